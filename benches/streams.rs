@@ -1,13 +1,23 @@
 //! Measures the delay from commit to reader, and the cost of open streams.
 //!
-//! `cargo bench --bench streams` runs the built service on SQLite, `cargo bench --bench streams -- postgres://…` on a
-//! database that it may fill. For 500 readers of one task and for 500 tasks with one reader each, it prints the time
-//! from commit to reader, the memory of a stream and the processor time, beside the same readers on a bare server that
-//! sends events of the same size from memory. Then it shows the cost of 500 streams beside 10,000 waiting tasks while
-//! nothing happens. Times hold for one machine, whose processors readers and service share.
+//! `cargo bench --bench streams` runs the built service on SQLite, `cargo bench --bench streams --
+//! postgres://…` on a database that it may fill. For 500 readers of one task and for 500 tasks with
+//! one reader each, it prints the time from commit to reader, the memory of a stream and the
+//! processor time, beside the same readers on a bare server that sends events of the same size from
+//! memory. Then it shows the cost of 500 streams beside 10,000 waiting tasks while nothing happens.
+//! Times hold for one machine, whose processors readers and service share.
 
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a program that measures")]
-#![expect(clippy::disallowed_methods, clippy::print_stdout, clippy::cast_precision_loss, reason = "the same")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a program that measures"
+)]
+#![expect(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    clippy::cast_precision_loss,
+    reason = "the same"
+)]
 
 use std::fmt::Write as _;
 use std::process::{Child, Command, Stdio};
@@ -29,8 +39,13 @@ const TURNS: usize = 60;
 const WAITING: usize = 10_000;
 
 fn main() {
-    let database = std::env::args().skip(1).find(|argument| argument.contains("://"));
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let database = std::env::args()
+        .skip(1)
+        .find(|argument| argument.contains("://"));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(run(database));
 }
 
@@ -42,14 +57,23 @@ async fn run(database: Option<String>) {
     let bare = bare().await;
     let one = one_task(&service, &address).await;
     let each = task_each(&service, &address).await;
-    println!("{:<34} {:>9} {:>9} {:>9} {:>9}", "", "p50 ms", "p99 ms", "max ms", "events");
-    for (name, seen) in
-        [("bare, 500 readers", &bare), ("500 readers of one task", &one), ("500 tasks, a reader each", &each)]
-    {
+    println!(
+        "{:<34} {:>9} {:>9} {:>9} {:>9}",
+        "", "p50 ms", "p99 ms", "max ms", "events"
+    );
+    for (name, seen) in [
+        ("bare, 500 readers", &bare),
+        ("500 readers of one task", &one),
+        ("500 tasks, a reader each", &each),
+    ] {
         println!("{name:<34} {}", seen.line());
     }
     let ratio = |seen: &Seen| seen.at(99) / bare.at(99);
-    println!("p99 against bare: one task {:.1}, a task each {:.1}", ratio(&one), ratio(&each));
+    println!(
+        "p99 against bare: one task {:.1}, a task each {:.1}",
+        ratio(&one),
+        ratio(&each)
+    );
     idle(&service, &address, database.as_deref()).await;
 }
 
@@ -67,7 +91,13 @@ impl Seen {
     }
 
     fn line(&self) -> String {
-        format!("{:>9.2} {:>9.2} {:>9.2} {:>9}", self.at(50), self.at(99), self.at(100), self.0.len())
+        format!(
+            "{:>9.2} {:>9.2} {:>9.2} {:>9}",
+            self.at(50),
+            self.at(99),
+            self.at(100),
+            self.0.len()
+        )
     }
 }
 
@@ -86,8 +116,9 @@ impl Drop for Service {
 
 impl Service {
     async fn start(folder: &std::path::Path, database: Option<&str>) -> Self {
-        let mut script =
-            String::from("- { when: { last: user, matches: hold }, calls: [{ name: pay, arguments: {} }] }\n");
+        let mut script = String::from(
+            "- { when: { last: user, matches: hold }, calls: [{ name: pay, arguments: {} }] }\n",
+        );
         for turn in 1..=TURNS {
             let _ = writeln!(
                 script,
@@ -131,9 +162,18 @@ policy: [ {{ name: reads, tools: [look], decide: allow }} ]
         unreachable!("the service does not start");
     }
 
-    async fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> std::io::Result<(u16, Value)> {
+    async fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> std::io::Result<(u16, Value)> {
         let body = body.map(Value::to_string).unwrap_or_default();
-        let kind = if body.is_empty() { "" } else { "content-type: application/json\r\n" };
+        let kind = if body.is_empty() {
+            ""
+        } else {
+            "content-type: application/json\r\n"
+        };
         let head = format!(
             "{method} {path} HTTP/1.0\r\nhost: localhost\r\nprefer: wait=0\r\n{kind}content-length: {}\r\n\r\n",
             body.len()
@@ -142,13 +182,20 @@ policy: [ {{ name: reads, tools: [look], decide: allow }} ]
         line.write_all((head + &body).as_bytes()).await?;
         let mut reply = String::new();
         line.read_to_string(&mut reply).await?;
-        let status = reply.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+        let status = reply
+            .split(' ')
+            .nth(1)
+            .and_then(|status| status.parse().ok())
+            .unwrap_or(0);
         let body = reply.split_once("\r\n\r\n").map_or("", |(_, body)| body);
         Ok((status, serde_json::from_str(body).unwrap_or_default()))
     }
 
     async fn task(&self, input: &str) -> String {
-        let (status, task) = self.ask("POST", "/v1/tasks", Some(&json!({"input": input}))).await.unwrap();
+        let (status, task) = self
+            .ask("POST", "/v1/tasks", Some(&json!({"input": input})))
+            .await
+            .unwrap();
         assert!([201, 202].contains(&status), "{status} {task}");
         task["task_id"].as_str().unwrap().to_owned()
     }
@@ -156,14 +203,22 @@ policy: [ {{ name: reads, tools: [look], decide: allow }} ]
     /// Resident memory, in KiB.
     fn memory(&self) -> f64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("VmRSS"))
+            .unwrap();
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
     /// Processor time so far, in seconds.
     fn processor(&self) -> f64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
-        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        let fields: Vec<&str> = stat
+            .rsplit_once(')')
+            .unwrap()
+            .1
+            .split_whitespace()
+            .collect();
         (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
     }
 }
@@ -180,9 +235,11 @@ async fn reader(
     late: Arc<Mutex<Vec<f64>>>,
 ) {
     let mut line = TcpStream::connect(address).await.unwrap();
-    let head = format!("GET {path} HTTP/1.0\r\nhost: localhost\r\naccept: text/event-stream\r\n\r\n");
+    let head =
+        format!("GET {path} HTTP/1.0\r\nhost: localhost\r\naccept: text/event-stream\r\n\r\n");
     line.write_all(head.as_bytes()).await.unwrap();
-    let (mut bytes, mut chunk, mut caught_up, mut mine) = (Vec::new(), vec![0; 64 * 1024], false, Vec::new());
+    let (mut bytes, mut chunk, mut caught_up, mut mine) =
+        (Vec::new(), vec![0; 64 * 1024], false, Vec::new());
     loop {
         let read = line.read(&mut chunk).await.unwrap_or(0);
         if read == 0 {
@@ -220,7 +277,12 @@ impl Readers {
         let (ready, mut told) = tokio::sync::mpsc::unbounded_channel();
         let (mut all, late, count) = (JoinSet::new(), Arc::default(), paths.len());
         for path in paths {
-            all.spawn(reader(address.to_owned(), path, ready.clone(), Arc::clone(&late)));
+            all.spawn(reader(
+                address.to_owned(),
+                path,
+                ready.clone(),
+                Arc::clone(&late),
+            ));
         }
         for _ in 0..count {
             told.recv().await.unwrap();
@@ -243,19 +305,26 @@ async fn bare() -> Seen {
     let stream = move || {
         let receiver = events.subscribe();
         async move {
-            let first = futures_util::stream::iter([Ok(Event::default().event("caught_up").data("{}"))]);
+            let first =
+                futures_util::stream::iter([Ok(Event::default().event("caught_up").data("{}"))]);
             let rest = futures_util::stream::unfold(receiver, |mut receiver| async {
                 let data = receiver.recv().await.ok().filter(|data| !data.is_empty())?;
-                Some((Ok::<_, std::convert::Infallible>(Event::default().id("1").data(data)), receiver))
+                Some((
+                    Ok::<_, std::convert::Infallible>(Event::default().id("1").data(data)),
+                    receiver,
+                ))
             });
             Sse::new(futures_util::StreamExt::chain(first, rest))
         }
     };
-    let server = tokio::spawn(axum::serve(listener, Router::new().route("/", get(stream))).into_future());
+    let server =
+        tokio::spawn(axum::serve(listener, Router::new().route("/", get(stream))).into_future());
     let readers = Readers::at(&address, vec!["/".to_owned(); READERS]).await;
     for _ in 0..4 * TURNS {
         let at = jiff::Timestamp::now();
-        sender.send(json!({"text": "x".repeat(350), "at": format!("{at:.6}")}).to_string()).unwrap();
+        sender
+            .send(json!({"text": "x".repeat(350), "at": format!("{at:.6}")}).to_string())
+            .unwrap();
         tokio::time::sleep(Duration::from_millis(6)).await;
     }
     sender.send(String::new()).unwrap();
@@ -284,13 +353,29 @@ async fn task_each(service: &Service, address: &str) -> Seen {
         paths.push(service.task("hold").await);
     }
     let memory = service.memory();
-    let readers = Readers::at(address, paths.iter().map(|task| format!("/v1/tasks/{task}/events")).collect()).await;
+    let readers = Readers::at(
+        address,
+        paths
+            .iter()
+            .map(|task| format!("/v1/tasks/{task}/events"))
+            .collect(),
+    )
+    .await;
     let each = (service.memory() - memory) / READERS as f64;
     let (began, processor) = (Instant::now(), service.processor());
     for task in &paths {
-        let (_, shown) = service.ask("GET", &format!("/v1/tasks/{task}"), None).await.unwrap();
-        let request = shown["pending"][0]["request_id"].as_str().unwrap().to_owned();
-        let (status, _) = service.ask("POST", &format!("/resume/{request}/approve"), None).await.unwrap();
+        let (_, shown) = service
+            .ask("GET", &format!("/v1/tasks/{task}"), None)
+            .await
+            .unwrap();
+        let request = shown["pending"][0]["request_id"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        let (status, _) = service
+            .ask("POST", &format!("/resume/{request}/approve"), None)
+            .await
+            .unwrap();
         assert!([200, 202].contains(&status), "{status}");
     }
     let seen = readers.seen().await;
@@ -309,10 +394,18 @@ async fn idle(service: &Service, address: &str, database: Option<&str>) {
         tasks.extend(futures_util::future::join_all((0..20).map(|_| service.task("hold"))).await);
     }
     let memory = service.memory();
-    let paths = tasks.iter().take(READERS).map(|task| format!("/v1/tasks/{task}/events")).collect();
+    let paths = tasks
+        .iter()
+        .take(READERS)
+        .map(|task| format!("/v1/tasks/{task}/events"))
+        .collect();
     let _readers = Readers::at(address, paths).await;
     tokio::time::sleep(Duration::from_secs(3)).await;
-    let (processor, statements, began) = (service.processor(), statements(database).await, Instant::now());
+    let (processor, statements, began) = (
+        service.processor(),
+        statements(database).await,
+        Instant::now(),
+    );
     tokio::time::sleep(Duration::from_secs(20)).await;
     let seconds = began.elapsed().as_secs_f64();
     let busy = (service.processor() - processor) / seconds;
@@ -321,7 +414,10 @@ async fn idle(service: &Service, address: &str, database: Option<&str>) {
         "nothing happens, {WAITING} waiting tasks and {READERS} streams: {busy:.3} processors, {each:.1} KiB a stream"
     );
     match (statements, self::statements(database).await) {
-        (Some(before), Some(after)) => println!(", {:.1} statements a second", (after - before) as f64 / seconds),
+        (Some(before), Some(after)) => println!(
+            ", {:.1} statements a second",
+            (after - before) as f64 / seconds
+        ),
         _ => println!(),
     }
 }
@@ -332,5 +428,8 @@ async fn statements(database: Option<&str>) -> Option<i64> {
     // Servers publish their statistics after a second.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let count = "select (xact_commit + xact_rollback)::bigint from pg_stat_database where datname = current_database()";
-    sqlx::query_scalar(count).fetch_one(&mut connection).await.ok()
+    sqlx::query_scalar(count)
+        .fetch_one(&mut connection)
+        .await
+        .ok()
 }

@@ -105,7 +105,12 @@ pub async fn serve(config: Config, options: ServeOptions) -> anyhow::Result<()> 
     if let Some(note) = options.note {
         tracing::info!("{note}");
     }
-    for Line { position, path, detail } in &options.warnings {
+    for Line {
+        position,
+        path,
+        detail,
+    } in &options.warnings
+    {
         tracing::warn!(position, path, detail, "a warning about the configuration");
     }
     crate::tool::shell::make_undumpable().context("this process could not be made undumpable")?;
@@ -179,7 +184,9 @@ impl Replica {
     ) -> anyhow::Result<Self> {
         let store = open(&config, &clock, database).await?;
         store.set_clock_forward(failpoint::clock().unwrap_or_default());
-        store.observe_batches(|size| tracing::info!(target: telemetry::TARGET, metric = "commit_batch", size));
+        store.observe_batches(
+            |size| tracing::info!(target: telemetry::TARGET, metric = "commit_batch", size),
+        );
         let share = serving::share(&config)?;
         let (listener, address) = serving::bind(&config.server.listen).await?;
         let apart = match &config.server.metrics_listen {
@@ -208,13 +215,19 @@ impl Replica {
             None => Metrics::new()?,
         };
         let measured = store.clone();
-        let count = Arc::new(move || -> std::pin::Pin<Box<dyn Future<Output = Census> + Send>> {
-            let store = measured.clone();
-            Box::pin(async move { census(&store).await })
-        });
+        let count = Arc::new(
+            move || -> std::pin::Pin<Box<dyn Future<Output = Census> + Send>> {
+                let store = measured.clone();
+                Box::pin(async move { census(&store).await })
+            },
+        );
         let timed = Arc::clone(&clock);
         let gauges = Gauges::new(count, Arc::new(move || timed.uptime()), handlers.clone());
-        let public_url = config.server.public_url.clone().unwrap_or_else(|| format!("http://{address}"));
+        let public_url = config
+            .server
+            .public_url
+            .clone()
+            .unwrap_or_else(|| format!("http://{address}"));
         let (service, scraped) = http::routers(Http {
             engine: Arc::clone(&engine),
             store: store.clone(),
@@ -247,15 +260,32 @@ impl Replica {
             }),
         });
         let closed = CancellationToken::new();
-        let server = |router, most| Server { router, connections: Connections::new(most), clock: Arc::clone(&clock) };
+        let server = |router, most| Server {
+            router,
+            connections: Connections::new(most),
+            clock: Arc::clone(&clock),
+        };
         let mut servers = vec![(listener, server(service, share.connections as usize))];
         servers.extend(apart.map(|(listener, _)| (listener, server(scraped, SCRAPERS))));
-        let (server, worker) = (serving::serving(servers, closed.clone()), working(Arc::clone(&engine)));
-        Ok(Self { address, metrics_address, engine, store, stop, closed, handlers, server, worker })
+        let (server, worker) = (
+            serving::serving(servers, closed.clone()),
+            working(Arc::clone(&engine)),
+        );
+        Ok(Self {
+            address,
+            metrics_address,
+            engine,
+            store,
+            stop,
+            closed,
+            handlers,
+            server,
+            worker,
+        })
     }
 
-    /// Shuts down as on SIGTERM: not ready, no new work, waiting callers get an answer, running calls may end. It
-    /// listens until they have ended, so that `/readyz` reports it as not ready.
+    /// Shuts down as on SIGTERM: not ready, no new work, waiting callers get an answer, running
+    /// calls may end. It listens until they have ended, so that `/readyz` reports it as not ready.
     pub async fn stop(self) {
         self.stop.cancel();
         self.handlers.close();
@@ -273,7 +303,10 @@ impl Replica {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the root of the process's own tasks; `Replica::stop` waits for it")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the root of the process's own tasks; `Replica::stop` waits for it"
+)]
 fn working(engine: Arc<Engine>) -> JoinHandle<()> {
     tokio::spawn(engine.work())
 }
@@ -288,9 +321,16 @@ fn engine_settings(config: &Config) -> engine::Settings {
 }
 
 /// Opens the database, waiting for one that does not answer. Nothing listens meanwhile.
-async fn open(config: &Config, clock: &Arc<dyn Clock>, options: DatabaseOptions) -> anyhow::Result<Store> {
+async fn open(
+    config: &Config,
+    clock: &Arc<dyn Clock>,
+    options: DatabaseOptions,
+) -> anyhow::Result<Store> {
     let since = clock.uptime();
-    let settings = store::Settings { restored: options.restored, ..config.store(options.permit_unsafe) };
+    let settings = store::Settings {
+        restored: options.restored,
+        ..config.store(options.permit_unsafe)
+    };
     let outage = Outage::new(&settings, Arc::clone(clock));
     loop {
         match Store::open(&settings, Arc::clone(clock)).await {
@@ -298,7 +338,9 @@ async fn open(config: &Config, clock: &Arc<dyn Clock>, options: DatabaseOptions)
                 outage.answered();
                 return Ok(store);
             }
-            Err(OpenError::Unavailable { reason, .. }) if clock.uptime().saturating_sub(since) < PATIENCE => {
+            Err(OpenError::Unavailable { reason, .. })
+                if clock.uptime().saturating_sub(since) < PATIENCE =>
+            {
                 outage.failed(&reason);
                 clock.sleep(Duration::from_secs(1)).await;
             }
@@ -307,12 +349,14 @@ async fn open(config: &Config, clock: &Arc<dyn Clock>, options: DatabaseOptions)
     }
 }
 
-/// Stores the agents' definitions, waiting if the database has become unavailable since it was opened.
+/// Stores the agents' definitions, waiting if the database has become unavailable since it was
+/// opened.
 async fn keep(store: &Store, agents: &Agents, clock: &Arc<dyn Clock>) -> anyhow::Result<()> {
     let since = clock.uptime();
     for agent in agents.all() {
         while let Err(error) = store.agent_version(&agent.version, &agent.definition).await {
-            if error != CommitError::Unavailable || clock.uptime().saturating_sub(since) >= PATIENCE {
+            if error != CommitError::Unavailable || clock.uptime().saturating_sub(since) >= PATIENCE
+            {
                 return Err(error.into());
             }
             clock.sleep(Duration::from_millis(500)).await;
@@ -336,23 +380,52 @@ impl Rooms {
         let mut mistakes = Mistakes::default();
         let mut models: BTreeMap<String, Arc<dyn ModelClient>> = BTreeMap::new();
         for (name, settings) in config.openai_models() {
-            let client = OpenAi::new(settings, net.clone(), Arc::clone(clock), Arc::clone(&redactor))?;
+            let client = OpenAi::new(
+                settings,
+                net.clone(),
+                Arc::clone(clock),
+                Arc::clone(&redactor),
+            )?;
             models.insert(name, Arc::new(client));
         }
         for (name, settings) in config.anthropic_models() {
-            let client = Anthropic::new(settings, net.clone(), Arc::clone(clock), Arc::clone(&redactor))?;
+            let client = Anthropic::new(
+                settings,
+                net.clone(),
+                Arc::clone(clock),
+                Arc::clone(&redactor),
+            )?;
             models.insert(name, Arc::new(client));
         }
         for (name, script) in config.scripts() {
-            if let Some(script) = Scripted::load(name, script, Path::new(""), Arc::clone(clock), &mut mistakes) {
+            if let Some(script) = Scripted::load(
+                name,
+                script,
+                Path::new(""),
+                Arc::clone(clock),
+                &mut mistakes,
+            ) {
                 models.insert(name.to_owned(), Arc::new(script));
             }
         }
-        let catalog = config.with_humans(Catalog::build(config.tools(), &net, &redactor, &mut mistakes));
+        let catalog = config.with_humans(Catalog::build(
+            config.tools(),
+            &net,
+            &redactor,
+            &mut mistakes,
+        ));
         let policy = policy(config, &catalog, &mut mistakes);
-        anyhow::ensure!(mistakes.is_empty(), "the configuration has mistakes: run `holdpoint check`");
+        anyhow::ensure!(
+            mistakes.is_empty(),
+            "the configuration has mistakes: run `holdpoint check`"
+        );
         let agents = Arc::new(config.agents());
-        Ok(Self { models, catalog: Arc::new(catalog), policy: Arc::new(policy), agents })
+        Ok(Self {
+            models,
+            catalog: Arc::new(catalog),
+            policy: Arc::new(policy),
+            agents,
+        })
     }
 }
 
@@ -360,7 +433,11 @@ impl Rooms {
 fn cards(agents: &Agents, catalog: &Catalog) -> Vec<AgentCard> {
     let tool = |offer: &Offer| {
         let spec = &catalog.get(&offer.name)?.spec;
-        Some(ToolCard { name: spec.name.clone(), description: spec.description.clone(), effect: spec.effect })
+        Some(ToolCard {
+            name: spec.name.clone(),
+            description: spec.description.clone(),
+            effect: spec.effect,
+        })
     };
     let cards = agents.all().map(|agent| AgentCard {
         name: agent.name.clone(),
@@ -368,8 +445,16 @@ fn cards(agents: &Agents, catalog: &Catalog) -> Vec<AgentCard> {
         version: agent.version.clone(),
         default: agent.name == agents.default_name(),
         tools: agent.tools.iter().filter_map(tool).collect(),
-        sub_agents: agent.sub_agents.iter().map(|sub| sub.agent.clone()).collect(),
-        human: agent.human.iter().map(|kind| kind.as_str().to_owned()).collect(),
+        sub_agents: agent
+            .sub_agents
+            .iter()
+            .map(|sub| sub.agent.clone())
+            .collect(),
+        human: agent
+            .human
+            .iter()
+            .map(|kind| kind.as_str().to_owned())
+            .collect(),
         open_to: agent.open_to.clone(),
     });
     cards.collect()
@@ -378,7 +463,10 @@ fn cards(agents: &Agents, catalog: &Catalog) -> Vec<AgentCard> {
 async fn census(store: &Store) -> Census {
     match store.census().await {
         Ok((tasks, requests)) => Census {
-            tasks: tasks.into_iter().map(|(status, count)| (status.as_str().to_owned(), count)).collect(),
+            tasks: tasks
+                .into_iter()
+                .map(|(status, count)| (status.as_str().to_owned(), count))
+                .collect(),
             requests,
         },
         Err(error) => {
@@ -465,14 +553,26 @@ mod tests {
 
     #[tokio::test]
     async fn database_that_does_not_answer_is_waited_for_one_minute() {
-        let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let flags = Flags { listen: None, database_url: Some(format!("postgres://user:a-password@{gone}/db")) };
-        let (config, _) = config::load(Source::Demo, &Environment::default(), &flags, check).unwrap();
+        let gone = std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        let flags = Flags {
+            listen: None,
+            database_url: Some(format!("postgres://user:a-password@{gone}/db")),
+        };
+        let (config, _) =
+            config::load(Source::Demo, &Environment::default(), &flags, check).unwrap();
         let slept = Arc::new(Sleeper::default());
         let clock: Arc<dyn Clock> = Arc::<Sleeper>::clone(&slept);
-        let error = open(&config, &clock, DatabaseOptions::default()).await.unwrap_err();
+        let error = open(&config, &clock, DatabaseOptions::default())
+            .await
+            .unwrap_err();
         assert_eq!(slept.uptime(), PATIENCE);
         let said = format!("{error:#} {error:?}");
-        assert!(!said.contains("a-password") && said.contains(&gone.to_string()), "{said}");
+        assert!(
+            !said.contains("a-password") && said.contains(&gone.to_string()),
+            "{said}"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! The commands. Exit codes: 0 ok, 1 failed, 2 wrong use or configuration. Results go to standard output, complaints to
-//! standard error.
+//! The commands. Exit codes: 0 ok, 1 failed, 2 wrong use or configuration. Results go to standard
+//! output, complaints to standard error.
 
 use std::fmt::Display;
 use std::io::{Read as _, Write as _};
@@ -61,8 +61,8 @@ enum Command {
 /// Where the configuration is, and what lies over it.
 #[derive(Debug, Default, Args)]
 struct Common {
-    /// The configuration; else `HOLDPOINT_CONFIG`, else `./holdpoint.yaml` where there is one, else the built-in
-    /// demonstration.
+    /// The configuration; else `HOLDPOINT_CONFIG`, else `./holdpoint.yaml` where there is one, else
+    /// the built-in demonstration.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Address and port, over `server.listen`.
@@ -80,8 +80,8 @@ struct Serve {
     /// How log lines look.
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     log_format: LogFormat,
-    /// The database is a restored backup or a promoted standby: calls that may have run already are asked about. A
-    /// Postgres with another identity than before is recognized without it.
+    /// The database is a restored backup or a promoted standby: calls that may have run already are
+    /// asked about. A Postgres with another identity than before is recognized without it.
     #[arg(long)]
     restored: bool,
     /// Serve on a database that may lose commits.
@@ -95,7 +95,10 @@ pub fn run() -> u8 {
 }
 
 /// Like [`run`], with the given command line and environment.
-pub fn run_with(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment: &Environment) -> u8 {
+pub fn run_with(
+    arguments: impl IntoIterator<Item = std::ffi::OsString>,
+    environment: &Environment,
+) -> u8 {
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => {
@@ -135,20 +138,32 @@ fn complain(code: u8, what: impl Display) -> u8 {
 /// The default file, in the working directory.
 const BESIDE: &str = "holdpoint.yaml";
 
-/// The source of the configuration: the flag, else the variable, else the default file, else the demonstration; and a
-/// note if neither flag nor variable names it.
-fn source(common: &Common, environment: &Environment) -> Result<(Source, Option<&'static str>), String> {
-    let variable = environment.variable("HOLDPOINT_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);
+/// The source of the configuration: the flag, else the variable, else the default file, else the
+/// demonstration; and a note if neither flag nor variable names it.
+fn source(
+    common: &Common,
+    environment: &Environment,
+) -> Result<(Source, Option<&'static str>), String> {
+    let variable = environment
+        .variable("HOLDPOINT_CONFIG")
+        .filter(|path| !path.is_empty())
+        .map(PathBuf::from);
     let named = common.config.clone().or(variable);
     let path = named.clone().unwrap_or_else(|| PathBuf::from(BESIDE));
     match environment.file(&path) {
         Ok(text) => Ok((Source::File(path, text), named.is_none().then_some(TAKEN))),
-        Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => Ok((Source::Demo, Some(DEMO))),
-        Err(error) => Err(format!("{}: the configuration cannot be read: {error}", path.display())),
+        Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => {
+            Ok((Source::Demo, Some(DEMO)))
+        }
+        Err(error) => Err(format!(
+            "{}: the configuration cannot be read: {error}",
+            path.display()
+        )),
     }
 }
 
-const TAKEN: &str = "Neither --config nor HOLDPOINT_CONFIG names a configuration: ./holdpoint.yaml is taken.";
+const TAKEN: &str =
+    "Neither --config nor HOLDPOINT_CONFIG names a configuration: ./holdpoint.yaml is taken.";
 const DEMO: &str = "No configuration is named and there is no ./holdpoint.yaml: this is the built-in demonstration.";
 
 /// A configuration without mistakes.
@@ -162,17 +177,31 @@ struct Loaded {
 
 /// Loads the configuration; the error lists every mistake.
 fn load(common: &Common, environment: &Environment) -> Result<Loaded, String> {
-    let flags = Flags { listen: common.listen.clone(), database_url: common.database_url.clone() };
+    let flags = Flags {
+        listen: common.listen.clone(),
+        database_url: common.database_url.clone(),
+    };
     let (source, note) = source(common, environment)?;
     match config::load(source, environment, &flags, app::check) {
-        Ok((config, report)) => Ok(Loaded { config, report, note }),
-        Err(report) => Err(format!("{}{report}", note.map(|note| format!("{note}\n")).unwrap_or_default())),
+        Ok((config, report)) => Ok(Loaded {
+            config,
+            report,
+            note,
+        }),
+        Err(report) => Err(format!(
+            "{}{report}",
+            note.map(|note| format!("{note}\n")).unwrap_or_default()
+        )),
     }
 }
 
 /// Loads the configuration; prints its source and its warnings.
 fn load_aloud(common: &Common, environment: &Environment) -> Result<Config, String> {
-    let Loaded { config, report, note } = load(common, environment)?;
+    let Loaded {
+        config,
+        report,
+        note,
+    } = load(common, environment)?;
     let mut err = std::io::stderr().lock();
     if let Some(note) = note {
         let _ = writeln!(err, "{note}");
@@ -194,7 +223,9 @@ fn check(common: &Common, environment: &Environment) -> u8 {
 }
 
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
 }
 
 /// Runs to the end. Blocked threads (resolving a host name, say) do not keep the process alive.
@@ -206,18 +237,29 @@ fn run_to_end(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<
 }
 
 fn serve(options: &Serve, environment: &Environment) -> u8 {
-    let Loaded { config, report, note } = match load(&options.common, environment) {
+    let Loaded {
+        config,
+        report,
+        note,
+    } = match load(&options.common, environment) {
         Ok(loaded) => loaded,
         Err(mistakes) => return complain(WRONG, mistakes),
     };
-    if let Err(mistake) = failpoint::arm(environment.variable("HOLDPOINT_FAILPOINTS").unwrap_or_default()) {
+    if let Err(mistake) = failpoint::arm(
+        environment
+            .variable("HOLDPOINT_FAILPOINTS")
+            .unwrap_or_default(),
+    ) {
         return complain(WRONG, mistake);
     }
     let options = ServeOptions {
         log_format: options.log_format,
         note,
         warnings: report.warnings,
-        database: DatabaseOptions { restored: options.restored, permit_unsafe: options.permit_unsafe },
+        database: DatabaseOptions {
+            restored: options.restored,
+            permit_unsafe: options.permit_unsafe,
+        },
     };
     match run_to_end(app::serve(config, options)) {
         Ok(()) => OK,
@@ -237,7 +279,10 @@ fn migrate(common: &Common, environment: &Environment) -> u8 {
 }
 
 fn init(file: &Path) -> u8 {
-    let written = std::fs::OpenOptions::new().write(true).create_new(true).open(file);
+    let written = std::fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(file);
     match written.and_then(|mut open| open.write_all(SMALLEST.as_bytes())) {
         Ok(()) => {
             let name = file.display();
@@ -255,9 +300,13 @@ Then post a task. What its agent wants to look up is held; the answer's `pending
 "
             ))
         }
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-            complain(WRONG, format!("{}: there is such a file already, and it stays as it is", file.display()))
-        }
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => complain(
+            WRONG,
+            format!(
+                "{}: there is such a file already, and it stays as it is",
+                file.display()
+            ),
+        ),
         Err(error) => complain(FAILED, format!("{}: {error}", file.display())),
     }
 }
@@ -267,7 +316,9 @@ fn health(common: &Common, environment: &Environment) -> u8 {
         Ok(loaded) => loaded.config,
         Err(mistakes) => return complain(WRONG, mistakes),
     };
-    let Some(address) = config.server.address() else { return complain(WRONG, "`server.listen` is no address") };
+    let Some(address) = config.server.address() else {
+        return complain(WRONG, "`server.listen` is no address");
+    };
     match ask_ready(reachable(address)) {
         Ok(200) => OK,
         Ok(status) => complain(FAILED, format!("not ready: it answered {status}")),
@@ -296,8 +347,13 @@ fn ask_ready(address: SocketAddr) -> std::io::Result<u16> {
     let mut head = Vec::new();
     stream.take(4096).read_to_end(&mut head)?;
     let head = String::from_utf8_lossy(&head);
-    let status = head.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)).and_then(|status| status.parse().ok());
-    status.ok_or_else(|| std::io::Error::new(std::io::ErrorKind::InvalidData, "it does not speak HTTP"))
+    let status = head
+        .strip_prefix("HTTP/1.1 ")
+        .and_then(|rest| rest.get(..3))
+        .and_then(|status| status.parse().ok());
+    status.ok_or_else(|| {
+        std::io::Error::new(std::io::ErrorKind::InvalidData, "it does not speak HTTP")
+    })
 }
 
 #[cfg(test)]
@@ -305,33 +361,68 @@ mod tests {
     use super::*;
 
     fn code(arguments: &[&str], environment: &Environment) -> u8 {
-        run_with(std::iter::once("holdpoint").chain(arguments.iter().copied()).map(Into::into), environment)
+        run_with(
+            std::iter::once("holdpoint")
+                .chain(arguments.iter().copied())
+                .map(Into::into),
+            environment,
+        )
     }
 
-    const GOOD: &str = "models: { m: { provider: openai, model: x } }\nagents: { a: { model: m } }\n";
+    const GOOD: &str =
+        "models: { m: { provider: openai, model: x } }\nagents: { a: { model: m } }\n";
 
     #[test]
     fn check_exits_with_0_or_2() {
         let files = [("/good.yaml", GOOD), ("/bad.yaml", "agents: {}\n")];
         let environment = Environment::of(&[], &files);
         assert_eq!(code(&["check", "--config", "/good.yaml"], &environment), OK);
-        assert_eq!(code(&["check", "--config", "/bad.yaml"], &environment), WRONG);
-        assert_eq!(code(&["check", "--config", "/gone.yaml"], &environment), WRONG);
-        assert_eq!(code(&["check"], &environment), OK, "the demonstration is right");
-        let beside = Environment::of(&[], &[("holdpoint.yaml", "agents: {}\n"), ("/good.yaml", GOOD)]);
-        assert_eq!(code(&["check"], &beside), WRONG, "the file that stands beside");
-        assert_eq!(code(&["check", "--config", "/good.yaml"], &beside), OK, "another one is named");
+        assert_eq!(
+            code(&["check", "--config", "/bad.yaml"], &environment),
+            WRONG
+        );
+        assert_eq!(
+            code(&["check", "--config", "/gone.yaml"], &environment),
+            WRONG
+        );
+        assert_eq!(
+            code(&["check"], &environment),
+            OK,
+            "the demonstration is right"
+        );
+        let beside = Environment::of(
+            &[],
+            &[("holdpoint.yaml", "agents: {}\n"), ("/good.yaml", GOOD)],
+        );
+        assert_eq!(
+            code(&["check"], &beside),
+            WRONG,
+            "the file that stands beside"
+        );
+        assert_eq!(
+            code(&["check", "--config", "/good.yaml"], &beside),
+            OK,
+            "another one is named"
+        );
         assert_eq!(code(&["check", "--listen", "nowhere"], &environment), WRONG);
         let named = Environment::of(&[("HOLDPOINT_CONFIG", "/bad.yaml")], &files);
         assert_eq!(code(&["check"], &named), WRONG);
-        assert_eq!(code(&["check", "--config", "/good.yaml"], &named), OK, "the flag beats the variable");
+        assert_eq!(
+            code(&["check", "--config", "/good.yaml"], &named),
+            OK,
+            "the flag beats the variable"
+        );
     }
 
     #[test]
     fn wrong_usage_exits_with_2() {
         let environment = Environment::default();
-        for wrong in [&["frobnicate"][..], &["serve", "--nothing"], &["serve", "--log-format", "xml"], &["check", "a"]]
-        {
+        for wrong in [
+            &["frobnicate"][..],
+            &["serve", "--nothing"],
+            &["serve", "--log-format", "xml"],
+            &["check", "a"],
+        ] {
             assert_eq!(code(wrong, &environment), WRONG, "{wrong:?}");
         }
         for right in ["version", "schema", "--version", "--help"] {
@@ -353,10 +444,27 @@ mod tests {
 
     #[test]
     fn serve_is_the_default_command() {
-        let cli = Cli::try_parse_from(["holdpoint", "--config", "x", "--log-format", "text", "--unsafe"]).unwrap();
-        assert!(cli.command.is_none() && cli.serve.permit_unsafe && cli.serve.log_format == LogFormat::Text);
+        let cli = Cli::try_parse_from([
+            "holdpoint",
+            "--config",
+            "x",
+            "--log-format",
+            "text",
+            "--unsafe",
+        ])
+        .unwrap();
+        assert!(
+            cli.command.is_none()
+                && cli.serve.permit_unsafe
+                && cli.serve.log_format == LogFormat::Text
+        );
         assert_eq!(cli.serve.common.config, Some(PathBuf::from("x")));
-        assert!(Cli::try_parse_from(["holdpoint"]).unwrap().command.is_none());
+        assert!(
+            Cli::try_parse_from(["holdpoint"])
+                .unwrap()
+                .command
+                .is_none()
+        );
     }
 
     #[test]
@@ -374,11 +482,21 @@ mod tests {
         });
         let listen = format!("127.0.0.1:{port}");
         for expected in [OK, FAILED] {
-            assert_eq!(code(&["health", "--listen", &listen], &Environment::default()), expected);
+            assert_eq!(
+                code(&["health", "--listen", &listen], &Environment::default()),
+                expected
+            );
         }
         serve.join().unwrap();
-        assert_eq!(code(&["health", "--listen", &listen], &Environment::default()), FAILED);
-        for (from, to) in [("0.0.0.0:80", "127.0.0.1:80"), ("[::]:80", "[::1]:80"), ("10.0.0.1:80", "10.0.0.1:80")] {
+        assert_eq!(
+            code(&["health", "--listen", &listen], &Environment::default()),
+            FAILED
+        );
+        for (from, to) in [
+            ("0.0.0.0:80", "127.0.0.1:80"),
+            ("[::]:80", "[::1]:80"),
+            ("10.0.0.1:80", "10.0.0.1:80"),
+        ] {
             assert_eq!(reachable(from.parse().unwrap()).to_string(), to);
         }
     }

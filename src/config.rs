@@ -1,6 +1,7 @@
-//! The YAML file, the environment and the flags, as typed settings. Every mistake is reported at once, with its place.
-//! Invariant: a flag overrides the environment, the environment the file, the file the defaults; no message,
-//! digest or unexpanded definition ever holds the value of a key, a header or a variable.
+//! The YAML file, the environment and the flags, as typed settings. Every mistake is reported at
+//! once, with its place. Invariant: a flag overrides the environment, the environment the file, the
+//! file the defaults; no message, digest or unexpanded definition ever holds the value of a key, a
+//! header or a variable.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,10 @@ use layers::Flags;
 use parts::{AgentSettings, ToolSettings};
 use report::Report;
 use rules::RuleSettings;
-use settings::{AuthSettings, CredentialSettings, DatabaseSettings, ModelSettings, SecretsSettings, ServerSettings};
+use settings::{
+    AuthSettings, CredentialSettings, DatabaseSettings, ModelSettings, SecretsSettings,
+    ServerSettings,
+};
 use tree::{Kind, Node, Origin};
 
 pub mod check;
@@ -85,25 +89,43 @@ pub struct Config {
 }
 
 impl Config {
-    /// The unexpanded definition at a path such as `&["tools", "refund_payment"]`; `Null` if there is none.
+    /// The unexpanded definition at a path such as `&["tools", "refund_payment"]`; `Null` if there
+    /// is none.
     #[must_use]
     pub fn unexpanded(&self, path: &[&str]) -> Value {
-        path.iter().try_fold(&self.unexpanded, |value, step| value.get(step)).cloned().unwrap_or(Value::Null)
+        path.iter()
+            .try_fold(&self.unexpanded, |value, step| value.get(step))
+            .cloned()
+            .unwrap_or(Value::Null)
     }
 
     /// A redactor for the configuration's secrets, for text from outside.
     #[must_use]
     pub fn redactor(&self) -> Redactor {
-        Redactor::new(self.secret_values.iter().map(|(name, value)| (name.as_str(), value)))
+        Redactor::new(
+            self.secret_values
+                .iter()
+                .map(|(name, value)| (name.as_str(), value)),
+        )
     }
 }
 
 /// Top-level keys; each is read separately, so that a mistake in one hides none in another.
-const SECTIONS: [&str; 10] =
-    ["server", "database", "auth", "secrets", "credentials", "models", "tools", "agents", "default_agent", "policy"];
+const SECTIONS: [&str; 10] = [
+    "server",
+    "database",
+    "auth",
+    "secrets",
+    "credentials",
+    "models",
+    "tools",
+    "agents",
+    "default_agent",
+    "policy",
+];
 
-/// Loads a configuration. `rooms` adds the mistakes that the rooms find in their parts; it gets all readable settings,
-/// even if there are mistakes already.
+/// Loads a configuration. `rooms` adds the mistakes that the rooms find in their parts; it gets all
+/// readable settings, even if there are mistakes already.
 ///
 /// # Errors
 /// The report of every mistake.
@@ -114,16 +136,29 @@ pub fn load(
     rooms: impl FnOnce(&Config, &mut Mistakes),
 ) -> Result<(Config, Report), Report> {
     let (name, directory, text, demo) = match source {
-        Source::Demo => ("the built-in demonstration".to_owned(), PathBuf::new(), DEMO.to_owned(), true),
-        Source::File(path, text) => {
-            (path.display().to_string(), path.parent().map(Path::to_path_buf).unwrap_or_default(), text, false)
-        }
+        Source::Demo => (
+            "the built-in demonstration".to_owned(),
+            PathBuf::new(),
+            DEMO.to_owned(),
+            true,
+        ),
+        Source::File(path, text) => (
+            path.display().to_string(),
+            path.parent().map(Path::to_path_buf).unwrap_or_default(),
+            text,
+            false,
+        ),
     };
     let mut mistakes = Mistakes::default();
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let Some(mut root) = tree::parse(text, None, &mut mistakes) else {
         let nowhere = Node::new(Origin::File { line: 1, column: 1 }, Kind::Null);
-        return Err(Report::new(&name, &nowhere, &mistakes, &Redactor::default()));
+        return Err(Report::new(
+            &name,
+            &nowhere,
+            &mistakes,
+            &Redactor::default(),
+        ));
     };
     if matches!(root.kind, Kind::Null) {
         root.kind = Kind::Map(Vec::new());
@@ -132,8 +167,12 @@ pub fn load(
     layers::put_flags(&mut root, flags);
     let unexpanded = unexpanded::definitions(&root);
     warnings::written(&root, &mut mistakes);
-    let mut interpolation =
-        Interpolation { environment, directory: &directory, filled: Vec::new(), mistakes: &mut mistakes };
+    let mut interpolation = Interpolation {
+        environment,
+        directory: &directory,
+        filled: Vec::new(),
+        mistakes: &mut mistakes,
+    };
     interpolation.run(&mut root, &mut Vec::new());
     let filled = interpolation.filled;
     published(&filled, &mut mistakes);
@@ -153,10 +192,22 @@ pub fn load(
     rooms(&config, &mut found);
     report::merge(&root, &mut mistakes, found);
     let everything = filled.iter().map(|one| (one.name.as_str(), &one.value));
-    let known = config.secret_values.iter().map(|(name, value)| (name.as_str(), value));
+    let known = config
+        .secret_values
+        .iter()
+        .map(|(name, value)| (name.as_str(), value));
     let sound = mistakes.is_empty();
-    let report = Report::new(&name, &root, &mistakes, &Redactor::new(everything.chain(known)));
-    if sound { Ok((config, report)) } else { Err(report) }
+    let report = Report::new(
+        &name,
+        &root,
+        &mistakes,
+        &Redactor::new(everything.chain(known)),
+    );
+    if sound {
+        Ok((config, report))
+    } else {
+        Err(report)
+    }
 }
 
 /// Reports each expanded value that would be shown as part of a schema.
@@ -164,8 +215,7 @@ fn published(filled: &[Filled], mistakes: &mut Mistakes) {
     for one in filled {
         if unexpanded::is_in_a_schema(&one.place) && !unexpanded::is_shown(&one.place) {
             let place: Vec<&str> = one.place.iter().map(String::as_str).collect();
-            let detail =
-                "models and approvers see this schema: a `${…}` may stand in its `description` and `title` only";
+            let detail = "models and approvers see this schema: a `${…}` may stand in its `description` and `title` only";
             mistakes.add(&place, detail);
         }
     }
@@ -177,8 +227,12 @@ fn sections(root: &mut Node, mistakes: &mut Mistakes) -> Config {
         mistakes.add(&[], format!("expected a map, found {}", root.noun()));
         return Config::default();
     }
-    let unknown: Vec<String> =
-        root.entries().iter().map(|entry| entry.key.clone()).filter(|key| !SECTIONS.contains(&key.as_str())).collect();
+    let unknown: Vec<String> = root
+        .entries()
+        .iter()
+        .map(|entry| entry.key.clone())
+        .filter(|key| !SECTIONS.contains(&key.as_str()))
+        .collect();
     for key in unknown {
         let known = SECTIONS.map(|section| format!("`{section}`")).join(", ");
         mistakes.add(&[&key], format!("unknown key `{key}`; known are {known}"));
@@ -188,7 +242,10 @@ fn sections(root: &mut Node, mistakes: &mut Mistakes) -> Config {
         database: section(root, "database", mistakes),
         auth: root.get("auth").is_some().then(|| {
             let api_keys = list(root, &["auth", "api_keys"], mistakes);
-            AuthSettings { api_keys, ..section(root, "auth", mistakes) }
+            AuthSettings {
+                api_keys,
+                ..section(root, "auth", mistakes)
+            }
         }),
         secrets: {
             let keys = list(root, &["secrets", "keys"], mistakes);
@@ -205,7 +262,11 @@ fn sections(root: &mut Node, mistakes: &mut Mistakes) -> Config {
     }
 }
 
-fn section<T: for<'de> Deserialize<'de> + Default>(root: &mut Node, key: &str, mistakes: &mut Mistakes) -> T {
+fn section<T: for<'de> Deserialize<'de> + Default>(
+    root: &mut Node,
+    key: &str,
+    mistakes: &mut Mistakes,
+) -> T {
     match root.get_mut(key) {
         Some(node) if !node.broken => decode::read(node, &[key], mistakes),
         Some(_) | None => T::default(),
@@ -218,25 +279,36 @@ fn each<T: for<'de> Deserialize<'de> + Default>(
     key: &str,
     mistakes: &mut Mistakes,
 ) -> BTreeMap<String, T> {
-    let Some(section) = root.get_mut(key).filter(|section| !section.broken) else { return BTreeMap::new() };
+    let Some(section) = root.get_mut(key).filter(|section| !section.broken) else {
+        return BTreeMap::new();
+    };
     let Kind::Map(entries) = &mut section.kind else {
         mistakes.add(&[key], format!("expected a map, found {}", section.noun()));
         return BTreeMap::new();
     };
     let mut all = BTreeMap::new();
     for entry in entries {
-        let value =
-            if entry.node.broken { T::default() } else { decode::read(&mut entry.node, &[key, &entry.key], mistakes) };
+        let value = if entry.node.broken {
+            T::default()
+        } else {
+            decode::read(&mut entry.node, &[key, &entry.key], mistakes)
+        };
         all.insert(entry.key.clone(), value);
     }
     all
 }
 
 /// A list of things. An unreadable element stays, with defaults: places use the file's indexes.
-fn list<T: for<'de> Deserialize<'de> + Default>(root: &mut Node, path: &[&str], mistakes: &mut Mistakes) -> Vec<T> {
+fn list<T: for<'de> Deserialize<'de> + Default>(
+    root: &mut Node,
+    path: &[&str],
+    mistakes: &mut Mistakes,
+) -> Vec<T> {
     let mut at = root;
     for step in path {
-        let Some(next) = at.get_mut(step).filter(|next| !next.broken) else { return Vec::new() };
+        let Some(next) = at.get_mut(step).filter(|next| !next.broken) else {
+            return Vec::new();
+        };
         at = next;
     }
     let Kind::List(elements) = &mut at.kind else {
@@ -248,20 +320,43 @@ fn list<T: for<'de> Deserialize<'de> + Default>(root: &mut Node, path: &[&str], 
     for (index, element) in elements.iter_mut().enumerate() {
         let index = index.to_string();
         let place: Vec<&str> = path.iter().copied().chain([index.as_str()]).collect();
-        all.push(if element.broken { T::default() } else { decode::read(element, &place, mistakes) });
+        all.push(if element.broken {
+            T::default()
+        } else {
+            decode::read(element, &place, mistakes)
+        });
     }
     all
 }
 
-/// Completes the settings after reading: paths, addresses, and the variables that a shell's environment passes on.
-fn fill(config: &mut Config, root: &Node, environment: &Environment, directory: &Path, mistakes: &mut Mistakes) {
-    let from_file =
-        |path: &[&str]| !matches!(root.at(path).map(|node| &node.origin), Some(Origin::Variable(_) | Origin::Flag(_)));
+/// Completes the settings after reading: paths, addresses, and the variables that a shell's
+/// environment passes on.
+fn fill(
+    config: &mut Config,
+    root: &Node,
+    environment: &Environment,
+    directory: &Path,
+    mistakes: &mut Mistakes,
+) {
+    let from_file = |path: &[&str]| {
+        !matches!(
+            root.at(path).map(|node| &node.origin),
+            Some(Origin::Variable(_) | Origin::Flag(_))
+        )
+    };
     let place = |path: &[&str], text: &str| {
-        if from_file(path) { directory.join(text).display().to_string() } else { text.to_owned() }
+        if from_file(path) {
+            directory.join(text).display().to_string()
+        } else {
+            text.to_owned()
+        }
     };
     for (name, model) in &mut config.models {
-        if let Some(script) = model.script.as_mut().filter(|script| !script.starts_with("builtin:")) {
+        if let Some(script) = model
+            .script
+            .as_mut()
+            .filter(|script| !script.starts_with("builtin:"))
+        {
             *script = place(&["models", name, "script"], script);
         }
         let own = match model.provider {
@@ -272,7 +367,9 @@ fn fill(config: &mut Config, root: &Node, environment: &Environment, directory: 
         model.base_url = model.base_url.take().or_else(|| own.map(str::to_owned));
     }
     for (name, tool) in &mut config.tools {
-        let Some(shell) = &mut tool.shell else { continue };
+        let Some(shell) = &mut tool.shell else {
+            continue;
+        };
         let at = ["tools", name, "shell", "working_dir"];
         shell.working_dir = place(&at, &shell.working_dir);
         if let Ok(absolute) = std::path::absolute(&shell.working_dir) {
@@ -280,10 +377,15 @@ fn fill(config: &mut Config, root: &Node, environment: &Environment, directory: 
         }
         for (variable, value) in &mut shell.env.0 {
             if value.is_none() {
-                *value = environment.variable(variable).map(|value| Secret::new(value.to_owned()));
+                *value = environment
+                    .variable(variable)
+                    .map(|value| Secret::new(value.to_owned()));
                 if value.is_none() {
                     let at = ["tools", name, "shell", "env"];
-                    mistakes.warn(&at, format!("the variable `{variable}` is not set, so it is not passed on"));
+                    mistakes.warn(
+                        &at,
+                        format!("the variable `{variable}` is not set, so it is not passed on"),
+                    );
                 }
             }
         }
@@ -295,25 +397,45 @@ fn fill(config: &mut Config, root: &Node, environment: &Environment, directory: 
 
 /// Resolves a relative database file against the configuration's directory.
 fn sqlite_beside(url: &str, directory: &Path) -> String {
-    let Some(rest) = url.strip_prefix("sqlite:") else { return url.to_owned() };
+    let Some(rest) = url.strip_prefix("sqlite:") else {
+        return url.to_owned();
+    };
     let rest = rest.strip_prefix("//").unwrap_or(rest);
-    let (path, query) = rest.split_once('?').map_or((rest, ""), |(path, query)| (path, query));
+    let (path, query) = rest
+        .split_once('?')
+        .map_or((rest, ""), |(path, query)| (path, query));
     if path.is_empty() || path == ":memory:" || directory.as_os_str().is_empty() {
         return url.to_owned();
     }
     let question = if query.is_empty() { "" } else { "?" };
-    format!("sqlite://{}{question}{query}", directory.join(path).display())
+    format!(
+        "sqlite://{}{question}{query}",
+        directory.join(path).display()
+    )
 }
 
-/// Every expanded value except in names, texts and a tool's `url`; every key, wherever written; every value that an
-/// environment variable put at a secret's place; and the password in the database's URL.
+/// Every expanded value except in names, texts and a tool's `url`; every key, wherever written;
+/// every value that an environment variable put at a secret's place; and the password in the
+/// database's URL.
 fn secret_values(root: &Node, filled: &[Filled]) -> Vec<(String, Secret<String>)> {
-    let shown = filled.iter().filter(|one| !unexpanded::is_shown(&one.place));
-    let mut values: Vec<_> = shown.map(|one| (one.name.clone(), one.value.clone())).collect();
+    let shown = filled
+        .iter()
+        .filter(|one| !unexpanded::is_shown(&one.place));
+    let mut values: Vec<_> = shown
+        .map(|one| (one.name.clone(), one.value.clone()))
+        .collect();
     unexpanded::walk(root, &mut Vec::new(), &mut |place, node| {
         let Some(text) = node.text() else { return };
-        let variable = if let Origin::Variable(name) = &node.origin { Some(name.clone()) } else { None };
-        let name = match (&variable, unexpanded::is_key(place), unexpanded::is_secret(place)) {
+        let variable = if let Origin::Variable(name) = &node.origin {
+            Some(name.clone())
+        } else {
+            None
+        };
+        let name = match (
+            &variable,
+            unexpanded::is_key(place),
+            unexpanded::is_secret(place),
+        ) {
             (Some(name), _, true) => name.clone(),
             (_, true, _) => place.join("."),
             (_, _, _) => return,
@@ -322,9 +444,14 @@ fn secret_values(root: &Node, filled: &[Filled]) -> Vec<(String, Secret<String>)
             values.push((name, Secret::new(text.to_owned())));
         }
     });
-    let database = root.at(&["database", "url"]).and_then(Node::text).and_then(|url| url::Url::parse(url).ok());
+    let database = root
+        .at(&["database", "url"])
+        .and_then(Node::text)
+        .and_then(|url| url::Url::parse(url).ok());
     if let Some(password) = database.as_ref().and_then(url::Url::password) {
-        let plain = percent_encoding::percent_decode_str(password).decode_utf8_lossy().into_owned();
+        let plain = percent_encoding::percent_decode_str(password)
+            .decode_utf8_lossy()
+            .into_owned();
         if !values.iter().any(|(_, value)| *value.reveal() == plain) {
             values.push(("database.url".to_owned(), Secret::new(plain)));
         }

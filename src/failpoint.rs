@@ -1,9 +1,9 @@
-//! Points where a test kills or freezes the real process: at every commit and around every call. In a release build
-//! without the feature `failpoints` every function is empty.
+//! Points where a test kills or freezes the real process: at every commit and around every call. In
+//! a release build without the feature `failpoints` every function is empty.
 //!
-//! One text arms the points, e.g. `tool_started.committed=abort@2;lease=3s;clock=120s`: the second time that point is
-//! reached, the process dies as by `kill -9`; leases last 3 s; Postgres' clock is read 120 s ahead, so that the process
-//! started after the killed one finds its leases expired.
+//! One text arms the points, e.g. `tool_started.committed=abort@2;lease=3s;clock=120s`: the second
+//! time that point is reached, the process dies as by `kill -9`; leases last 3 s; Postgres' clock
+//! is read 120 s ahead, so that the process started after the killed one finds its leases expired.
 
 #[cfg(any(debug_assertions, feature = "failpoints"))]
 mod armed {
@@ -34,9 +34,19 @@ mod armed {
     /// # Errors
     /// A message naming the part that cannot be parsed, or "armed already".
     pub fn arm(text: &str) -> Result<(), String> {
-        let mut armed = Armed { points: BTreeMap::new(), lease: None, clock: None };
-        for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {
-            let (name, value) = part.split_once('=').ok_or_else(|| format!("{part}: name=value is expected"))?;
+        let mut armed = Armed {
+            points: BTreeMap::new(),
+            lease: None,
+            clock: None,
+        };
+        for part in text
+            .split(';')
+            .map(str::trim)
+            .filter(|part| !part.is_empty())
+        {
+            let (name, value) = part
+                .split_once('=')
+                .ok_or_else(|| format!("{part}: name=value is expected"))?;
             match name {
                 "lease" => armed.lease = Some(seconds(value)?),
                 "clock" => armed.clock = Some(seconds(value)?),
@@ -47,8 +57,16 @@ mod armed {
                         "freeze" => true,
                         other => return Err(format!("{other}: abort or freeze is expected")),
                     };
-                    let times = times.parse().map_err(|_| format!("{times}: a number is expected"))?;
-                    armed.points.insert(point.to_owned(), Point { freezes, left: AtomicU64::new(times) });
+                    let times = times
+                        .parse()
+                        .map_err(|_| format!("{times}: a number is expected"))?;
+                    armed.points.insert(
+                        point.to_owned(),
+                        Point {
+                            freezes,
+                            left: AtomicU64::new(times),
+                        },
+                    );
                 }
             }
         }
@@ -56,19 +74,31 @@ mod armed {
     }
 
     fn seconds(text: &str) -> Result<Duration, String> {
-        let number = text.strip_suffix('s').and_then(|number| number.parse().ok());
-        number.map(Duration::from_secs).ok_or_else(|| format!("{text}: seconds are expected, as in 3s"))
+        let number = text
+            .strip_suffix('s')
+            .and_then(|number| number.parse().ok());
+        number
+            .map(Duration::from_secs)
+            .ok_or_else(|| format!("{text}: seconds are expected, as in 3s"))
     }
 
-    /// Kills or stops the process if `point` is armed and due. Returns after a stop once the process is continued.
+    /// Kills or stops the process if `point` is armed and due. Returns after a stop once the
+    /// process is continued.
     pub fn reach(point: &str) {
-        let Some(point) = ARMED.get().and_then(|armed| armed.points.get(point)) else { return };
+        let Some(point) = ARMED.get().and_then(|armed| armed.points.get(point)) else {
+            return;
+        };
         if point.left.fetch_sub(1, Ordering::SeqCst) != 1 {
             return;
         }
-        let how = if point.freezes { rustix::process::Signal::STOP } else { rustix::process::Signal::KILL };
+        let how = if point.freezes {
+            rustix::process::Signal::STOP
+        } else {
+            rustix::process::Signal::KILL
+        };
         let _ = rustix::process::kill_process(rustix::process::getpid(), how);
-        // The signal may be delivered to another thread first; this thread must do nothing more meanwhile.
+        // The signal may be delivered to another thread first; this thread must do nothing more
+        // meanwhile.
         if !point.freezes {
             std::process::abort();
         }

@@ -1,4 +1,5 @@
-//! The rooms. `ARCHITECTURE.md` describes each; `tests/architecture.rs` checks which room may import which.
+//! The rooms. `ARCHITECTURE.md` describes each; `tests/architecture.rs` checks which room may
+//! import which.
 //!
 //! | room | what it is for |
 //! |---|---|
@@ -12,8 +13,8 @@
 //! | [`engine`] | drives tasks |
 //! | [`http`] | the HTTP server, the only room that speaks HTTP |
 //!
-//! Beside them: [`world`] (time, ids), [`net`] (outbound HTTP), [`secret`], [`failpoint`], [`config`], [`telemetry`],
-//! [`app`], [`cli`].
+//! Beside them: [`world`] (time, ids), [`net`] (outbound HTTP), [`secret`], [`failpoint`],
+//! [`config`], [`telemetry`], [`app`], [`cli`].
 
 pub mod agent;
 pub mod app;

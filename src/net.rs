@@ -1,8 +1,9 @@
-//! All outbound HTTP: two clients from one builder. Invariant: no request is repeated automatically, no
-//! redirect is followed, no proxy is taken from the environment, every body is read up to a bound, and each failure
-//! says whether anything can have been sent. A tool call has its own connection: the peer may close a reused connection
-//! just as the next request is written, which would leave the outcome of that request unknown. Failure texts are fixed
-//! words and hold no URL, host or header.
+//! All outbound HTTP: two clients from one builder. Invariant: no request is repeated
+//! automatically, no redirect is followed, no proxy is taken from the environment, every body is
+//! read up to a bound, and each failure says whether anything can have been sent. A tool call has
+//! its own connection: the peer may close a reused connection just as the next request is written,
+//! which would leave the outcome of that request unknown. Failure texts are fixed words and hold no
+//! URL, host or header.
 
 mod reach;
 
@@ -54,13 +55,16 @@ pub struct Room {
 }
 
 impl Net {
-    /// Builds the clients. On a machine without any trusted certificate plain HTTP still works; HTTPS fails there
-    /// before anything is sent.
+    /// Builds the clients. On a machine without any trusted certificate plain HTTP still works;
+    /// HTTPS fails there before anything is sent.
     ///
     /// # Errors
     /// [`NetError`] when TLS cannot be set up at all.
     pub fn new() -> Result<Self, NetError> {
-        Ok(Self { kept: build(keeping)?, own: build(closing)? })
+        Ok(Self {
+            kept: build(keeping)?,
+            own: build(closing)?,
+        })
     }
 
     /// The client for requests that may be repeated, such as model calls. It reuses connections.
@@ -69,9 +73,9 @@ impl Net {
         &self.kept
     }
 
-    /// Sends one request on its own connection and returns the response, all within `within`. After the connection is
-    /// made and right before the request is written, `leave` decides whether it may still be sent. `room` decides from
-    /// the status how much of the body is read.
+    /// Sends one request on its own connection and returns the response, all within `within`. After
+    /// the connection is made and right before the request is written, `leave` decides whether it
+    /// may still be sent. `room` decides from the status how much of the body is read.
     ///
     /// # Errors
     /// [`Failure::NotSent`]: no connection was made, or `leave` returned false. [`Failure::Lost`]: a connection was
@@ -95,7 +99,10 @@ impl Net {
         };
         match (partial, failure) {
             (Some((answer, _)), None) => Ok(answer),
-            (Some((answer, room)), Some(_)) if answer.body.len() >= room.enough => Ok(Answer { more: true, ..answer }),
+            (Some((answer, room)), Some(_)) if answer.body.len() >= room.enough => Ok(Answer {
+                more: true,
+                ..answer
+            }),
             (_, failure) => Err(failure.unwrap_or(Failure::Lost(CUT_OFF))),
         }
     }
@@ -108,13 +115,23 @@ async fn exchange(
     room: impl FnOnce(StatusCode) -> Room,
     partial: &mut Option<(Answer, Room)>,
 ) -> Result<(), Failure> {
-    let mut response = client.execute(request).await.map_err(|error| Failure::of(&error))?;
+    let mut response = client
+        .execute(request)
+        .await
+        .map_err(|error| Failure::of(&error))?;
     let status = response.status();
     if status.is_informational() {
         return Err(Failure::Lost("what came was no final answer"));
     }
     let room = room(status);
-    let (answer, _) = partial.insert((Answer { status, body: Vec::new(), more: false }, room));
+    let (answer, _) = partial.insert((
+        Answer {
+            status,
+            body: Vec::new(),
+            more: false,
+        },
+        room,
+    ));
     answer.more = fill(&mut response, &mut answer.body, room.most).await?;
     Ok(())
 }
@@ -124,24 +141,34 @@ fn build(kind: fn(ClientBuilder) -> ClientBuilder) -> Result<Client, NetError> {
         return Ok(client);
     }
     tracing::warn!("no trusted certificates on this machine: https endpoints cannot be reached");
-    kind(base()).tls_certs_only([]).build().map_err(|_| NetError)
+    kind(base())
+        .tls_certs_only([])
+        .build()
+        .map_err(|_| NetError)
 }
 
 fn keeping(builder: ClientBuilder) -> ClientBuilder {
     builder.pool_idle_timeout(IDLE)
 }
 
-/// Uses no connection twice. The `Connection: close` header makes the peer close first, which frees our ports at once.
-/// Without compression HTTP alone defines where a body ends.
+/// Uses no connection twice. The `Connection: close` header makes the peer close first, which frees
+/// our ports at once. Without compression HTTP alone defines where a body ends.
 fn closing(builder: ClientBuilder) -> ClientBuilder {
     let headers = HeaderMap::from_iter([
         (CONNECTION, HeaderValue::from_static("close")),
         (ACCEPT_ENCODING, HeaderValue::from_static("identity")),
     ]);
-    builder.pool_max_idle_per_host(0).default_headers(headers).gzip(false).connector_layer(Watch)
+    builder
+        .pool_max_idle_per_host(0)
+        .default_headers(headers)
+        .gzip(false)
+        .connector_layer(Watch)
 }
 
-#[expect(clippy::disallowed_methods, reason = "this is the door for outbound HTTP")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is the door for outbound HTTP"
+)]
 fn base() -> ClientBuilder {
     Client::builder()
         .user_agent(USER_AGENT)
@@ -168,7 +195,8 @@ const CUT_OFF: &str = "the connection was lost before there was a complete answe
 /// Why there is no complete response; the variant says whether anything can have been sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// Certainly nothing was sent: name resolution, the connection or TLS failed, or the request could not be built.
+    /// Certainly nothing was sent: name resolution, the connection or TLS failed, or the request
+    /// could not be built.
     #[error("{0}")]
     NotSent(&'static str),
     /// The request was or may have been sent: its outcome is unknown.
@@ -187,10 +215,16 @@ impl Failure {
             return Self::NotSent(connecting(error));
         }
         if error.is_timeout() {
-            // Also a timeout of the request itself that fires while connecting; `Net::alone` distinguishes the two.
+            // Also a timeout of the request itself that fires while connecting; `Net::alone`
+            // distinguishes the two.
             return Self::Lost(NO_ANSWER_IN_TIME);
         }
-        let unreadable = |kind| matches!(kind, io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput);
+        let unreadable = |kind| {
+            matches!(
+                kind,
+                io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput
+            )
+        };
         if error.is_decode() && io_kind(error).is_some_and(unreadable) {
             return Self::Lost("the answer could not be decoded");
         }
@@ -207,7 +241,9 @@ fn connecting(error: &reqwest::Error) -> &'static str {
     }
     match io_kind(error) {
         Some(io::ErrorKind::ConnectionRefused) => "the connection was refused",
-        Some(io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable) => "the host cannot be reached",
+        Some(io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable) => {
+            "the host cannot be reached"
+        }
         Some(io::ErrorKind::InvalidData) => "no secure connection could be made (TLS)",
         Some(io::ErrorKind::TimedOut) => NO_CONNECTION_IN_TIME,
         _ => "no connection could be made",
@@ -218,7 +254,10 @@ fn connecting(error: &reqwest::Error) -> &'static str {
 fn io_kind(error: &reqwest::Error) -> Option<io::ErrorKind> {
     let (mut source, mut kind) = (error.source(), None);
     while let Some(cause) = source {
-        kind = cause.downcast_ref::<io::Error>().map(io::Error::kind).or(kind);
+        kind = cause
+            .downcast_ref::<io::Error>()
+            .map(io::Error::kind)
+            .or(kind);
         source = cause.source();
     }
     kind
@@ -227,7 +266,8 @@ fn io_kind(error: &reqwest::Error) -> Option<io::ErrorKind> {
 /// Sends a request and waits until its response begins, at most `within`.
 ///
 /// # Errors
-/// Any [`Failure`]. The variants are not reliable here; a caller that may repeat the request does not need them.
+/// Any [`Failure`]. The variants are not reliable here; a caller that may repeat the request does
+/// not need them.
 pub async fn begun(request: RequestBuilder, within: Duration) -> Result<Response, Failure> {
     match tokio::time::timeout(within, request.send()).await {
         Ok(sent) => sent.map_err(|error| Failure::of(&error)),
@@ -239,15 +279,18 @@ pub async fn begun(request: RequestBuilder, within: Duration) -> Result<Response
 ///
 /// # Errors
 /// [`Failure::Lost`]: the body ended early, or the time ran out.
-pub async fn next_bytes(response: &mut Response, within: Duration) -> Result<Option<Bytes>, Failure> {
+pub async fn next_bytes(
+    response: &mut Response,
+    within: Duration,
+) -> Result<Option<Bytes>, Failure> {
     match tokio::time::timeout(within, response.chunk()).await {
         Ok(read) => read.map_err(|error| lost(&error)),
         Err(_) => Err(Failure::Lost(NO_ANSWER_IN_TIME)),
     }
 }
 
-/// Reads the end of a body whose relevant part has been read, so that its connection can be reused. It waits only
-/// briefly, for bytes already sent.
+/// Reads the end of a body whose relevant part has been read, so that its connection can be reused.
+/// It waits only briefly, for bytes already sent.
 pub async fn read_off(mut response: Response) {
     let rest = async { while let Ok(Some(_)) = response.chunk().await {} };
     let _ = tokio::time::timeout(ON_ITS_WAY, rest).await;
@@ -266,7 +309,8 @@ async fn fill(response: &mut Response, bytes: &mut Vec<u8>, limit: usize) -> Res
     Ok(false)
 }
 
-/// Classifies an error after the response began: the request was sent, so it is always [`Failure::Lost`].
+/// Classifies an error after the response began: the request was sent, so it is always
+/// [`Failure::Lost`].
 fn lost(error: &reqwest::Error) -> Failure {
     match Failure::of(error) {
         Failure::NotSent(why) | Failure::Lost(why) => Failure::Lost(why),

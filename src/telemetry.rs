@@ -1,5 +1,6 @@
-//! Logs and metrics, and the one place where both are set up. Rooms only use `tracing`: a log line is an ordinary
-//! event; an observation is an event with the target [`TARGET`], which is never printed:
+//! Logs and metrics, and the one place where both are set up. Rooms only use `tracing`: a log line
+//! is an ordinary event; an observation is an event with the target [`TARGET`], which is never
+//! printed:
 //!
 //! | `metric` | fields | what it feeds |
 //! |---|---|---|
@@ -15,8 +16,8 @@
 //! tracing::info!(target: "holdpoint::metric", metric = "tool_call", tool = "refund", outcome = "succeeded", seconds = 0.2);
 //! ```
 //!
-//! Invariant: labels are names from the configuration and words of the contract, never a tenant, user, id or
-//! text of a caller.
+//! Invariant: labels are names from the configuration and words of the contract, never a tenant,
+//! user, id or text of a caller.
 
 pub mod gauges;
 
@@ -24,8 +25,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use prometheus::{
-    Encoder as _, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    TextEncoder,
+    Encoder as _, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec,
+    Opts, Registry, TextEncoder,
 };
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -35,8 +36,8 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
 /// The target of observations.
 pub const TARGET: &str = "holdpoint::metric";
-/// The filter of log lines without `RUST_LOG`. With any filter, libraries log only from `warn` up: below, they would
-/// print URLs, headers and statements.
+/// The filter of log lines without `RUST_LOG`. With any filter, libraries log only from `warn` up:
+/// below, they would print URLs, headers and statements.
 pub const DEFAULT_FILTER: &str = "info";
 
 /// How log lines look.
@@ -49,8 +50,8 @@ pub enum LogFormat {
     Text,
 }
 
-/// Sends log lines to standard error and observations to the metrics. Only the first call in a process takes effect for
-/// log lines.
+/// Sends log lines to standard error and observations to the metrics. Only the first call in a
+/// process takes effect for log lines.
 ///
 /// # Errors
 /// When the instruments cannot be built.
@@ -58,8 +59,15 @@ pub fn init(format: LogFormat, filter: Option<&str>) -> prometheus::Result<Metri
     let metrics = Metrics::new()?;
     let parsed = filter.map(EnvFilter::try_new);
     let bad = matches!(parsed, Some(Err(_)));
-    let filter = parsed.and_then(Result::ok).unwrap_or_else(|| EnvFilter::new(DEFAULT_FILTER));
-    let done = tracing::subscriber::set_global_default(layers(metrics.clone(), format, filter, std::io::stderr));
+    let filter = parsed
+        .and_then(Result::ok)
+        .unwrap_or_else(|| EnvFilter::new(DEFAULT_FILTER));
+    let done = tracing::subscriber::set_global_default(layers(
+        metrics.clone(),
+        format,
+        filter,
+        std::io::stderr,
+    ));
     if done.is_ok() && bad {
         tracing::warn!("RUST_LOG cannot be read as a filter; the default is used");
     }
@@ -67,7 +75,12 @@ pub fn init(format: LogFormat, filter: Option<&str>) -> prometheus::Result<Metri
 }
 
 /// The subscriber: one layer prints, the other records observations.
-fn layers<W>(metrics: Metrics, format: LogFormat, filter: EnvFilter, writer: W) -> impl Subscriber + Send + Sync
+fn layers<W>(
+    metrics: Metrics,
+    format: LogFormat,
+    filter: EnvFilter,
+    writer: W,
+) -> impl Subscriber + Send + Sync
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
@@ -77,12 +90,19 @@ where
         let loud = *about.level() <= Level::WARN && !about.target().starts_with("sqlx");
         about.target() != TARGET && (ours || loud)
     });
-    let observed = filter_fn(|about: &Metadata<'_>| about.target() == TARGET).with_max_level_hint(LevelFilter::INFO);
+    let observed = filter_fn(|about: &Metadata<'_>| about.target() == TARGET)
+        .with_max_level_hint(LevelFilter::INFO);
     let printing = match format {
-        LogFormat::Json => lines::layer().json().flatten_event(true).with_writer(writer).boxed(),
+        LogFormat::Json => lines::layer()
+            .json()
+            .flatten_event(true)
+            .with_writer(writer)
+            .boxed(),
         LogFormat::Text => lines::layer().with_ansi(false).with_writer(writer).boxed(),
     };
-    tracing_subscriber::registry().with(metrics.with_filter(observed)).with(printing.with_filter(printed.and(filter)))
+    tracing_subscriber::registry()
+        .with(metrics.with_filter(observed))
+        .with(printing.with_filter(printed.and(filter)))
 }
 
 /// The metrics. Cheap to clone; as a layer of `tracing` it records observations.
@@ -119,11 +139,14 @@ struct Instruments {
 }
 
 /// Buckets up to the longest timeout of a tool.
-const SECONDS: [f64; 17] =
-    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0];
+const SECONDS: [f64; 17] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+    300.0, 600.0,
+];
 /// Buckets for the time until a person answers.
-const HUMAN: [f64; 12] =
-    [1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0, 604_800.0];
+const HUMAN: [f64; 12] = [
+    1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0, 604_800.0,
+];
 const BATCH: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
 
 impl Metrics {
@@ -148,7 +171,10 @@ impl Metrics {
             all.open.with_label_values(&[kind]).set(*count);
         }
         let mut text = Vec::new();
-        if TextEncoder::new().encode(&all.registry.gather(), &mut text).is_err() {
+        if TextEncoder::new()
+            .encode(&all.registry.gather(), &mut text)
+            .is_err()
+        {
             return String::new();
         }
         String::from_utf8_lossy(&text).into_owned()
@@ -158,12 +184,23 @@ impl Metrics {
         let all = &self.0;
         let seconds = seen.seconds.unwrap_or(0.0);
         match seen.metric.as_str() {
-            "http_request" => all.http.with_label_values(&[&seen.operation, &seen.status]).observe(seconds),
-            "model_call" => all.model.with_label_values(&[&seen.model, &seen.outcome]).observe(seconds),
-            "tool_call" => all.tool.with_label_values(&[&seen.tool, &seen.outcome]).observe(seconds),
+            "http_request" => all
+                .http
+                .with_label_values(&[&seen.operation, &seen.status])
+                .observe(seconds),
+            "model_call" => all
+                .model
+                .with_label_values(&[&seen.model, &seen.outcome])
+                .observe(seconds),
+            "tool_call" => all
+                .tool
+                .with_label_values(&[&seen.tool, &seen.outcome])
+                .observe(seconds),
             "unknown_outcome" => all.unknown.with_label_values(&[&seen.tool]).inc(),
             "request_closed" => {
-                all.closed.with_label_values(&[&seen.kind, &seen.outcome]).inc();
+                all.closed
+                    .with_label_values(&[&seen.kind, &seen.outcome])
+                    .inc();
                 if let Some(seconds) = seen.seconds {
                     all.wait.with_label_values(&[&seen.kind]).observe(seconds);
                 }
@@ -180,22 +217,36 @@ impl Instruments {
         let registry = Registry::new();
         let counter = |name: &str, help: &str, labels: &[&str]| {
             let counter = IntCounterVec::new(Opts::new(name, help), labels)?;
-            registry.register(Box::new(counter.clone())).map(|()| counter)
+            registry
+                .register(Box::new(counter.clone()))
+                .map(|()| counter)
         };
         let gauge = |name: &str, help: &str, labels: &[&str]| {
             let gauge = IntGaugeVec::new(Opts::new(name, help), labels)?;
             registry.register(Box::new(gauge.clone())).map(|()| gauge)
         };
         let histogram = |name: &str, help: &str, labels: &[&str], buckets: &[f64]| {
-            let histogram = HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), labels)?;
-            registry.register(Box::new(histogram.clone())).map(|()| histogram)
+            let histogram = HistogramVec::new(
+                HistogramOpts::new(name, help).buckets(buckets.to_vec()),
+                labels,
+            )?;
+            registry
+                .register(Box::new(histogram.clone()))
+                .map(|()| histogram)
         };
         let streams = IntGauge::new("holdpoint_event_streams", "Event streams that are open.")?;
         registry.register(Box::new(streams.clone()))?;
-        let size = HistogramOpts::new("holdpoint_commit_batch_size", "Changes that were committed together.");
+        let size = HistogramOpts::new(
+            "holdpoint_commit_batch_size",
+            "Changes that were committed together.",
+        );
         let batch = Histogram::with_opts(size.buckets(BATCH.to_vec()))?;
         registry.register(Box::new(batch.clone()))?;
-        let build = gauge("holdpoint_build_info", "Which version this is.", &["version"])?;
+        let build = gauge(
+            "holdpoint_build_info",
+            "Which version this is.",
+            &["version"],
+        )?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         Ok(Self {
             http: histogram(
@@ -205,9 +256,22 @@ impl Instruments {
                 &SECONDS,
             )?,
             tasks: gauge("holdpoint_tasks", "Tasks, by status.", &["status"])?,
-            open: gauge("holdpoint_requests_open", "Requests that wait for a human.", &["kind"])?,
-            closed: counter("holdpoint_requests_closed_total", "Requests that were closed.", &["kind", "outcome"])?,
-            wait: histogram("holdpoint_request_wait_seconds", "How long requests waited.", &["kind"], &HUMAN)?,
+            open: gauge(
+                "holdpoint_requests_open",
+                "Requests that wait for a human.",
+                &["kind"],
+            )?,
+            closed: counter(
+                "holdpoint_requests_closed_total",
+                "Requests that were closed.",
+                &["kind", "outcome"],
+            )?,
+            wait: histogram(
+                "holdpoint_request_wait_seconds",
+                "How long requests waited.",
+                &["kind"],
+                &HUMAN,
+            )?,
             model: histogram(
                 "holdpoint_model_call_duration_seconds",
                 "How long models took to answer.",
@@ -220,7 +284,11 @@ impl Instruments {
                 &["tool", "outcome"],
                 &SECONDS,
             )?,
-            unknown: counter("holdpoint_unknown_outcomes_total", "Calls whose outcome nobody knows.", &["tool"])?,
+            unknown: counter(
+                "holdpoint_unknown_outcomes_total",
+                "Calls whose outcome nobody knows.",
+                &["tool"],
+            )?,
             streams,
             batch,
             registry,
@@ -285,7 +353,10 @@ impl Visit for Observation {
             self.change = i64::try_from(value).unwrap_or(0);
         }
         self.text(field.name(), value.to_string());
-        self.number(field.name(), f64::from(u32::try_from(value).unwrap_or(u32::MAX)));
+        self.number(
+            field.name(),
+            f64::from(u32::try_from(value).unwrap_or(u32::MAX)),
+        );
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
@@ -334,7 +405,12 @@ mod tests {
     fn observations_become_metrics_and_are_not_printed() {
         let metrics = Metrics::new().unwrap();
         let captured = Captured::default();
-        let subscriber = layers(metrics.clone(), LogFormat::Json, EnvFilter::new(DEFAULT_FILTER), captured.writer());
+        let subscriber = layers(
+            metrics.clone(),
+            LogFormat::Json,
+            EnvFilter::new(DEFAULT_FILTER),
+            captured.writer(),
+        );
         tracing::subscriber::with_default(subscriber, events);
         let lines = captured.text();
         assert_eq!(lines.lines().count(), 1, "{lines}");
@@ -343,7 +419,10 @@ mod tests {
             (&line["message"], &line["task_id"], &line["level"]),
             (&"an ordinary line".into(), &"t".into(), &"INFO".into())
         );
-        let census = Census { tasks: vec![("Paused".into(), 4)], requests: vec![("approval".into(), 3)] };
+        let census = Census {
+            tasks: vec![("Paused".into(), 4)],
+            requests: vec![("approval".into(), 3)],
+        };
         let text = metrics.render(&census);
         for line in [
             "holdpoint_http_request_duration_seconds_count{operation=\"create_task\",status=\"201\"} 1",
@@ -356,22 +435,39 @@ mod tests {
             "holdpoint_unknown_outcomes_total{tool=\"refund\"} 1",
             "holdpoint_event_streams 1",
             "holdpoint_commit_batch_size_sum 3",
-            concat!("holdpoint_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
+            concat!(
+                "holdpoint_build_info{version=\"",
+                env!("CARGO_PKG_VERSION"),
+                "\"} 1"
+            ),
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
-        assert!(!metrics.render(&Census::default()).contains("holdpoint_tasks{"), "what is gone is not shown");
+        assert!(
+            !metrics
+                .render(&Census::default())
+                .contains("holdpoint_tasks{"),
+            "what is gone is not shown"
+        );
     }
 
     #[test]
     fn text_log_lines_are_plain_text() {
         let captured = Captured::default();
-        let subscriber = layers(Metrics::new().unwrap(), LogFormat::Text, EnvFilter::new("warn"), captured.writer());
+        let subscriber = layers(
+            Metrics::new().unwrap(),
+            LogFormat::Text,
+            EnvFilter::new("warn"),
+            captured.writer(),
+        );
         tracing::subscriber::with_default(subscriber, || {
             events();
             tracing::warn!("look here");
         });
         let lines = captured.text();
-        assert!(lines.contains("look here") && !lines.contains("ordinary"), "{lines}");
+        assert!(
+            lines.contains("look here") && !lines.contains("ordinary"),
+            "{lines}"
+        );
     }
 }

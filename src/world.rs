@@ -1,5 +1,5 @@
-//! Sources of nondeterminism, each behind one interface: the clock and fresh ids as traits, and random bytes. Also the
-//! list of mistakes that every room's settings add to.
+//! Sources of nondeterminism, each behind one interface: the clock and fresh ids as traits, and
+//! random bytes. Also the list of mistakes that every room's settings add to.
 
 #[cfg(test)]
 pub mod captured;
@@ -17,7 +17,8 @@ pub trait Clock: Send + Sync {
     /// The wall-clock time.
     fn now(&self) -> Time;
 
-    /// Time since the machine booted, including suspended time: checks a lease right before a call is sent.
+    /// Time since the machine booted, including suspended time: checks a lease right before a call
+    /// is sent.
     fn uptime(&self) -> Duration;
 
     /// Waits for `time`.
@@ -43,7 +44,10 @@ impl Clock for SystemClock {
 
     fn uptime(&self) -> Duration {
         let at = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        Duration::new(u64::try_from(at.tv_sec).unwrap_or(0), u32::try_from(at.tv_nsec).unwrap_or(0))
+        Duration::new(
+            u64::try_from(at.tv_sec).unwrap_or(0),
+            u32::try_from(at.tv_nsec).unwrap_or(0),
+        )
     }
 
     #[expect(clippy::disallowed_methods, reason = "this is the door for time")]
@@ -91,7 +95,8 @@ pub struct Mistakes {
 /// One problem of a configuration. Never holds the value of a key, header or variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
-    /// The path of keys and indexes in the file, e.g. `["agents", "billing", "model"]` or `["policy", "3", "when"]`.
+    /// The path of keys and indexes in the file, e.g. `["agents", "billing", "model"]` or
+    /// `["policy", "3", "when"]`.
     pub place: Vec<String>,
     /// A description of the problem that includes the name in question.
     pub detail: String,
@@ -100,12 +105,18 @@ pub struct Mistake {
 impl Mistakes {
     /// Adds an error.
     pub fn add(&mut self, place: &[&str], detail: impl Into<String>) {
-        self.found.push(Mistake { place: place.iter().map(ToString::to_string).collect(), detail: detail.into() });
+        self.found.push(Mistake {
+            place: place.iter().map(ToString::to_string).collect(),
+            detail: detail.into(),
+        });
     }
 
     /// Adds a warning, which does not keep the service from starting.
     pub fn warn(&mut self, place: &[&str], detail: impl Into<String>) {
-        self.warnings.push(Mistake { place: place.iter().map(ToString::to_string).collect(), detail: detail.into() });
+        self.warnings.push(Mistake {
+            place: place.iter().map(ToString::to_string).collect(),
+            detail: detail.into(),
+        });
     }
 
     /// Whether there are no errors; warnings do not count.

@@ -1,5 +1,5 @@
-//! The first run of a freshly built program: nothing configured, an empty folder, and the commands that the service
-//! prints, run as printed. The README shows the same commands.
+//! The first run of a freshly built program: nothing configured, an empty folder, and the commands
+//! that the service prints, run as printed. The README shows the same commands.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -27,8 +27,13 @@ impl Demonstration {
             .spawn()
             .expect("the program starts");
         let printed = BufReader::new(process.stdout.take().expect("its output")).lines();
-        let commands = printed.map_while(Result::ok).map(|line| line.trim().to_owned());
-        let commands = commands.filter(|line| line.starts_with("curl ")).take(2).collect();
+        let commands = printed
+            .map_while(Result::ok)
+            .map(|line| line.trim().to_owned());
+        let commands = commands
+            .filter(|line| line.starts_with("curl "))
+            .take(2)
+            .collect();
         Self { process, commands }
     }
 
@@ -53,18 +58,30 @@ fn printed_commands_lead_from_a_task_to_its_end_across_a_restart() {
     let mut first = Demonstration::start(folder.path());
     let paused = json(&run(&first.commands[0]));
     assert_eq!(paused["status"], "Paused", "{paused}");
-    let request = paused["pending"][0]["request_id"].as_str().expect("a request").to_owned();
+    let request = paused["pending"][0]["request_id"]
+        .as_str()
+        .expect("a request")
+        .to_owned();
     let url = format!("http://{}/resume/{request}/approve", first.address());
     assert_eq!(paused["pending"][0]["approval_url"], url);
 
     kill_process(Pid::from_child(&first.process), Signal::TERM).expect("a signal");
-    assert_eq!(first.process.wait().expect("an end").code(), Some(0), "SIGTERM is an ordinary end");
+    assert_eq!(
+        first.process.wait().expect("an end").code(),
+        Some(0),
+        "SIGTERM is an ordinary end"
+    );
 
     let second = Demonstration::start(folder.path());
     let completed = json(&run(&second.commands[1].replace("REQUEST_ID", &request)));
     assert_eq!(completed["status"], "Completed", "{completed}");
     assert_eq!(completed["task_id"], paused["task_id"]);
-    assert!(completed["output"].as_str().is_some_and(|output| output.contains("120")), "{completed}");
+    assert!(
+        completed["output"]
+            .as_str()
+            .is_some_and(|output| output.contains("120")),
+        "{completed}"
+    );
 }
 
 #[test]
@@ -72,18 +89,32 @@ fn readme_shows_the_printed_commands() {
     let folder = tempfile::tempdir().expect("a folder");
     let demonstration = Demonstration::start(folder.path());
     let readme = fs::read_to_string(root().join("README.md")).expect("the README");
-    assert_eq!(demonstration.commands.len(), 2, "{:?}", demonstration.commands);
+    assert_eq!(
+        demonstration.commands.len(),
+        2,
+        "{:?}",
+        demonstration.commands
+    );
     for command in &demonstration.commands {
         let shown = command.replace(demonstration.address(), "127.0.0.1:8080");
-        assert!(readme.lines().any(|line| line == shown), "the README does not show: {shown}");
+        assert!(
+            readme.lines().any(|line| line == shown),
+            "the README does not show: {shown}"
+        );
     }
 }
 
 #[test]
 fn readme_commands_for_slow_models_work_as_shown() {
     let readme = fs::read_to_string(root().join("README.md")).expect("the README");
-    let (_, section) = readme.split_once("## When the model takes its time").expect("the section");
-    let commands: Vec<&str> = section.lines().filter(|line| line.starts_with("curl ")).take(2).collect();
+    let (_, section) = readme
+        .split_once("## When the model takes its time")
+        .expect("the section");
+    let commands: Vec<&str> = section
+        .lines()
+        .filter(|line| line.starts_with("curl "))
+        .take(2)
+        .collect();
     let folder = tempfile::tempdir().expect("a folder");
     let demonstration = Demonstration::start(folder.path());
     let here = |command: &str| command.replace("127.0.0.1:8080", demonstration.address());
@@ -92,16 +123,32 @@ fn readme_commands_for_slow_models_work_as_shown() {
     let (head, body) = accepted.split_once("\r\n\r\n").expect("a head and a body");
     let head = head.to_ascii_lowercase();
     let location = format!("\nlocation: http://{}/v1/tasks/", demonstration.address());
-    assert!(head.starts_with("http/1.1 202 ") && head.contains(&location), "{head}");
+    assert!(
+        head.starts_with("http/1.1 202 ") && head.contains(&location),
+        "{head}"
+    );
     assert!(head.contains("\npreference-applied: "), "{head}");
     let task = json(body);
-    let waited = json(&run(&here(commands[1]).replace("TASK_ID", task["task_id"].as_str().expect("an id"))));
-    assert_eq!((&waited["task_id"], &waited["status"]), (&task["task_id"], &Value::from("Paused")), "{waited}");
+    let waited = json(&run(
+        &here(commands[1]).replace("TASK_ID", task["task_id"].as_str().expect("an id"))
+    ));
+    assert_eq!(
+        (&waited["task_id"], &waited["status"]),
+        (&task["task_id"], &Value::from("Paused")),
+        "{waited}"
+    );
 }
 
 fn run(command: &str) -> String {
-    let done = Command::new("sh").args(["-c", command]).output().expect("a shell");
-    assert!(done.status.success(), "{command}: {}", String::from_utf8_lossy(&done.stderr));
+    let done = Command::new("sh")
+        .args(["-c", command])
+        .output()
+        .expect("a shell");
+    assert!(
+        done.status.success(),
+        "{command}: {}",
+        String::from_utf8_lossy(&done.stderr)
+    );
     String::from_utf8(done.stdout).expect("text")
 }
 

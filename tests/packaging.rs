@@ -1,5 +1,6 @@
-//! The files that ship beside the program: the image, the compose file, its configuration and the README's promises. No
-//! Docker engine is needed: the tests check the text of the files, and that the program accepts its part of them.
+//! The files that ship beside the program: the image, the compose file, its configuration and the
+//! README's promises. No Docker engine is needed: the tests check the text of the files, and that
+//! the program accepts its part of them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,14 +14,27 @@ fn compose_file_waits_for_a_healthy_postgres_that_keeps_its_data() {
     let compose = yaml("docker-compose.yml");
     let services = &compose["services"];
     assert_eq!(services["postgres"]["image"], "postgres:17");
-    assert_eq!(services["holdpoint"]["depends_on"]["postgres"]["condition"], "service_healthy");
-    assert_eq!(services["holdpoint"]["healthcheck"]["test"], serde_json::json!(["CMD", "holdpoint", "health"]));
+    assert_eq!(
+        services["holdpoint"]["depends_on"]["postgres"]["condition"],
+        "service_healthy"
+    );
+    assert_eq!(
+        services["holdpoint"]["healthcheck"]["test"],
+        serde_json::json!(["CMD", "holdpoint", "health"])
+    );
     assert!(services["postgres"]["healthcheck"]["test"].is_array());
-    let volume = services["postgres"]["volumes"][0].as_str().expect("a volume").to_owned();
+    let volume = services["postgres"]["volumes"][0]
+        .as_str()
+        .expect("a volume")
+        .to_owned();
     let (name, _) = volume.split_once(':').expect("a named volume");
     assert!(compose["volumes"].get(name).is_some(), "{name} is declared");
     for port in services["holdpoint"]["ports"].as_array().expect("ports") {
-        assert!(port.as_str().is_some_and(|port| port.starts_with("127.0.0.1:")), "{port}: not only on this machine");
+        assert!(
+            port.as_str()
+                .is_some_and(|port| port.starts_with("127.0.0.1:")),
+            "{port}: not only on this machine"
+        );
     }
 }
 
@@ -39,7 +53,10 @@ fn every_compose_variable_is_in_the_example_without_a_value() {
         .filter_map(|line| line.strip_suffix('='))
         .map(str::to_owned)
         .collect();
-    assert_eq!(asked, given, "left: docker-compose.yml; right: .env.example");
+    assert_eq!(
+        asked, given,
+        "left: docker-compose.yml; right: .env.example"
+    );
 }
 
 #[test]
@@ -50,13 +67,24 @@ fn compose_configuration_is_accepted_and_is_the_demonstration_with_an_account() 
             &[
                 ("DEMO_KEY", key),
                 ("HOLDPOINT_SERVER__LISTEN", "0.0.0.0:8080"),
-                ("HOLDPOINT_DATABASE__URL", "postgres://holdpoint:secret@postgres:5432/holdpoint"),
+                (
+                    "HOLDPOINT_DATABASE__URL",
+                    "postgres://holdpoint:secret@postgres:5432/holdpoint",
+                ),
             ],
         )
     };
     let accepted = check("0123456789abcdef0123456789abcdef");
-    assert!(accepted.status.success(), "{}", String::from_utf8_lossy(&accepted.stderr));
-    assert_eq!(check("").status.code(), Some(2), "without a key it is refused");
+    assert!(
+        accepted.status.success(),
+        "{}",
+        String::from_utf8_lossy(&accepted.stderr)
+    );
+    assert_eq!(
+        check("").status.code(),
+        Some(2),
+        "without a key it is refused"
+    );
 
     let mut shipped = yaml("docker/holdpoint.yaml");
     let keys = shipped.as_object_mut().expect("a map");
@@ -69,7 +97,10 @@ fn image_runs_as_an_unprivileged_user_and_reports_its_health() {
     let image = read("Dockerfile");
     let toolchain = read("rust-toolchain.toml");
     let version = toolchain.split('"').nth(1).expect("a channel");
-    assert!(image.contains(&format!("FROM rust:{version}-slim-")), "the image is built by {version}");
+    assert!(
+        image.contains(&format!("FROM rust:{version}-slim-")),
+        "the image is built by {version}"
+    );
     assert!(image.contains(&format!("RUSTUP_TOOLCHAIN={version}")));
     let last = image.rsplit("\nFROM ").next().expect("a last stage");
     assert!(last.contains("\nUSER 10001:10001\n"));
@@ -82,10 +113,14 @@ fn readme_shows_the_file_that_init_writes() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("holdpoint.yaml");
     let written = holdpoint(&["init", &file.to_string_lossy()], &[]);
-    assert!(written.status.success(), "{}", String::from_utf8_lossy(&written.stderr));
+    assert!(
+        written.status.success(),
+        "{}",
+        String::from_utf8_lossy(&written.stderr)
+    );
     let written = fs::read_to_string(&file).expect("the file");
-    let shown: Value =
-        serde_saphyr::from_str(block_after(&read("README.md"), "```yaml\n")).expect("YAML in the README");
+    let shown: Value = serde_saphyr::from_str(block_after(&read("README.md"), "```yaml\n"))
+        .expect("YAML in the README");
     let written: Value = serde_saphyr::from_str(&written).expect("YAML");
     assert_eq!(shown, written);
 }

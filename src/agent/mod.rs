@@ -1,5 +1,5 @@
-//! An agent's parts, who may use it, and the definition that a task is pinned to. Invariant: a task is pinned
-//! to a definition; limits and `open_to` always come from the current configuration.
+//! An agent's parts, who may use it, and the definition that a task is pinned to. Invariant: a task
+//! is pinned to a definition; limits and `open_to` always come from the current configuration.
 
 pub mod version;
 
@@ -56,7 +56,9 @@ pub struct SubAgent {
 }
 
 /// What an agent may ask a human.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize, schemars::JsonSchema)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize, schemars::JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum HumanKind {
     /// `request_human_guidance`.
@@ -133,7 +135,9 @@ impl Agent {
     /// Whether the person may use the agent.
     #[must_use]
     pub fn is_open_to(&self, tenant: &str, user: &UserId, groups: &[String]) -> bool {
-        self.open_to.as_ref().is_none_or(|to| to.admits(tenant, user, groups))
+        self.open_to
+            .as_ref()
+            .is_none_or(|to| to.admits(tenant, user, groups))
     }
 }
 
@@ -149,16 +153,28 @@ impl Agents {
     /// `default` names the agent for tasks that name none.
     #[must_use]
     pub fn new(agents: Vec<Agent>, default: &str, fill: Fill) -> Self {
-        let agents = agents.into_iter().map(|agent| (agent.name.clone(), Arc::new(agent))).collect();
-        Self { by_name: agents, default: default.to_owned(), fill }
+        let agents = agents
+            .into_iter()
+            .map(|agent| (agent.name.clone(), Arc::new(agent)))
+            .collect();
+        Self {
+            by_name: agents,
+            default: default.to_owned(),
+            fill,
+        }
     }
 
     /// The agent as defined under the stored `version`, with the current limits and `open_to`.
     ///
     /// # Errors
-    /// `Damaged` if the text does not match the digest or belongs to another agent; `Missing` if a `${…}` in it can no
-    /// longer be filled in.
-    pub fn pinned(&self, current: &Agent, version: &str, definition: &str) -> Result<Agent, Unreadable> {
+    /// `Damaged` if the text does not match the digest or belongs to another agent; `Missing` if a
+    /// `${…}` in it can no longer be filled in.
+    pub fn pinned(
+        &self,
+        current: &Agent,
+        version: &str,
+        definition: &str,
+    ) -> Result<Agent, Unreadable> {
         if version::digest(definition) != version {
             return Err(Unreadable::Damaged);
         }
@@ -166,7 +182,11 @@ impl Agents {
         if pinned.name != current.name {
             return Err(Unreadable::Damaged);
         }
-        Ok(Agent { limits: current.limits, open_to: current.open_to.clone(), ..pinned })
+        Ok(Agent {
+            limits: current.limits,
+            open_to: current.open_to.clone(),
+            ..pinned
+        })
     }
 
     /// The agent of this name, without a check of who may use it.
@@ -183,8 +203,15 @@ impl Agents {
 
     /// The named or default agent; `None` also if the person may not use it.
     #[must_use]
-    pub fn find(&self, name: Option<&str>, tenant: &str, user: &UserId, groups: &[String]) -> Option<&Arc<Agent>> {
-        self.get(name.unwrap_or(&self.default)).filter(|agent| agent.is_open_to(tenant, user, groups))
+    pub fn find(
+        &self,
+        name: Option<&str>,
+        tenant: &str,
+        user: &UserId,
+        groups: &[String],
+    ) -> Option<&Arc<Agent>> {
+        self.get(name.unwrap_or(&self.default))
+            .filter(|agent| agent.is_open_to(tenant, user, groups))
     }
 
     /// All agents, by name.
@@ -199,14 +226,31 @@ mod tests {
 
     #[test]
     fn agent_is_open_to_callers_in_any_of_its_lists() {
-        let open = Agent { name: "open".into(), ..Agent::default() };
-        let to = OpenTo { tenants: vec!["acme".into()], users: vec!["eve".into()], groups: vec!["support".into()] };
-        let closed = Agent { name: "closed".into(), open_to: Some(to), ..Agent::default() };
-        let nobody = Agent { name: "nobody".into(), open_to: Some(OpenTo::default()), ..Agent::default() };
+        let open = Agent {
+            name: "open".into(),
+            ..Agent::default()
+        };
+        let to = OpenTo {
+            tenants: vec!["acme".into()],
+            users: vec!["eve".into()],
+            groups: vec!["support".into()],
+        };
+        let closed = Agent {
+            name: "closed".into(),
+            open_to: Some(to),
+            ..Agent::default()
+        };
+        let nobody = Agent {
+            name: "nobody".into(),
+            open_to: Some(OpenTo::default()),
+            ..Agent::default()
+        };
         let agents = Agents::new(vec![open, closed, nobody], "open", Fill::default());
         let support = ["support".to_owned()];
         let names = |tenant, user, groups| {
-            let open = agents.all().filter(|agent| agent.is_open_to(tenant, &UserId::from(user), groups));
+            let open = agents
+                .all()
+                .filter(|agent| agent.is_open_to(tenant, &UserId::from(user), groups));
             open.map(|agent| agent.name.clone()).collect::<Vec<_>>()
         };
         assert_eq!(names("other", "bob", &[]), ["open"]);
@@ -214,7 +258,10 @@ mod tests {
         assert_eq!(names("other", "EVE", &[]), ["closed", "open"]);
         assert_eq!(names("acme", "bob", &[]), ["closed", "open"]);
         assert_eq!(names("other", "bob", &support), ["closed", "open"]);
-        assert_eq!(agents.find(None, "x", &"y".into(), &[]).unwrap().name, "open");
+        assert_eq!(
+            agents.find(None, "x", &"y".into(), &[]).unwrap().name,
+            "open"
+        );
         assert!(agents.find(Some("closed"), "x", &"y".into(), &[]).is_none());
         assert!(agents.find(Some("gone"), "x", &"y".into(), &[]).is_none());
     }

@@ -1,6 +1,6 @@
-//! The definition under an agent's version: written, digested and read back here. Invariant: it is written
-//! from unexpanded values; of a tool it holds only the part that a model sees and a digest of the rest, so that no
-//! secret can enter it; a text is trusted only if it matches its digest.
+//! The definition under an agent's version: written, digested and read back here. Invariant: it is
+//! written from unexpanded values; of a tool it holds only the part that a model sees and a digest
+//! of the rest, so that no secret can enter it; a text is trusted only if it matches its digest.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,14 +20,15 @@ const CURRENT: [&str; 2] = ["limits", "open_to"];
 #[derive(Clone, Debug)]
 pub struct Written {
     pub name: String,
-    /// The whole unexpanded definition. The version keeps its description in full and the rest as a digest.
+    /// The whole unexpanded definition. The version keeps its description in full and the rest as a
+    /// digest.
     pub definition: Value,
     /// JSON Schema of its arguments, unexpanded; the default if none was written.
     pub parameters: Value,
 }
 
-/// The text under a version's digest: an agent's unexpanded definition, its tools as the model sees them, and the
-/// unexpanded descriptions of its sub-agents.
+/// The text under a version's digest: an agent's unexpanded definition, its tools as the model sees
+/// them, and the unexpanded descriptions of its sub-agents.
 #[must_use]
 pub fn definition<'a>(
     name: &str,
@@ -37,10 +38,20 @@ pub fn definition<'a>(
 ) -> String {
     let own: Map<String, Value> = match own {
         Value::Object(members) => members.clone(),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => Map::new(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            Map::new()
+        }
     };
-    let own: Map<String, Value> = own.into_iter().filter(|(key, _)| !CURRENT.contains(&key.as_str())).collect();
-    let described = |value: &Value| value.get("description").cloned().unwrap_or_else(|| json!(""));
+    let own: Map<String, Value> = own
+        .into_iter()
+        .filter(|(key, _)| !CURRENT.contains(&key.as_str()))
+        .collect();
+    let described = |value: &Value| {
+        value
+            .get("description")
+            .cloned()
+            .unwrap_or_else(|| json!(""))
+    };
     let tools = tools.into_iter().map(|tool| {
         let told = json!({
             "description": described(&tool.definition), "parameters": tool.parameters,
@@ -49,7 +60,9 @@ pub fn definition<'a>(
         (tool.name, told)
     });
     let tools: Map<String, Value> = tools.collect();
-    let subs = sub_agents.into_iter().map(|(name, value)| (name.to_owned(), described(&value)));
+    let subs = sub_agents
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), described(&value)));
     let subs: Map<String, Value> = subs.collect();
     text(&json!({"agent": own, "name": name, "tools": tools, "sub_agents": subs}))
 }
@@ -157,19 +170,38 @@ pub fn read(definition: &str, fill: &Fill) -> Result<Agent, Unreadable> {
     let mut whole: Value = serde_json::from_str(definition).map_err(|_| Unreadable::Damaged)?;
     fill.all(&mut whole)?;
     let kept: Kept = serde_json::from_value(whole).map_err(|_| Unreadable::Damaged)?;
-    let Kept { name, agent, mut tools, sub_agents } = kept;
+    let Kept {
+        name,
+        agent,
+        mut tools,
+        sub_agents,
+    } = kept;
     let offer = |name: String| {
         // The expanded name may differ from the stored one today.
-        let told = tools.remove(&name).ok_or_else(|| Unreadable::Missing(format!("nothing is kept of {name:?}")))?;
-        Ok(Offer { name, description: told.description, parameters: told.parameters })
+        let told = tools
+            .remove(&name)
+            .ok_or_else(|| Unreadable::Missing(format!("nothing is kept of {name:?}")))?;
+        Ok(Offer {
+            name,
+            description: told.description,
+            parameters: told.parameters,
+        })
     };
-    let offers = agent.tools.into_iter().map(offer).collect::<Result<_, _>>()?;
+    let offers = agent
+        .tools
+        .into_iter()
+        .map(offer)
+        .collect::<Result<_, _>>()?;
     let sub_agent = |sub| {
         let (agent, session) = match sub {
             Sub::Name(agent) => (agent, false),
             Sub::Whole { agent, session } => (agent, session),
         };
-        SubAgent { description: sub_agents.get(&agent).cloned().unwrap_or_default(), agent, session }
+        SubAgent {
+            description: sub_agents.get(&agent).cloned().unwrap_or_default(),
+            agent,
+            session,
+        }
     };
     Ok(Agent {
         name,
@@ -217,7 +249,9 @@ pub fn canonical(value: &Value, out: &mut String) {
             }
             out.push(']');
         }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => out.push_str(&value.to_string()),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
+            out.push_str(&value.to_string())
+        }
     }
 }
 
@@ -228,12 +262,24 @@ mod tests {
     use crate::task::limits::Limits;
 
     fn tool(definition: &Value) -> Written {
-        let parameters = definition.get("parameters").cloned().unwrap_or_else(|| json!({"type": "object"}));
-        Written { name: "t".to_owned(), definition: definition.clone(), parameters }
+        let parameters = definition
+            .get("parameters")
+            .cloned()
+            .unwrap_or_else(|| json!({"type": "object"}));
+        Written {
+            name: "t".to_owned(),
+            definition: definition.clone(),
+            parameters,
+        }
     }
 
     fn text_of(definition: &Value, told: &Value) -> String {
-        super::definition("a", definition, [tool(told)], [("s", json!({"description": "d", "model": "m"}))])
+        super::definition(
+            "a",
+            definition,
+            [tool(told)],
+            [("s", json!({"description": "d", "model": "m"}))],
+        )
     }
 
     fn of(definition: &Value, told: &Value) -> String {
@@ -246,16 +292,37 @@ mod tests {
         let tool = json!({"http": {"url": "http://h/${KEY}"}, "effect": "once"});
         let one = of(&definition, &tool);
         assert!(one.starts_with("sha256:") && one.len() == 71, "{one}");
-        let reordered: Value = serde_json::from_str(r#"{"tools":["t"],"instructions":"x","model":"m"}"#).unwrap();
+        let reordered: Value =
+            serde_json::from_str(r#"{"tools":["t"],"instructions":"x","model":"m"}"#).unwrap();
         assert_eq!(of(&reordered, &tool), one);
-        let current = json!({"model": "m", "instructions": "x", "tools": ["t"], "limits": {"max_calls": 2}});
-        assert_eq!(of(&current, &tool), one, "limits are always the current ones");
+        let current =
+            json!({"model": "m", "instructions": "x", "tools": ["t"], "limits": {"max_calls": 2}});
+        assert_eq!(
+            of(&current, &tool),
+            one,
+            "limits are always the current ones"
+        );
         for (definition, tool) in [
-            (json!({"model": "n", "instructions": "x", "tools": ["t"]}), tool.clone()),
-            (json!({"model": "m", "instructions": "y", "tools": ["t"]}), tool.clone()),
-            (definition.clone(), json!({"http": {"url": "http://h/${KEY}"}, "effect": "idempotent"})),
-            (definition.clone(), json!({"http": {"url": "http://h/${KEY}"}, "effect": "once", "description": "d"})),
-            (definition.clone(), json!({"http": {"url": "http://h/"}, "effect": "once"})),
+            (
+                json!({"model": "n", "instructions": "x", "tools": ["t"]}),
+                tool.clone(),
+            ),
+            (
+                json!({"model": "m", "instructions": "y", "tools": ["t"]}),
+                tool.clone(),
+            ),
+            (
+                definition.clone(),
+                json!({"http": {"url": "http://h/${KEY}"}, "effect": "idempotent"}),
+            ),
+            (
+                definition.clone(),
+                json!({"http": {"url": "http://h/${KEY}"}, "effect": "once", "description": "d"}),
+            ),
+            (
+                definition.clone(),
+                json!({"http": {"url": "http://h/"}, "effect": "once"}),
+            ),
         ] {
             assert_ne!(of(&definition, &tool), one);
         }
@@ -267,10 +334,12 @@ mod tests {
 
     #[test]
     fn header_values_are_not_kept_in_a_definition() {
-        let told =
-            json!({"http": {"headers": {"X-Key": "written-into-the-file"}, "url": "http://h"}, "effect": "once"});
+        let told = json!({"http": {"headers": {"X-Key": "written-into-the-file"}, "url": "http://h"}, "effect": "once"});
         let text = text_of(&json!({"model": "m", "tools": ["t"]}), &told);
-        assert!(!text.contains("written-into-the-file") && !text.contains("http://h"), "{text}");
+        assert!(
+            !text.contains("written-into-the-file") && !text.contains("http://h"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -279,19 +348,31 @@ mod tests {
             "model": "m", "instructions": "You are ${WHO}.", "tools": ["t"], "human": ["guidance"],
             "sub_agents": ["s", {"agent": "u", "session": true}], "limits": {"max_calls": 2},
         });
-        let definition = text_of(&own, &json!({"description": "For ${WHO}.", "parameters": {"type": "object"}}));
+        let definition = text_of(
+            &own,
+            &json!({"description": "For ${WHO}.", "parameters": {"type": "object"}}),
+        );
         let fill = Fill::new(|text| Ok(text.replace("${WHO}", "Ada")));
         let current = Agent {
             name: "a".into(),
-            limits: Limits { max_calls: 7, ..Limits::default() },
+            limits: Limits {
+                max_calls: 7,
+                ..Limits::default()
+            },
             open_to: Some(super::super::OpenTo::default()),
             ..Agent::default()
         };
         let agents = Agents::new(Vec::new(), "a", fill);
         let version = digest(&definition);
         let agent = agents.pinned(&current, &version, &definition).unwrap();
-        assert_eq!((agent.model.as_str(), agent.instructions.as_str()), ("m", "You are Ada."));
-        assert_eq!((agent.limits.max_calls, agent.open_to), (7, current.open_to.clone()));
+        assert_eq!(
+            (agent.model.as_str(), agent.instructions.as_str()),
+            ("m", "You are Ada.")
+        );
+        assert_eq!(
+            (agent.limits.max_calls, agent.open_to),
+            (7, current.open_to.clone())
+        );
         assert_eq!(agent.tools[0].description, "For Ada.");
         assert_eq!(agent.human, [HumanKind::Guidance]);
         let sub = |agent: &str, description: &str, session| SubAgent {
@@ -300,14 +381,32 @@ mod tests {
             session,
         };
         assert_eq!(agent.sub_agents, [sub("s", "d", false), sub("u", "", true)]);
-        for damaged in [definition.replace("Ada", "Eve"), definition.replace("WHO", "YOU"), String::new()] {
+        for damaged in [
+            definition.replace("Ada", "Eve"),
+            definition.replace("WHO", "YOU"),
+            String::new(),
+        ] {
             if damaged != definition {
-                assert_eq!(agents.pinned(&current, &version, &damaged), Err(Unreadable::Damaged));
+                assert_eq!(
+                    agents.pinned(&current, &version, &damaged),
+                    Err(Unreadable::Damaged)
+                );
             }
         }
-        let other = Agent { name: "b".into(), ..current.clone() };
-        assert_eq!(agents.pinned(&other, &version, &definition), Err(Unreadable::Damaged), "another agent's");
-        let gone = Agents::new(Vec::new(), "a", Fill::new(|_| Err("the variable `WHO` is not set".to_owned())));
+        let other = Agent {
+            name: "b".into(),
+            ..current.clone()
+        };
+        assert_eq!(
+            agents.pinned(&other, &version, &definition),
+            Err(Unreadable::Damaged),
+            "another agent's"
+        );
+        let gone = Agents::new(
+            Vec::new(),
+            "a",
+            Fill::new(|_| Err("the variable `WHO` is not set".to_owned())),
+        );
         let missing = Unreadable::Missing("the variable `WHO` is not set".to_owned());
         assert_eq!(gone.pinned(&current, &version, &definition), Err(missing));
     }

@@ -18,7 +18,9 @@ use crate::world::{Clock as _, SystemClock};
 /// # Errors
 /// When the address cannot be bound.
 pub(super) async fn bind(address: &str) -> anyhow::Result<(TcpListener, SocketAddr)> {
-    let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
+    let listener = TcpListener::bind(address)
+        .await
+        .with_context(|| format!("cannot listen on {address}"))?;
     let address = listener.local_addr()?;
     Ok((listener, address))
 }
@@ -29,9 +31,23 @@ pub(super) async fn bind(address: &str) -> anyhow::Result<(TcpListener, SocketAd
 /// When there are too few.
 pub(super) fn share(config: &Config) -> anyhow::Result<Share> {
     let (server, database) = (&config.server, config.database.max_connections);
-    let share = Share::of(descriptors::limit(), server.max_connections, database, server.max_running)?;
-    let Share { limit, reserve, connections } = share;
-    tracing::info!(descriptors = limit, reserve, connections, "descriptors are shared out");
+    let share = Share::of(
+        descriptors::limit(),
+        server.max_connections,
+        database,
+        server.max_running,
+    )?;
+    let Share {
+        limit,
+        reserve,
+        connections,
+    } = share;
+    tracing::info!(
+        descriptors = limit,
+        reserve,
+        connections,
+        "descriptors are shared out"
+    );
     if connections < server.max_connections {
         tracing::warn!(
             connections,
@@ -43,10 +59,18 @@ pub(super) fn share(config: &Config) -> anyhow::Result<Share> {
 }
 
 /// Serves until `closed`.
-#[expect(clippy::disallowed_methods, reason = "the root of the process's own tasks; `Replica::stop` waits for it")]
-pub(super) fn serving(servers: Vec<(TcpListener, Server)>, closed: CancellationToken) -> JoinHandle<()> {
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the root of the process's own tasks; `Replica::stop` waits for it"
+)]
+pub(super) fn serving(
+    servers: Vec<(TcpListener, Server)>,
+    closed: CancellationToken,
+) -> JoinHandle<()> {
     tokio::spawn(async move {
-        let served = servers.into_iter().map(|(listener, server)| server.serve(listener, closed.clone()));
+        let served = servers
+            .into_iter()
+            .map(|(listener, server)| server.serve(listener, closed.clone()));
         // A client that does not read its answer does not keep the process alive.
         let ended = async {
             closed.cancelled().await;

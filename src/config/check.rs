@@ -1,5 +1,5 @@
-//! Finds mistakes in the settings of the service itself. `check_parts.rs` checks tools, agents and rules,
-//! `check_people.rs` people.
+//! Finds mistakes in the settings of the service itself. `check_parts.rs` checks tools, agents and
+//! rules, `check_people.rs` people.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -37,22 +37,36 @@ impl ServerSettings {
 
 fn address(text: &str) -> Option<SocketAddr> {
     if let Some(port) = text.strip_prefix("localhost:") {
-        return port.parse().ok().map(|port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
+        return port
+            .parse()
+            .ok()
+            .map(|port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
     }
     text.parse().ok()
 }
 
 /// Checks the separate listener of `/metrics`.
 fn metrics(config: &Config, mistakes: &mut Mistakes) {
-    let Some(text) = &config.server.metrics_listen else { return };
+    let Some(text) = &config.server.metrics_listen else {
+        return;
+    };
     let place = ["server", "metrics_listen"];
     match address(text) {
-        None => mistakes.add(&place, "expected an address and a port such as `127.0.0.1:9090`"),
+        None => mistakes.add(
+            &place,
+            "expected an address and a port such as `127.0.0.1:9090`",
+        ),
         Some(address) if address.port() != 0 && config.server.address() == Some(address) => {
-            mistakes.add(&place, "this is `server.listen`: give the metrics an address of their own");
+            mistakes.add(
+                &place,
+                "this is `server.listen`: give the metrics an address of their own",
+            );
         }
         Some(address) if config.auth.is_none() && !address.ip().is_loopback() => {
-            mistakes.add(&place, "without `auth` the service listens on loopback only, for its metrics too");
+            mistakes.add(
+                &place,
+                "without `auth` the service listens on loopback only, for its metrics too",
+            );
         }
         Some(_) => {}
     }
@@ -60,7 +74,11 @@ fn metrics(config: &Config, mistakes: &mut Mistakes) {
 
 /// Checks that connections are possible, and that streams leave some for other requests.
 fn connections(server: &ServerSettings, mistakes: &mut Mistakes) {
-    at_least_one(&["server", "max_connections"], server.max_connections, mistakes);
+    at_least_one(
+        &["server", "max_connections"],
+        server.max_connections,
+        mistakes,
+    );
     if (1..=server.max_streams).contains(&server.max_connections) {
         let detail = "there will be fewer event streams than `server.max_streams`: some connections are for the rest";
         mistakes.warn(&["server", "max_connections"], detail);
@@ -71,7 +89,10 @@ fn server(config: &mut Config, mistakes: &mut Mistakes) {
     let server = &mut config.server;
     let address = server.address();
     match address {
-        None => mistakes.add(&["server", "listen"], "expected an address and a port such as `127.0.0.1:8080`"),
+        None => mistakes.add(
+            &["server", "listen"],
+            "expected an address and a port such as `127.0.0.1:8080`",
+        ),
         Some(address) if !address.ip().is_loopback() => {
             if config.auth.is_none() {
                 let detail = "without `auth` the service listens on loopback only: name the people under `auth`, or listen on `127.0.0.1`";
@@ -88,21 +109,24 @@ fn server(config: &mut Config, mistakes: &mut Mistakes) {
         if let Some(sound) = public_url(text) {
             server.public_url = Some(sound);
         } else {
-            let detail = "expected an address such as `https://host/path`, without user, query or fragment";
+            let detail =
+                "expected an address such as `https://host/path`, without user, query or fragment";
             mistakes.add(&["server", "public_url"], detail);
         }
     } else if let Some(address) = address.filter(|address| address.port() != 0) {
         server.public_url = Some(format!("http://{address}"));
     }
     if let Some(text) = &server.request_url {
-        let sound = text.contains("{request_id}") && web(&text.replace("{request_id}", "0")).is_some();
+        let sound =
+            text.contains("{request_id}") && web(&text.replace("{request_id}", "0")).is_some();
         if !sound {
             let detail = "expected an address with `{request_id}` in it, such as `https://host/approvals/{request_id}`";
             mistakes.add(&["server", "request_url"], detail);
         }
     }
     for (index, origin) in server.cors_origins.iter().enumerate() {
-        let sound = web(origin).is_some_and(|url| url.origin().ascii_serialization() == origin.to_ascii_lowercase());
+        let sound = web(origin)
+            .is_some_and(|url| url.origin().ascii_serialization() == origin.to_ascii_lowercase());
         if !sound {
             let detail = "expected an origin such as `https://app.acme.com`: scheme, host and port, nothing after it";
             mistakes.add(&["server", "cors_origins", &index.to_string()], detail);
@@ -134,8 +158,10 @@ fn web(text: &str) -> Option<Url> {
 /// A URL that links can be appended to, without a slash at its end.
 fn public_url(text: &str) -> Option<String> {
     let url = web(text)?;
-    let bare =
-        url.query().is_none() && url.fragment().is_none() && url.username().is_empty() && url.password().is_none();
+    let bare = url.query().is_none()
+        && url.fragment().is_none()
+        && url.username().is_empty()
+        && url.password().is_none();
     bare.then(|| url.as_str().trim_end_matches('/').to_owned())
 }
 
@@ -157,13 +183,30 @@ fn database(config: &Config, mistakes: &mut Mistakes) {
     let database = &config.database;
     let url = database.url.reveal();
     let postgres = url.starts_with("postgres://") || url.starts_with("postgresql://");
-    let sqlite = url.strip_prefix("sqlite:").is_some_and(|rest| !rest.trim_start_matches('/').is_empty());
+    let sqlite = url
+        .strip_prefix("sqlite:")
+        .is_some_and(|rest| !rest.trim_start_matches('/').is_empty());
     if !(sqlite || (postgres && Url::parse(url).is_ok())) {
-        mistakes.add(&["database", "url"], "expected `sqlite://<file>` or `postgres://user@host/db`");
+        mistakes.add(
+            &["database", "url"],
+            "expected `sqlite://<file>` or `postgres://user@host/db`",
+        );
     }
-    at_least_one(&["database", "max_connections"], database.max_connections, mistakes);
-    positive(&["database", "acquire_timeout"], database.acquire_timeout, mistakes);
-    positive(&["database", "statement_timeout"], database.statement_timeout, mistakes);
+    at_least_one(
+        &["database", "max_connections"],
+        database.max_connections,
+        mistakes,
+    );
+    positive(
+        &["database", "acquire_timeout"],
+        database.acquire_timeout,
+        mistakes,
+    );
+    positive(
+        &["database", "statement_timeout"],
+        database.statement_timeout,
+        mistakes,
+    );
 }
 
 fn secrets(config: &Config, mistakes: &mut Mistakes) {
@@ -173,23 +216,44 @@ fn secrets(config: &Config, mistakes: &mut Mistakes) {
         if !key.id.is_empty() {
             check_parts::name(&[&place[..], &["id"]].concat(), "a key", &key.id, mistakes);
         }
-        if !key.id.is_empty() && config.secrets.keys.iter().take(index).any(|other| other.id == key.id) {
-            mistakes.add(&[&place[..], &["id"]].concat(), format!("the id `{}` is here for the second time", key.id));
+        if !key.id.is_empty()
+            && config
+                .secrets
+                .keys
+                .iter()
+                .take(index)
+                .any(|other| other.id == key.id)
+        {
+            mistakes.add(
+                &[&place[..], &["id"]].concat(),
+                format!("the id `{}` is here for the second time", key.id),
+            );
         }
         if !key.key.reveal().is_empty() && key.bytes().is_none() {
-            mistakes.add(&[&place[..], &["key"]].concat(), "expected 32 bytes in base64 (`openssl rand -base64 32`)");
+            mistakes.add(
+                &[&place[..], &["key"]].concat(),
+                "expected 32 bytes in base64 (`openssl rand -base64 32`)",
+            );
         }
     }
 }
 
 fn credentials(config: &Config, mistakes: &mut Mistakes) {
     if !config.credentials.is_empty() && config.secrets.keys.is_empty() {
-        mistakes.add(&["credentials"], "credentials need a key under `secrets.keys`, which seals what is given");
+        mistakes.add(
+            &["credentials"],
+            "credentials need a key under `secrets.keys`, which seals what is given",
+        );
     }
     for (name, credential) in &config.credentials {
         check_parts::name(&["credentials", name], "a credential", name, mistakes);
         for field in credential.fields.keys() {
-            check_parts::name(&["credentials", name, "fields", field], "a field", field, mistakes);
+            check_parts::name(
+                &["credentials", name, "fields", field],
+                "a field",
+                field,
+                mistakes,
+            );
         }
         if let Some(expires_in) = credential.expires_in {
             positive(&["credentials", name, "expires_in"], expires_in, mistakes);
@@ -205,45 +269,82 @@ const OURS_ANTHROPIC: &str = "system";
 fn models(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     for (name, model) in &config.models {
         check_parts::name(&["models", name], "a model", name, mistakes);
-        let Some(node) = root.at(&["models", name]).filter(|node| !node.broken) else { continue };
+        let Some(node) = root.at(&["models", name]).filter(|node| !node.broken) else {
+            continue;
+        };
         let more = (model.provider == Provider::Anthropic).then_some(OURS_ANTHROPIC);
         for key in OURS.into_iter().chain(more) {
             if model.body.contains_key(key) {
-                let detail = format!("a model's `body` may not name `{key}`: the service writes it");
+                let detail =
+                    format!("a model's `body` may not name `{key}`: the service writes it");
                 mistakes.add(&["models", name, "body", key], detail);
             }
         }
         for (key, value) in &model.headers {
-            check_parts::header(&["models", name, "headers", key], key, value.reveal(), mistakes);
+            check_parts::header(
+                &["models", name, "headers", key],
+                key,
+                value.reveal(),
+                mistakes,
+            );
         }
         positive(&["models", name, "timeout"], model.timeout, mistakes);
         // Without a readable provider there is nothing to check the rest against.
-        let known = node.get("provider").is_some_and(|provider| !provider.broken);
+        let known = node
+            .get("provider")
+            .is_some_and(|provider| !provider.broken);
         if !known {
             continue;
         }
-        let has = |key: &str| node.get(key).is_some_and(|value| !matches!(value.kind, Kind::Null));
+        let has = |key: &str| {
+            node.get(key)
+                .is_some_and(|value| !matches!(value.kind, Kind::Null))
+        };
         if model.provider == Provider::Scripted {
             if !has("script") {
-                mistakes
-                    .add(&["models", name], "`script` is missing: a scripted model has a file, or `builtin:refunds`");
+                mistakes.add(
+                    &["models", name],
+                    "`script` is missing: a scripted model has a file, or `builtin:refunds`",
+                );
             }
         } else {
             if !has("model") {
-                mistakes.add(&["models", name], "`model` is missing: the model's name at its provider");
+                mistakes.add(
+                    &["models", name],
+                    "`model` is missing: the model's name at its provider",
+                );
             }
             if has("script") {
-                mistakes.add(&["models", name, "script"], "`script` is of a `scripted` model only");
+                mistakes.add(
+                    &["models", name, "script"],
+                    "`script` is of a `scripted` model only",
+                );
             }
         }
-        if model.script.as_ref().is_some_and(|script| script.starts_with("builtin:") && script != "builtin:refunds") {
-            mistakes.add(&["models", name, "script"], "there is one built-in script, `builtin:refunds`");
+        if model
+            .script
+            .as_ref()
+            .is_some_and(|script| script.starts_with("builtin:") && script != "builtin:refunds")
+        {
+            mistakes.add(
+                &["models", name, "script"],
+                "there is one built-in script, `builtin:refunds`",
+            );
         }
-        if model.base_url.as_ref().is_some_and(|url| web(url).is_none()) {
-            mistakes.add(&["models", name, "base_url"], "expected an address such as `https://api.openai.com/v1`");
+        if model
+            .base_url
+            .as_ref()
+            .is_some_and(|url| web(url).is_none())
+        {
+            mistakes.add(
+                &["models", name, "base_url"],
+                "expected an address such as `https://api.openai.com/v1`",
+            );
         }
         for key in ["model", "base_url", "script", "api_key"] {
-            let empty = node.get(key).is_some_and(|value| !value.broken && value.text().is_some_and(str::is_empty));
+            let empty = node
+                .get(key)
+                .is_some_and(|value| !value.broken && value.text().is_some_and(str::is_empty));
             if empty && key != "api_key" {
                 mistakes.add(&["models", name, key], format!("`{key}` is empty"));
             }
@@ -261,7 +362,10 @@ fn default_agent(config: &mut Config, root: &Node, mistakes: &mut Mistakes) {
         match (names.next(), names.next()) {
             (Some(only), None) => config.default_agent.clone_from(only),
             (Some(_), Some(_)) => {
-                mistakes.add(&[], "`default_agent` is missing: it is needed when there are several agents");
+                mistakes.add(
+                    &[],
+                    "`default_agent` is missing: it is needed when there are several agents",
+                );
             }
             (None, _) => {}
         }

@@ -18,9 +18,13 @@ use crate::world::Mistakes;
 
 /// Reports an invalid name.
 pub fn name(place: &[&str], noun: &str, name: &str, mistakes: &mut Mistakes) {
-    let letters = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
+    let letters = name
+        .chars()
+        .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
     if !letters || name.is_empty() || name.len() > 64 {
-        let detail = format!("`{name}` cannot be the name of {noun}: a name is 1 to 64 of `A-Z a-z 0-9 _ -`");
+        let detail = format!(
+            "`{name}` cannot be the name of {noun}: a name is 1 to 64 of `A-Z a-z 0-9 _ -`"
+        );
         mistakes.add(place, detail);
     }
 }
@@ -31,39 +35,68 @@ pub fn header(place: &[&str], name: &str, value: &str, mistakes: &mut Mistakes) 
         mistakes.add(place, format!("`{name}` cannot be the name of a header"));
     }
     if http::HeaderValue::from_str(value).is_err() {
-        mistakes.add(place, format!("the value of the header `{name}` has a character that a header cannot carry"));
+        mistakes.add(
+            place,
+            format!("the value of the header `{name}` has a character that a header cannot carry"),
+        );
     }
 }
 
 pub fn tools(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     for (tool_name, tool) in &config.tools {
         name(&["tools", tool_name], "a tool", tool_name, mistakes);
-        let Some(node) = root.at(&["tools", tool_name]).filter(|node| !node.broken) else { continue };
+        let Some(node) = root.at(&["tools", tool_name]).filter(|node| !node.broken) else {
+            continue;
+        };
         kind(tool_name, node, mistakes);
         if let Some(parameters) = &tool.parameters {
             let mut place = vec!["tools", tool_name, "parameters"];
             if tool.shell.is_some() {
-                mistakes.add(&place, "a shell tool's argument is `command`; it has no `parameters`");
+                mistakes.add(
+                    &place,
+                    "a shell tool's argument is `command`; it has no `parameters`",
+                );
             } else if !parameters.is_object() {
-                mistakes.add(&place, format!("expected a map, found {}", json_noun(parameters)));
+                mistakes.add(
+                    &place,
+                    format!("expected a map, found {}", json_noun(parameters)),
+                );
             }
             twins(parameters, &mut place, mistakes);
         }
         if let Some(http) = &tool.http {
             for (key, value) in &http.headers {
-                header(&["tools", tool_name, "http", "headers", key], key, value.reveal(), mistakes);
+                header(
+                    &["tools", tool_name, "http", "headers", key],
+                    key,
+                    value.reveal(),
+                    mistakes,
+                );
             }
-            timeout(&["tools", tool_name, "http", "timeout"], http.timeout, mistakes);
+            timeout(
+                &["tools", tool_name, "http", "timeout"],
+                http.timeout,
+                mistakes,
+            );
             if http.url.starts_with("builtin:") && !http.url.starts_with("builtin:refunds/") {
-                mistakes.add(&["tools", tool_name, "http", "url"], "the built-in tools are `builtin:refunds/…`");
+                mistakes.add(
+                    &["tools", tool_name, "http", "url"],
+                    "the built-in tools are `builtin:refunds/…`",
+                );
             }
         }
         if let Some(shell) = &tool.shell {
-            timeout(&["tools", tool_name, "shell", "timeout"], shell.timeout, mistakes);
+            timeout(
+                &["tools", tool_name, "shell", "timeout"],
+                shell.timeout,
+                mistakes,
+            );
             for variable in shell.env.0.keys() {
                 if variable.is_empty() || variable.contains(['=', '\0']) {
-                    mistakes
-                        .add(&["tools", tool_name, "shell", "env"], "a variable's name is not empty and has no `=`");
+                    mistakes.add(
+                        &["tools", tool_name, "shell", "env"],
+                        "a variable's name is not empty and has no `=`",
+                    );
                 } else if variable.contains(OPEN) {
                     mistakes.add(
                         &["tools", tool_name, "shell", "env"],
@@ -72,7 +105,10 @@ pub fn tools(config: &Config, root: &Node, mistakes: &mut Mistakes) {
                 }
             }
             if shell.max_output == 0 {
-                mistakes.add(&["tools", tool_name, "shell", "max_output"], "expected more than nothing");
+                mistakes.add(
+                    &["tools", tool_name, "shell", "max_output"],
+                    "expected more than nothing",
+                );
             }
         }
     }
@@ -80,16 +116,27 @@ pub fn tools(config: &Config, root: &Node, mistakes: &mut Mistakes) {
 
 /// Checks that exactly one of the three keys says how a tool is performed.
 fn kind(tool: &str, node: &Node, mistakes: &mut Mistakes) {
-    let said: Vec<&str> = ["http", "shell", "external"].into_iter().filter(|key| node.get(key).is_some()).collect();
+    let said: Vec<&str> = ["http", "shell", "external"]
+        .into_iter()
+        .filter(|key| node.get(key).is_some())
+        .collect();
     match said.as_slice() {
         [key] => {
-            let nothing = node.get(key).is_some_and(|value| matches!(value.kind, Kind::Null) && !value.broken);
+            let nothing = node
+                .get(key)
+                .is_some_and(|value| matches!(value.kind, Kind::Null) && !value.broken);
             if nothing {
                 mistakes.add(&["tools", tool, key], "expected a map, found nothing");
             }
         }
-        [] => mistakes.add(&["tools", tool], "one of `http`, `shell` and `external` is missing: who performs it"),
-        [_, ..] => mistakes.add(&["tools", tool], "one of `http`, `shell` and `external` is said, not several"),
+        [] => mistakes.add(
+            &["tools", tool],
+            "one of `http`, `shell` and `external` is missing: who performs it",
+        ),
+        [_, ..] => mistakes.add(
+            &["tools", tool],
+            "one of `http`, `shell` and `external` is said, not several",
+        ),
     }
 }
 
@@ -120,7 +167,12 @@ fn twins<'v>(schema: &'v Value, place: &mut Vec<&'v str>, mistakes: &mut Mistake
                 for parameter in properties.keys() {
                     if let Some(other) = seen.insert(parameter.to_lowercase(), parameter) {
                         let at = [place.as_slice(), &["properties", parameter]].concat();
-                        mistakes.add(&at, format!("the parameters `{other}` and `{parameter}` differ only in case"));
+                        mistakes.add(
+                            &at,
+                            format!(
+                                "the parameters `{other}` and `{parameter}` differ only in case"
+                            ),
+                        );
                     }
                 }
             }
@@ -139,28 +191,42 @@ fn twins<'v>(schema: &'v Value, place: &mut Vec<&'v str>, mistakes: &mut Mistake
     }
 }
 
-/// Checks `{{credential:NAME.FIELD}}` in the tools' headers, `url` and `env` (with passed-on variables expanded):
-/// credential and field exist, and there is a key to seal with.
+/// Checks `{{credential:NAME.FIELD}}` in the tools' headers, `url` and `env` (with passed-on
+/// variables expanded): credential and field exist, and there is a key to seal with.
 pub fn credential_references(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     for (tool_name, tool) in &config.tools {
-        if root.at(&["tools", tool_name]).is_some_and(|node| !node.broken) {
+        if root
+            .at(&["tools", tool_name])
+            .is_some_and(|node| !node.broken)
+        {
             tool_references(config, root, tool_name, tool, mistakes);
         }
     }
 }
 
-fn tool_references(config: &Config, root: &Node, tool_name: &str, tool: &ToolSettings, mistakes: &mut Mistakes) {
+fn tool_references(
+    config: &Config,
+    root: &Node,
+    tool_name: &str,
+    tool: &ToolSettings,
+    mistakes: &mut Mistakes,
+) {
     let mut texts: Vec<(Vec<&str>, &str)> = Vec::new();
     if let Some(http) = &tool.http {
         texts.push((vec!["tools", tool_name, "http", "url"], &http.url));
         let headers = http.headers.iter();
-        texts.extend(
-            headers.map(|(key, text)| (vec!["tools", tool_name, "http", "headers", key], text.reveal().as_str())),
-        );
+        texts.extend(headers.map(|(key, text)| {
+            (
+                vec!["tools", tool_name, "http", "headers", key],
+                text.reveal().as_str(),
+            )
+        }));
     }
     if let Some(shell) = &tool.shell {
         let env = vec!["tools", tool_name, "shell", "env"];
-        let listed = root.at(&env).is_some_and(|node| matches!(node.kind, Kind::List(_)));
+        let listed = root
+            .at(&env)
+            .is_some_and(|node| matches!(node.kind, Kind::List(_)));
         for (key, value) in &shell.env.0 {
             let key = (!listed).then_some(key.as_str());
             let text = value.as_ref().map_or("", |value| value.reveal().as_str());
@@ -181,8 +247,13 @@ fn refer(config: &Config, place: &[&str], reference: &str, mistakes: &mut Mistak
         return;
     };
     // An invalid name is not quoted: it may be a value that only looks like a reference.
-    let name = |word: &str| word.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
-    let names = reference.split_once('.').filter(|(credential, field)| name(credential) && name(field));
+    let name = |word: &str| {
+        word.chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'))
+    };
+    let names = reference
+        .split_once('.')
+        .filter(|(credential, field)| name(credential) && name(field));
     let Some((credential, field)) = names else {
         mistakes.add(place, "a credential is named `{{credential:NAME.FIELD}}`");
         return;
@@ -190,10 +261,16 @@ fn refer(config: &Config, place: &[&str], reference: &str, mistakes: &mut Mistak
     match config.credentials.get(credential) {
         None => mistakes.add(place, format!("no credential is called `{credential}`")),
         Some(known) if !known.fields.contains_key(field) => {
-            mistakes.add(place, format!("the credential `{credential}` has no field `{field}`"));
+            mistakes.add(
+                place,
+                format!("the credential `{credential}` has no field `{field}`"),
+            );
         }
         Some(_) if config.secrets.keys.is_empty() => {
-            mistakes.add(place, "a tool that takes a credential needs a key under `secrets.keys`, which seals it");
+            mistakes.add(
+                place,
+                "a tool that takes a credential needs a key under `secrets.keys`, which seals it",
+            );
         }
         Some(_) => {}
     }
@@ -202,14 +279,23 @@ fn refer(config: &Config, place: &[&str], reference: &str, mistakes: &mut Mistak
 pub fn agents(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     for (agent_name, agent) in &config.agents {
         name(&["agents", agent_name], "an agent", agent_name, mistakes);
-        if root.at(&["agents", agent_name]).is_none_or(|node| node.broken) {
+        if root
+            .at(&["agents", agent_name])
+            .is_none_or(|node| node.broken)
+        {
             continue;
         }
         if !agent.model.is_empty() && !config.models.contains_key(&agent.model) {
-            mistakes.add(&["agents", agent_name, "model"], format!("no model is called `{}`", agent.model));
+            mistakes.add(
+                &["agents", agent_name, "model"],
+                format!("no model is called `{}`", agent.model),
+            );
         }
         let human = agent.human.iter().map(|kind| ("human", kind.tool()));
-        let subs = agent.sub_agents.iter().map(|sub| ("sub_agents", sub.agent.as_str()));
+        let subs = agent
+            .sub_agents
+            .iter()
+            .map(|sub| ("sub_agents", sub.agent.as_str()));
         let tools = agent.tools.iter().map(|tool| ("tools", tool.as_str()));
         let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
         let mut positions: BTreeMap<&str, usize> = BTreeMap::new();
@@ -250,15 +336,31 @@ pub fn agents(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         for (key, count) in counts {
             at_least_one(&["agents", agent_name, "limits", key], count, mistakes);
         }
-        positive(&["agents", agent_name, "limits", "max_duration"], limits.max_duration, mistakes);
-        if agent.open_to.as_ref().is_some_and(|to| to.tenants.is_empty() && to.users.is_empty() && to.groups.is_empty())
+        positive(
+            &["agents", agent_name, "limits", "max_duration"],
+            limits.max_duration,
+            mistakes,
+        );
+        if agent
+            .open_to
+            .as_ref()
+            .is_some_and(|to| to.tenants.is_empty() && to.users.is_empty() && to.groups.is_empty())
         {
-            mistakes.warn(&["agents", agent_name, "open_to"], format!("nobody may use the agent `{agent_name}`"));
+            mistakes.warn(
+                &["agents", agent_name, "open_to"],
+                format!("nobody may use the agent `{agent_name}`"),
+            );
         }
     }
 }
 
-fn asks_for_credentials(config: &Config, root: &Node, agent: &str, human: &[HumanKind], mistakes: &mut Mistakes) {
+fn asks_for_credentials(
+    config: &Config,
+    root: &Node,
+    agent: &str,
+    human: &[HumanKind],
+    mistakes: &mut Mistakes,
+) {
     if !human.contains(&HumanKind::Credentials) {
         return;
     }
@@ -277,32 +379,61 @@ fn asks_for_credentials(config: &Config, root: &Node, agent: &str, human: &[Huma
         }
     }
     if config.secrets.keys.is_empty() {
-        mistakes.add(&place, "`credentials` needs a key under `secrets.keys`, which seals what is given");
+        mistakes.add(
+            &place,
+            "`credentials` needs a key under `secrets.keys`, which seals what is given",
+        );
     }
 }
 
 /// Checks the rules. (The policy room checks expressions, `check_people.rs` people.)
 pub fn rules(config: &Config, root: &Node, mistakes: &mut Mistakes) {
-    let subs = config.agents.values().flat_map(|agent| agent.sub_agents.iter().map(|sub| sub.agent.as_str()));
-    let callable: BTreeSet<&str> = config.tools.keys().map(String::as_str).chain(subs).collect();
+    let subs = config
+        .agents
+        .values()
+        .flat_map(|agent| agent.sub_agents.iter().map(|sub| sub.agent.as_str()));
+    let callable: BTreeSet<&str> = config
+        .tools
+        .keys()
+        .map(String::as_str)
+        .chain(subs)
+        .collect();
     for (index, rule) in config.policy.iter().enumerate() {
         let at = index.to_string();
         if root.at(&["policy", &at]).is_none_or(|node| node.broken) {
             continue;
         }
         let place = |rest: &[&str]| {
-            ["policy", &at].into_iter().chain(rest.iter().copied()).map(str::to_owned).collect::<Vec<_>>()
+            ["policy", &at]
+                .into_iter()
+                .chain(rest.iter().copied())
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
         };
         let mut add = |rest: &[&str], detail: String| {
             let place = place(rest);
-            mistakes.add(&place.iter().map(String::as_str).collect::<Vec<_>>(), detail);
+            mistakes.add(
+                &place.iter().map(String::as_str).collect::<Vec<_>>(),
+                detail,
+            );
         };
         if !rule.name.is_empty() {
             if rule.name.chars().any(char::is_control) || rule.name.chars().count() > 128 {
-                add(&["name"], "a rule's name has 128 visible characters at most".to_owned());
+                add(
+                    &["name"],
+                    "a rule's name has 128 visible characters at most".to_owned(),
+                );
             }
-            if config.policy.iter().take(index).any(|other| other.name == rule.name) {
-                add(&["name"], format!("a rule before this one is called `{}` too", rule.name));
+            if config
+                .policy
+                .iter()
+                .take(index)
+                .any(|other| other.name == rule.name)
+            {
+                add(
+                    &["name"],
+                    format!("a rule before this one is called `{}` too", rule.name),
+                );
             }
         }
         let mut matched: BTreeSet<&str> = BTreeSet::new();
@@ -310,9 +441,15 @@ pub fn rules(config: &Config, root: &Node, mistakes: &mut Mistakes) {
             let found = matches(pattern, &callable);
             let human = HumanKind::ALL.iter().any(|kind| kind.tool() == pattern);
             match found {
-                None => add(&["tools", &entry.to_string()], format!("`{pattern}` is neither a name nor a glob")),
+                None => add(
+                    &["tools", &entry.to_string()],
+                    format!("`{pattern}` is neither a name nor a glob"),
+                ),
                 Some(found) if found.is_empty() && !human => {
-                    add(&["tools", &entry.to_string()], format!("`{pattern}` names no tool"));
+                    add(
+                        &["tools", &entry.to_string()],
+                        format!("`{pattern}` names no tool"),
+                    );
                 }
                 Some(found) => matched.extend(found),
             }
@@ -324,10 +461,16 @@ pub fn rules(config: &Config, root: &Node, mistakes: &mut Mistakes) {
             add(&["approvers", "required"], "expected 1 or more".to_owned());
         }
         if rule.expires_in.0.is_some_and(|time| time.is_zero()) {
-            add(&["expires_in"], "expected more than nothing; without a deadline it is `never`".to_owned());
+            add(
+                &["expires_in"],
+                "expected more than nothing; without a deadline it is `never`".to_owned(),
+            );
         }
         if rule.allow.is_empty() {
-            add(&["allow"], "an approval that allows no answer could not be answered".to_owned());
+            add(
+                &["allow"],
+                "an approval that allows no answer could not be answered".to_owned(),
+            );
         }
         for (entry, action) in rule.allow.iter().enumerate() {
             if matches!(action, Action::Retry | Action::Mixed) {
@@ -338,24 +481,49 @@ pub fn rules(config: &Config, root: &Node, mistakes: &mut Mistakes) {
                 add(&["allow", &entry.to_string()], detail);
             }
         }
-        let shell = matched.iter().find(|tool| config.tools.get(**tool).is_some_and(|tool| tool.shell.is_some()));
+        let shell = matched.iter().find(|tool| {
+            config
+                .tools
+                .get(**tool)
+                .is_some_and(|tool| tool.shell.is_some())
+        });
         if let (Decide::Allow, None, Some(shell)) = (rule.decide, &config.auth, shell) {
-            add(&["decide"], format!("without `auth` no rule may allow a shell tool, and this one allows `{shell}`"));
+            add(
+                &["decide"],
+                format!(
+                    "without `auth` no rule may allow a shell tool, and this one allows `{shell}`"
+                ),
+            );
         }
-        let human = rule.tools.iter().any(|tool| HumanKind::ALL.iter().any(|kind| kind.tool() == tool));
+        let human = rule
+            .tools
+            .iter()
+            .any(|tool| HumanKind::ALL.iter().any(|kind| kind.tool() == tool));
         if human && rule.decide == Decide::Allow {
-            let detail =
-                "a `request_…` tool is itself the question: a rule sets its terms (`hold`) or refuses it (`deny`)";
+            let detail = "a `request_…` tool is itself the question: a rule sets its terms (`hold`) or refuses it (`deny`)";
             mistakes.warn(&["policy", &at, "decide"], detail);
         }
     }
 }
 
-/// The tools that a pattern matches; `None` if the pattern is invalid. Only an exact name matches a `request_…` tool.
+/// The tools that a pattern matches; `None` if the pattern is invalid. Only an exact name matches a
+/// `request_…` tool.
 fn matches<'t>(pattern: &str, callable: &BTreeSet<&'t str>) -> Option<Vec<&'t str>> {
     if !pattern.contains(['*', '?', '[', '{', '\\', '!']) {
-        return Some(callable.iter().copied().filter(|tool| *tool == pattern).collect());
+        return Some(
+            callable
+                .iter()
+                .copied()
+                .filter(|tool| *tool == pattern)
+                .collect(),
+        );
     }
     let glob = GlobBuilder::new(pattern).build().ok()?.compile_matcher();
-    Some(callable.iter().copied().filter(|tool| glob.is_match(tool)).collect())
+    Some(
+        callable
+            .iter()
+            .copied()
+            .filter(|tool| glob.is_match(tool))
+            .collect(),
+    )
 }

@@ -18,32 +18,46 @@ pub fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     let written = root.get("auth").filter(|node| !node.broken);
     let keys = written.and_then(|node| node.get("api_keys"));
     if written.is_some() && keys.is_none_or(|keys| keys.elements().is_empty() && !keys.broken) {
-        mistakes
-            .add(&["auth"], "`api_keys` names nobody, so nobody could come in; without accounts there is no `auth`");
+        mistakes.add(
+            &["auth"],
+            "`api_keys` names nobody, so nobody could come in; without accounts there is no `auth`",
+        );
     }
     let mut seen: BTreeSet<[u8; 32]> = BTreeSet::new();
     let mut groups: BTreeMap<(&str, UserKey), BTreeSet<&str>> = BTreeMap::new();
     for (index, key) in auth.api_keys.iter().enumerate() {
         let at = index.to_string();
         let place = ["auth", "api_keys", &at];
-        let Some(node) = root.at(&place).filter(|node| !node.broken) else { continue };
+        let Some(node) = root.at(&place).filter(|node| !node.broken) else {
+            continue;
+        };
         person(key, &place, mistakes);
         let hash = secret(key, node, &place, mistakes);
         if hash.is_some_and(|hash| !seen.insert(hash)) {
-            mistakes.add(&place, "this key is here for the second time; each has its own");
+            mistakes.add(
+                &place,
+                "this key is here for the second time; each has its own",
+            );
         }
         if key.user.is_empty() {
             continue;
         }
         let own: BTreeSet<&str> = key.groups.iter().map(String::as_str).collect();
-        let first = groups.entry((&key.tenant, auth.user_ids.key(&key.user))).or_insert_with(|| own.clone());
+        let first = groups
+            .entry((&key.tenant, auth.user_ids.key(&key.user)))
+            .or_insert_with(|| own.clone());
         if *first != own {
-            let detail =
-                format!("the user `{}` is here with other groups; the same user has the same groups", key.user);
+            let detail = format!(
+                "the user `{}` is here with other groups; the same user has the same groups",
+                key.user
+            );
             mistakes.add(&[&place[..], &["groups"]].concat(), detail);
         }
         if key.may.is_empty() {
-            mistakes.warn(&[&place[..], &["may"]].concat(), format!("this key of `{}` may do nothing", key.user));
+            mistakes.warn(
+                &[&place[..], &["may"]].concat(),
+                format!("this key of `{}` may do nothing", key.user),
+            );
         }
     }
     rules(config, &auth.api_keys, root, mistakes);
@@ -53,11 +67,15 @@ fn person(key: &ApiKey, place: &[&str], mistakes: &mut Mistakes) {
     let words = [("user", &key.user), ("tenant", &key.tenant)];
     for (what, text) in words {
         if !(is_user(text) || (what == "user" && text.is_empty())) {
-            mistakes.add(&[place, &[what]].concat(), format!("a {what} is 1 to 128 visible characters without blanks"));
+            mistakes.add(
+                &[place, &[what]].concat(),
+                format!("a {what} is 1 to 128 visible characters without blanks"),
+            );
         }
     }
     for (index, group) in key.groups.iter().enumerate() {
-        let sound = !group.contains(',') && group.trim() == group && is_user(&group.replace(' ', "_"));
+        let sound =
+            !group.contains(',') && group.trim() == group && is_user(&group.replace(' ', "_"));
         if !sound {
             let detail = "a group is 1 to 128 visible characters without commas";
             mistakes.add(&[place, &["groups", &index.to_string()]].concat(), detail);
@@ -80,7 +98,10 @@ fn secret(key: &ApiKey, node: &Node, place: &[&str], mistakes: &mut Mistakes) ->
             } else if text.chars().collect::<BTreeSet<_>>().len() < 8 {
                 mistakes.add(&place, "a key has at least 8 different characters");
             } else if !text.chars().all(|c| c.is_ascii_graphic()) {
-                mistakes.add(&place, "a key has visible ASCII characters only: it is sent in a header");
+                mistakes.add(
+                    &place,
+                    "a key has visible ASCII characters only: it is sent in a header",
+                );
             } else {
                 return Some(Sha256::digest(text.as_bytes()).into());
             }
@@ -89,12 +110,17 @@ fn secret(key: &ApiKey, node: &Node, place: &[&str], mistakes: &mut Mistakes) ->
         (None, Some(hex)) => {
             let hash = parse_hex(hex.reveal());
             if hash.is_none() {
-                mistakes.add(&[place, &["key_sha256"]].concat(), "expected a SHA-256: 64 hex digits");
+                mistakes.add(
+                    &[place, &["key_sha256"]].concat(),
+                    "expected a SHA-256: 64 hex digits",
+                );
             }
             hash
         }
         (None, None) => {
-            let broken = ["key", "key_sha256"].iter().any(|key| node.get(key).is_some_and(|node| node.broken));
+            let broken = ["key", "key_sha256"]
+                .iter()
+                .any(|key| node.get(key).is_some_and(|node| node.broken));
             if !broken {
                 mistakes.add(place, "`key` or `key_sha256` is missing");
             }
@@ -118,18 +144,24 @@ pub fn parse_hex(text: &str) -> Option<[u8; 32]> {
 
 /// Checks that every rule with `hold` can be satisfied in some tenant.
 fn rules(config: &Config, keys: &[ApiKey], root: &Node, mistakes: &mut Mistakes) {
-    let broken =
-        root.at(&["auth", "api_keys"]).is_some_and(|list| list.broken || list.elements().iter().any(|key| key.broken));
+    let broken = root
+        .at(&["auth", "api_keys"])
+        .is_some_and(|list| list.broken || list.elements().iter().any(|key| key.broken));
     if broken || keys.is_empty() {
         return;
     }
-    let Some(directory) = config.directory() else { return };
+    let Some(directory) = config.directory() else {
+        return;
+    };
     let tenants: BTreeSet<&str> = keys.iter().map(|key| key.tenant.as_str()).collect();
     for (index, rule) in config.policy.iter().enumerate() {
         let at = index.to_string();
-        let sound = root
-            .at(&["policy", &at])
-            .is_some_and(|node| !node.broken && node.get("approvers").is_none_or(|approvers| !has_broken(approvers)));
+        let sound = root.at(&["policy", &at]).is_some_and(|node| {
+            !node.broken
+                && node
+                    .get("approvers")
+                    .is_none_or(|approvers| !has_broken(approvers))
+        });
         if rule.decide != Decide::Hold || !sound {
             continue;
         }
@@ -147,5 +179,7 @@ fn rules(config: &Config, keys: &[ApiKey], root: &Node, mistakes: &mut Mistakes)
 }
 
 fn has_broken(node: &Node) -> bool {
-    node.broken || node.elements().iter().any(has_broken) || node.entries().iter().any(|entry| has_broken(&entry.node))
+    node.broken
+        || node.elements().iter().any(has_broken)
+        || node.entries().iter().any(|entry| has_broken(&entry.node))
 }

@@ -28,33 +28,52 @@ impl Config {
     pub fn directory(&self) -> Option<Directory> {
         let auth = self.auth.as_ref()?;
         let approvers = self.policy.iter().flat_map(|rule| &rule.approvers.users);
-        let users = self.agents.values().filter_map(|agent| agent.open_to.as_ref()).flat_map(|to| &to.users);
+        let users = self
+            .agents
+            .values()
+            .filter_map(|agent| agent.open_to.as_ref())
+            .flat_map(|to| &to.users);
         let accounts = Directory::new(auth.api_keys.iter().filter_map(account).collect());
-        Some(accounts.comparing(auth.user_ids).naming(approvers.chain(users).cloned().collect()))
+        Some(
+            accounts
+                .comparing(auth.user_ids)
+                .naming(approvers.chain(users).cloned().collect()),
+        )
     }
 
     /// The sealer for credentials, with all readable keys; `None` if there are none.
     #[must_use]
     pub fn sealer(&self) -> Option<Sealer> {
-        let keys = self.secrets.keys.iter().filter_map(|key| Some((key.id.clone(), key.bytes()?)));
+        let keys = self
+            .secrets
+            .keys
+            .iter()
+            .filter_map(|key| Some((key.id.clone(), key.bytes()?)));
         Sealer::new(keys.collect())
     }
 
     #[must_use]
     pub fn agents(&self) -> Agents {
-        let agents = self.agents.iter().map(|(name, settings)| self.agent(name, settings)).collect();
+        let agents = self
+            .agents
+            .iter()
+            .map(|(name, settings)| self.agent(name, settings))
+            .collect();
         Agents::new(agents, &self.default_agent, self.fill())
     }
 
-    /// Expands a stored definition with the current variables and files. Refuses values that are secrets now: the
-    /// expanded text is shown.
+    /// Expands a stored definition with the current variables and files. Refuses values that are
+    /// secrets now: the expanded text is shown.
     fn fill(&self) -> Fill {
         let (environment, directory) = (self.environment.clone(), self.directory.clone());
         let secrets = self.secret_values.clone();
         Fill::new(move |text| {
             let (text, filled) = interpolate::text(text, &environment, &directory)?;
-            let shown =
-                filled.iter().find(|one| secrets.iter().any(|(_, secret)| secret.reveal() == one.value.reveal()));
+            let shown = filled.iter().find(|one| {
+                secrets
+                    .iter()
+                    .any(|(_, secret)| secret.reveal() == one.value.reveal())
+            });
             match shown {
                 Some(one) => Err(format!("`{}` is a secret of this configuration", one.name)),
                 None => Ok(text),
@@ -67,20 +86,41 @@ impl Config {
         let tool = self.tool(name, self.tools.get(name)?)?;
         let parameters = tool.parameters();
         let definition = self.unexpanded(&["tools", name]);
-        let written = definition.get("parameters").filter(|_| tool.parameters.is_some());
+        let written = definition
+            .get("parameters")
+            .filter(|_| tool.parameters.is_some());
         let written = Written {
             name: name.to_owned(),
             parameters: written.unwrap_or(&parameters).clone(),
             definition: definition.clone(),
         };
-        Some((Offer { name: name.to_owned(), description: tool.description, parameters }, written))
+        Some((
+            Offer {
+                name: name.to_owned(),
+                description: tool.description,
+                parameters,
+            },
+            written,
+        ))
     }
 
     fn agent(&self, name: &str, settings: &AgentSettings) -> Agent {
-        let (tools, written): (Vec<_>, Vec<_>) = settings.tools.iter().filter_map(|tool| self.offered(tool)).unzip();
-        let subs = settings.sub_agents.iter().map(|sub| (sub.agent.as_str(), self.unexpanded(&["agents", &sub.agent])));
-        let definition = version::definition(name, &self.unexpanded(&["agents", name]), written, subs);
-        let described = |agent: &str| self.agents.get(agent).map(|agent| agent.description.clone());
+        let (tools, written): (Vec<_>, Vec<_>) = settings
+            .tools
+            .iter()
+            .filter_map(|tool| self.offered(tool))
+            .unzip();
+        let subs = settings
+            .sub_agents
+            .iter()
+            .map(|sub| (sub.agent.as_str(), self.unexpanded(&["agents", &sub.agent])));
+        let definition =
+            version::definition(name, &self.unexpanded(&["agents", name]), written, subs);
+        let described = |agent: &str| {
+            self.agents
+                .get(agent)
+                .map(|agent| agent.description.clone())
+        };
         Agent {
             name: name.to_owned(),
             description: settings.description.clone(),
@@ -122,7 +162,11 @@ fn account(key: &ApiKey) -> Option<Account> {
         groups: key.groups.clone(),
         act_as: key.act_as,
         admin: key.admin,
-        may: May { create: may(Use::Create), read: may(Use::Read), decide: may(Use::Decide) },
+        may: May {
+            create: may(Use::Create),
+            read: may(Use::Read),
+            decide: may(Use::Decide),
+        },
         key_sha256,
     })
 }

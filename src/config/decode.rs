@@ -1,25 +1,36 @@
-//! Reads typed settings from the tree. serde stops at the first mistake; here each mistake is reported, its node set
-//! aside, and the rest read again, so that one run finds them all. Invariant: no message quotes a value, only
-//! names of keys and what was expected.
+//! Reads typed settings from the tree. serde stops at the first mistake; here each mistake is
+//! reported, its node set aside, and the rest read again, so that one run finds them all.
+//! Invariant: no message quotes a value, only names of keys and what was expected.
 
 use std::fmt;
 
 use serde::de::value::{MapAccessDeserializer, StrDeserializer};
-use serde::de::{self, Deserialize, DeserializeSeed, Expected, IntoDeserializer, Unexpected, Visitor};
+use serde::de::{
+    self, Deserialize, DeserializeSeed, Expected, IntoDeserializer, Unexpected, Visitor,
+};
 use serde::forward_to_deserialize_any;
 
 use super::tree::{Entry, Kind, Node};
 use crate::world::Mistakes;
 
-/// Reads a node as `T`, reporting every mistake below it. Faulty nodes are marked broken and left at their defaults.
-pub fn read<T: for<'de> Deserialize<'de> + Default>(node: &mut Node, place: &[&str], mistakes: &mut Mistakes) -> T {
+/// Reads a node as `T`, reporting every mistake below it. Faulty nodes are marked broken and left
+/// at their defaults.
+pub fn read<T: for<'de> Deserialize<'de> + Default>(
+    node: &mut Node,
+    place: &[&str],
+    mistakes: &mut Mistakes,
+) -> T {
     loop {
         let fault = match T::deserialize(Reader(node)) {
             Ok(value) => return value,
             Err(fault) => fault,
         };
         let path: Vec<String> = fault.path.iter().rev().cloned().collect();
-        let full: Vec<&str> = place.iter().copied().chain(path.iter().map(String::as_str)).collect();
+        let full: Vec<&str> = place
+            .iter()
+            .copied()
+            .chain(path.iter().map(String::as_str))
+            .collect();
         mistakes.add(&full, fault.detail);
         if path.is_empty() || !set_aside(node, &path) {
             node.broken = true;
@@ -32,7 +43,9 @@ pub fn read<T: for<'de> Deserialize<'de> + Default>(node: &mut Node, place: &[&s
 pub fn set_aside(node: &mut Node, path: &[String]) -> bool {
     let mut at = node;
     for step in path {
-        let Some(next) = at.get_mut(step) else { return false };
+        let Some(next) = at.get_mut(step) else {
+            return false;
+        };
         at = next;
     }
     !std::mem::replace(&mut at.broken, true)
@@ -62,11 +75,18 @@ impl std::error::Error for Fault {}
 
 impl de::Error for Fault {
     fn custom<T: fmt::Display>(detail: T) -> Self {
-        Self { path: Vec::new(), detail: detail.to_string() }
+        Self {
+            path: Vec::new(),
+            detail: detail.to_string(),
+        }
     }
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        Self::custom(format_args!("expected {}, found {}", plain_words(expected), noun(found)))
+        Self::custom(format_args!(
+            "expected {}, found {}",
+            plain_words(expected),
+            noun(found)
+        ))
     }
 
     fn invalid_value(_: Unexpected<'_>, expected: &dyn Expected) -> Self {
@@ -85,7 +105,10 @@ impl de::Error for Fault {
         let fault = if known.is_empty() {
             Self::custom(format_args!("unknown key `{field}`; none is known here"))
         } else {
-            Self::custom(format_args!("unknown key `{field}`; known are {}", listed(known)))
+            Self::custom(format_args!(
+                "unknown key `{field}`; known are {}",
+                listed(known)
+            ))
         };
         fault.within(field)
     }
@@ -129,7 +152,11 @@ fn noun(found: Unexpected<'_>) -> &'static str {
 }
 
 fn listed(words: &[&str]) -> String {
-    words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
+    words
+        .iter()
+        .map(|word| format!("`{word}`"))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// Deserializes a node.
@@ -149,18 +176,27 @@ impl<'de> de::Deserializer<'de> for Reader<'de> {
             },
             Kind::Text(text) => visitor.visit_borrowed_str(text),
             Kind::List(elements) => visitor.visit_seq(Elements { elements, next: 0 }),
-            Kind::Map(entries) => visitor.visit_map(Entries { entries: entries.iter(), value: None }),
+            Kind::Map(entries) => visitor.visit_map(Entries {
+                entries: entries.iter(),
+                value: None,
+            }),
         }
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
         match &self.0.kind {
             Kind::Null => visitor.visit_none(),
-            Kind::Bool(_) | Kind::Number(_) | Kind::Text(_) | Kind::List(_) | Kind::Map(_) => visitor.visit_some(self),
+            Kind::Bool(_) | Kind::Number(_) | Kind::Text(_) | Kind::List(_) | Kind::Map(_) => {
+                visitor.visit_some(self)
+            }
         }
     }
 
-    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
         visitor.visit_newtype_struct(self)
     }
 
@@ -171,8 +207,14 @@ impl<'de> de::Deserializer<'de> for Reader<'de> {
         visitor: V,
     ) -> Result<V::Value, Fault> {
         match self.0.text() {
-            Some(text) => visitor.visit_enum::<StrDeserializer<'_, Fault>>(text.into_deserializer()),
-            None => Err(de::Error::custom(format_args!("expected one of {}, found {}", listed(words), self.0.noun()))),
+            Some(text) => {
+                visitor.visit_enum::<StrDeserializer<'_, Fault>>(text.into_deserializer())
+            }
+            None => Err(de::Error::custom(format_args!(
+                "expected one of {}, found {}",
+                listed(words),
+                self.0.noun()
+            ))),
         }
     }
 
@@ -185,9 +227,9 @@ impl<'de> de::Deserializer<'de> for Reader<'de> {
         match &self.0.kind {
             Kind::Map(_) => self.deserialize_any(visitor),
             // serde would read a list as the struct's fields in order.
-            Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Text(_) | Kind::List(_) => {
-                Err(de::Error::custom(format_args!("expected a map, found {}", self.0.noun())))
-            }
+            Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Text(_) | Kind::List(_) => Err(
+                de::Error::custom(format_args!("expected a map, found {}", self.0.noun())),
+            ),
         }
     }
 
@@ -206,12 +248,18 @@ struct Elements<'n> {
 impl<'de> de::SeqAccess<'de> for Elements<'de> {
     type Error = Fault;
 
-    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Fault> {
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, Fault> {
         while let Some(node) = self.elements.get(self.next) {
             let index = self.next;
             self.next += 1;
             if !node.broken {
-                return seed.deserialize(Reader(node)).map(Some).map_err(|fault| fault.within(index.to_string()));
+                return seed
+                    .deserialize(Reader(node))
+                    .map(Some)
+                    .map_err(|fault| fault.within(index.to_string()));
             }
         }
         Ok(None)
@@ -227,15 +275,24 @@ struct Entries<'n> {
 impl<'de> de::MapAccess<'de> for Entries<'de> {
     type Error = Fault;
 
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Fault> {
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, Fault> {
         self.value = self.entries.find(|entry| !entry.node.broken);
-        let Some(entry) = self.value else { return Ok(None) };
-        seed.deserialize(StrDeserializer::<Fault>::new(&entry.key)).map(Some)
+        let Some(entry) = self.value else {
+            return Ok(None);
+        };
+        seed.deserialize(StrDeserializer::<Fault>::new(&entry.key))
+            .map(Some)
     }
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Fault> {
-        let Some(entry) = self.value.take() else { return Err(de::Error::custom("a value without its key")) };
-        seed.deserialize(Reader(&entry.node)).map_err(|fault| fault.within(entry.key.clone()))
+        let Some(entry) = self.value.take() else {
+            return Err(de::Error::custom("a value without its key"));
+        };
+        seed.deserialize(Reader(&entry.node))
+            .map_err(|fault| fault.within(entry.key.clone()))
     }
 }
 
@@ -285,8 +342,11 @@ mod tests {
         let mut mistakes = Mistakes::default();
         let mut node = tree::parse(text, None, &mut mistakes).unwrap();
         let settings: Settings = read(&mut node, &["top"], &mut mistakes);
-        let found: Vec<_> =
-            mistakes.found.iter().map(|mistake| format!("{}: {}", mistake.place.join("."), mistake.detail)).collect();
+        let found: Vec<_> = mistakes
+            .found
+            .iter()
+            .map(|mistake| format!("{}: {}", mistake.place.join("."), mistake.detail))
+            .collect();
         assert_eq!(
             found,
             [

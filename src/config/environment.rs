@@ -1,5 +1,5 @@
-//! The only access to the environment and to the files that the configuration names. All other code takes it as a
-//! parameter, so that a test can bring its own.
+//! The only access to the environment and to the files that the configuration names. All other code
+//! takes it as a parameter, so that a test can bring its own.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,7 +25,10 @@ impl Environment {
         let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         };
-        Self { variables: std::env::vars_os().filter_map(text).collect(), files: None }
+        Self {
+            variables: std::env::vars_os().filter_map(text).collect(),
+            files: None,
+        }
     }
 
     /// Exactly these variables and these files.
@@ -34,7 +37,12 @@ impl Environment {
         let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         Self {
             variables: variables.iter().map(own).collect(),
-            files: Some(files.iter().map(|(path, text)| (PathBuf::from(path), (*text).to_owned())).collect()),
+            files: Some(
+                files
+                    .iter()
+                    .map(|(path, text)| (PathBuf::from(path), (*text).to_owned()))
+                    .collect(),
+            ),
         }
     }
 
@@ -45,7 +53,9 @@ impl Environment {
 
     /// All variables, by name.
     pub fn variables(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.variables.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+        self.variables
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
     /// The text of a file.
@@ -55,7 +65,10 @@ impl Environment {
     pub fn file(&self, path: &Path) -> std::io::Result<String> {
         match &self.files {
             None => std::fs::read_to_string(path),
-            Some(files) => files.get(path).cloned().ok_or_else(|| std::io::ErrorKind::NotFound.into()),
+            Some(files) => files
+                .get(path)
+                .cloned()
+                .ok_or_else(|| std::io::ErrorKind::NotFound.into()),
         }
     }
 }

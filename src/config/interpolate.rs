@@ -1,6 +1,6 @@
-//! Expands `${NAME}`, `${NAME:-default}`, `${file:/path}` and `$${` in the strings of the parsed tree. What must stay
-//! true: each filled-in value is recorded with its place, so that it can be kept out of everything shown; no message
-//! quotes a value.
+//! Expands `${NAME}`, `${NAME:-default}`, `${file:/path}` and `$${` in the strings of the parsed
+//! tree. What must stay true: each filled-in value is recorded with its place, so that it can be
+//! kept out of everything shown; no message quotes a value.
 
 use std::path::Path;
 
@@ -34,12 +34,25 @@ pub struct Interpolation<'a> {
 ///
 /// # Errors
 /// The mistake or the missing name; never a value.
-pub fn text(text: &str, environment: &Environment, directory: &Path) -> Result<(String, Vec<Filled>), String> {
+pub fn text(
+    text: &str,
+    environment: &Environment,
+    directory: &Path,
+) -> Result<(String, Vec<Filled>), String> {
     let mut mistakes = Mistakes::default();
-    let mut run = Interpolation { environment, directory, filled: Vec::new(), mistakes: &mut mistakes };
+    let mut run = Interpolation {
+        environment,
+        directory,
+        filled: Vec::new(),
+        mistakes: &mut mistakes,
+    };
     let (whole, filled) = (run.text(text, &[]), run.filled);
     whole.map(|whole| (whole, filled)).ok_or_else(|| {
-        let details: Vec<_> = mistakes.found.into_iter().map(|mistake| mistake.detail).collect();
+        let details: Vec<_> = mistakes
+            .found
+            .into_iter()
+            .map(|mistake| mistake.detail)
+            .collect();
         details.join("; ")
     })
 }
@@ -105,7 +118,9 @@ impl Interpolation<'_> {
         if let Some(path) = inside.strip_prefix("file:") {
             return self.file(path, place);
         }
-        let (name, default) = inside.split_once(":-").map_or((inside, None), |(name, default)| (name, Some(default)));
+        let (name, default) = inside
+            .split_once(":-")
+            .map_or((inside, None), |(name, default)| (name, Some(default)));
         let sound = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
             && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         if !sound {
@@ -115,9 +130,18 @@ impl Interpolation<'_> {
             );
             return None;
         }
-        let value = self.environment.variable(name).filter(|value| !value.is_empty()).or(default).map(str::to_owned);
+        let value = self
+            .environment
+            .variable(name)
+            .filter(|value| !value.is_empty())
+            .or(default)
+            .map(str::to_owned);
         let Some(value) = value else {
-            let what = if self.environment.variable(name).is_some() { "is empty" } else { "is not set" };
+            let what = if self.environment.variable(name).is_some() {
+                "is empty"
+            } else {
+                "is not set"
+            };
             self.complain(place, &format!("the variable `{name}` {what}"));
             return None;
         };
@@ -133,11 +157,16 @@ impl Interpolation<'_> {
         let text = match self.environment.file(&self.directory.join(path)) {
             Ok(text) => text,
             Err(error) => {
-                self.complain(place, &format!("the file `{path}` cannot be read: {}", error.kind()));
+                self.complain(
+                    place,
+                    &format!("the file `{path}` cannot be read: {}", error.kind()),
+                );
                 return None;
             }
         };
-        let value = text.strip_suffix('\n').map_or(text.as_str(), |line| line.strip_suffix('\r').unwrap_or(line));
+        let value = text.strip_suffix('\n').map_or(text.as_str(), |line| {
+            line.strip_suffix('\r').unwrap_or(line)
+        });
         if value.is_empty() {
             self.complain(place, &format!("the file `{path}` is empty"));
             return None;
@@ -147,7 +176,11 @@ impl Interpolation<'_> {
     }
 
     fn remember(&mut self, name: &str, place: &[String], value: &str) {
-        self.filled.push(Filled { name: name.to_owned(), place: place.to_vec(), value: Secret::new(value.to_owned()) });
+        self.filled.push(Filled {
+            name: name.to_owned(),
+            place: place.to_vec(),
+            value: Secret::new(value.to_owned()),
+        });
     }
 }
 
@@ -159,7 +192,12 @@ mod tests {
     fn fill(text: &str) -> (Option<String>, Vec<(String, String)>, Vec<String>) {
         let environment = Environment::of(
             &[("KEY", "sk-1"), ("EMPTY", ""), ("_A1", "x")],
-            &[("/run/k", "from file\n"), ("/run/two", "a\n\n"), ("/etc/h/near", "n"), ("/run/nothing", "\n")],
+            &[
+                ("/run/k", "from file\n"),
+                ("/run/two", "a\n\n"),
+                ("/etc/h/near", "n"),
+                ("/run/nothing", "\n"),
+            ],
         );
         let mut mistakes = Mistakes::default();
         let mut node = Node::new(Origin::Flag("x"), Kind::Text(text.to_owned()));
@@ -170,9 +208,21 @@ mod tests {
             mistakes: &mut mistakes,
         };
         run.run(&mut node, &mut Vec::new());
-        let filled = run.filled.iter().map(|one| (one.name.clone(), one.value.reveal().clone())).collect();
-        let details = mistakes.found.into_iter().map(|mistake| mistake.detail).collect();
-        ((!node.broken).then(|| node.text().unwrap().to_owned()), filled, details)
+        let filled = run
+            .filled
+            .iter()
+            .map(|one| (one.name.clone(), one.value.reveal().clone()))
+            .collect();
+        let details = mistakes
+            .found
+            .into_iter()
+            .map(|mistake| mistake.detail)
+            .collect();
+        (
+            (!node.broken).then(|| node.text().unwrap().to_owned()),
+            filled,
+            details,
+        )
     }
 
     #[test]
@@ -193,20 +243,42 @@ mod tests {
             assert_eq!(fill(text).0.as_deref(), Some(expected), "{text}");
         }
         assert_eq!(fill("${KEY}").1, [("KEY".to_owned(), "sk-1".to_owned())]);
-        assert_eq!(fill("${file:/run/k}").1, [("k".to_owned(), "from file".to_owned())]);
+        assert_eq!(
+            fill("${file:/run/k}").1,
+            [("k".to_owned(), "from file".to_owned())]
+        );
     }
 
     #[test]
     fn missing_or_empty_values_are_reported_one_by_one() {
         for (text, details) in [
             ("${NOT_SET}", vec!["the variable `NOT_SET` is not set"]),
-            ("${EMPTY} ${GONE}", vec!["the variable `EMPTY` is empty", "the variable `GONE` is not set"]),
-            ("${file:/run/gone}", vec!["the file `/run/gone` cannot be read: entity not found"]),
-            ("${file:/run/nothing}", vec!["the file `/run/nothing` is empty"]),
-            ("${KEY", vec!["a `${` has no `}`; a literal one is written `$${`"]),
+            (
+                "${EMPTY} ${GONE}",
+                vec![
+                    "the variable `EMPTY` is empty",
+                    "the variable `GONE` is not set",
+                ],
+            ),
+            (
+                "${file:/run/gone}",
+                vec!["the file `/run/gone` cannot be read: entity not found"],
+            ),
+            (
+                "${file:/run/nothing}",
+                vec!["the file `/run/nothing` is empty"],
+            ),
+            (
+                "${KEY",
+                vec!["a `${` has no `}`; a literal one is written `$${`"],
+            ),
         ] {
             let (value, _, found) = fill(text);
-            assert_eq!((value, found), (None, details.into_iter().map(str::to_owned).collect()), "{text}");
+            assert_eq!(
+                (value, found),
+                (None, details.into_iter().map(str::to_owned).collect()),
+                "{text}"
+            );
         }
         for text in ["${}", "${1A}", "${A B}", "${A-b}"] {
             assert_eq!(fill(text).0, None, "{text}");

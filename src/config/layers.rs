@@ -1,5 +1,6 @@
-//! The layers above the file: environment variables with two underscores, and above them the flags. What must stay
-//! true: an override is an ordinary node of the tree, whose origin names its variable or flag.
+//! The layers above the file: environment variables with two underscores, and above them the flags.
+//! What must stay true: an override is an ordinary node of the tree, whose origin names its
+//! variable or flag.
 
 use std::collections::BTreeMap;
 
@@ -26,9 +27,15 @@ pub struct Flags {
     pub database_url: Option<String>,
 }
 
-/// Applies the environment variables to the tree. Shorter names come first, so that `…__A` and `…__A__B` may both be
-/// set. `known` lists the keys of the file's schema, to resolve keys that the file does not have yet.
-pub fn put_variables(root: &mut Node, environment: &Environment, known: &[String], mistakes: &mut Mistakes) {
+/// Applies the environment variables to the tree. Shorter names come first, so that `…__A` and
+/// `…__A__B` may both be set. `known` lists the keys of the file's schema, to resolve keys that the
+/// file does not have yet.
+pub fn put_variables(
+    root: &mut Node,
+    environment: &Environment,
+    known: &[String],
+    mistakes: &mut Mistakes,
+) {
     let mut overrides: BTreeMap<(usize, &str), &str> = BTreeMap::new();
     for (name, value) in environment.variables() {
         if let Some((depth, _)) = path_of(name) {
@@ -41,10 +48,13 @@ pub fn put_variables(root: &mut Node, environment: &Environment, known: &[String
         }
     }
     for ((_, name), value) in overrides {
-        let Some((_, path)) = path_of(name) else { continue };
+        let Some((_, path)) = path_of(name) else {
+            continue;
+        };
         let origin = Origin::Variable(name.to_owned());
         let mut own = Mistakes::default();
-        let Some(node) = tree::parse(value, Some(origin), &mut own).filter(|_| own.is_empty()) else {
+        let Some(node) = tree::parse(value, Some(origin), &mut own).filter(|_| own.is_empty())
+        else {
             mistakes.add(&[&format!("@{name}")], "the variable's value is no YAML");
             continue;
         };
@@ -56,8 +66,10 @@ pub fn put_variables(root: &mut Node, environment: &Environment, known: &[String
 
 /// Applies the flags, above everything else.
 pub fn put_flags(root: &mut Node, flags: &Flags) {
-    let both =
-        [("--listen", "server", "listen", &flags.listen), ("--database-url", "database", "url", &flags.database_url)];
+    let both = [
+        ("--listen", "server", "listen", &flags.listen),
+        ("--database-url", "database", "url", &flags.database_url),
+    ];
     for (flag, section, key, value) in both {
         if let Some(value) = value {
             let node = Node::new(Origin::Flag(flag), Kind::Text(value.clone()));
@@ -82,7 +94,11 @@ fn put(root: &mut Node, path: &[String], node: Node, known: &[String]) -> Result
     while let [step, tail @ ..] = rest {
         if matches!(at.kind, Kind::Null) {
             let list = step.parse::<usize>().is_ok();
-            at.kind = if list { Kind::List(Vec::new()) } else { Kind::Map(Vec::new()) };
+            at.kind = if list {
+                Kind::List(Vec::new())
+            } else {
+                Kind::Map(Vec::new())
+            };
         }
         let origin = node.origin.clone();
         let next = match &mut at.kind {
@@ -110,17 +126,27 @@ fn put(root: &mut Node, path: &[String], node: Node, known: &[String]) -> Result
 /// The element of a list by its index, or by its `name`, `id` or `user`.
 fn element<'n>(elements: &'n mut [Node], step: &str) -> Result<&'n mut Node, String> {
     let named = |node: &Node| {
-        ["name", "id", "user"].iter().any(|key| node.get(key).and_then(Node::text).is_some_and(|name| same(name, step)))
+        ["name", "id", "user"].iter().any(|key| {
+            node.get(key)
+                .and_then(Node::text)
+                .is_some_and(|name| same(name, step))
+        })
     };
-    let by_name: Vec<usize> =
-        elements.iter().enumerate().filter(|(_, node)| named(node)).map(|(index, _)| index).collect();
+    let by_name: Vec<usize> = elements
+        .iter()
+        .enumerate()
+        .filter(|(_, node)| named(node))
+        .map(|(index, _)| index)
+        .collect();
     let index = match (by_name.as_slice(), step.parse::<usize>()) {
         ([index], _) => *index,
         ([], Ok(index)) => index,
         ([], Err(_)) => return Err(format!("the list has no element `{step}`")),
         (_, _) => return Err(format!("the list has several elements `{step}`")),
     };
-    elements.get_mut(index).ok_or_else(|| format!("the list has no element `{step}`"))
+    elements
+        .get_mut(index)
+        .ok_or_else(|| format!("the list has no element `{step}`"))
 }
 
 /// The value of a key, existing or new.
@@ -130,25 +156,44 @@ fn entry<'n>(
     known: &[String],
     origin: Origin,
 ) -> Result<&'n mut Node, String> {
-    let exact = entries.iter().position(|entry| entry.key.eq_ignore_ascii_case(step));
-    let close: Vec<usize> =
-        (0..entries.len()).filter(|at| entries.get(*at).is_some_and(|entry| same(&entry.key, step))).collect();
+    let exact = entries
+        .iter()
+        .position(|entry| entry.key.eq_ignore_ascii_case(step));
+    let close: Vec<usize> = (0..entries.len())
+        .filter(|at| entries.get(*at).is_some_and(|entry| same(&entry.key, step)))
+        .collect();
     let index = match (exact, close.as_slice()) {
         (Some(index), _) | (None, &[index]) => index,
         (None, []) => {
-            let key = known.iter().find(|key| same(key, step)).cloned().unwrap_or_else(|| step.to_owned());
-            entries.push(Entry { key, origin: origin.clone(), node: Node::new(origin, Kind::Null) });
+            let key = known
+                .iter()
+                .find(|key| same(key, step))
+                .cloned()
+                .unwrap_or_else(|| step.to_owned());
+            entries.push(Entry {
+                key,
+                origin: origin.clone(),
+                node: Node::new(origin, Kind::Null),
+            });
             entries.len() - 1
         }
-        (None, [_, _, ..]) => return Err(format!("there are several keys that `{step}` could mean")),
+        (None, [_, _, ..]) => {
+            return Err(format!("there are several keys that `{step}` could mean"));
+        }
     };
-    entries.get_mut(index).map(|entry| &mut entry.node).ok_or_else(|| format!("there is no key `{step}`"))
+    entries
+        .get_mut(index)
+        .map(|entry| &mut entry.node)
+        .ok_or_else(|| format!("there is no key `{step}`"))
 }
 
 /// Whether two names are equal ignoring case, `-` and `_`.
 fn same(one: &str, other: &str) -> bool {
     let letters = |name: &str| {
-        name.chars().filter(|c| !matches!(c, '-' | '_')).map(|c| c.to_ascii_lowercase()).collect::<Vec<_>>()
+        name.chars()
+            .filter(|c| !matches!(c, '-' | '_'))
+            .map(|c| c.to_ascii_lowercase())
+            .collect::<Vec<_>>()
     };
     letters(one) == letters(other)
 }
@@ -162,10 +207,21 @@ mod tests {
         let mut mistakes = Mistakes::default();
         let mut node = tree::parse(text, None, &mut mistakes).unwrap();
         let known = ["server", "public_url", "listen", "api_key"].map(str::to_owned);
-        put_variables(&mut node, &Environment::of(variables, &[]), &known, &mut mistakes);
-        let ignored = mistakes.warnings.iter().filter(|one| one.detail.contains("is ignored"));
+        put_variables(
+            &mut node,
+            &Environment::of(variables, &[]),
+            &known,
+            &mut mistakes,
+        );
+        let ignored = mistakes
+            .warnings
+            .iter()
+            .filter(|one| one.detail.contains("is ignored"));
         let ignored = ignored.map(|one| format!("{} is ignored", one.place.join(".")));
-        let found = mistakes.found.iter().map(|one| format!("{} {}", one.place.join("."), one.detail));
+        let found = mistakes
+            .found
+            .iter()
+            .map(|one| format!("{} {}", one.place.join("."), one.detail));
         (node.to_json(), found.chain(ignored).collect())
     }
 
@@ -187,7 +243,12 @@ mod tests {
                 ("HOLDPOINT_LISTEN", "0.0.0.0:80"),
             ],
         );
-        let ignored = ["HOLDPOINT_LISTEN", "HOLDPOINT_PORT", "HOLDPOINT___X", "holdpoint_config"];
+        let ignored = [
+            "HOLDPOINT_LISTEN",
+            "HOLDPOINT_PORT",
+            "HOLDPOINT___X",
+            "holdpoint_config",
+        ];
         assert_eq!(mistakes, ignored.map(|name| format!("@{name} is ignored")));
         assert_eq!(
             json,
@@ -246,8 +307,14 @@ mod tests {
     #[test]
     fn flag_overrides_a_variable() {
         let mut node = Node::new(Origin::Flag("x"), Kind::Null);
-        let flags = Flags { listen: Some("1.2.3.4:5".into()), database_url: Some("sqlite://x".into()) };
+        let flags = Flags {
+            listen: Some("1.2.3.4:5".into()),
+            database_url: Some("sqlite://x".into()),
+        };
         put_flags(&mut node, &flags);
-        assert_eq!(node.to_json(), json!({"server": {"listen": "1.2.3.4:5"}, "database": {"url": "sqlite://x"}}));
+        assert_eq!(
+            node.to_json(),
+            json!({"server": {"listen": "1.2.3.4:5"}, "database": {"url": "sqlite://x"}})
+        );
     }
 }

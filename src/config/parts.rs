@@ -1,4 +1,5 @@
-//! The typed settings of tools and agents. The doc comments are the descriptions in the file's JSON Schema.
+//! The typed settings of tools and agents. The doc comments are the descriptions in the file's JSON
+//! Schema.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -74,7 +75,12 @@ pub struct HttpToolSettings {
 
 impl Default for HttpToolSettings {
     fn default() -> Self {
-        Self { method: Method::Post, url: String::new(), headers: BTreeMap::new(), timeout: Duration::from_secs(30) }
+        Self {
+            method: Method::Post,
+            url: String::new(),
+            headers: BTreeMap::new(),
+            timeout: Duration::from_secs(30),
+        }
     }
 }
 
@@ -112,7 +118,8 @@ impl Method {
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ShellToolSettings {
-    /// Where it runs; default the file's own directory. A relative path is the file's. Absolute once the file was read.
+    /// Where it runs; default the file's own directory. A relative path is the file's. Absolute
+    /// once the file was read.
     pub working_dir: String,
     /// How long one attempt may take; `10m` at most.
     #[serde(with = "duration_text")]
@@ -137,8 +144,8 @@ impl Default for ShellToolSettings {
     }
 }
 
-/// A command's environment. A name in a list is passed on from the service's own environment: its value is filled in
-/// once the file is read, and stays `None` if the service has no such variable.
+/// A command's environment. A name in a list is passed on from the service's own environment: its
+/// value is filled in once the file is read, and stays `None` if the service has no such variable.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ShellEnv(pub BTreeMap<String, Option<Secret<String>>>);
 
@@ -250,7 +257,10 @@ impl<'de> Deserialize<'de> for SubAgentSettings {
             }
 
             fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<SubAgentSettings, E> {
-                Ok(SubAgentSettings { agent: name.to_owned(), session: false })
+                Ok(SubAgentSettings {
+                    agent: name.to_owned(),
+                    session: false,
+                })
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<SubAgentSettings, A::Error> {

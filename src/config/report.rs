@@ -1,5 +1,5 @@
-//! Prints the mistakes in a configuration: one line each, with its place. Invariant: a final redaction
-//! removes every known secret, whichever room wrote the message.
+//! Prints the mistakes in a configuration: one line each, with its place. Invariant: a final
+//! redaction removes every known secret, whichever room wrote the message.
 
 use std::fmt;
 
@@ -48,12 +48,19 @@ impl fmt::Display for Report {
 }
 
 impl Report {
-    /// Locates the mistakes in the tree and sorts them in the file's order; variables and flags come last.
+    /// Locates the mistakes in the tree and sorts them in the file's order; variables and flags
+    /// come last.
     #[must_use]
     pub fn new(file: &str, root: &Node, mistakes: &Mistakes, secrets: &Redactor) -> Self {
         let mut report = Self::default();
-        for (from, to) in [(&mistakes.found, &mut report.mistakes), (&mistakes.warnings, &mut report.warnings)] {
-            let mut placed: Vec<_> = from.iter().map(|mistake| place(file, root, mistake, secrets)).collect();
+        for (from, to) in [
+            (&mistakes.found, &mut report.mistakes),
+            (&mistakes.warnings, &mut report.warnings),
+        ] {
+            let mut placed: Vec<_> = from
+                .iter()
+                .map(|mistake| place(file, root, mistake, secrets))
+                .collect();
             placed.sort_by_key(|(order, _)| *order);
             *to = placed.into_iter().map(|(_, line)| line).collect();
             to.dedup();
@@ -62,18 +69,27 @@ impl Report {
     }
 }
 
-/// Adds the rooms' mistakes, except at places already reported, and except where the room saw a default: an unreadable
-/// value, or a missing one already reported as missing.
+/// Adds the rooms' mistakes, except at places already reported, and except where the room saw a
+/// default: an unreadable value, or a missing one already reported as missing.
 pub fn merge(root: &Node, mistakes: &mut Mistakes, rooms: Mistakes) {
-    let known: Vec<Vec<String>> = mistakes.found.iter().map(|mistake| mistake.place.clone()).collect();
+    let known: Vec<Vec<String>> = mistakes
+        .found
+        .iter()
+        .map(|mistake| mistake.place.clone())
+        .collect();
     let said = |mistake: &Mistake| known.iter().any(|place| place.starts_with(&mistake.place));
     let defaulted = |mistake: &Mistake| {
         let above = |known: &Vec<String>| mistake.place.starts_with(known) && !known.is_empty();
-        root.is_broken_towards(&mistake.place) || (root.at(&mistake.place).is_none() && known.iter().any(above))
+        root.is_broken_towards(&mistake.place)
+            || (root.at(&mistake.place).is_none() && known.iter().any(above))
     };
     let sound = |mistake: &Mistake| !said(mistake) && !defaulted(mistake);
-    mistakes.found.extend(rooms.found.into_iter().filter(&sound));
-    mistakes.warnings.extend(rooms.warnings.into_iter().filter(&sound));
+    mistakes
+        .found
+        .extend(rooms.found.into_iter().filter(&sound));
+    mistakes
+        .warnings
+        .extend(rooms.warnings.into_iter().filter(&sound));
 }
 
 fn place(file: &str, root: &Node, mistake: &Mistake, secrets: &Redactor) -> ((usize, usize), Line) {
@@ -83,7 +99,10 @@ fn place(file: &str, root: &Node, mistake: &Mistake, secrets: &Redactor) -> ((us
     };
     let (order, position) = match explicit.map(|mark| (mark, mark.split_once(':'))) {
         Some((_, Some((line, column)))) => {
-            let order = (line.parse().unwrap_or(usize::MAX), column.parse().unwrap_or(0));
+            let order = (
+                line.parse().unwrap_or(usize::MAX),
+                column.parse().unwrap_or(0),
+            );
             (order, format!("{file}:{line}:{column}"))
         }
         Some((name, None)) => ((usize::MAX, 0), name.to_owned()),
@@ -93,7 +112,11 @@ fn place(file: &str, root: &Node, mistake: &Mistake, secrets: &Redactor) -> ((us
             Origin::Flag(flag) => ((usize::MAX, 1), (*flag).to_owned()),
         },
     };
-    let line = Line { position, path: dotted(root, path), detail: secrets.clean(&mistake.detail).into_owned() };
+    let line = Line {
+        position,
+        path: dotted(root, path),
+        detail: secrets.clean(&mistake.detail).into_owned(),
+    };
     (order, line)
 }
 

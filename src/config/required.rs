@@ -1,10 +1,12 @@
-//! Checks the keys without a default. The check reads the tree, so that a missing key is reported along with everything
-//! else; the settings then hold an empty value, which no later check reports again.
+//! Checks the keys without a default. The check reads the tree, so that a missing key is reported
+//! along with everything else; the settings then hold an empty value, which no later check reports
+//! again.
 
 use super::tree::{Kind, Node};
 use crate::world::Mistakes;
 
-/// Places with required keys (`*` is any name or index), and these keys. Each needs a non-empty text.
+/// Places with required keys (`*` is any name or index), and these keys. Each needs a non-empty
+/// text.
 const NEEDED: [(&[&str], &[&str]); 9] = [
     (&["auth", "api_keys", "*"], &["user"]),
     (&["secrets", "keys", "*"], &["id", "key"]),
@@ -49,7 +51,12 @@ pub fn check(root: &mut Node, mistakes: &mut Mistakes) {
     }
 }
 
-fn at(node: &mut Node, pattern: &[&str], place: &mut Vec<String>, found: &mut dyn FnMut(&mut Node, &[String])) {
+fn at(
+    node: &mut Node,
+    pattern: &[&str],
+    place: &mut Vec<String>,
+    found: &mut dyn FnMut(&mut Node, &[String]),
+) {
     let Some((step, rest)) = pattern.split_first() else {
         found(node, place);
         return;
@@ -59,7 +66,10 @@ fn at(node: &mut Node, pattern: &[&str], place: &mut Vec<String>, found: &mut dy
         Kind::List(elements) => (0..elements.len()).map(|index| index.to_string()).collect(),
         Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Text(_) => Vec::new(),
     };
-    for next in steps.into_iter().filter(|next| *step == "*" || next == step) {
+    for next in steps
+        .into_iter()
+        .filter(|next| *step == "*" || next == step)
+    {
         if let Some(below) = node.get_mut(&next) {
             place.push(next);
             at(below, rest, place, found);

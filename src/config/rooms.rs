@@ -27,7 +27,10 @@ impl Config {
 
     /// The models of a provider, by name.
     fn models_of(&self, provider: Provider) -> BTreeMap<String, openai::Settings> {
-        let models = self.models.iter().filter(|(_, model)| model.provider == provider);
+        let models = self
+            .models
+            .iter()
+            .filter(|(_, model)| model.provider == provider);
         let settings = models.map(|(name, model)| {
             let settings = openai::Settings {
                 name: name.clone(),
@@ -47,14 +50,20 @@ impl Config {
 
     /// The scripted models: (name, script).
     pub fn scripts(&self) -> impl Iterator<Item = (&str, &str)> {
-        let models = self.models.iter().filter(|(_, model)| model.provider == Provider::Scripted);
+        let models = self
+            .models
+            .iter()
+            .filter(|(_, model)| model.provider == Provider::Scripted);
         models.map(|(name, model)| (name.as_str(), model.script.as_deref().unwrap_or_default()))
     }
 
     /// The tools, by name.
     #[must_use]
     pub fn tools(&self) -> BTreeMap<String, catalog::Settings> {
-        self.tools.iter().filter_map(|(name, tool)| Some((name.clone(), self.tool(name, tool)?))).collect()
+        self.tools
+            .iter()
+            .filter_map(|(name, tool)| Some((name.clone(), self.tool(name, tool)?)))
+            .collect()
     }
 
     /// The tool; `None` if its settings do not say how it is performed.
@@ -71,12 +80,17 @@ impl Config {
             catalog::Kind::Shell(shell::Settings {
                 working_dir: settings.working_dir.clone(),
                 timeout: settings.timeout,
-                environment: env.iter().filter_map(|(name, value)| Some((name.clone(), value.clone()?))).collect(),
+                environment: env
+                    .iter()
+                    .filter_map(|(name, value)| Some((name.clone(), value.clone()?)))
+                    .collect(),
                 env: env.keys().cloned().collect(),
                 max_output: usize::try_from(settings.max_output).unwrap_or(usize::MAX),
             })
         } else {
-            catalog::Kind::External(external::Settings { result: tool.external.as_ref()?.result.clone() })
+            catalog::Kind::External(external::Settings {
+                result: tool.external.as_ref()?.result.clone(),
+            })
         };
         Some(catalog::Settings {
             description: tool.description.clone(),
@@ -89,22 +103,37 @@ impl Config {
     }
 
     /// Tools with mistakes, as far as readable, so that rules may name them.
-    pub fn unusable_tools<'c>(&'c self, usable: impl Fn(&str) -> bool + 'c) -> impl Iterator<Item = ToolSpec> + 'c {
-        self.tools.iter().filter(move |(name, _)| !usable(name)).map(|(name, tool)| {
-            let spec = bare(name, ToolKind::Http);
-            let parameters = tool.parameters.clone().unwrap_or_else(|| spec.parameters.clone());
-            ToolSpec { parameters, ..spec }
-        })
+    pub fn unusable_tools<'c>(
+        &'c self,
+        usable: impl Fn(&str) -> bool + 'c,
+    ) -> impl Iterator<Item = ToolSpec> + 'c {
+        self.tools
+            .iter()
+            .filter(move |(name, _)| !usable(name))
+            .map(|(name, tool)| {
+                let spec = bare(name, ToolKind::Http);
+                let parameters = tool
+                    .parameters
+                    .clone()
+                    .unwrap_or_else(|| spec.parameters.clone());
+                ToolSpec { parameters, ..spec }
+            })
     }
 
-    /// The tools that policy may name besides the configured ones: sub-agents and `request_…` tools.
+    /// The tools that policy may name besides the configured ones: sub-agents and `request_…`
+    /// tools.
     #[must_use]
     pub fn other_tools(&self) -> Vec<ToolSpec> {
         // An unknown agent is reported where it is listed, not in each rule that names it.
         let agents = self.agents.values().flat_map(|agent| &agent.sub_agents);
         let subs: BTreeSet<&str> = agents.map(|sub| sub.agent.as_str()).collect();
-        let mut specs: Vec<ToolSpec> = subs.into_iter().map(agent::spec).chain(self.human_tools()).collect();
-        // A tool that cannot be offered is reported where it is listed, not in each rule that names it.
+        let mut specs: Vec<ToolSpec> = subs
+            .into_iter()
+            .map(agent::spec)
+            .chain(self.human_tools())
+            .collect();
+        // A tool that cannot be offered is reported where it is listed, not in each rule that names
+        // it.
         for kind in self.agents.values().flat_map(|agent| &agent.human) {
             if !specs.iter().any(|spec| spec.name == kind.tool()) {
                 specs.push(bare(kind.tool(), ToolKind::Human));
@@ -132,7 +161,11 @@ impl Config {
                 users: rule.approvers.users.clone(),
                 groups: rule.approvers.groups.clone(),
                 // Without accounts all callers are one person, whose approval suffices.
-                required: if self.auth.is_some() { rule.approvers.required } else { 1 },
+                required: if self.auth.is_some() {
+                    rule.approvers.required
+                } else {
+                    1
+                },
             },
             expires_in: Some(rule.expires_in.0.map_or(Expiry::Never, Expiry::After)),
             on_expiry: rule.on_expiry,

@@ -1,4 +1,5 @@
-//! The typed settings of the rules. The doc comments are the descriptions in the file's JSON Schema.
+//! The typed settings of the rules. The doc comments are the descriptions in the file's JSON
+//! Schema.
 
 use std::fmt;
 use std::time::Duration;
@@ -20,7 +21,8 @@ pub struct RuleSettings {
     pub name: String,
     /// Which tools: names and globs.
     pub tools: Vec<String>,
-    /// A CEL expression over `args`, `tool`, `agent`, `user`, `task` and `session`, 1 KiB at most; without it: always.
+    /// A CEL expression over `args`, `tool`, `agent`, `user`, `task` and `session`, 1 KiB at most;
+    /// without it: always.
     pub when: Option<String>,
     /// What it says.
     pub decide: Decide,
@@ -59,7 +61,12 @@ impl Default for RuleSettings {
             expires_in: ExpiresIn::default(),
             on_expiry: OnExpiry::Continue,
             on_reject: Then::Cancel,
-            allow: vec![Action::Approve, Action::Reject, Action::Edit, Action::Respond],
+            allow: vec![
+                Action::Approve,
+                Action::Reject,
+                Action::Edit,
+                Action::Respond,
+            ],
         }
     }
 }
@@ -92,7 +99,12 @@ pub struct ApproversSettings {
 
 impl Default for ApproversSettings {
     fn default() -> Self {
-        Self { owner: None, users: Vec::new(), groups: Vec::new(), required: 1 }
+        Self {
+            owner: None,
+            users: Vec::new(),
+            groups: Vec::new(),
+            required: 1,
+        }
     }
 }
 
@@ -100,7 +112,8 @@ impl ApproversSettings {
     /// Whether the task's owner may decide.
     #[must_use]
     pub fn owner(&self) -> bool {
-        self.owner.unwrap_or(self.users.is_empty() && self.groups.is_empty())
+        self.owner
+            .unwrap_or(self.users.is_empty() && self.groups.is_empty())
     }
 
     /// The approvers as a request shows them.

@@ -9,7 +9,8 @@ use serde_json::Value;
 use super::parts::{AgentSettings, ToolSettings};
 use super::rules::RuleSettings;
 use super::settings::{
-    AuthSettings, CredentialSettings, DatabaseSettings, ModelSettings, SecretsSettings, ServerSettings,
+    AuthSettings, CredentialSettings, DatabaseSettings, ModelSettings, SecretsSettings,
+    ServerSettings,
 };
 
 /// The configuration of Holdpoint.
@@ -72,7 +73,10 @@ mod tests {
 
     fn described(name: &str, schema: &Value) {
         for (key, property) in schema["properties"].as_object().into_iter().flatten() {
-            assert!(property["description"].is_string(), "{name}.{key}: {property}");
+            assert!(
+                property["description"].is_string(),
+                "{name}.{key}: {property}"
+            );
         }
     }
 
@@ -83,9 +87,18 @@ mod tests {
         let server = &schema["$defs"]["ServerSettings"]["properties"];
         assert_eq!(server["wait"]["default"], "10s", "{server}");
         assert_eq!(server["listen"]["default"], "127.0.0.1:8080");
-        assert_eq!(schema["$defs"]["LimitsSettings"]["properties"]["max_duration"]["default"], "1h");
-        assert_eq!(schema["$defs"]["RuleSettings"]["properties"]["expires_in"]["default"], "24h");
-        assert_eq!(schema["$defs"]["ShellToolSettings"]["properties"]["max_output"]["default"], "64KiB");
+        assert_eq!(
+            schema["$defs"]["LimitsSettings"]["properties"]["max_duration"]["default"],
+            "1h"
+        );
+        assert_eq!(
+            schema["$defs"]["RuleSettings"]["properties"]["expires_in"]["default"],
+            "24h"
+        );
+        assert_eq!(
+            schema["$defs"]["ShellToolSettings"]["properties"]["max_output"]["default"],
+            "64KiB"
+        );
         described("", &schema);
         for (name, part) in schema["$defs"].as_object().unwrap() {
             described(name, part);
@@ -97,8 +110,13 @@ mod tests {
         let validator = jsonschema::validator_for(&schema()).unwrap();
         for text in [crate::config::DEMO, crate::config::SMALLEST] {
             let mut mistakes = crate::world::Mistakes::default();
-            let json = crate::config::tree::parse(text, None, &mut mistakes).unwrap().to_json();
-            let errors: Vec<_> = validator.iter_errors(&json).map(|error| error.to_string()).collect();
+            let json = crate::config::tree::parse(text, None, &mut mistakes)
+                .unwrap()
+                .to_json();
+            let errors: Vec<_> = validator
+                .iter_errors(&json)
+                .map(|error| error.to_string())
+                .collect();
             assert_eq!(errors, Vec::<String>::new());
         }
     }

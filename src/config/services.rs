@@ -1,5 +1,5 @@
-//! The credentials an agent may ask for, and their receivers. Invariant: a credential is asked for only if a
-//! tool of the agent's tree takes it, and its form names every such tool.
+//! The credentials an agent may ask for, and their receivers. Invariant: a credential is asked for
+//! only if a tool of the agent's tree takes it, and its form names every such tool.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,27 +13,40 @@ use crate::tool::credential::{PlainFields, references};
 use crate::tool::human::{self, Field, Service};
 
 impl Config {
-    /// Adds to the catalog the agents that others may call, and each agent's tools for asking a human.
+    /// Adds to the catalog the agents that others may call, and each agent's tools for asking a
+    /// human.
     #[must_use]
     pub fn with_humans(&self, catalog: Catalog) -> Catalog {
-        let catalog = catalog.with_agents(self.called()).with_plain_fields(self.plain_fields());
+        let catalog = catalog
+            .with_agents(self.called())
+            .with_plain_fields(self.plain_fields());
         self.agents.iter().fold(catalog, |catalog, (name, agent)| {
-            let services = self.services(name, |tool| catalog.get(tool).map(|entry| receiver(&entry.spec)));
+            let services = self.services(name, |tool| {
+                catalog.get(tool).map(|entry| receiver(&entry.spec))
+            });
             catalog.with_human(name, &kinds(&agent.human), services)
         })
     }
 
     /// The credential fields that are not secret.
     fn plain_fields(&self) -> PlainFields {
-        let all = self.credentials.iter().flat_map(|(name, one)| one.fields.iter().map(move |field| (name, field)));
+        let all = self
+            .credentials
+            .iter()
+            .flat_map(|(name, one)| one.fields.iter().map(move |field| (name, field)));
         let plain = all.filter(|(_, (_, field))| !field.is_secret());
-        plain.map(|(name, (field, _))| (name.clone(), field.clone())).collect()
+        plain
+            .map(|(name, (field, _))| (name.clone(), field.clone()))
+            .collect()
     }
 
     /// The agents that others may call, each once.
     pub(super) fn called(&self) -> BTreeSet<&str> {
         let agents = self.agents.values().flat_map(|agent| &agent.sub_agents);
-        agents.map(|sub| sub.agent.as_str()).filter(|name| self.agents.contains_key(*name)).collect()
+        agents
+            .map(|sub| sub.agent.as_str())
+            .filter(|name| self.agents.contains_key(*name))
+            .collect()
     }
 
     /// The `request_…` tools of all agents, as rules see them; each distinct form once.
@@ -41,8 +54,14 @@ impl Config {
         let mut specs: Vec<ToolSpec> = Vec::new();
         for (name, agent) in &self.agents {
             let services = self.services(name, |_| None);
-            for spec in kinds(&agent.human).into_iter().filter_map(|kind| Some(human::entry(kind, &services)?.spec)) {
-                if !specs.iter().any(|known| known.name == spec.name && known.parameters == spec.parameters) {
+            for spec in kinds(&agent.human)
+                .into_iter()
+                .filter_map(|kind| Some(human::entry(kind, &services)?.spec))
+            {
+                if !specs
+                    .iter()
+                    .any(|known| known.name == spec.name && known.parameters == spec.parameters)
+                {
                     specs.push(spec);
                 }
             }
@@ -55,7 +74,9 @@ impl Config {
         let (mut seen, mut waiting) = (BTreeSet::new(), vec![agent]);
         let mut tools = BTreeSet::new();
         while let Some(name) = waiting.pop() {
-            let Some(agent) = self.agents.get(name).filter(|_| seen.insert(name)) else { continue };
+            let Some(agent) = self.agents.get(name).filter(|_| seen.insert(name)) else {
+                continue;
+            };
             tools.extend(agent.tools.iter().map(String::as_str));
             waiting.extend(agent.sub_agents.iter().map(|sub| sub.agent.as_str()));
         }
@@ -68,7 +89,11 @@ impl Config {
         for tool in self.tools_below(agent) {
             for text in self.tools.get(tool).map(texts).unwrap_or_default() {
                 for (credential, field) in references(text).unwrap_or_default() {
-                    if self.credentials.get(credential).is_some_and(|known| known.fields.contains_key(field)) {
+                    if self
+                        .credentials
+                        .get(credential)
+                        .is_some_and(|known| known.fields.contains_key(field))
+                    {
                         takers.entry(credential).or_default().insert(tool);
                     }
                 }
@@ -92,7 +117,10 @@ impl Config {
                 description: settings.description.clone(),
                 fields: fields.collect(),
                 expires_in: settings.expires_in,
-                receivers: tools.iter().filter_map(|tool| Some(format!("{tool}: {}", receiver(tool)?))).collect(),
+                receivers: tools
+                    .iter()
+                    .filter_map(|tool| Some(format!("{tool}: {}", receiver(tool)?)))
+                    .collect(),
             })
         });
         services.collect()
@@ -111,10 +139,15 @@ fn receiver(spec: &ToolSpec) -> String {
 /// The texts of a tool that may refer to a credential.
 fn texts(tool: &ToolSettings) -> Vec<&str> {
     let http = tool.http.iter().flat_map(|http| {
-        std::iter::once(http.url.as_str()).chain(http.headers.values().map(|text| text.reveal().as_str()))
+        std::iter::once(http.url.as_str())
+            .chain(http.headers.values().map(|text| text.reveal().as_str()))
     });
-    let values = tool.shell.iter().flat_map(|shell| shell.env.0.values().flatten());
-    http.chain(values.map(|text| text.reveal().as_str())).collect()
+    let values = tool
+        .shell
+        .iter()
+        .flat_map(|shell| shell.env.0.values().flatten());
+    http.chain(values.map(|text| text.reveal().as_str()))
+        .collect()
 }
 
 fn kinds(human: &[HumanKind]) -> Vec<RequestKind> {
@@ -159,14 +192,24 @@ agents:
 
     fn read(text: &str) -> Result<Config, String> {
         let source = Source::File("/etc/holdpoint/holdpoint.yaml".into(), text.to_owned());
-        load(source, &Environment::default(), &Flags::default(), |_, _| {})
-            .map(|(config, _)| config)
-            .map_err(|report| report.to_string())
+        load(
+            source,
+            &Environment::default(),
+            &Flags::default(),
+            |_, _| {},
+        )
+        .map(|(config, _)| config)
+        .map_err(|report| report.to_string())
     }
 
     fn catalog(config: &Config) -> Catalog {
         let mut mistakes = Mistakes::default();
-        let catalog = Catalog::build(config.tools(), &Net::new().unwrap(), &Arc::default(), &mut mistakes);
+        let catalog = Catalog::build(
+            config.tools(),
+            &Net::new().unwrap(),
+            &Arc::default(),
+            &mut mistakes,
+        );
         assert_eq!(mistakes.found, []);
         config.with_humans(catalog)
     }
@@ -174,22 +217,52 @@ agents:
     #[test]
     fn agent_is_offered_the_credentials_its_tree_takes_with_their_receivers() {
         let catalog = catalog(&read(TREE).unwrap());
-        let names = |agent: &str| catalog.services(agent).iter().map(|one| one.name.as_str()).collect::<Vec<_>>();
+        let names = |agent: &str| {
+            catalog
+                .services(agent)
+                .iter()
+                .map(|one| one.name.as_str())
+                .collect::<Vec<_>>()
+        };
         assert_eq!(names("boss"), ["crm", "jira", "ssh"]);
-        assert_eq!(names("clerk"), ["crm", "jira", "ssh"], "who can call an agent above it has that one's tools too");
+        assert_eq!(
+            names("clerk"),
+            ["crm", "jira", "ssh"],
+            "who can call an agent above it has that one's tools too"
+        );
         assert_eq!((names("hand"), names("loner")), (vec!["ssh"], vec![]));
-        let [crm, jira, ssh] = catalog.services("boss") else { panic!("three") };
+        let [crm, jira, ssh] = catalog.services("boss") else {
+            panic!("three")
+        };
         assert_eq!(crm.receivers, ["search: GET http://jira.internal:8443"]);
-        assert_eq!(jira.receivers, ["comment: POST https://jira.acme.com", "search: GET http://jira.internal:8443"]);
+        assert_eq!(
+            jira.receivers,
+            [
+                "comment: POST https://jira.acme.com",
+                "search: GET http://jira.internal:8443"
+            ]
+        );
         assert_eq!(ssh.receivers, ["deploy: a command on this host"]);
         assert_eq!(jira.description, "The caller's Jira.");
         assert_eq!(jira.expires_in, Some(std::time::Duration::from_hours(8)));
         let fields: Vec<_> = jira
             .fields
             .iter()
-            .map(|field| (field.name.as_str(), field.format.as_deref(), field.description.as_str()))
+            .map(|field| {
+                (
+                    field.name.as_str(),
+                    field.format.as_deref(),
+                    field.description.as_str(),
+                )
+            })
             .collect();
-        assert_eq!(fields, [("email", Some("email"), "As you sign in."), ("token", None, "")]);
+        assert_eq!(
+            fields,
+            [
+                ("email", Some("email"), "As you sign in."),
+                ("token", None, "")
+            ]
+        );
     }
 
     #[test]
@@ -208,7 +281,10 @@ agents:
         assert_eq!(with("{ secret: false }"), "jira.email jira.token");
         assert_eq!(with("{ format: email, secret: true }"), "jira.email");
         let told = read(&TREE.replace("token: {}", "token: { secret: maybe }")).unwrap_err();
-        assert!(told.contains("credentials.jira.fields.token.secret") && !told.contains("maybe"), "{told}");
+        assert!(
+            told.contains("credentials.jira.fields.token.secret") && !told.contains("maybe"),
+            "{told}"
+        );
     }
 
     #[test]
@@ -218,12 +294,21 @@ agents:
         for (agent, settings) in &config.agents {
             for kind in HumanKind::ALL {
                 let offered = catalog.human(agent, kind.tool());
-                assert_eq!(offered.is_some(), settings.human.contains(&kind), "{agent}: {}", kind.tool());
+                assert_eq!(
+                    offered.is_some(),
+                    settings.human.contains(&kind),
+                    "{agent}: {}",
+                    kind.tool()
+                );
                 assert_eq!(kind.request().tool(), Some(kind.tool()));
                 assert_eq!(kind.request().as_str(), kind.as_str());
             }
         }
-        let parameters = &catalog.human("hand", "request_credentials").unwrap().spec.parameters;
+        let parameters = &catalog
+            .human("hand", "request_credentials")
+            .unwrap()
+            .spec
+            .parameters;
         assert_eq!(parameters["properties"]["service"]["enum"], json!(["ssh"]));
     }
 
@@ -235,8 +320,13 @@ agents:
         for (agent, settings) in &config.agents {
             for kind in &settings.human {
                 let spec = &catalog.human(agent, kind.tool()).unwrap().spec;
-                let known = seen.iter().filter(|known| known.name == spec.name && known.parameters == spec.parameters);
-                assert!(known.clone().count() == 1 && known.clone().all(|known| known.kind == ToolKind::Human));
+                let known = seen
+                    .iter()
+                    .filter(|known| known.name == spec.name && known.parameters == spec.parameters);
+                assert!(
+                    known.clone().count() == 1
+                        && known.clone().all(|known| known.kind == ToolKind::Human)
+                );
             }
         }
     }
@@ -247,24 +337,39 @@ agents:
         let catalog = catalog(&config);
         let called = ["boss", "clerk", "hand"];
         for name in config.agents.keys() {
-            assert_eq!(catalog.agent(name).is_some(), called.contains(&name.as_str()), "{name}");
+            assert_eq!(
+                catalog.agent(name).is_some(),
+                called.contains(&name.as_str()),
+                "{name}"
+            );
         }
         let specs = config.other_tools();
-        let seen: Vec<_> = specs.iter().filter(|spec| spec.kind == ToolKind::Agent).collect();
+        let seen: Vec<_> = specs
+            .iter()
+            .filter(|spec| spec.kind == ToolKind::Agent)
+            .collect();
         assert_eq!(seen, called.map(|name| &catalog.agent(name).unwrap().spec));
-        assert!(catalog.get("clerk").is_none(), "it is in no agent's `tools`");
+        assert!(
+            catalog.get("clerk").is_none(),
+            "it is in no agent's `tools`"
+        );
     }
 
     #[test]
     fn rule_may_read_only_the_task_argument_of_a_sub_agent_call() {
         let mistakes = |when: &str| {
-            let rule = format!("policy: [ {{ name: r, tools: [clerk], when: \"{when}\", decide: deny }} ]\n");
+            let rule = format!(
+                "policy: [ {{ name: r, tools: [clerk], when: \"{when}\", decide: deny }} ]\n"
+            );
             let config = read(&format!("{TREE}{rule}")).unwrap();
             let mut mistakes = Mistakes::default();
             let _ = Policy::new(&config.rules(), &config.other_tools(), &mut mistakes);
             mistakes.found.len()
         };
-        assert_eq!(mistakes("args.task.contains('delete') && agent.name == 'boss'"), 0);
+        assert_eq!(
+            mistakes("args.task.contains('delete') && agent.name == 'boss'"),
+            0
+        );
         assert_eq!(mistakes("args.agent == 'boss'"), 1);
     }
 
@@ -279,8 +384,14 @@ agents:
              warning: /etc/holdpoint/holdpoint.yaml:12:14: tools.deploy.shell: a command runs as the user whom the \
              embedded database belongs to, and can rewrite it: use Postgres\n"
         );
-        let unreadable = without.replace("tools: [plain] }\n  loner", "tools: [plain, gone] }\n  loner");
+        let unreadable = without.replace(
+            "tools: [plain] }\n  loner",
+            "tools: [plain, gone] }\n  loner",
+        );
         let told = read(&unreadable).unwrap_err();
-        assert!(told.contains("no tool is called `gone`") && !told.contains("takes one of those"), "{told}");
+        assert!(
+            told.contains("no tool is called `gone`") && !told.contains("takes one of those"),
+            "{told}"
+        );
     }
 }

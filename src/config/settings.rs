@@ -1,5 +1,5 @@
-//! The typed settings of the service itself: listeners, storage, accounts, models. `parts.rs` has those of tools and
-//! agents. The doc comments are the descriptions in the file's JSON Schema.
+//! The typed settings of the service itself: listeners, storage, accounts, models. `parts.rs` has
+//! those of tools and agents. The doc comments are the descriptions in the file's JSON Schema.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +20,8 @@ use crate::task::user::UserIds;
 pub struct ServerSettings {
     /// Address and port.
     pub listen: String,
-    /// What links begin with; default `http://<listen>`. May carry a path, which the proxy strips. Needed when `listen` is not on loopback.
+    /// What links begin with; default `http://<listen>`. May carry a path, which the proxy strips.
+    /// Needed when `listen` is not on loopback.
     pub public_url: Option<String>,
     /// Your own page for a request instead of ours: `https://app.acme.com/approvals/{request_id}`.
     pub request_url: Option<String>,
@@ -32,7 +33,8 @@ pub struct ServerSettings {
     pub wait: Duration,
     /// Tasks that run at once in this process.
     pub max_running: u32,
-    /// Connections at once; always fewer than the process may have descriptors, less what the database and tools need.
+    /// Connections at once; always fewer than the process may have descriptors, less what the
+    /// database and tools need.
     pub max_connections: u32,
     /// Address and port of `/metrics`, which is then there only.
     pub metrics_listen: Option<String>,
@@ -179,7 +181,10 @@ pub struct SealingKey {
 
 impl Default for SealingKey {
     fn default() -> Self {
-        Self { id: String::new(), key: Secret::new(String::new()) }
+        Self {
+            id: String::new(),
+            key: Secret::new(String::new()),
+        }
     }
 }
 
@@ -214,7 +219,8 @@ pub struct CredentialField {
     pub format: Option<String>,
     /// What the person is told it is.
     pub description: Option<String>,
-    /// Whether its value is searched for in what comes back, and no call may hold it: `true` unless `format` is `email`.
+    /// Whether its value is searched for in what comes back, and no call may hold it: `true` unless
+    /// `format` is `email`.
     pub secret: Option<bool>,
 }
 
@@ -222,7 +228,8 @@ impl CredentialField {
     /// Whether the value is kept from view.
     #[must_use]
     pub fn is_secret(&self) -> bool {
-        self.secret.unwrap_or(self.format.as_deref() != Some("email"))
+        self.secret
+            .unwrap_or(self.format.as_deref() != Some("email"))
     }
 }
 
@@ -252,7 +259,8 @@ pub struct ModelSettings {
     pub model: Option<String>,
     /// Sent as the provider wants it; a local model needs none.
     pub api_key: Option<Secret<String>>,
-    /// How long one attempt waits until its answer begins, and then for each next piece; a whole answer may take ten times as long.
+    /// How long one attempt waits until its answer begins, and then for each next piece; a whole
+    /// answer may take ten times as long.
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub timeout: Duration,
@@ -262,9 +270,11 @@ pub struct ModelSettings {
     pub headers: BTreeMap<String, Secret<String>>,
     /// Added to each request's URL.
     pub query: BTreeMap<String, Secret<String>>,
-    /// Merged into each request; may not name messages, tools, model, stream, nor `stream_options` (`openai`), nor system where that is a member of its own (`anthropic`).
+    /// Merged into each request; may not name messages, tools, model, stream, nor `stream_options`
+    /// (`openai`), nor system where that is a member of its own (`anthropic`).
     pub body: Map<String, Value>,
-    /// Of `scripted`: a file, or `builtin:refunds`. A relative path is the file's, and made absolute or relative to the working directory when the file was read.
+    /// Of `scripted`: a file, or `builtin:refunds`. A relative path is the file's, and made
+    /// absolute or relative to the working directory when the file was read.
     pub script: Option<String>,
 }
 

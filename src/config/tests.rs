@@ -100,7 +100,10 @@ const VARIABLES: [(&str, &str); 9] = [
     ("BOB_KEY", "bob-key-0123456789abc"),
     ("WEB_KEY", "web-key-0123456789abc"),
     ("OPS_KEY", "ops-key-0123456789abc"),
-    ("SEALING_KEY", "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="),
+    (
+        "SEALING_KEY",
+        "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=",
+    ),
     ("OPENAI_API_KEY", "sk-very-secret-value"),
     ("ORDERS_KEY", "orders-secret-value"),
     ("PATH", "/usr/bin"),
@@ -110,15 +113,25 @@ const VARIABLES: [(&str, &str); 9] = [
 pub fn with(text: &str, more: &[(&str, &str)], flags: &Flags) -> Result<(Config, Report), Report> {
     let variables: Vec<_> = VARIABLES.iter().chain(more).copied().collect();
     let source = Source::File("/etc/holdpoint/holdpoint.yaml".into(), text.to_owned());
-    load(source, &Environment::of(&variables, &[("/run/key", "key-from-a-file-012345\n")]), flags, |_, _| {})
+    load(
+        source,
+        &Environment::of(&variables, &[("/run/key", "key-from-a-file-012345\n")]),
+        flags,
+        |_, _| {},
+    )
 }
 
 pub fn read(text: &str) -> Result<Config, Vec<String>> {
-    with(text, &[], &Flags::default()).map(|(config, _)| config).map_err(|report| lines(&report))
+    with(text, &[], &Flags::default())
+        .map(|(config, _)| config)
+        .map_err(|report| lines(&report))
 }
 
 fn lines(report: &Report) -> Vec<String> {
-    let short = |line: &Line| line.to_string().replace("/etc/holdpoint/holdpoint.yaml:", "");
+    let short = |line: &Line| {
+        line.to_string()
+            .replace("/etc/holdpoint/holdpoint.yaml:", "")
+    };
     report.mistakes.iter().map(short).collect()
 }
 
@@ -128,43 +141,97 @@ use report::Line;
 fn complete_file_of_the_contract_loads() {
     let config = read(WHOLE).unwrap();
     assert_eq!(config.default_agent, "billing");
-    assert_eq!(config.server.public_url.as_deref(), Some("http://127.0.0.1:8080"));
-    assert_eq!(config.tools["ShellCommand"].shell.as_ref().unwrap().working_dir, "/srv/ops");
+    assert_eq!(
+        config.server.public_url.as_deref(),
+        Some("http://127.0.0.1:8080")
+    );
+    assert_eq!(
+        config.tools["ShellCommand"]
+            .shell
+            .as_ref()
+            .unwrap()
+            .working_dir,
+        "/srv/ops"
+    );
     let rules = config.rules();
-    let catalog = Catalog::build(config.tools(), &Net::new().unwrap(), &Arc::default(), &mut Mistakes::default());
+    let catalog = Catalog::build(
+        config.tools(),
+        &Net::new().unwrap(),
+        &Arc::default(),
+        &mut Mistakes::default(),
+    );
     let catalog = config.with_humans(catalog);
     assert!(catalog.agent("analyst").is_some() && catalog.agent("billing").is_none());
     let (plain, finance) = (rules[0].terms(), rules[2].terms());
     assert!(!finance.approvers.owner && finance.approvers.groups == ["finance"]);
-    assert_eq!(Terms { approvers: plain.approvers.clone(), ..finance }, plain, "what it writes are the defaults");
+    assert_eq!(
+        Terms {
+            approvers: plain.approvers.clone(),
+            ..finance
+        },
+        plain,
+        "what it writes are the defaults"
+    );
     assert_eq!(plain, Terms::default());
     let shell = config.tools["ShellCommand"].shell.as_ref().unwrap();
     assert_eq!(shell.env.0["PATH"].as_ref().unwrap().reveal(), "/usr/bin");
     assert_eq!(shell.max_output, 65_536);
-    assert_eq!(config.database.url.reveal(), "sqlite:///etc/holdpoint/holdpoint.db");
-    assert_eq!(config.agents["billing"].limits, parts::LimitsSettings::default());
+    assert_eq!(
+        config.database.url.reveal(),
+        "sqlite:///etc/holdpoint/holdpoint.db"
+    );
+    assert_eq!(
+        config.agents["billing"].limits,
+        parts::LimitsSettings::default()
+    );
     assert_eq!(
         config.server,
-        ServerSettings { public_url: config.server.public_url.clone(), ..ServerSettings::default() }
+        ServerSettings {
+            public_url: config.server.public_url.clone(),
+            ..ServerSettings::default()
+        }
     );
 }
 
 #[test]
 fn complete_file_fits_its_schema() {
     let validator = jsonschema::validator_for(&schema::schema()).unwrap();
-    let json = tree::parse(WHOLE, None, &mut Mistakes::default()).unwrap().to_json();
-    let errors: Vec<_> = validator.iter_errors(&json).map(|error| error.to_string()).collect();
+    let json = tree::parse(WHOLE, None, &mut Mistakes::default())
+        .unwrap()
+        .to_json();
+    let errors: Vec<_> = validator
+        .iter_errors(&json)
+        .map(|error| error.to_string())
+        .collect();
     assert_eq!(errors, Vec::<String>::new());
 }
 
 #[test]
 fn smallest_file_and_demonstration_load() {
     let config = read(SMALLEST).unwrap();
-    assert_eq!((config.default_agent.as_str(), config.auth.is_none()), ("helper", true));
-    assert_eq!(config.models["main"].base_url.as_deref(), Some("https://api.openai.com/v1"));
-    let (demo, report) = load(Source::Demo, &Environment::default(), &Flags::default(), |_, _| {}).unwrap();
+    assert_eq!(
+        (config.default_agent.as_str(), config.auth.is_none()),
+        ("helper", true)
+    );
+    assert_eq!(
+        config.models["main"].base_url.as_deref(),
+        Some("https://api.openai.com/v1")
+    );
+    let (demo, report) = load(
+        Source::Demo,
+        &Environment::default(),
+        &Flags::default(),
+        |_, _| {},
+    )
+    .unwrap();
     assert!(demo.demo && report == Report::default());
-    assert_eq!((demo.default_agent.as_str(), demo.database.url.reveal().as_str()), ("demo", "sqlite://holdpoint.db"));
+    assert_eq!(
+        (
+            demo.default_agent.as_str(),
+            demo.database.url.reveal().as_str()
+        ),
+        ("demo", "sqlite://holdpoint.db")
+    );
     let contract = "
 models: { main: { provider: openai, model: gpt-4.1-mini, api_key: \"${OPENAI_API_KEY}\" } }
 tools:  { orders: { effect: read_only, http: { method: GET, url: \"http://127.0.0.1:9000/orders/{id}\" }, parameters: { type: object, properties: { id: { type: string } }, required: [id] } } }
@@ -181,17 +248,29 @@ fn messages_never_show_a_value() {
         .replace("retries: 4", "retries: \"${HIDDEN}\"")
         .replace("effect: read_only", "effect: \"${HIDDEN}\"")
         .replace("model: main\n", "model: \"${HIDDEN}\"\n")
-        .replace("{ X-Key: \"${ORDERS_KEY}\" }", "{ X-Key: \"${HIDDEN}\\n\" }")
+        .replace(
+            "{ X-Key: \"${ORDERS_KEY}\" }",
+            "{ X-Key: \"${HIDDEN}\\n\" }",
+        )
         .replace("url: sqlite://holdpoint.db", "url: \"${HIDDEN}\"")
-        .replace("{ id: k1, key: \"${SEALING_KEY}\" }", "{ id: k1, key: \"${HIDDEN}\" }")
+        .replace(
+            "{ id: k1, key: \"${SEALING_KEY}\" }",
+            "{ id: k1, key: \"${HIDDEN}\" }",
+        )
         .replace(
             "user: bob,   tenant: acme, groups: [finance], key: \"${BOB_KEY}\"",
             "user: bob, groups: \"${HIDDEN}\", key: \"${HIDDEN} \"",
         )
-        .replace("tools: [lookup_order], decide: allow", "tools: [\"${HIDDEN}\"], decide: \"${HIDDEN}\"");
+        .replace(
+            "tools: [lookup_order], decide: allow",
+            "tools: [\"${HIDDEN}\"], decide: \"${HIDDEN}\"",
+        );
     let variables = [
         ("HIDDEN", hidden),
-        ("HOLDPOINT_AUTH__API_KEYS__OPS__KEY", "sk-hidden-over 12345678"),
+        (
+            "HOLDPOINT_AUTH__API_KEYS__OPS__KEY",
+            "sk-hidden-over 12345678",
+        ),
         ("HOLDPOINT_MODELS__MAIN__API_KEY", "[sk-hidden-over"),
     ];
     let report = with(&text, &variables, &Flags::default()).unwrap_err();
@@ -203,14 +282,32 @@ fn messages_never_show_a_value() {
 #[test]
 fn secrets_are_found_wherever_they_stand_but_not_in_names_and_texts() {
     let text = WHOLE
-        .replace("description: Pay an order back.", "description: \"Shown ${SHOWN}\"")
-        .replace("http://payments.internal/refunds", "http://${SHOWN}/refunds")
+        .replace(
+            "description: Pay an order back.",
+            "description: \"Shown ${SHOWN}\"",
+        )
+        .replace(
+            "http://payments.internal/refunds",
+            "http://${SHOWN}/refunds",
+        )
         .replace("key: \"${BOB_KEY}\"", "key: literal-key-0123456789")
-        .replace("body: { temperature: 0 }", "body: { user: \"${file:/run/key}\" }");
-    let variables =
-        [("SHOWN", "shown-value-1234"), ("HOLDPOINT_TOOLS__REFUND_PAYMENT__HTTP__HEADERS", "{ X: header-secret-1 }")];
+        .replace(
+            "body: { temperature: 0 }",
+            "body: { user: \"${file:/run/key}\" }",
+        );
+    let variables = [
+        ("SHOWN", "shown-value-1234"),
+        (
+            "HOLDPOINT_TOOLS__REFUND_PAYMENT__HTTP__HEADERS",
+            "{ X: header-secret-1 }",
+        ),
+    ];
     let (config, _) = with(&text, &variables, &Flags::default()).unwrap();
-    let names: Vec<_> = config.secret_values.iter().map(|(name, _)| name.as_str()).collect();
+    let names: Vec<_> = config
+        .secret_values
+        .iter()
+        .map(|(name, _)| name.as_str())
+        .collect();
     assert_eq!(
         names,
         [
@@ -234,27 +331,50 @@ fn secrets_are_found_wherever_they_stand_but_not_in_names_and_texts() {
         "shown-value-1234 [secret ORDERS_KEY] [secret HOLDPOINT_TOOLS__REFUND_PAYMENT__HTTP__HEADERS] [secret key]"
     );
     let unexpanded = config.unexpanded.to_string();
-    for (name, value) in VARIABLES.iter().chain(&variables).filter(|(name, _)| !["PATH", "SHOWN"].contains(name)) {
+    for (name, value) in VARIABLES
+        .iter()
+        .chain(&variables)
+        .filter(|(name, _)| !["PATH", "SHOWN"].contains(name))
+    {
         assert!(!unexpanded.contains(value), "{name}");
     }
     assert!(!unexpanded.contains("header-secret"));
-    assert_eq!(config.unexpanded(&["tools", "lookup_order", "http", "headers", "X-Key"]), "${ORDERS_KEY}");
+    assert_eq!(
+        config.unexpanded(&["tools", "lookup_order", "http", "headers", "X-Key"]),
+        "${ORDERS_KEY}"
+    );
     assert!(!format!("{config:?}").contains("secret-value"));
 }
 
 #[test]
 fn flag_overrides_the_environment_which_overrides_the_file() {
-    let variables = [("HOLDPOINT_SERVER__LISTEN", "127.0.0.1:1"), ("HOLDPOINT_DATABASE__URL", "sqlite://there.db")];
+    let variables = [
+        ("HOLDPOINT_SERVER__LISTEN", "127.0.0.1:1"),
+        ("HOLDPOINT_DATABASE__URL", "sqlite://there.db"),
+    ];
     let (config, _) = with(WHOLE, &variables, &Flags::default()).unwrap();
     assert_eq!(config.server.listen, "127.0.0.1:1");
-    assert_eq!(config.database.url.reveal(), "sqlite://there.db", "relative to where the variable was set");
-    let flags = Flags { listen: Some("127.0.0.1:2".into()), database_url: Some("postgres://h/d".into()) };
+    assert_eq!(
+        config.database.url.reveal(),
+        "sqlite://there.db",
+        "relative to where the variable was set"
+    );
+    let flags = Flags {
+        listen: Some("127.0.0.1:2".into()),
+        database_url: Some("postgres://h/d".into()),
+    };
     let (config, _) = with(WHOLE, &variables, &flags).unwrap();
     assert_eq!(
-        (config.server.listen.as_str(), config.database.url.reveal().as_str()),
+        (
+            config.server.listen.as_str(),
+            config.database.url.reveal().as_str()
+        ),
         ("127.0.0.1:2", "postgres://h/d")
     );
-    let flags = Flags { listen: Some("nowhere".into()), database_url: None };
+    let flags = Flags {
+        listen: Some("nowhere".into()),
+        database_url: None,
+    };
     let report = with(WHOLE, &[("HOLDPOINT_SERVER__WAIT", "soon")], &flags).unwrap_err();
     assert_eq!(
         lines(&report),
@@ -270,33 +390,57 @@ fn every_agent_is_read_back_unchanged_from_its_definition() {
     let (config, _) = with(WHOLE, &[], &Flags::default()).unwrap();
     let agents = config.agents();
     for agent in agents.all() {
-        let back = agents.pinned(agent, &agent.version, &agent.definition).unwrap();
+        let back = agents
+            .pinned(agent, &agent.version, &agent.definition)
+            .unwrap();
         assert_eq!(back, **agent);
         for secret in &config.secret_values {
-            assert!(!agent.definition.contains(secret.1.reveal()), "{}", secret.0);
+            assert!(
+                !agent.definition.contains(secret.1.reveal()),
+                "{}",
+                secret.0
+            );
         }
     }
     let text = "models: { m: { provider: openai, model: x, api_key: '${KEY}' } }
 agents: { a: { model: m, instructions: 'Say ${WORD}.' } }";
-    let agents = |variables: &[(&str, &str)]| with(text, variables, &Flags::default()).unwrap().0.agents();
+    let agents =
+        |variables: &[(&str, &str)]| with(text, variables, &Flags::default()).unwrap().0.agents();
     let first = agents(&[("KEY", "a-key-0123456789"), ("WORD", "one")]);
     let agent = first.get("a").unwrap();
     let (version, definition) = (&agent.version, &agent.definition);
     assert!(definition.contains("Say ${WORD}."));
     let second = agents(&[("KEY", "a-key-0123456789"), ("WORD", "two")]);
-    assert_eq!(second.get("a").unwrap().version, *version, "it is over what is written");
-    assert_eq!(second.pinned(agent, version, definition).unwrap().instructions, "Say two.");
+    assert_eq!(
+        second.get("a").unwrap().version,
+        *version,
+        "it is over what is written"
+    );
+    assert_eq!(
+        second
+            .pinned(agent, version, definition)
+            .unwrap()
+            .instructions,
+        "Say two."
+    );
     let third = agents(&[("KEY", "the-word-0123456"), ("WORD", "the-word-0123456")]);
     let error = third.pinned(agent, version, definition).unwrap_err();
-    assert_eq!(error.to_string(), "`WORD` is a secret of this configuration");
+    assert_eq!(
+        error.to_string(),
+        "`WORD` is a secret of this configuration"
+    );
 }
 
 #[test]
 fn schema_accepts_the_complete_file() {
     let validator = jsonschema::validator_for(&schema::schema()).unwrap();
-    let file = tree::parse(WHOLE, None, &mut Mistakes::default()).unwrap().to_json();
-    let errors: Vec<_> =
-        validator.iter_errors(&file).map(|error| format!("{}: {error}", error.instance_path())).collect();
+    let file = tree::parse(WHOLE, None, &mut Mistakes::default())
+        .unwrap()
+        .to_json();
+    let errors: Vec<_> = validator
+        .iter_errors(&file)
+        .map(|error| format!("{}: {error}", error.instance_path()))
+        .collect();
     assert_eq!(errors, Vec::<String>::new());
 }
 
@@ -318,12 +462,19 @@ tools:
         ]
     );
     let (config, _) = with(
-        &text.replace("['${WHERE}']", "[a]").replace("const: '${WHERE}'", "const: a"),
+        &text
+            .replace("['${WHERE}']", "[a]")
+            .replace("const: '${WHERE}'", "const: a"),
         &[("WHERE", "secret-place")],
         &Flags::default(),
     )
     .unwrap();
-    let catalog = Catalog::build(config.tools(), &Net::new().unwrap(), &Arc::default(), &mut Mistakes::default());
+    let catalog = Catalog::build(
+        config.tools(),
+        &Net::new().unwrap(),
+        &Arc::default(),
+        &mut Mistakes::default(),
+    );
     assert_eq!(catalog.get("s").unwrap().spec.target, "shell /srv/${WHERE}");
 }
 
@@ -351,9 +502,13 @@ fn file_damaged_anywhere_is_read_to_its_end() {
     let lines: Vec<&str> = WHOLE.lines().collect();
     for at in 0..lines.len() {
         let (key, _) = lines[at].split_once(':').unwrap_or((lines[at], ""));
-        for instead in
-            [String::new(), format!("{key}: 7"), format!("{key}: [x]"), format!("{key}: {{ x: y }}"), format!("{key}:")]
-        {
+        for instead in [
+            String::new(),
+            format!("{key}: 7"),
+            format!("{key}: [x]"),
+            format!("{key}: {{ x: y }}"),
+            format!("{key}:"),
+        ] {
             let mut damaged = lines.clone();
             damaged[at] = &instead;
             let _ = read(&damaged.join("\n"));
@@ -366,22 +521,46 @@ fn file_damaged_anywhere_is_read_to_its_end() {
 
 #[test]
 fn relative_paths_are_relative_to_the_file() {
-    let text = WHOLE.replace("working_dir: /srv/ops", "working_dir: ops").replace("env: [PATH]", "env: [PATH, GONE]");
+    let text = WHOLE
+        .replace("working_dir: /srv/ops", "working_dir: ops")
+        .replace("env: [PATH]", "env: [PATH, GONE]");
     let text = text.replace("script: builtin:refunds", "script: rules.yaml");
     let (config, report) = with(&text, &[], &Flags::default()).unwrap();
-    assert_eq!(config.tools["ShellCommand"].shell.as_ref().unwrap().working_dir, "/etc/holdpoint/ops");
-    assert_eq!(config.models["demo"].script.as_deref(), Some("/etc/holdpoint/rules.yaml"));
-    assert_eq!(config.tools["ShellCommand"].shell.as_ref().unwrap().env.0["GONE"], None);
-    let warned = report.warnings.iter().filter(|line| line.detail.contains("is not set, so it is not passed on"));
+    assert_eq!(
+        config.tools["ShellCommand"]
+            .shell
+            .as_ref()
+            .unwrap()
+            .working_dir,
+        "/etc/holdpoint/ops"
+    );
+    assert_eq!(
+        config.models["demo"].script.as_deref(),
+        Some("/etc/holdpoint/rules.yaml")
+    );
+    assert_eq!(
+        config.tools["ShellCommand"].shell.as_ref().unwrap().env.0["GONE"],
+        None
+    );
+    let warned = report
+        .warnings
+        .iter()
+        .filter(|line| line.detail.contains("is not set, so it is not passed on"));
     assert_eq!(warned.count(), 1, "{report}");
 }
 
 #[test]
 fn password_in_the_database_url_is_a_secret() {
-    let (config, _) =
-        with(&WHOLE.replace("sqlite://holdpoint.db", "postgres://u:pass%20word-12@h/d"), &[], &Flags::default())
-            .unwrap();
-    assert_eq!(config.redactor().clean("it said pass word-12"), "it said [secret database.url]");
+    let (config, _) = with(
+        &WHOLE.replace("sqlite://holdpoint.db", "postgres://u:pass%20word-12@h/d"),
+        &[],
+        &Flags::default(),
+    )
+    .unwrap();
+    assert_eq!(
+        config.redactor().clean("it said pass word-12"),
+        "it said [secret database.url]"
+    );
 }
 
 #[test]
@@ -390,9 +569,16 @@ fn version_of_an_agent_depends_only_on_its_own_definition() {
     let agents = config.agents();
     assert_eq!(agents.default_name(), "billing");
     assert!(agents.find(None, "acme", &"alice".into(), &[]).is_none());
-    let found = agents.find(None, "acme", &"alice".into(), &["support".to_owned()]).unwrap();
+    let found = agents
+        .find(None, "acme", &"alice".into(), &["support".to_owned()])
+        .unwrap();
     assert!(found.version.starts_with("sha256:"));
-    let other = read(&WHOLE.replace("You handle refunds.", "You handle returns.")).unwrap().agents();
+    let other = read(&WHOLE.replace("You handle refunds.", "You handle returns."))
+        .unwrap()
+        .agents();
     assert_ne!(other.get("billing").unwrap().version, found.version);
-    assert_eq!(other.get("analyst").unwrap().version, agents.get("analyst").unwrap().version);
+    assert_eq!(
+        other.get("analyst").unwrap().version,
+        agents.get("analyst").unwrap().version
+    );
 }

@@ -4,7 +4,8 @@ use super::layers::Flags;
 use super::tests::{read, with};
 
 /// Two valid lines, for files about something else. (The first line of a case is line 3.)
-pub const BASE: &str = "models: { m: { provider: openai, model: x } }\nagents: { a: { model: m, tools: [t] } }\n";
+pub const BASE: &str =
+    "models: { m: { provider: openai, model: x } }\nagents: { a: { model: m, tools: [t] } }\n";
 pub const TOOL: &str = "tools: { t: { http: { url: 'http://h/' } }, s: { shell: {} } }\n";
 const AUTH: &str = "auth: { api_keys: [ { user: bob, groups: [g], key: '0123456789abcdef' }, { user: eve, key: '0123456789abcdeF' } ] }\n";
 
@@ -25,7 +26,9 @@ const BAD: &[(&str, &[&str])] = &[
     ),
     (
         "policy: [{ name: x, tools: [t], decide: hold, approvers: { group: [g] } }]\n",
-        &["3:60: policy[0].approvers.group: unknown key `group`; known are `owner`, `users`, `groups`, `required`"],
+        &[
+            "3:60: policy[0].approvers.group: unknown key `group`; known are `owner`, `users`, `groups`, `required`",
+        ],
     ),
     // wrong types
     (
@@ -36,9 +39,18 @@ const BAD: &[(&str, &[&str])] = &[
             "3:47: server.wait: expected a duration such as `500ms`, `30s`, `10m`, `24h` or `7d`, found a number",
         ],
     ),
-    ("server: []\n", &["3:1: server: expected a map, found a list"]),
-    ("database: { migrate: yes }\n", &["3:13: database.migrate: expected true or false, found text"]),
-    ("policy: {}\n", &["3:1: policy: expected a list, found a map"]),
+    (
+        "server: []\n",
+        &["3:1: server: expected a map, found a list"],
+    ),
+    (
+        "database: { migrate: yes }\n",
+        &["3:13: database.migrate: expected true or false, found text"],
+    ),
+    (
+        "policy: {}\n",
+        &["3:1: policy: expected a list, found a map"],
+    ),
     (
         "policy: [5, { name: x, tools: [t], decide: perhaps }]\n",
         &[
@@ -48,17 +60,28 @@ const BAD: &[(&str, &[&str])] = &[
     ),
     ("auth:\n", &["3:1: auth: expected a map, found nothing"]),
     // repeated keys
-    ("server: { wait: 1s, wait: 2s }\n", &["3:21: server.wait: the key `wait` is here for the second time"]),
-    ("database: {}\ndatabase: {}\n", &["4:1: database: the key `database` is here for the second time"]),
+    (
+        "server: { wait: 1s, wait: 2s }\n",
+        &["3:21: server.wait: the key `wait` is here for the second time"],
+    ),
+    (
+        "database: {}\ndatabase: {}\n",
+        &["4:1: database: the key `database` is here for the second time"],
+    ),
     // durations and sizes
     (
         "server: { wait: 5 minutes }\n",
         &["3:11: server.wait: expected a duration such as `500ms`, `30s`, `10m`, `24h` or `7d`"],
     ),
-    ("server: { wait: 301s }\n", &["3:11: server.wait: a POST waits `300s` at most"]),
+    (
+        "server: { wait: 301s }\n",
+        &["3:11: server.wait: a POST waits `300s` at most"],
+    ),
     (
         "policy: [{ name: x, tools: [t], decide: hold, expires_in: soon }]\n",
-        &["3:47: policy[0].expires_in: expected a duration such as `30s`, `24h` or `7d`, or `never`"],
+        &[
+            "3:47: policy[0].expires_in: expected a duration such as `30s`, `24h` or `7d`, or `never`",
+        ],
     ),
     // the service
     (
@@ -91,11 +114,15 @@ const BAD: &[(&str, &[&str])] = &[
     ),
     (
         "server: { metrics_listen: '0.0.0.0:9090' }\n",
-        &["3:11: server.metrics_listen: without `auth` the service listens on loopback only, for its metrics too"],
+        &[
+            "3:11: server.metrics_listen: without `auth` the service listens on loopback only, for its metrics too",
+        ],
     ),
     (
         "server: { listen: '127.0.0.1:9090', metrics_listen: 'localhost:9090' }\n",
-        &["3:37: server.metrics_listen: this is `server.listen`: give the metrics an address of their own"],
+        &[
+            "3:37: server.metrics_listen: this is `server.listen`: give the metrics an address of their own",
+        ],
     ),
     (
         "server: { max_running: 0, max_streams: -1 }\n",
@@ -111,7 +138,9 @@ const BAD: &[(&str, &[&str])] = &[
     // people
     (
         "auth: { api_keys: [] }\n",
-        &["3:1: auth: `api_keys` names nobody, so nobody could come in; without accounts there is no `auth`"],
+        &[
+            "3:1: auth: `api_keys` names nobody, so nobody could come in; without accounts there is no `auth`",
+        ],
     ),
     (
         "auth: { api_keys: [ { user: bob, key: short-key }, { user: eve }, { key: '0123456789abcdef' }, { user: max, key: 'aabbccddeeffggab' } ] }\n",
@@ -191,11 +220,16 @@ const BAD: &[(&str, &[&str])] = &[
     ),
     (
         "policy: [{ name: x, tools: ['*'], decide: allow }]\n",
-        &["3:35: policy[0].decide: without `auth` no rule may allow a shell tool, and this one allows `s`"],
+        &[
+            "3:35: policy[0].decide: without `auth` no rule may allow a shell tool, and this one allows `s`",
+        ],
     ),
     (
         "policy: [{ name: x, tools: ['request_*'], decide: hold }, { name: y, tools: [request_confirmation, a], decide: hold }]\n",
-        &["3:29: policy[0].tools[0]: `request_*` names no tool", "3:100: policy[1].tools[1]: `a` names no tool"],
+        &[
+            "3:29: policy[0].tools[0]: `request_*` names no tool",
+            "3:100: policy[1].tools[1]: `a` names no tool",
+        ],
     ),
     (
         "policy: [{ name: x, tools: [t], decide: hold, approvers: { required: 0 }, allow: [approve, retry], on_expiry: wait, on_reject: stop, expires_in: 0s }, { name: y, tools: [t], decide: deny, allow: [] }]\n",
@@ -209,8 +243,14 @@ const BAD: &[(&str, &[&str])] = &[
         ],
     ),
     // the default agent
-    ("default_agent: b\n", &["3:1: default_agent: no agent is called `b`"]),
-    ("default_agent: [a]\n", &["3:1: default_agent: expected text, found a list"]),
+    (
+        "default_agent: b\n",
+        &["3:1: default_agent: no agent is called `b`"],
+    ),
+    (
+        "default_agent: [a]\n",
+        &["3:1: default_agent: expected text, found a list"],
+    ),
     // interpolation
     (
         "server: { public_url: '${GONE}', cors_origins: ['${file:/gone}', '${'] }\n",
@@ -225,26 +265,46 @@ const BAD: &[(&str, &[&str])] = &[
         &["3:11: server.max_running: expected a whole number, 0 or more, found text"],
     ),
     // not YAML
-    ("server: { listen: [\n", &["3:19: this is no YAML: a value, a quote or an indentation is wrong here"]),
-    ("---\nserver: {}\n---\n{}\n", &["3:1: a second document begins here; one is read"]),
+    (
+        "server: { listen: [\n",
+        &["3:19: this is no YAML: a value, a quote or an indentation is wrong here"],
+    ),
+    (
+        "---\nserver: {}\n---\n{}\n",
+        &["3:1: a second document begins here; one is read"],
+    ),
 ];
 
 #[test]
 fn every_mistake_is_found_at_its_place() {
     for (text, expected) in BAD {
-        let found = read(&format!("{BASE}{text}{TOOL}")).err().unwrap_or_default();
+        let found = read(&format!("{BASE}{text}{TOOL}"))
+            .err()
+            .unwrap_or_default();
         assert_eq!(found, *expected, "{text}");
     }
 }
 
 /// Whole files about models, tools and agents, and all of their messages.
 const BAD_PARTS: &[(&str, &[&str])] = &[
-    ("", &["1:1: `models` is missing", "1:1: `agents` is missing"]),
+    (
+        "",
+        &["1:1: `models` is missing", "1:1: `agents` is missing"],
+    ),
     ("[]", &["1:1: expected a map, found a list"]),
-    ("models: {}\nagents: {}\n", &["1:1: models: `models` is empty", "2:1: agents: `agents` is empty"]),
+    (
+        "models: {}\nagents: {}\n",
+        &[
+            "1:1: models: `models` is empty",
+            "2:1: agents: `agents` is empty",
+        ],
+    ),
     (
         "models: 5\nagents: { a: { model: m } }\n",
-        &["1:1: models: expected a map, found a number", "2:16: agents.a.model: no model is called `m`"],
+        &[
+            "1:1: models: expected a map, found a number",
+            "2:16: agents.a.model: no model is called `m`",
+        ],
     ),
     (
         "models: { m: { provider: openai, modle: x } }\nagents: { a: { model: m } }\n",
@@ -371,12 +431,21 @@ fn passed_on_variable_may_refer_only_to_a_declared_credential() {
     let passed = |value| with(text, &[("PASSED", value)], &Flags::default());
     assert!(passed("{{credential:crm.token}}").is_ok());
     for (value, said) in [
-        ("{{credential:crm.key}}", "the credential `crm` has no field `key`"),
-        ("{{credential:s3 cr3t.s3}}", "a credential is named `{{credential:NAME.FIELD}}`"),
+        (
+            "{{credential:crm.key}}",
+            "the credential `crm` has no field `key`",
+        ),
+        (
+            "{{credential:s3 cr3t.s3}}",
+            "a credential is named `{{credential:NAME.FIELD}}`",
+        ),
         ("{{credential:s3cr3t", "a `{{credential:` has no `}}`"),
     ] {
         let report = passed(value).unwrap_err().to_string();
-        assert!(report.contains(&format!("tools.t.shell.env: {said}")), "{report}");
+        assert!(
+            report.contains(&format!("tools.t.shell.env: {said}")),
+            "{report}"
+        );
         assert!(!report.contains("s3"), "{report}");
     }
 }
@@ -426,6 +495,10 @@ fn rule_that_no_approvers_can_satisfy_is_refused() {
             "{BASE}{TOOL}{auth}policy: [{{ name: x, tools: [t], decide: hold, approvers: {{ {approvers}{comma} required: {required} }} }}]\n"
         );
         let found = read(&text).map(|_| ());
-        assert_eq!(found.is_ok(), satisfied, "{auth} {approvers} {required}: {found:?}");
+        assert_eq!(
+            found.is_ok(),
+            satisfied,
+            "{auth} {approvers} {required}: {found:?}"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! A YAML document as a tree whose nodes know their origin, to report a mistake at its place. Invariant: no
-//! message contains a scalar's text.
+//! A YAML document as a tree whose nodes know their origin, to report a mistake at its place.
+//! Invariant: no message contains a scalar's text.
 
 use std::collections::BTreeMap;
 
@@ -58,32 +58,51 @@ pub struct Entry {
 impl Node {
     #[must_use]
     pub fn new(origin: Origin, kind: Kind) -> Self {
-        Self { origin, kind, broken: false }
+        Self {
+            origin,
+            kind,
+            broken: false,
+        }
     }
 
     /// The entries of a map; empty for other kinds.
     #[must_use]
     pub fn entries(&self) -> &[Entry] {
-        if let Kind::Map(entries) = &self.kind { entries } else { &[] }
+        if let Kind::Map(entries) = &self.kind {
+            entries
+        } else {
+            &[]
+        }
     }
 
     /// The elements of a list; empty for other kinds.
     #[must_use]
     pub fn elements(&self) -> &[Node] {
-        if let Kind::List(elements) = &self.kind { elements } else { &[] }
+        if let Kind::List(elements) = &self.kind {
+            elements
+        } else {
+            &[]
+        }
     }
 
     /// The text of a text node.
     #[must_use]
     pub fn text(&self) -> Option<&str> {
-        if let Kind::Text(text) = &self.kind { Some(text) } else { None }
+        if let Kind::Text(text) = &self.kind {
+            Some(text)
+        } else {
+            None
+        }
     }
 
     /// The child at a step: a key of a map or an index of a list.
     #[must_use]
     pub fn get(&self, step: &str) -> Option<&Node> {
         match &self.kind {
-            Kind::Map(entries) => entries.iter().find(|entry| entry.key == step).map(|entry| &entry.node),
+            Kind::Map(entries) => entries
+                .iter()
+                .find(|entry| entry.key == step)
+                .map(|entry| &entry.node),
             Kind::List(elements) => elements.get(step.parse::<usize>().ok()?),
             Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Text(_) => None,
         }
@@ -92,7 +111,10 @@ impl Node {
     /// Like [`Node::get`], mutable.
     pub fn get_mut(&mut self, step: &str) -> Option<&mut Node> {
         match &mut self.kind {
-            Kind::Map(entries) => entries.iter_mut().find(|entry| entry.key == step).map(|entry| &mut entry.node),
+            Kind::Map(entries) => entries
+                .iter_mut()
+                .find(|entry| entry.key == step)
+                .map(|entry| &mut entry.node),
             Kind::List(elements) => elements.get_mut(step.parse::<usize>().ok()?),
             Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Text(_) => None,
         }
@@ -101,19 +123,22 @@ impl Node {
     /// The node at a path.
     #[must_use]
     pub fn at<S: AsRef<str>>(&self, path: &[S]) -> Option<&Node> {
-        path.iter().try_fold(self, |node, step| node.get(step.as_ref()))
+        path.iter()
+            .try_fold(self, |node, step| node.get(step.as_ref()))
     }
 
     /// Whether the node at a path, or any node above it, could not be read.
     #[must_use]
     pub fn is_broken_towards<S: AsRef<str>>(&self, path: &[S]) -> bool {
         self.broken
-            || path
-                .split_first()
-                .is_some_and(|(step, rest)| self.get(step.as_ref()).is_some_and(|next| next.is_broken_towards(rest)))
+            || path.split_first().is_some_and(|(step, rest)| {
+                self.get(step.as_ref())
+                    .is_some_and(|next| next.is_broken_towards(rest))
+            })
     }
 
-    /// The origin of the deepest existing node on a path; for a map's entry in the file, that of its key.
+    /// The origin of the deepest existing node on a path; for a map's entry in the file, that of
+    /// its key.
     #[must_use]
     pub fn origin_of<S: AsRef<str>>(&self, path: &[S]) -> &Origin {
         let mut origin = &self.origin;
@@ -121,7 +146,11 @@ impl Node {
         for step in path {
             let step = step.as_ref();
             let Some(next) = node.get(step) else { break };
-            let key = node.entries().iter().find(|entry| entry.key == step).map(|entry| &entry.origin);
+            let key = node
+                .entries()
+                .iter()
+                .find(|entry| entry.key == step)
+                .map(|entry| &entry.origin);
             let written = matches!(next.origin, Origin::File { .. });
             origin = key.filter(|_| written).unwrap_or(&next.origin);
             node = next;
@@ -152,7 +181,10 @@ impl Node {
             Kind::Text(text) => Value::String(text.clone()),
             Kind::List(elements) => Value::Array(elements.iter().map(Self::to_json).collect()),
             Kind::Map(entries) => Value::Object(
-                entries.iter().map(|entry| (entry.key.clone(), entry.node.to_json())).collect::<Map<_, _>>(),
+                entries
+                    .iter()
+                    .map(|entry| (entry.key.clone(), entry.node.to_json()))
+                    .collect::<Map<_, _>>(),
             ),
         }
     }
@@ -161,9 +193,18 @@ impl Node {
 /// A list or map under construction.
 enum Open {
     /// A list and its elements so far.
-    List { origin: Origin, anchor: usize, elements: Vec<Node> },
+    List {
+        origin: Origin,
+        anchor: usize,
+        elements: Vec<Node>,
+    },
     /// A map, its entries so far, and the key of the next value.
-    Map { origin: Origin, anchor: usize, entries: Vec<Entry>, key: Option<(String, Origin)> },
+    Map {
+        origin: Origin,
+        anchor: usize,
+        entries: Vec<Entry>,
+        key: Option<(String, Origin)>,
+    },
 }
 
 /// Builds the tree from the parser's events.
@@ -177,20 +218,32 @@ struct Builder<'m> {
     mistakes: &'m mut Mistakes,
 }
 
-/// Reads a text as one YAML document. An empty document is an empty map. `origin`, if given, is the origin of every
-/// node instead of line and column. A repeated key is reported and its first value counts; `None` if the text is not
-/// YAML.
+/// Reads a text as one YAML document. An empty document is an empty map. `origin`, if given, is the
+/// origin of every node instead of line and column. A repeated key is reported and its first value
+/// counts; `None` if the text is not YAML.
 pub fn parse(text: &str, origin: Option<Origin>, mistakes: &mut Mistakes) -> Option<Node> {
-    let whole = origin.clone().unwrap_or(Origin::File { line: 1, column: 1 });
-    let mut builder =
-        Builder { origin, open: Vec::new(), anchors: BTreeMap::new(), root: None, documents: 0, nodes: 0, mistakes };
+    let whole = origin
+        .clone()
+        .unwrap_or(Origin::File { line: 1, column: 1 });
+    let mut builder = Builder {
+        origin,
+        open: Vec::new(),
+        anchors: BTreeMap::new(),
+        root: None,
+        documents: 0,
+        nodes: 0,
+        mistakes,
+    };
     for event in Parser::new_from_str(text) {
         let (event, span) = match event {
             Ok(both) => both,
             Err(error) => {
                 let mark = error.marker();
                 let place = format!("@{}:{}", mark.line(), mark.col() + 1);
-                builder.mistakes.add(&[&place], "this is no YAML: a value, a quote or an indentation is wrong here");
+                builder.mistakes.add(
+                    &[&place],
+                    "this is no YAML: a value, a quote or an indentation is wrong here",
+                );
                 return None;
             }
         };
@@ -201,9 +254,10 @@ pub fn parse(text: &str, origin: Option<Origin>, mistakes: &mut Mistakes) -> Opt
 
 impl Builder<'_> {
     fn origin(&self, span: &Span) -> Origin {
-        self.origin
-            .clone()
-            .unwrap_or_else(|| Origin::File { line: span.start.line().max(1), column: span.start.col() + 1 })
+        self.origin.clone().unwrap_or_else(|| Origin::File {
+            line: span.start.line().max(1),
+            column: span.start.col() + 1,
+        })
     }
 
     /// The path of the next value.
@@ -236,22 +290,50 @@ impl Builder<'_> {
             }
             Event::Scalar(text, style, anchor, tag) => {
                 let forced = tag.is_some_and(|tag| tag.core_suffix() == Some("str"));
-                let kind = if style == ScalarStyle::Plain && !forced { plain(&text) } else { Kind::Text(text.into()) };
+                let kind = if style == ScalarStyle::Plain && !forced {
+                    plain(&text)
+                } else {
+                    Kind::Text(text.into())
+                };
                 let node = Node::new(self.origin(span), kind);
                 self.put(node, anchor, 1, span)?;
             }
             Event::SequenceStart(_, anchor, _) => {
                 let origin = self.origin(span);
-                self.begin(Open::List { origin, anchor, elements: Vec::new() }, span)?;
+                self.begin(
+                    Open::List {
+                        origin,
+                        anchor,
+                        elements: Vec::new(),
+                    },
+                    span,
+                )?;
             }
             Event::MappingStart(_, anchor, _) => {
                 let origin = self.origin(span);
-                self.begin(Open::Map { origin, anchor, entries: Vec::new(), key: None }, span)?;
+                self.begin(
+                    Open::Map {
+                        origin,
+                        anchor,
+                        entries: Vec::new(),
+                        key: None,
+                    },
+                    span,
+                )?;
             }
             Event::SequenceEnd | Event::MappingEnd => {
                 let (node, anchor) = match self.open.pop()? {
-                    Open::List { origin, anchor, elements } => (Node::new(origin, Kind::List(elements)), anchor),
-                    Open::Map { origin, anchor, entries, .. } => (Node::new(origin, Kind::Map(entries)), anchor),
+                    Open::List {
+                        origin,
+                        anchor,
+                        elements,
+                    } => (Node::new(origin, Kind::List(elements)), anchor),
+                    Open::Map {
+                        origin,
+                        anchor,
+                        entries,
+                        ..
+                    } => (Node::new(origin, Kind::Map(entries)), anchor),
                 };
                 self.put(node, anchor, 1, span)?;
             }
@@ -306,7 +388,9 @@ impl Builder<'_> {
                     *key = Some((text, node.origin));
                     None
                 }
-                Some((key, origin)) if entries.iter().any(|entry| entry.key == key) => Some((key, origin)),
+                Some((key, origin)) if entries.iter().any(|entry| entry.key == key) => {
+                    Some((key, origin))
+                }
                 Some((key, origin)) => {
                     entries.push(Entry { key, origin, node });
                     None
@@ -320,7 +404,10 @@ impl Builder<'_> {
             }
             path.push(key.clone());
             let path: Vec<&str> = path.iter().map(String::as_str).collect();
-            self.mistakes.add(&path, format!("the key `{key}` is here for the second time"));
+            self.mistakes.add(
+                &path,
+                format!("the key `{key}` is here for the second time"),
+            );
         }
         Some(())
     }
@@ -339,7 +426,11 @@ fn key_text(node: &Node) -> Option<String> {
 
 fn count(node: &Node) -> usize {
     1 + node.elements().iter().map(count).sum::<usize>()
-        + node.entries().iter().map(|entry| count(&entry.node)).sum::<usize>()
+        + node
+            .entries()
+            .iter()
+            .map(|entry| count(&entry.node))
+            .sum::<usize>()
 }
 
 /// A plain scalar, by the core schema of YAML 1.2.
@@ -360,8 +451,12 @@ fn number(text: &str) -> Option<Number> {
         return u64::from_str_radix(digits, 8).ok().map(Number::from);
     }
     let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
-    let (mantissa, exponent) = unsigned.split_once(['e', 'E']).map_or((unsigned, None), |(m, e)| (m, Some(e)));
-    let (whole, fraction) = mantissa.split_once('.').map_or((mantissa, None), |(w, f)| (w, Some(f)));
+    let (mantissa, exponent) = unsigned
+        .split_once(['e', 'E'])
+        .map_or((unsigned, None), |(m, e)| (m, Some(e)));
+    let (whole, fraction) = mantissa
+        .split_once('.')
+        .map_or((mantissa, None), |(w, f)| (w, Some(f)));
     let digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
     let exponent_fits = exponent.is_none_or(|e| {
         let e = e.strip_prefix(['-', '+']).unwrap_or(e);
@@ -427,23 +522,45 @@ mod tests {
     fn nodes_know_their_line_and_column() {
         let (node, _) = read("a:\n  b: 1\n  c: [x, y]\n");
         let node = node.unwrap();
-        assert_eq!(*node.origin_of(&["a", "b"]), Origin::File { line: 2, column: 3 });
-        assert_eq!(*node.origin_of(&["a", "c", "1"]), Origin::File { line: 3, column: 10 });
-        assert_eq!(*node.origin_of(&["a", "nothing"]), Origin::File { line: 1, column: 1 });
+        assert_eq!(
+            *node.origin_of(&["a", "b"]),
+            Origin::File { line: 2, column: 3 }
+        );
+        assert_eq!(
+            *node.origin_of(&["a", "c", "1"]),
+            Origin::File {
+                line: 3,
+                column: 10
+            }
+        );
+        assert_eq!(
+            *node.origin_of(&["a", "nothing"]),
+            Origin::File { line: 1, column: 1 }
+        );
     }
 
     #[test]
     fn every_repeated_key_is_reported_and_the_first_value_counts() {
         let (node, mistakes) = read("a: 1\nb: {c: 1, c: 2}\na: 3\n");
-        assert_eq!(node.unwrap().to_json(), serde_json::json!({"a": 1, "b": {"c": 1}}));
-        let places: Vec<_> = mistakes.found.iter().map(|mistake| mistake.place.join(" ")).collect();
+        assert_eq!(
+            node.unwrap().to_json(),
+            serde_json::json!({"a": 1, "b": {"c": 1}})
+        );
+        let places: Vec<_> = mistakes
+            .found
+            .iter()
+            .map(|mistake| mistake.place.join(" "))
+            .collect();
         assert_eq!(places, ["@2:11 b c", "@3:1 a"]);
     }
 
     #[test]
     fn aliases_are_written_out_but_not_without_bound() {
         let (node, _) = read("a: &x [1]\nb: *x\n");
-        assert_eq!(node.unwrap().to_json(), serde_json::json!({"a": [1], "b": [1]}));
+        assert_eq!(
+            node.unwrap().to_json(),
+            serde_json::json!({"a": [1], "b": [1]})
+        );
         let mut bomb = String::from("a0: &a0 [1,1,1,1,1,1,1,1,1,1]\n");
         for level in 1..9 {
             use std::fmt::Write as _;

@@ -1,5 +1,5 @@
-//! The unexpanded definitions, and which places hold secrets. Invariant: a value that an environment variable
-//! put at a secret's place is represented by the variable's name.
+//! The unexpanded definitions, and which places hold secrets. Invariant: a value that an
+//! environment variable put at a secret's place is represented by the variable's name.
 
 use serde_json::{Map, Value};
 
@@ -20,12 +20,21 @@ fn json(node: &Node, place: &mut Vec<String>) -> Value {
         },
         Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Text(_) => node.to_json(),
         Kind::List(elements) => Value::Array(
-            elements.iter().enumerate().map(|(index, element)| below(element, index.to_string(), place)).collect(),
+            elements
+                .iter()
+                .enumerate()
+                .map(|(index, element)| below(element, index.to_string(), place))
+                .collect(),
         ),
         Kind::Map(entries) => Value::Object(
             entries
                 .iter()
-                .map(|entry| (entry.key.clone(), below(&entry.node, entry.key.clone(), place)))
+                .map(|entry| {
+                    (
+                        entry.key.clone(),
+                        below(&entry.node, entry.key.clone(), place),
+                    )
+                })
                 .collect::<Map<_, _>>(),
         ),
     }
@@ -39,7 +48,11 @@ fn below(node: &Node, step: String, place: &mut Vec<String>) -> Value {
 }
 
 /// Visits every node with its place.
-pub fn walk<'n>(node: &'n Node, place: &mut Vec<String>, visit: &mut dyn FnMut(&[String], &'n Node)) {
+pub fn walk<'n>(
+    node: &'n Node,
+    place: &mut Vec<String>,
+    visit: &mut dyn FnMut(&[String], &'n Node),
+) {
     visit(place, node);
     for (index, element) in node.elements().iter().enumerate() {
         place.push(index.to_string());
@@ -53,7 +66,8 @@ pub fn walk<'n>(node: &'n Node, place: &mut Vec<String>, visit: &mut dyn FnMut(&
     }
 }
 
-/// Whether an expanded value at this place may be shown: names, texts, a tool's `url`, and the service's own addresses.
+/// Whether an expanded value at this place may be shown: names, texts, a tool's `url`, and the
+/// service's own addresses.
 #[must_use]
 pub fn is_shown(place: &[String]) -> bool {
     let place: Vec<&str> = place.iter().map(String::as_str).collect();
@@ -78,7 +92,10 @@ pub fn is_shown(place: &[String]) -> bool {
 #[must_use]
 pub fn is_in_a_schema(place: &[String]) -> bool {
     let place: Vec<&str> = place.iter().map(String::as_str).collect();
-    matches!(place.as_slice(), ["tools", _, "parameters", ..] | ["tools", _, "external", "result", ..])
+    matches!(
+        place.as_slice(),
+        ["tools", _, "parameters", ..] | ["tools", _, "external", "result", ..]
+    )
 }
 
 /// Whether this place holds a key.

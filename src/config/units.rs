@@ -1,11 +1,17 @@
-//! Durations (`500ms 30s 10m 24h 7d`) and sizes (`64KiB 1MiB`) as text: one number, one unit, no blanks.
+//! Durations (`500ms 30s 10m 24h 7d`) and sizes (`64KiB 1MiB`) as text: one number, one unit, no
+//! blanks.
 
 use std::time::Duration;
 
 /// Parses a duration.
 pub fn duration(text: &str) -> Option<Duration> {
     let (count, unit) = split(text)?;
-    let seconds = |factor: u64| count.checked_mul(factor).filter(|all| *all <= MOST_SECONDS).map(Duration::from_secs);
+    let seconds = |factor: u64| {
+        count
+            .checked_mul(factor)
+            .filter(|all| *all <= MOST_SECONDS)
+            .map(Duration::from_secs)
+    };
     match unit {
         "ms" => (count / 1000 <= MOST_SECONDS).then(|| Duration::from_millis(count)),
         "s" => seconds(1),
@@ -39,9 +45,13 @@ pub fn write_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     // Prefers the customary `24h` and `60s` over `1d` and `1m`.
     let units = [(86_400, 2, "d"), (3600, 1, "h"), (60, 2, "m")];
-    let unit =
-        units.into_iter().find(|(factor, least, _)| seconds.is_multiple_of(*factor) && seconds / factor >= *least);
-    unit.map_or_else(|| format!("{seconds}s"), |(factor, _, unit)| format!("{}{unit}", seconds / factor))
+    let unit = units
+        .into_iter()
+        .find(|(factor, least, _)| seconds.is_multiple_of(*factor) && seconds / factor >= *least);
+    unit.map_or_else(
+        || format!("{seconds}s"),
+        |(factor, _, unit)| format!("{}{unit}", seconds / factor),
+    )
 }
 
 /// Formats a size.
@@ -163,10 +173,19 @@ mod tests {
 
     #[test]
     fn durations_are_one_number_and_one_unit() {
-        for (text, millis) in
-            [("500ms", 500), ("30s", 30_000), ("10m", 600_000), ("24h", 86_400_000), ("7d", 604_800_000), ("0s", 0)]
-        {
-            assert_eq!(duration(text), Some(Duration::from_millis(millis)), "{text}");
+        for (text, millis) in [
+            ("500ms", 500),
+            ("30s", 30_000),
+            ("10m", 600_000),
+            ("24h", 86_400_000),
+            ("7d", 604_800_000),
+            ("0s", 0),
+        ] {
+            assert_eq!(
+                duration(text),
+                Some(Duration::from_millis(millis)),
+                "{text}"
+            );
         }
         for text in [
             "",
@@ -191,16 +210,25 @@ mod tests {
     fn sizes_are_kib_or_mib() {
         assert_eq!(size("64KiB"), Some(65_536));
         assert_eq!(size("1MiB"), Some(1_048_576));
-        for text in
-            ["64", "64kb", "64KB", "1GiB", "1 MiB", "-1KiB", "99999999999999999999MiB", "18446744073709551615MiB"]
-        {
+        for text in [
+            "64",
+            "64kb",
+            "64KB",
+            "1GiB",
+            "1 MiB",
+            "-1KiB",
+            "99999999999999999999MiB",
+            "18446744073709551615MiB",
+        ] {
             assert_eq!(size(text), None, "{text}");
         }
     }
 
     #[test]
     fn written_durations_and_sizes_read_the_same() {
-        for text in ["500ms", "30s", "10m", "24h", "7d", "1h", "90s", "60s", "0ms"] {
+        for text in [
+            "500ms", "30s", "10m", "24h", "7d", "1h", "90s", "60s", "0ms",
+        ] {
             assert_eq!(write_duration(duration(text).unwrap()), text);
         }
         for text in ["64KiB", "1MiB", "1536KiB"] {

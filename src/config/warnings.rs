@@ -1,5 +1,5 @@
-//! Warns about probable mistakes that do not keep the service from starting. Invariant: no warning quotes a
-//! value.
+//! Warns about probable mistakes that do not keep the service from starting. Invariant: no warning
+//! quotes a value.
 
 use super::Config;
 use super::tree::{Node, Origin};
@@ -13,13 +13,18 @@ pub fn written(root: &Node, mistakes: &mut Mistakes) {
         let Some(text) = node.text() else { return };
         let place: Vec<&str> = place.iter().map(String::as_str).collect();
         if forgets_braces(text) {
-            mistakes.warn(&place, "this begins like a variable and is taken as it stands: `${NAME}` is filled in");
+            mistakes.warn(
+                &place,
+                "this begins like a variable and is taken as it stands: `${NAME}` is filled in",
+            );
         } else if let Some(header) = header(&place)
             && matches!(node.origin, Origin::File { .. })
             && is_secret(header)
             && is_literal(text)
         {
-            let detail = format!("the value of `{header}` stands in the file: write `${{NAME}}` or `${{file:/path}}`");
+            let detail = format!(
+                "the value of `{header}` stands in the file: write `${{NAME}}` or `${{file:/path}}`"
+            );
             mistakes.warn(&place, detail);
         }
     });
@@ -29,8 +34,12 @@ pub fn written(root: &Node, mistakes: &mut Mistakes) {
 fn forgets_braces(text: &str) -> bool {
     let name = text.strip_prefix('$').unwrap_or_default();
     let mut letters = name.bytes();
-    letters.next().is_some_and(|first| first.is_ascii_uppercase())
-        && letters.next().is_some_and(|next| next.is_ascii_uppercase() || next.is_ascii_digit() || next == b'_')
+    letters
+        .next()
+        .is_some_and(|first| first.is_ascii_uppercase())
+        && letters
+            .next()
+            .is_some_and(|next| next.is_ascii_uppercase() || next.is_ascii_digit() || next == b'_')
 }
 
 /// The name of the header whose value stands at this place.
@@ -44,7 +53,10 @@ fn header<'p>(place: &[&'p str]) -> Option<&'p str> {
 /// Whether a header by this name usually holds a secret.
 fn is_secret(header: &str) -> bool {
     let name = header.to_ascii_lowercase();
-    name.ends_with("authorization") || name == "cookie" || name.ends_with("-key") || name.ends_with("-token")
+    name.ends_with("authorization")
+        || name == "cookie"
+        || name.ends_with("-key")
+        || name.ends_with("-token")
 }
 
 /// Whether a text contains nothing to fill in.
@@ -55,16 +67,22 @@ fn is_literal(text: &str) -> bool {
 /// Checks the settings after reading.
 pub fn read(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     let url = config.database.url.reveal();
-    let from_flag = root.at(&["database", "url"]).is_some_and(|node| matches!(node.origin, Origin::Flag(_)));
+    let from_flag = root
+        .at(&["database", "url"])
+        .is_some_and(|node| matches!(node.origin, Origin::Flag(_)));
     if from_flag && has_password(url) {
         let detail = "whoever lists this machine's processes reads the password: say it with the variable \
                       `HOLDPOINT_DATABASE__URL` or `PGPASSWORD`";
         mistakes.warn(&["database", "url"], detail);
     }
     if url.starts_with("sqlite:") {
-        for name in config.tools.iter().filter(|(_, tool)| tool.shell.is_some()).map(|(name, _)| name) {
-            let detail =
-                "a command runs as the user whom the embedded database belongs to, and can rewrite it: use Postgres";
+        for name in config
+            .tools
+            .iter()
+            .filter(|(_, tool)| tool.shell.is_some())
+            .map(|(name, _)| name)
+        {
+            let detail = "a command runs as the user whom the embedded database belongs to, and can rewrite it: use Postgres";
             mistakes.warn(&["tools", name, "shell"], detail);
         }
     }
@@ -73,7 +91,9 @@ pub fn read(config: &Config, root: &Node, mistakes: &mut Mistakes) {
 fn has_password(url: &str) -> bool {
     url::Url::parse(url).is_ok_and(|url| {
         url.password().is_some_and(|password| !password.is_empty())
-            || url.query_pairs().any(|(key, value)| key == "password" && !value.is_empty())
+            || url
+                .query_pairs()
+                .any(|(key, value)| key == "password" && !value.is_empty())
     })
 }
 
@@ -86,15 +106,22 @@ mod tests {
     /// The warnings about a file, with variables and a database flag.
     fn warnings(text: &str, variables: &[(&str, &str)], database_url: Option<&str>) -> Vec<String> {
         let environment = Environment::of(variables, &[]);
-        let flags = Flags { listen: None, database_url: database_url.map(str::to_owned) };
+        let flags = Flags {
+            listen: None,
+            database_url: database_url.map(str::to_owned),
+        };
         let source = Source::File("h.yaml".into(), text.to_owned());
-        let (_, report) =
-            load(source, &environment, &flags, |config, mistakes| config.store(true).check(mistakes)).unwrap();
+        let (_, report) = load(source, &environment, &flags, |config, mistakes| {
+            config.store(true).check(mistakes)
+        })
+        .unwrap();
         report.warnings.iter().map(ToString::to_string).collect()
     }
 
-    const BASE: &str = "models: { m: { provider: openai, model: x } }\nagents: { a: { model: m } }\n";
-    const BRACES: &str = "this begins like a variable and is taken as it stands: `${NAME}` is filled in";
+    const BASE: &str =
+        "models: { m: { provider: openai, model: x } }\nagents: { a: { model: m } }\n";
+    const BRACES: &str =
+        "this begins like a variable and is taken as it stands: `${NAME}` is filled in";
 
     #[test]
     fn value_that_begins_with_a_dollar_and_capitals_is_warned_about() {
@@ -113,12 +140,18 @@ mod tests {
             );
             let found = warnings(&text, &[("KEY", "$FROM_OUTSIDE")], None);
             let expected = format!("h.yaml:1:44: models.m.api_key: {BRACES}");
-            assert_eq!(found, if warned { vec![expected] } else { Vec::new() }, "{value}");
+            assert_eq!(
+                found,
+                if warned { vec![expected] } else { Vec::new() },
+                "{value}"
+            );
         }
         let variable = [("HOLDPOINT_MODELS__M__API_KEY", "$OPENAI_API_KEY")];
         assert_eq!(
             warnings(BASE, &variable, None),
-            [format!("HOLDPOINT_MODELS__M__API_KEY: models.m.api_key: {BRACES}")]
+            [format!(
+                "HOLDPOINT_MODELS__M__API_KEY: models.m.api_key: {BRACES}"
+            )]
         );
     }
 
@@ -136,17 +169,38 @@ secrets: {{ keys: [ {{ id: k, key: 'MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=
             warnings(&text, &[("KEY", "a-value")], None)
         };
         let found = all("Bearer hunter2");
-        let places = ["models.m.headers.Authorization", "headers.cookie", "headers.X-API-Key", "headers.x-csrf-token"];
+        let places = [
+            "models.m.headers.Authorization",
+            "headers.cookie",
+            "headers.X-API-Key",
+            "headers.x-csrf-token",
+        ];
         assert_eq!(found.len(), places.len(), "{found:?}");
         for (line, place) in found.iter().zip(places) {
-            assert!(line.contains(place) && line.contains("stands in the file") && !line.contains("hunter2"), "{line}");
+            assert!(
+                line.contains(place)
+                    && line.contains("stands in the file")
+                    && !line.contains("hunter2"),
+                "{line}"
+            );
         }
         for filled in ["Bearer ${KEY}", "Bearer {{credential:jira.token}}", ""] {
             assert_eq!(all(filled), Vec::<String>::new(), "{filled}");
         }
-        assert_eq!(all("$${KEY}").len(), places.len(), "a literal `${{` is nothing that is filled in");
-        let variable = [("HOLDPOINT_MODELS__M__HEADERS", "{ Authorization: Bearer hunter2 }")];
-        assert_eq!(warnings(BASE, &variable, None), Vec::<String>::new(), "it stands in no file");
+        assert_eq!(
+            all("$${KEY}").len(),
+            places.len(),
+            "a literal `${{` is nothing that is filled in"
+        );
+        let variable = [(
+            "HOLDPOINT_MODELS__M__HEADERS",
+            "{ Authorization: Bearer hunter2 }",
+        )];
+        assert_eq!(
+            warnings(BASE, &variable, None),
+            Vec::<String>::new(),
+            "it stands in no file"
+        );
     }
 
     #[test]
@@ -161,13 +215,21 @@ secrets: {{ keys: [ {{ id: k, key: 'MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=
             let found = warnings(BASE, &[], Some(flag));
             assert_eq!(found.len(), usize::from(warned), "{flag}: {found:?}");
             assert!(
-                found.iter().all(|line| line.starts_with("--database-url: database.url: whoever lists")),
+                found
+                    .iter()
+                    .all(|line| line.starts_with("--database-url: database.url: whoever lists")),
                 "{found:?}"
             );
             assert!(!found.concat().contains("hunter2"));
         }
-        assert_eq!(warnings(BASE, &[("HOLDPOINT_DATABASE__URL", with)], None), Vec::<String>::new());
-        assert_eq!(warnings(&format!("{BASE}database: {{ url: '{with}' }}\n"), &[], None), Vec::<String>::new());
+        assert_eq!(
+            warnings(BASE, &[("HOLDPOINT_DATABASE__URL", with)], None),
+            Vec::<String>::new()
+        );
+        assert_eq!(
+            warnings(&format!("{BASE}database: {{ url: '{with}' }}\n"), &[], None),
+            Vec::<String>::new()
+        );
     }
 
     #[test]
@@ -187,15 +249,28 @@ secrets: {{ keys: [ {{ id: k, key: 'MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=
         ] {
             let found = warnings(BASE, &[("HOLDPOINT_DATABASE__URL", url)], None);
             assert_eq!(found.len(), usize::from(warned), "{url}: {found:?}");
-            assert!(found.iter().all(|line| line.contains("sslmode=verify-full")), "{found:?}");
+            assert!(
+                found
+                    .iter()
+                    .all(|line| line.contains("sslmode=verify-full")),
+                "{found:?}"
+            );
         }
     }
 
     #[test]
     fn shell_beside_an_embedded_database_is_warned_about() {
-        let text = format!("{BASE}tools: {{ sh: {{ shell: {{}} }}, look: {{ http: {{ url: 'http://h' }} }} }}\n");
+        let text = format!(
+            "{BASE}tools: {{ sh: {{ shell: {{}} }}, look: {{ http: {{ url: 'http://h' }} }} }}\n"
+        );
         let found = warnings(&text, &[], None);
-        assert!(found.len() == 1 && found[0].contains("tools.sh.shell: a command runs as the user"), "{found:?}");
-        assert_eq!(warnings(&text, &[], Some("postgres://h@127.0.0.1/h")), Vec::<String>::new());
+        assert!(
+            found.len() == 1 && found[0].contains("tools.sh.shell: a command runs as the user"),
+            "{found:?}"
+        );
+        assert_eq!(
+            warnings(&text, &[], Some("postgres://h@127.0.0.1/h")),
+            Vec::<String>::new()
+        );
     }
 }

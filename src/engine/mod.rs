@@ -1,5 +1,5 @@
-//! Drives tasks. A command (`commands/`) only appends facts; the loop of `driver/` does the rest. After a crash
-//! anywhere, asking `next_step` again continues the task.
+//! Drives tasks. A command (`commands/`) only appends facts; the loop of `driver/` does the rest.
+//! After a crash anywhere, asking `next_step` again continues the task.
 
 mod commands;
 mod driver;
@@ -18,8 +18,8 @@ use tokio_util::task::TaskTracker;
 
 pub(crate) use self::commands::TRIES;
 pub use self::commands::{
-    Accepted, CallReply, ConflictCode, DecisionBody, DecisionInput, FieldError, Key, MessageInput, Refusal, TaskInput,
-    Written,
+    Accepted, CallReply, ConflictCode, DecisionBody, DecisionInput, FieldError, Key, MessageInput,
+    Refusal, TaskInput, Written,
 };
 use self::runtime::Locked;
 use self::runtime::in_flight_calls::InFlightCalls;
@@ -51,7 +51,11 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { max_running: 64, lease: Duration::from_secs(30), takeovers: 5 }
+        Self {
+            max_running: 64,
+            lease: Duration::from_secs(30),
+            takeovers: 5,
+        }
     }
 }
 
@@ -153,9 +157,9 @@ impl Engine {
         })
     }
 
-    /// Shuts down: no new effect begins, and drivers get `time` to end their calls. All tasks are queued for other
-    /// replicas; the replica that takes over a task whose call did not end knows of the start and waits for the tool's
-    /// timeout.
+    /// Shuts down: no new effect begins, and drivers get `time` to end their calls. All tasks are
+    /// queued for other replicas; the replica that takes over a task whose call did not end knows
+    /// of the start and waits for the tool's timeout.
     pub async fn shut_down(&self, time: Duration) {
         self.stop.cancel();
         self.drivers.close();
@@ -164,7 +168,12 @@ impl Engine {
             () = self.clock.sleep(time) => tracing::warn!("calls were still running at the end of the time to go down"),
         }
         self.killed.cancel();
-        let left: Vec<_> = self.leases.all().into_iter().map(|(task, _)| task).collect();
+        let left: Vec<_> = self
+            .leases
+            .all()
+            .into_iter()
+            .map(|(task, _)| task)
+            .collect();
         if left.is_empty() {
             return;
         }

@@ -1,8 +1,8 @@
-//! The only room that speaks HTTP, with one file per operation. A request can only append a fact and let the engine
-//! proceed; this room never calls a model, a tool or the policy.
+//! The only room that speaks HTTP, with one file per operation. A request can only append a fact
+//! and let the engine proceed; this room never calls a model, a tool or the policy.
 //!
-//! The order of checks: the router (404 of a path, 405), `server/guard.rs` (host, origin, announced size, key),
-//! `api/submit.rs` (replayed key, 404, 403, the body), then the engine (412, 410, 409).
+//! The order of checks: the router (404 of a path, 405), `server/guard.rs` (host, origin, announced
+//! size, key), `api/submit.rs` (replayed key, 404, 403, the body), then the engine (412, 410, 409).
 
 pub(crate) mod api;
 pub(crate) mod events;
@@ -42,12 +42,22 @@ pub(crate) fn routers(mut http: Http) -> (Router, Router) {
     http.settings = http.settings.trimmed();
     http.origins = Origins::new(&http.settings.public_url, &http.settings.cors_origins);
     let http = Arc::new(http);
-    let (metrics, rest): (Vec<_>, Vec<_>) = operations().into_iter().partition(|(op, _)| op.id == health::METRICS.id);
-    let main = if http.settings.metrics_apart { rest } else { operations() };
+    let (metrics, rest): (Vec<_>, Vec<_>) = operations()
+        .into_iter()
+        .partition(|(op, _)| op.id == health::METRICS.id);
+    let main = if http.settings.metrics_apart {
+        rest
+    } else {
+        operations()
+    };
     (service(&http, main), wrapped(routes(&http, metrics), http))
 }
 
-fn guarded(http: &Arc<Http>, op: &'static Op, methods: MethodRouter<Arc<Http>>) -> MethodRouter<Arc<Http>> {
+fn guarded(
+    http: &Arc<Http>,
+    op: &'static Op,
+    methods: MethodRouter<Arc<Http>>,
+) -> MethodRouter<Arc<Http>> {
     methods.route_layer(from_fn_with_state((http.clone(), op), guard))
 }
 
@@ -61,19 +71,31 @@ fn routes(http: &Arc<Http>, operations: Vec<Operation>) -> Router<Arc<Http>> {
 
 fn service(http: &Arc<Http>, operations: Vec<Operation>) -> Router {
     let router = routes(http, operations)
-        .route("/follow.js", guarded(http, &follow::OP, get(follow::get_follow_script)))
-        .route("/docs/", guarded(http, &docs::ASSETS, get(docs::get_docs_folder)))
-        .route("/docs/{*name}", guarded(http, &docs::ASSETS, get(docs::get_docs_asset)));
+        .route(
+            "/follow.js",
+            guarded(http, &follow::OP, get(follow::get_follow_script)),
+        )
+        .route(
+            "/docs/",
+            guarded(http, &docs::ASSETS, get(docs::get_docs_folder)),
+        )
+        .route(
+            "/docs/{*name}",
+            guarded(http, &docs::ASSETS, get(docs::get_docs_asset)),
+        );
     wrapped(router, http.clone())
 }
 
-/// Catches panics, and puts the edge around the whole router: a 405 carries its `Allow` only outside the routes.
+/// Catches panics, and puts the edge around the whole router: a 405 carries its `Allow` only
+/// outside the routes.
 fn wrapped(router: Router<Arc<Http>>, http: Arc<Http>) -> Router {
     let inner = router
         .fallback(async || Problem::not_found())
         .layer(CatchPanicLayer::custom(panicked))
         .with_state(http.clone());
-    Router::new().fallback_service(inner).layer(from_fn_with_state(http, edge::edge))
+    Router::new()
+        .fallback_service(inner)
+        .layer(from_fn_with_state(http, edge::edge))
 }
 
 fn panicked(_: Box<dyn Any + Send + 'static>) -> Response {
@@ -91,7 +113,10 @@ pub(crate) fn operations() -> Vec<Operation> {
         (&tasks::list::OP, routes!(tasks::list::list_tasks)),
         (&tasks::show::OP, routes!(tasks::show::get_task)),
         (&tasks::items::OP, routes!(tasks::items::list_task_items)),
-        (&tasks::events::OP, routes!(tasks::events::stream_task_events)),
+        (
+            &tasks::events::OP,
+            routes!(tasks::events::stream_task_events),
+        ),
         (&tasks::message::OP, routes!(tasks::message::send_message)),
         (&tasks::cancel::OP, routes!(tasks::cancel::cancel_task)),
         (&tasks::retry::OP, routes!(tasks::retry::retry_task)),
@@ -99,14 +124,29 @@ pub(crate) fn operations() -> Vec<Operation> {
         (&agents::OP, routes!(agents::list_agents)),
         (&me::OP, routes!(me::get_me)),
         (&requests::show::OP, routes!(requests::show::get_request)),
-        (&requests::decide::OP, routes!(requests::decide::decide_request)),
+        (
+            &requests::decide::OP,
+            routes!(requests::decide::decide_request),
+        ),
         (&approve_page::OP, routes!(approve_page::get_approve_page)),
-        (&requests::approve::OP, routes!(requests::approve::approve_request)),
+        (
+            &requests::approve::OP,
+            routes!(requests::approve::approve_request),
+        ),
         (&reject_page::OP, routes!(reject_page::get_reject_page)),
-        (&requests::reject::OP, routes!(requests::reject::reject_request)),
+        (
+            &requests::reject::OP,
+            routes!(requests::reject::reject_request),
+        ),
         (&sign_in::show::OP, routes!(sign_in::show::get_sign_in)),
-        (&sign_in::start_session::OP, routes!(sign_in::start_session::sign_in)),
-        (&sign_in::end_session::OP, routes!(sign_in::end_session::sign_out)),
+        (
+            &sign_in::start_session::OP,
+            routes!(sign_in::start_session::sign_in),
+        ),
+        (
+            &sign_in::end_session::OP,
+            routes!(sign_in::end_session::sign_out),
+        ),
         (&docs::OPENAPI, routes!(docs::get_openapi)),
         (&docs::DOCS, routes!(docs::get_docs)),
         (&problems::OP, routes!(problems::get_problem_page)),

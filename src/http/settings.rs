@@ -47,7 +47,10 @@ mod tests {
 
     #[test]
     fn public_url_loses_its_trailing_slash() {
-        let settings = Settings { public_url: "https://hold.example/base/".into(), ..sample::settings() };
+        let settings = Settings {
+            public_url: "https://hold.example/base/".into(),
+            ..sample::settings()
+        };
         assert_eq!(settings.trimmed().public_url, "https://hold.example/base");
     }
 }

@@ -45,6 +45,8 @@ pub(crate) struct Http {
 
 impl fmt::Debug for Http {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Http").field("settings", &self.settings).finish_non_exhaustive()
+        f.debug_struct("Http")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
     }
 }

@@ -1,5 +1,5 @@
-//! Anthropic's Messages protocol over any base URL. Invariant: an answer is complete or rejected; the model's
-//! own blocks, thinking included, go back unchanged.
+//! Anthropic's Messages protocol over any base URL. Invariant: an answer is complete or rejected;
+//! the model's own blocks, thinking included, go back unchanged.
 
 use std::fmt;
 use std::sync::Arc;
@@ -80,9 +80,9 @@ impl Protocol for Messages {
         request::body(prompt, model, extra, manner, thoughts)
     }
 
-    /// Newer models refuse their earlier thinking once anything before it has changed: the agent's instructions or
-    /// tools, or a late result. The error text names the place in the conversation (`messages.…`) and the refused
-    /// `thinking`.
+    /// Newer models refuse their earlier thinking once anything before it has changed: the agent's
+    /// instructions or tools, or a late result. The error text names the place in the conversation
+    /// (`messages.…`) and the refused `thinking`.
     fn is_about_thoughts(said: &str) -> bool {
         said.contains("messages.") && said.contains("thinking")
     }

@@ -1,5 +1,5 @@
-//! Makes what a model endpoint sends fit to store and show: no known secret, no U+0000, no URL in an error. Everything
-//! that leaves this room has passed through here.
+//! Makes what a model endpoint sends fit to store and show: no known secret, no U+0000, no URL in
+//! an error. Everything that leaves this room has passed through here.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -25,7 +25,8 @@ impl Cleaner {
         cleaned(self.0.clean(text).into_owned())
     }
 
-    /// A call. Its arguments keep their exact text, except for secrets and U+0000 (also when written as an escape).
+    /// A call. Its arguments keep their exact text, except for secrets and U+0000 (also when
+    /// written as an escape).
     pub(crate) fn call(&self, provider_id: &str, name: &str, arguments: &str) -> AnswerCall {
         let arguments = mended(arguments, Mend::Nul);
         AnswerCall {
@@ -38,12 +39,18 @@ impl Cleaner {
 
     /// Redacts a text in pieces, with the result that [`Cleaner::text`] has for the whole.
     pub(crate) fn passing_text(&self) -> Passing {
-        Passing { redacting: Redacting::new(Arc::clone(&self.0)), begun: None }
+        Passing {
+            redacting: Redacting::new(Arc::clone(&self.0)),
+            begun: None,
+        }
     }
 
     /// Redacts arguments in pieces, with the result that [`Cleaner::call`] has for the whole.
     pub(crate) fn passing_arguments(&self) -> Passing {
-        Passing { redacting: Redacting::new(Arc::clone(&self.0)), begun: Some(String::new()) }
+        Passing {
+            redacting: Redacting::new(Arc::clone(&self.0)),
+            begun: Some(String::new()),
+        }
     }
 
     /// Redacts a JSON value, names and numbers included.
@@ -54,7 +61,9 @@ impl Cleaner {
     /// An error text for a person: one line, without URLs, truncated.
     pub(crate) fn problem(&self, text: &str) -> String {
         let text = self.text(text);
-        let text = ADDRESS.as_ref().map_or(Cow::Borrowed(""), |address| address.replace_all(&text, "[address]"));
+        let text = ADDRESS.as_ref().map_or(Cow::Borrowed(""), |address| {
+            address.replace_all(&text, "[address]")
+        });
         let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
         match line.char_indices().nth(PROBLEM) {
             Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default().trim_end()),
@@ -74,7 +83,9 @@ pub(crate) struct Passing {
 impl Passing {
     /// Takes the next piece, returns the part that is safe to show now.
     pub(crate) fn push(&mut self, piece: &str) -> String {
-        let Some(begun) = &mut self.begun else { return cleaned(self.redacting.push(piece)) };
+        let Some(begun) = &mut self.begun else {
+            return cleaned(self.redacting.push(piece));
+        };
         begun.push_str(piece);
         let rest = begun.split_off(whole_escapes(begun));
         let whole = std::mem::replace(begun, rest);
@@ -91,11 +102,17 @@ impl Passing {
 /// The number of bytes before an incomplete escape at the end of the text.
 fn whole_escapes(text: &str) -> usize {
     let mut at = 0;
-    while let Some(escape) = text.get(at..).and_then(|rest| rest.find('\\')).and_then(|found| text.get(at + found..)) {
+    while let Some(escape) = text
+        .get(at..)
+        .and_then(|rest| rest.find('\\'))
+        .and_then(|found| text.get(at + found..))
+    {
         let start = text.len() - escape.len();
         let digits = escape.strip_prefix("\\u");
         if escape.len() == 1
-            || digits.is_some_and(|digits| digits.len() < 4 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
+            || digits.is_some_and(|digits| {
+                digits.len() < 4 && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
+            })
         {
             return start;
         }
@@ -106,11 +123,16 @@ fn whole_escapes(text: &str) -> usize {
 
 /// The length in bytes of the escape at the start of the text.
 fn escape_length(escape: &str) -> usize {
-    if unit(escape).is_some() { 6 } else { 1 + escape.chars().nth(1).map_or(0, char::len_utf8) }
+    if unit(escape).is_some() {
+        6
+    } else {
+        1 + escape.chars().nth(1).map_or(0, char::len_utf8)
+    }
 }
 
-static ADDRESS: LazyLock<Option<Regex>> =
-    LazyLock::new(|| Regex::new(r#"(?i)\b[a-z][a-z0-9+.-]*://(?:\[secret [^\]]*\]|[^\s"'<>`)\]}])*"#).ok());
+static ADDRESS: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    Regex::new(r#"(?i)\b[a-z][a-z0-9+.-]*://(?:\[secret [^\]]*\]|[^\s"'<>`)\]}])*"#).ok()
+});
 
 /// Which escapes of a JSON text become U+FFFD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,7 +180,11 @@ pub(crate) fn mended(text: &str, mend: Mend) -> Cow<'_, str> {
 /// The UTF-16 unit of the escape `\uXXXX` at the start of the text.
 fn unit(text: &str) -> Option<u32> {
     let digits = text.strip_prefix("\\u")?.get(..4)?;
-    if digits.bytes().all(|digit| digit.is_ascii_hexdigit()) { u32::from_str_radix(digits, 16).ok() } else { None }
+    if digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        u32::from_str_radix(digits, 16).ok()
+    } else {
+        None
+    }
 }
 
 #[cfg(test)]
@@ -175,7 +201,8 @@ mod tests {
 
     #[test]
     fn error_is_one_short_line_without_addresses_and_secrets() {
-        let problem = cleaner().problem("bad key\n sk-very-secret\0, see https://host.internal/x?y=sk-very-secret.");
+        let problem = cleaner()
+            .problem("bad key\n sk-very-secret\0, see https://host.internal/x?y=sk-very-secret.");
         assert_eq!(problem, "bad key [secret KEY]\u{FFFD}, see [address]");
         let long = cleaner().problem(&"é".repeat(900));
         assert_eq!(long.chars().count(), 501);
@@ -187,14 +214,22 @@ mod tests {
         assert!(call.holds_secret);
         assert_eq!(call.arguments_text, r#"{"to":"[secret KEY]"}"#);
         for arguments in [r#"{"to":"[secret KEY]"}"#, r#"{"to":"\u0000"}"#, ""] {
-            assert!(!cleaner().call("sk-very-secret", "sk-very-secret", arguments).holds_secret, "{arguments}");
+            assert!(
+                !cleaner()
+                    .call("sk-very-secret", "sk-very-secret", arguments)
+                    .holds_secret,
+                "{arguments}"
+            );
         }
     }
 
     #[test]
     fn value_is_cleaned_everywhere() {
         let clean = cleaner().json(json!({"a\0": ["x sk-very-secret", {"b": "\0"}], "n": 1.5}));
-        assert_eq!(clean, json!({"a\u{FFFD}": ["x [secret KEY]", {"b": "\u{FFFD}"}], "n": 1.5}));
+        assert_eq!(
+            clean,
+            json!({"a\u{FFFD}": ["x [secret KEY]", {"b": "\u{FFFD}"}], "n": 1.5})
+        );
     }
 
     #[test]
@@ -204,8 +239,17 @@ mod tests {
         assert_eq!(nul(r#"{"a":"\\u0000"}"#), r#"{"a":"\\u0000"}"#);
         assert_eq!(nul(r#"{"a":"\\\u0000"}"#), r#"{"a":"\\\ufffd"}"#);
         let lone = |text| mended(text, Mend::LoneSurrogates).into_owned();
-        assert_eq!(lone(r#""\ud83d\ude00 \uD83D \ude00\ud83d""#), r#""\ud83d\ude00 \ufffd \ufffd\ufffd""#);
-        for odd in ["\\u0000\\", "\\u0000\\u00", "\\u0000\\é", "\\ud800\\", "\\ud8é0\\ud"] {
+        assert_eq!(
+            lone(r#""\ud83d\ude00 \uD83D \ude00\ud83d""#),
+            r#""\ud83d\ude00 \ufffd \ufffd\ufffd""#
+        );
+        for odd in [
+            "\\u0000\\",
+            "\\u0000\\u00",
+            "\\u0000\\é",
+            "\\ud800\\",
+            "\\ud8é0\\ud",
+        ] {
             let _ = (nul(odd), lone(odd));
         }
     }
@@ -218,9 +262,15 @@ mod tests {
             r#"{"key":"sk-very-secret","k":"\u0073k-very-secret","é":"\\\\"}\"#,
             "\0 \\u00 \\uzzzz \\u00é sk-very\\u002dsecret sk-very-secre",
         ] {
-            let whole = [cleaner.text(text), cleaner.call("", "", text).arguments_text];
+            let whole = [
+                cleaner.text(text),
+                cleaner.call("", "", text).arguments_text,
+            ];
             let cuts: Vec<_> = text.char_indices().map(|(at, _)| at).collect();
-            for (first, second) in cuts.iter().flat_map(|first| cuts.iter().map(move |second| (*first, *second))) {
+            for (first, second) in cuts
+                .iter()
+                .flat_map(|first| cuts.iter().map(move |second| (*first, *second)))
+            {
                 let (first, second) = (first.min(second), first.max(second));
                 let mut both = [cleaner.passing_text(), cleaner.passing_arguments()];
                 let shown = both.each_mut().map(|passing| {

@@ -1,6 +1,7 @@
-//! The common part of all model protocols: the endpoint's address, asking, retrying where that may help, and reading
-//! the whole or streamed answer. Invariant: an answer is complete or rejected; pieces emitted for a failed
-//! attempt are taken back; every wait is bounded; no error contains a URL.
+//! The common part of all model protocols: the endpoint's address, asking, retrying where that may
+//! help, and reading the whole or streamed answer. Invariant: an answer is complete or rejected;
+//! pieces emitted for a failed attempt are taken back; every wait is bounded; no error contains a
+//! URL.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -39,8 +40,8 @@ pub struct Settings {
     pub model: String,
     /// Sent in the protocol's own header. A local model needs none.
     pub api_key: Option<Secret<String>>,
-    /// How long one attempt waits for the answer to begin, and then for each next piece. The whole answer may take ten
-    /// times as long.
+    /// How long one attempt waits for the answer to begin, and then for each next piece. The whole
+    /// answer may take ten times as long.
     pub timeout: Duration,
     /// The number of attempts after the first.
     pub retries: u32,
@@ -60,13 +61,22 @@ impl Settings {
             add(&["base_url"], detail.to_owned());
         }
         if self.model.trim().is_empty() {
-            add(&["model"], format!("model `{}` does not say what the provider calls it", self.name));
+            add(
+                &["model"],
+                format!(
+                    "model `{}` does not say what the provider calls it",
+                    self.name
+                ),
+            );
         }
         if self.timeout.is_zero() {
             add(&["timeout"], "a timeout is longer than 0".to_owned());
         }
         if self.key::<P>().is_some_and(|key| key.is_err()) {
-            add(&["api_key"], "the key has characters that a header cannot hold".to_owned());
+            add(
+                &["api_key"],
+                "the key has characters that a header cannot hold".to_owned(),
+            );
         }
         for (name, value) in &self.headers {
             if let Err(detail) = header(name, value) {
@@ -94,12 +104,18 @@ impl Settings {
         let path = format!("{}{}", url.path().trim_end_matches('/'), P::PATH);
         url.set_path(&path);
         if !self.query.is_empty() {
-            url.query_pairs_mut().extend_pairs(self.query.iter().map(|(name, value)| (name, value.reveal())));
+            url.query_pairs_mut().extend_pairs(
+                self.query
+                    .iter()
+                    .map(|(name, value)| (name, value.reveal())),
+            );
         }
         Ok(url)
     }
 
-    fn key<P: Protocol>(&self) -> Option<Result<(HeaderName, HeaderValue), http::header::InvalidHeaderValue>> {
+    fn key<P: Protocol>(
+        &self,
+    ) -> Option<Result<(HeaderName, HeaderValue), http::header::InvalidHeaderValue>> {
         let (name, value) = P::key(self.api_key.as_ref()?.reveal());
         Some(HeaderValue::from_str(&value).map(|value| (name, value)))
     }
@@ -108,9 +124,15 @@ impl Settings {
     fn header_map<P: Protocol>(&self) -> Option<HeaderMap> {
         let mut map = HeaderMap::new();
         map.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        map.insert(ACCEPT, HeaderValue::from_static("text/event-stream, application/json"));
+        map.insert(
+            ACCEPT,
+            HeaderValue::from_static("text/event-stream, application/json"),
+        );
         for (name, value) in P::HEADERS {
-            map.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+            map.insert(
+                HeaderName::from_static(name),
+                HeaderValue::from_static(value),
+            );
         }
         if let Some(key) = self.key::<P>() {
             let (name, value) = key.ok()?;
@@ -126,7 +148,8 @@ impl Settings {
 }
 
 fn header(name: &str, value: &Secret<String>) -> Result<(HeaderName, HeaderValue), String> {
-    let read = HeaderName::from_bytes(name.as_bytes()).map_err(|_| format!("`{name}` is no header name"))?;
+    let read = HeaderName::from_bytes(name.as_bytes())
+        .map_err(|_| format!("`{name}` is no header name"))?;
     if read == CONTENT_LENGTH || read == TRANSFER_ENCODING {
         return Err(format!("the header `{name}` is set by the HTTP client"));
     }
@@ -137,10 +160,19 @@ fn header(name: &str, value: &Secret<String>) -> Result<(HeaderName, HeaderValue
 
 /// The provider's id of the request, formatted for an error; empty if the answer has none.
 fn request_id(headers: &HeaderMap) -> String {
-    let id = headers.get("request-id").or_else(|| headers.get("x-request-id")).and_then(|id| id.to_str().ok());
-    let fits =
-        |id: &&str| id.len() <= 100 && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte));
-    id.filter(fits).map(|id| format!(" (request {id})")).unwrap_or_default()
+    let id = headers
+        .get("request-id")
+        .or_else(|| headers.get("x-request-id"))
+        .and_then(|id| id.to_str().ok());
+    let fits = |id: &&str| {
+        id.len() <= 100
+            && id
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
+    };
+    id.filter(fits)
+        .map(|id| format!(" (request {id})"))
+        .unwrap_or_default()
 }
 
 pub(super) struct Endpoint<P> {
@@ -161,7 +193,10 @@ pub(super) struct Endpoint<P> {
 
 impl<P> fmt::Debug for Endpoint<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Endpoint").field("name", &self.name).field("model", &self.model).finish_non_exhaustive()
+        f.debug_struct("Endpoint")
+            .field("name", &self.name)
+            .field("model", &self.model)
+            .finish_non_exhaustive()
     }
 }
 
@@ -174,27 +209,61 @@ impl<P: Protocol> Endpoint<P> {
         clock: Arc<dyn Clock>,
         redactor: Arc<Redactor>,
     ) -> Result<Self, ModelError> {
-        let unusable = |why: &str| ModelError::new(format!("Model `{}` cannot be used: {why}.", settings.name));
+        let unusable = |why: &str| {
+            ModelError::new(format!("Model `{}` cannot be used: {why}.", settings.name))
+        };
         let address = settings.address::<P>().map_err(unusable)?;
-        let headers = settings.header_map::<P>().ok_or_else(|| unusable("a header cannot be sent"))?;
-        let Settings { name, model, timeout, retries, body, .. } = settings;
+        let headers = settings
+            .header_map::<P>()
+            .ok_or_else(|| unusable("a header cannot be sent"))?;
+        let Settings {
+            name,
+            model,
+            timeout,
+            retries,
+            body,
+            ..
+        } = settings;
         let (cleaner, manner, protocol) = (Cleaner(redactor), AtomicUsize::new(0), PhantomData);
-        Ok(Self { name, model, address, headers, body, timeout, retries, net, clock, cleaner, manner, protocol })
+        Ok(Self {
+            name,
+            model,
+            address,
+            headers,
+            body,
+            timeout,
+            retries,
+            net,
+            clock,
+            cleaner,
+            manner,
+            protocol,
+        })
     }
 
     /// The body for the manner at this index; `None` after the last.
     fn request(&self, prompt: &Prompt, manner: usize, thoughts: Thoughts) -> Option<Bytes> {
         let manner = P::MANNERS.get(manner)?;
-        Some(Bytes::from(P::body(prompt, &self.model, &self.body, *manner, thoughts).ok()?))
+        Some(Bytes::from(
+            P::body(prompt, &self.model, &self.body, *manner, thoughts).ok()?,
+        ))
     }
 
     /// Asks once; returns the outcome and how the attempt ended.
     async fn attempt(&self, body: Bytes, telling: &mut Telling<'_>) -> (Attempt, Ended) {
-        let request = self.net.repeatable().post(self.address.clone()).headers(self.headers.clone()).body(body);
+        let request = self
+            .net
+            .repeatable()
+            .post(self.address.clone())
+            .headers(self.headers.clone())
+            .body(body);
         let response = match net::begun(request, self.timeout).await {
             Ok(response) => response,
             Err(failure @ (Failure::NotSent(reason) | Failure::Lost(reason))) => {
-                let ended = Ended { status: None, reason: Some(reason) };
+                let ended = Ended {
+                    status: None,
+                    reason: Some(reason),
+                };
                 return (Attempt::Again(failure.to_string(), None), ended);
             }
         };
@@ -204,13 +273,22 @@ impl<P: Protocol> Endpoint<P> {
         } else {
             self.refused(status, response).await
         };
-        (attempt, Ended { status: Some(status), reason: None })
+        (
+            attempt,
+            Ended {
+                status: Some(status),
+                reason: None,
+            },
+        )
     }
 
     async fn refused(&self, status: u16, response: Response) -> Attempt {
         let wait = retry::asked_for(response.headers(), self.clock.now());
         let id = self.cleaner.text(&request_id(response.headers()));
-        let body = self.gathered(response, read::PROBLEM).await.map(|(bytes, _)| from_bytes(&bytes));
+        let body = self
+            .gathered(response, read::PROBLEM)
+            .await
+            .map(|(bytes, _)| from_bytes(&bytes));
         let body = body.unwrap_or_default();
         let said = self.cleaner.problem(&said_in(&body));
         let mut why = format!("it answered with status {status}{id}");
@@ -238,12 +316,23 @@ impl<P: Protocol> Endpoint<P> {
             Attempt::Again(..) | Attempt::Plainer(_) => "again",
             Attempt::Failed(_) => "failed",
         };
-        super::measure(&self.name, outcome, self.clock.uptime().saturating_sub(began));
+        super::measure(
+            &self.name,
+            outcome,
+            self.clock.uptime().saturating_sub(began),
+        );
     }
 
     fn error(&self, why: &str, attempts: u32, ended: Ended) -> ModelError {
-        let times = if attempts > 1 { format!(" (after {attempts} attempts)") } else { String::new() };
-        ModelError { detail: format!("Model `{}` gave no usable answer{times}: {why}", self.name), ended }
+        let times = if attempts > 1 {
+            format!(" (after {attempts} attempts)")
+        } else {
+            String::new()
+        };
+        ModelError {
+            detail: format!("Model `{}` gave no usable answer{times}: {why}", self.name),
+            ended,
+        }
     }
 }
 
@@ -272,14 +361,23 @@ impl<P: Protocol> ModelClient for Endpoint<P> {
                 }
                 Attempt::Failed(why) => return Err(self.error(&why, attempts, ended)),
                 Attempt::Plainer(why) => {
-                    let (plainer, left) =
-                        if P::is_about_thoughts(&why) { (manner, Thoughts::Left) } else { (manner + 1, thoughts) };
-                    let request = self.request(prompt, plainer, left).filter(|request| *request != body);
-                    let Some(request) = request else { return Err(self.error(&why, attempts, ended)) };
+                    let (plainer, left) = if P::is_about_thoughts(&why) {
+                        (manner, Thoughts::Left)
+                    } else {
+                        (manner + 1, thoughts)
+                    };
+                    let request = self
+                        .request(prompt, plainer, left)
+                        .filter(|request| *request != body);
+                    let Some(request) = request else {
+                        return Err(self.error(&why, attempts, ended));
+                    };
                     tracing::debug!(model = %self.name, "the model is asked more plainly");
                     (body, manner, thoughts, attempts) = (request, plainer, left, attempts - 1);
                 }
-                Attempt::Again(why, _) if attempts > self.retries => return Err(self.error(&why, attempts, ended)),
+                Attempt::Again(why, _) if attempts > self.retries => {
+                    return Err(self.error(&why, attempts, ended));
+                }
                 Attempt::Again(_, wait) => {
                     let wait = wait.unwrap_or_else(|| retry::backoff(attempts));
                     tracing::info!(model = %self.name, status = ended.status, reason = ended.reason, attempts, wait = wait.as_secs_f64(), "the model is asked again");

@@ -1,4 +1,5 @@
-//! Sinks for tests: one ignores its pieces; the other assembles them and asserts the rules of [`Piece`].
+//! Sinks for tests: one ignores its pieces; the other assembles them and asserts the rules of
+//! [`Piece`].
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -40,7 +41,10 @@ impl Heard {
     pub(crate) fn adds_up_to(&self, answer: &Answer) {
         let told = self.told();
         assert_eq!(told.text, answer.text.clone().unwrap_or_default());
-        let calls = answer.calls.iter().map(|call| (call.name.clone(), call.arguments_text.clone()));
+        let calls = answer
+            .calls
+            .iter()
+            .map(|call| (call.name.clone(), call.arguments_text.clone()));
         assert_eq!(told.calls, calls.enumerate().collect());
     }
 }
@@ -60,12 +64,19 @@ impl Sink for Heard {
             }
             Piece::Arguments { call, text } => {
                 assert!(!text.is_empty(), "a piece of nothing");
-                let (_, arguments) = told.calls.get_mut(&call).expect("a call is named before its arguments");
+                let (_, arguments) = told
+                    .calls
+                    .get_mut(&call)
+                    .expect("a call is named before its arguments");
                 arguments.push_str(text);
             }
             Piece::Reset => {
                 let resets = told.resets + 1;
-                *told = Told { resets, pieces: told.pieces, ..Told::default() };
+                *told = Told {
+                    resets,
+                    pieces: told.pieces,
+                    ..Told::default()
+                };
             }
         }
     }

@@ -29,8 +29,8 @@ use crate::task::transcript::Message;
 /// A client of one model.
 #[async_trait]
 pub trait ModelClient: Send + Sync {
-    /// Asks for the next turn. May be repeated freely: asking has no effect outside. Where the endpoint streams, `sink`
-    /// gets the answer while it arrives.
+    /// Asks for the next turn. May be repeated freely: asking has no effect outside. Where the
+    /// endpoint streams, `sink` gets the answer while it arrives.
     ///
     /// # Errors
     /// [`ModelError`] when there is no usable answer after the client's own retries.
@@ -41,14 +41,16 @@ pub trait ModelClient: Send + Sync {
 pub trait Sink: Send + Sync {
     fn piece(&self, piece: Piece<'_>);
 
-    /// Whether the sink has a listener, as far as is known: only then is a slow, paced delivery worth the time.
+    /// Whether the sink has a listener, as far as is known: only then is a slow, paced delivery
+    /// worth the time.
     fn heard(&self) -> bool {
         true
     }
 }
 
-/// A piece of an answer that is not complete yet, redacted as the whole will be: related texts add up to the texts of
-/// the whole answer, unless a `Reset` takes them back. `call` is the call's index in [`Answer::calls`].
+/// A piece of an answer that is not complete yet, redacted as the whole will be: related texts add
+/// up to the texts of the whole answer, unless a `Reset` takes them back. `call` is the call's
+/// index in [`Answer::calls`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
     /// More of the text.
@@ -106,7 +108,8 @@ pub struct Answer {
 /// One call of a turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnswerCall {
-    /// The provider's id, possibly empty. Never a key of ours: a provider may repeat it in every answer.
+    /// The provider's id, possibly empty. Never a key of ours: a provider may repeat it in every
+    /// answer.
     pub provider_id: String,
     pub name: String,
     /// The exact text of the arguments, except for redacted secrets.
@@ -115,7 +118,8 @@ pub struct AnswerCall {
     pub holds_secret: bool,
 }
 
-/// There is no usable answer. The text is for a person: the model's name and the problem, no URL and no secret.
+/// There is no usable answer. The text is for a person: the model's name and the problem, no URL
+/// and no secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{detail}")]
 pub struct ModelError {
@@ -137,12 +141,15 @@ impl ModelError {
     /// An error without a status or reason.
     #[must_use]
     pub fn new(detail: impl Into<String>) -> Self {
-        Self { detail: detail.into(), ended: Ended::default() }
+        Self {
+            detail: detail.into(),
+            ended: Ended::default(),
+        }
     }
 }
 
-/// Presents data about the user to the model, marked as data. JSON on one line, so that no value can pose as anything
-/// else.
+/// Presents data about the user to the model, marked as data. JSON on one line, so that no value
+/// can pose as anything else.
 fn data_about_the_user(context: &BTreeMap<String, String>) -> String {
     let data = json!(context);
     format!(

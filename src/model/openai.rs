@@ -1,5 +1,5 @@
-//! The Chat Completions protocol over any base URL. Invariant: an answer is complete or rejected; the
-//! provider's own JSON goes back unchanged.
+//! The Chat Completions protocol over any base URL. Invariant: an answer is complete or rejected;
+//! the provider's own JSON goes back unchanged.
 
 use std::fmt;
 use std::sync::Arc;
@@ -64,7 +64,8 @@ pub(super) struct ChatCompletions;
 impl Protocol for ChatCompletions {
     type Reading = stream::Streamed;
     const PATH: &'static str = "/chat/completions";
-    const OURS: &'static [&'static str] = &["messages", "tools", "model", "stream", "stream_options"];
+    const OURS: &'static [&'static str] =
+        &["messages", "tools", "model", "stream", "stream_options"];
     const HEADERS: &'static [(&'static str, &'static str)] = &[];
     const MANNERS: &'static [Manner] = &[Manner::Counted, Manner::Streamed, Manner::Whole];
 

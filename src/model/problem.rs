@@ -29,30 +29,44 @@ pub(super) fn is_said(error: &Value) -> bool {
 /// Classifies an error inside a 200 answer, as gateways send it.
 pub(super) fn reported(error: &Value, cleaner: &Cleaner) -> Attempt {
     match status_of(error) {
-        Some(status) if retry::is_worth_repeating(status) => Attempt::Again(reports(error, cleaner), None),
+        Some(status) if retry::is_worth_repeating(status) => {
+            Attempt::Again(reports(error, cleaner), None)
+        }
         Some(_) | None => Attempt::Failed(reports(error, cleaner)),
     }
 }
 
-/// Classifies an error in the middle of a stream. The endpoint had accepted the request, so the attempt is repeated
-/// unless the error blames the request.
+/// Classifies an error in the middle of a stream. The endpoint had accepted the request, so the
+/// attempt is repeated unless the error blames the request.
 pub(super) fn broken_off(error: &Value, cleaner: &Cleaner) -> Attempt {
     let to_blame = match status_of(error) {
         Some(status) => (400..500).contains(&status) && !retry::is_worth_repeating(status),
-        None => error.get("type").is_some_and(|kind| kind == "invalid_request_error"),
+        None => error
+            .get("type")
+            .is_some_and(|kind| kind == "invalid_request_error"),
     };
     let why = reports(error, cleaner);
-    if to_blame { Attempt::Failed(why) } else { Attempt::Again(why, None) }
+    if to_blame {
+        Attempt::Failed(why)
+    } else {
+        Attempt::Again(why, None)
+    }
 }
 
 /// The problem text for an error inside an answer.
 pub(super) fn reports(error: &Value, cleaner: &Cleaner) -> String {
-    format!("it reported an error: {}", cleaner.problem(&message_of(error)))
+    format!(
+        "it reported an error: {}",
+        cleaner.problem(&message_of(error))
+    )
 }
 
 fn status_of(error: &Value) -> Option<u16> {
     let code = error.get("code").or_else(|| error.get("status"))?;
-    code.as_u64().or_else(|| code.as_str()?.parse().ok())?.try_into().ok()
+    code.as_u64()
+        .or_else(|| code.as_str()?.parse().ok())?
+        .try_into()
+        .ok()
 }
 
 fn message_of(said: &Value) -> String {

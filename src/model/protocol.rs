@@ -1,5 +1,6 @@
-//! The part of an endpoint that depends on the model protocol: writing a request and reading an answer. Implementations
-//! are pure: no I/O and no clock, so that an answer depends only on the received bytes.
+//! The part of an endpoint that depends on the model protocol: writing a request and reading an
+//! answer. Implementations are pure: no I/O and no clock, so that an answer depends only on the
+//! received bytes.
 
 use std::time::Duration;
 
@@ -17,7 +18,8 @@ pub(super) trait Protocol: Send + Sync + 'static {
     const PATH: &'static str;
     /// The members of a request's body that a configuration may not set.
     const OURS: &'static [&'static str];
-    /// The fixed headers of each request (names in lower case), besides the key and those of HTTP itself.
+    /// The fixed headers of each request (names in lower case), besides the key and those of HTTP
+    /// itself.
     const HEADERS: &'static [(&'static str, &'static str)];
     /// The ways to ask, best first; the next is tried when an endpoint refuses one.
     const MANNERS: &'static [Manner];
@@ -42,7 +44,8 @@ pub(super) trait Protocol: Send + Sync + 'static {
         false
     }
 
-    /// Reads an unstreamed answer. An unreadable one may have been truncated, so the attempt is repeated.
+    /// Reads an unstreamed answer. An unreadable one may have been truncated, so the attempt is
+    /// repeated.
     fn whole(body: &str, cleaner: &Cleaner) -> Attempt;
 
     /// A reader for a streamed answer.
@@ -104,7 +107,8 @@ pub(super) enum Attempt {
     Failed(String),
 }
 
-/// The most calls that an answer may have: reading stops at the next one and the answer is rejected.
+/// The most calls that an answer may have: reading stops at the next one and the answer is
+/// rejected.
 pub(super) const CALLS: usize = 256;
 
 /// The problem text for an answer with more than [`CALLS`] calls.

@@ -1,6 +1,7 @@
-//! A model that plays from rules, for the demonstration and for tests. Deterministic: the same conversation gets the
-//! same answer. Like some providers it repeats its call ids in every answer, so that no code comes to rely on them. It
-//! emits its answers in pieces; the built-in script paces them, only for a sink with a listener.
+//! A model that plays from rules, for the demonstration and for tests. Deterministic: the same
+//! conversation gets the same answer. Like some providers it repeats its call ids in every answer,
+//! so that no code comes to rely on them. It emits its answers in pieces; the built-in script paces
+//! them, only for a sink with a listener.
 
 use std::fmt;
 use std::path::Path;
@@ -27,8 +28,8 @@ const BUILT_IN: (&str, &str) = ("builtin:refunds", include_str!("refunds.yaml"))
 /// The answer when no rule matches.
 const NO_RULE: &str = "This model is scripted, and no rule of its script matches what was said.";
 
-/// How long the built-in script waits before it answers a listener: a page that has just posted an answer has reloaded
-/// by then.
+/// How long the built-in script waits before it answers a listener: a page that has just posted an
+/// answer has reloaded by then.
 const THINKS: Duration = Duration::from_millis(350);
 /// The pause per piece, and the longest time for all pieces.
 const PACE: (Duration, Duration) = (Duration::from_millis(60), Duration::from_millis(600));
@@ -43,13 +44,15 @@ pub struct Scripted {
 
 impl fmt::Debug for Scripted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Scripted").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("Scripted")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 
 impl Scripted {
-    /// Loads a script: `builtin:refunds`, or a file (relative to `base_dir`). Adds every mistake in it, at
-    /// `models.NAME.script` and the rule's number, and then returns `None`.
+    /// Loads a script: `builtin:refunds`, or a file (relative to `base_dir`). Adds every mistake in
+    /// it, at `models.NAME.script` and the rule's number, and then returns `None`.
     pub fn load(
         name: &str,
         source: &str,
@@ -60,25 +63,44 @@ impl Scripted {
         let place = ["models", name, "script"];
         let (built_in, rules) = BUILT_IN;
         if source == built_in {
-            return Some(Self { paced: true, ..Self::read(name, rules, clock, mistakes)? });
+            return Some(Self {
+                paced: true,
+                ..Self::read(name, rules, clock, mistakes)?
+            });
         }
         if let Some(unknown) = source.strip_prefix("builtin:") {
-            mistakes.add(&place, format!("there is no built-in script `{unknown}`, only `{built_in}`"));
+            mistakes.add(
+                &place,
+                format!("there is no built-in script `{unknown}`, only `{built_in}`"),
+            );
             return None;
         }
         match std::fs::read_to_string(base_dir.join(source)) {
             Ok(rules) => Self::read(name, &rules, clock, mistakes),
             Err(error) => {
-                mistakes.add(&place, format!("the script `{source}` cannot be read: {}", error.kind()));
+                mistakes.add(
+                    &place,
+                    format!("the script `{source}` cannot be read: {}", error.kind()),
+                );
                 None
             }
         }
     }
 
     /// Reads a script from its text, like [`Scripted::load`].
-    pub fn read(name: &str, rules: &str, clock: Arc<dyn Clock>, mistakes: &mut Mistakes) -> Option<Self> {
+    pub fn read(
+        name: &str,
+        rules: &str,
+        clock: Arc<dyn Clock>,
+        mistakes: &mut Mistakes,
+    ) -> Option<Self> {
         let script = Script::read(rules, mistakes, &["models", name, "script"])?;
-        Some(Self { name: name.to_owned(), script, paced: false, clock })
+        Some(Self {
+            name: name.to_owned(),
+            script,
+            paced: false,
+            clock,
+        })
     }
 
     fn play(&self, rule: &Rule, moment: &Moment<'_>) -> (Option<String>, Vec<AnswerCall>) {
@@ -100,7 +122,11 @@ impl ModelClient for Scripted {
         let began = self.clock.uptime();
         let answer = self.perform(prompt, sink).await;
         let outcome = if answer.is_ok() { "answered" } else { "failed" };
-        super::measure(&self.name, outcome, self.clock.uptime().saturating_sub(began));
+        super::measure(
+            &self.name,
+            outcome,
+            self.clock.uptime().saturating_sub(began),
+        );
         answer
     }
 }
@@ -116,17 +142,35 @@ impl Scripted {
             self.clock.sleep(delay).await;
         }
         if let Some(status) = fail {
-            let detail =
-                format!("Model `{}` gave no usable answer: its script answers with status {status}.", self.name);
-            return Err(ModelError { detail, ended: Ended { status: Some(status), reason: None } });
+            let detail = format!(
+                "Model `{}` gave no usable answer: its script answers with status {status}.",
+                self.name
+            );
+            return Err(ModelError {
+                detail,
+                ended: Ended {
+                    status: Some(status),
+                    reason: None,
+                },
+            });
         }
-        let (text, calls) =
-            rule.map_or_else(|| (Some(NO_RULE.to_owned()), Vec::new()), |rule| self.play(rule, &moment));
+        let (text, calls) = rule.map_or_else(
+            || (Some(NO_RULE.to_owned()), Vec::new()),
+            |rule| self.play(rule, &moment),
+        );
         if calls.len() > CALLS {
-            let detail = format!("Model `{}` gave no usable answer: {}.", self.name, too_many_calls());
+            let detail = format!(
+                "Model `{}` gave no usable answer: {}.",
+                self.name,
+                too_many_calls()
+            );
             return Err(ModelError::new(detail));
         }
-        let text = if calls.is_empty() { Some(text.unwrap_or_default()) } else { text };
+        let text = if calls.is_empty() {
+            Some(text.unwrap_or_default())
+        } else {
+            text
+        };
         let pieces = pieces::pieces(text.as_deref(), &calls);
         let time = match heard {
             true if self.paced && delay.is_zero() => {
@@ -147,17 +191,27 @@ fn pace(pieces: usize) -> Duration {
     u32::try_from(pieces).map_or(most, |pieces| most.min(each.saturating_mul(pieces)))
 }
 
-/// The part of the conversation that rules match on: the last speaker and message, and the user's last message.
+/// The part of the conversation that rules match on: the last speaker and message, and the user's
+/// last message.
 fn moment(prompt: &Prompt) -> Moment<'_> {
     let said = |message: &Message| match message {
         Message::User { parts, .. } => {
-            let texts = parts.iter().filter(|part| part.content_type == PartType::Text);
-            Some(texts.map(|part| part.content.as_str()).collect::<Vec<_>>().join("\n"))
+            let texts = parts
+                .iter()
+                .filter(|part| part.content_type == PartType::Text);
+            Some(
+                texts
+                    .map(|part| part.content.as_str())
+                    .collect::<Vec<_>>()
+                    .join("\n"),
+            )
         }
         Message::Assistant { .. } | Message::Result { .. } => None,
     };
     let (last, text) = match prompt.messages.last() {
-        Some(message @ Message::User { .. }) => (Some(Last::User), said(message).unwrap_or_default()),
+        Some(message @ Message::User { .. }) => {
+            (Some(Last::User), said(message).unwrap_or_default())
+        }
         Some(Message::Result { content, name, .. }) => (Some(Last::Tool(name)), content.clone()),
         Some(Message::Assistant { .. }) | None => (None, String::new()),
     };
@@ -170,17 +224,39 @@ fn moment(prompt: &Prompt) -> Moment<'_> {
         }
         answers += u32::from(matches!(message, Message::Assistant { .. }));
     }
-    Moment { last, text, turn: prompt.turn, user_text, user_turn: prompt.turn.saturating_sub(answers) }
+    Moment {
+        last,
+        text,
+        turn: prompt.turn,
+        user_text,
+        user_turn: prompt.turn.saturating_sub(answers),
+    }
 }
 
 fn answer(prompt: &Prompt, text: Option<String>, calls: Vec<AnswerCall>) -> Answer {
-    let finish_reason = if calls.is_empty() { FinishReason::Stop } else { FinishReason::ToolCalls };
+    let finish_reason = if calls.is_empty() {
+        FinishReason::Stop
+    } else {
+        FinishReason::ToolCalls
+    };
     let raw = raw(text.as_deref(), &calls);
     let prompt_tokens = 10 * i64::try_from(prompt.messages.len()).unwrap_or(0);
-    let words = text.as_ref().map_or(0, |text| text.split_whitespace().count());
+    let words = text
+        .as_ref()
+        .map_or(0, |text| text.split_whitespace().count());
     let completion_tokens = i64::try_from(words + 5 * calls.len()).unwrap_or(0);
-    let usage = Usage { prompt_tokens, completion_tokens, total_tokens: prompt_tokens + completion_tokens };
-    Answer { text, calls, finish_reason, usage, raw }
+    let usage = Usage {
+        prompt_tokens,
+        completion_tokens,
+        total_tokens: prompt_tokens + completion_tokens,
+    };
+    Answer {
+        text,
+        calls,
+        finish_reason,
+        usage,
+        raw,
+    }
 }
 
 /// The turn as a Chat Completions message, so that another model can continue the conversation.

@@ -1,5 +1,5 @@
-//! Decodes a stream of server-sent events (WHATWG HTML, section 9.2.6) from bytes cut anywhere, even inside a
-//! character. The memory for an incomplete event is bounded.
+//! Decodes a stream of server-sent events (WHATWG HTML, section 9.2.6) from bytes cut anywhere,
+//! even inside a character. The memory for an incomplete event is bounded.
 
 use crate::task::text::from_bytes;
 
@@ -34,10 +34,19 @@ impl Decoder {
     /// A decoder that holds at most `most` bytes of an event.
     pub(crate) fn new(most: usize) -> Self {
         let (line, name, data) = (Vec::new(), Vec::new(), Vec::new());
-        Self { line, name, data, has_data: false, after_cr: false, first: true, most }
+        Self {
+            line,
+            name,
+            data,
+            has_data: false,
+            after_cr: false,
+            first: true,
+            most,
+        }
     }
 
-    /// The events that these bytes complete. A last event without the empty line after it is dropped.
+    /// The events that these bytes complete. A last event without the empty line after it is
+    /// dropped.
     ///
     /// # Errors
     /// [`TooLong`].
@@ -57,7 +66,9 @@ impl Decoder {
             if self.line.len() + self.data.len() > self.most {
                 return Err(TooLong);
             }
-            let Some((ending, after)) = after.split_first() else { break };
+            let Some((ending, after)) = after.split_first() else {
+                break;
+            };
             self.after_cr = *ending == b'\r';
             rest = after;
             events.extend(self.line_is_whole());
@@ -71,11 +82,20 @@ impl Decoder {
             line.drain(..3);
         }
         if line.is_empty() {
-            let (name, data) = (std::mem::take(&mut self.name), std::mem::take(&mut self.data));
+            let (name, data) = (
+                std::mem::take(&mut self.name),
+                std::mem::take(&mut self.data),
+            );
             let whole = std::mem::take(&mut self.has_data);
-            return whole.then(|| Event { name: from_bytes(&name), data: from_bytes(&data) });
+            return whole.then(|| Event {
+                name: from_bytes(&name),
+                data: from_bytes(&data),
+            });
         }
-        let colon = line.iter().position(|byte| *byte == b':').unwrap_or(line.len());
+        let colon = line
+            .iter()
+            .position(|byte| *byte == b':')
+            .unwrap_or(line.len());
         let (field, value) = line.split_at(colon);
         let value = value.strip_prefix(b":").unwrap_or(value);
         let value = value.strip_prefix(b" ").unwrap_or(value);
@@ -110,7 +130,10 @@ mod tests {
     fn events_are_the_same_wherever_the_stream_is_cut() {
         let whole = events(&[STREAM.as_bytes()]);
         let expected = [("a", "é1\n2"), ("", ""), ("b", " x")];
-        assert_eq!(whole, expected.map(|(name, data)| (name.to_owned(), data.to_owned())));
+        assert_eq!(
+            whole,
+            expected.map(|(name, data)| (name.to_owned(), data.to_owned()))
+        );
         for cut in 0..STREAM.len() {
             let (before, after) = STREAM.as_bytes().split_at(cut);
             assert_eq!(events(&[before, after]), whole, "{cut}");

@@ -1,6 +1,7 @@
-//! Tracks whether a request can have been sent and may still be. Invariant: `is_connecting` is true only for
-//! a request whose connection was begun and not made; in every other state the request may have been sent. On a new
-//! connection nothing is written before the sender has confirmed its permit once more.
+//! Tracks whether a request can have been sent and may still be. Invariant: `is_connecting` is true
+//! only for a request whose connection was begun and not made; in every other state the request may
+//! have been sent. On a new connection nothing is written before the sender has confirmed its
+//! permit once more.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -28,11 +29,18 @@ impl Reach {
     /// For a request that is sent only if `leave` returns true once its connection is made.
     pub(super) fn with(leave: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         let (connecting, refused) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self(Arc::new(Way { connecting, refused, leave: Box::new(leave) }))
+        Self(Arc::new(Way {
+            connecting,
+            refused,
+            leave: Box::new(leave),
+        }))
     }
 
     /// Makes this the progress that the connector reports to while `request` runs.
-    pub(super) fn watched<F: Future>(&self, request: F) -> impl Future<Output = F::Output> + use<F> {
+    pub(super) fn watched<F: Future>(
+        &self,
+        request: F,
+    ) -> impl Future<Output = F::Output> + use<F> {
         REACH.scope(self.clone(), request)
     }
 
@@ -58,7 +66,8 @@ impl Reach {
     }
 }
 
-/// Reports the start and end of connecting (name resolution, TCP and TLS) to the request being made.
+/// Reports the start and end of connecting (name resolution, TCP and TLS) to the request being
+/// made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Watch;
 
@@ -94,10 +103,16 @@ where
         let connection = self.0.call(to);
         Box::pin(async move {
             let made = connection.await;
-            let Ok(reach) = reach else { return Err("nobody looks on".into()) };
+            let Ok(reach) = reach else {
+                return Err("nobody looks on".into());
+            };
             reach.connects(false);
             let made = made?;
-            if reach.may_send() { Ok(made) } else { Err("there is no leave to send any more".into()) }
+            if reach.may_send() {
+                Ok(made)
+            } else {
+                Err("there is no leave to send any more".into())
+            }
         })
     }
 }

@@ -6,7 +6,8 @@ use tokio::task::JoinHandle;
 
 use super::*;
 
-/// Answers each connection with the next of `answers`, then closes it; returns the requests it received.
+/// Answers each connection with the next of `answers`, then closes it; returns the requests it
+/// received.
 async fn endpoint(answers: Vec<&'static str>) -> (String, JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/secret-path", listener.local_addr().unwrap());
@@ -30,7 +31,17 @@ fn request(url: &str) -> Request {
 }
 
 async fn get(net: &Net, url: &str) -> Result<(Vec<u8>, bool), Failure> {
-    let answer = net.alone(request(url), Duration::from_secs(5), || true, |_| Room { enough: 10, most: 10 }).await?;
+    let answer = net
+        .alone(
+            request(url),
+            Duration::from_secs(5),
+            || true,
+            |_| Room {
+                enough: 10,
+                most: 10,
+            },
+        )
+        .await?;
     Ok((answer.body, answer.more))
 }
 
@@ -39,13 +50,21 @@ async fn refused_connection_is_reported_as_not_sent() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     drop(listener);
-    assert_eq!(get(&Net::new().unwrap(), &url).await, Err(Failure::NotSent("the connection was refused")));
+    assert_eq!(
+        get(&Net::new().unwrap(), &url).await,
+        Err(Failure::NotSent("the connection was refused"))
+    );
 }
 
 #[tokio::test]
 async fn peer_that_does_not_speak_tls_is_reported_as_not_sent() {
-    let (url, _seen) = endpoint(vec!["HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n"]).await;
-    let failure = get(&Net::new().unwrap(), &url.replace("http:", "https:")).await.unwrap_err();
+    let (url, _seen) = endpoint(vec![
+        "HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n",
+    ])
+    .await;
+    let failure = get(&Net::new().unwrap(), &url.replace("http:", "https:"))
+        .await
+        .unwrap_err();
     assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
 }
 
@@ -66,14 +85,21 @@ async fn silent_peer_is_lost_at_the_timeout_also_within_the_body() {
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let net = Net::new().unwrap();
     let in_time = Duration::from_millis(50);
-    let room = |_| Room { enough: 100, most: 100 };
-    let late = Err(Failure::Lost("there was no complete answer within the timeout"));
+    let room = |_| Room {
+        enough: 100,
+        most: 100,
+    };
+    let late = Err(Failure::Lost(
+        "there was no complete answer within the timeout",
+    ));
     assert_eq!(net.alone(request(&url), in_time, || true, room).await, late);
     drop(listener.accept().await.unwrap());
     let (answer, _peer) = tokio::join!(net.alone(request(&url), in_time, || true, room), async {
         let (mut peer, _) = listener.accept().await.unwrap();
         assert!(peer.read(&mut [0; 4096]).await.unwrap() > 0);
-        peer.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf").await.unwrap();
+        peer.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf")
+            .await
+            .unwrap();
         peer
     });
     assert_eq!(answer, late);
@@ -87,27 +113,47 @@ async fn connection_that_is_never_made_is_not_a_lost_request() {
     let address = listener.local_addr().unwrap();
     // The listener never accepts: once its queue is full, connecting hangs.
     let mut queue = Vec::new();
-    while let Ok(peer) = tokio::time::timeout(Duration::from_millis(50), tokio::net::TcpStream::connect(address)).await
+    while let Ok(peer) = tokio::time::timeout(
+        Duration::from_millis(50),
+        tokio::net::TcpStream::connect(address),
+    )
+    .await
     {
         queue.push(peer.unwrap());
     }
     let net = Net::new().unwrap();
     for within in [50, 200] {
-        let room = |_| Room { enough: 10, most: 10 };
+        let room = |_| Room {
+            enough: 10,
+            most: 10,
+        };
         let url = format!("http://{address}/");
-        let answer = net.alone(request(&url), Duration::from_millis(within), || true, room).await;
-        assert_eq!(answer, Err(Failure::NotSent("no connection could be made in time")));
+        let answer = net
+            .alone(request(&url), Duration::from_millis(within), || true, room)
+            .await;
+        assert_eq!(
+            answer,
+            Err(Failure::NotSent("no connection could be made in time"))
+        );
     }
 }
 
 #[tokio::test]
 async fn long_body_is_cut_and_a_redirect_is_an_answer() {
-    let redirect = "HTTP/1.1 302 Found\r\nlocation: /elsewhere\r\ncontent-length: 11\r\n\r\nhello world";
+    let redirect =
+        "HTTP/1.1 302 Found\r\nlocation: /elsewhere\r\ncontent-length: 11\r\n\r\nhello world";
     let (url, seen) = endpoint(vec![redirect]).await;
-    assert_eq!(get(&Net::new().unwrap(), &url).await, Ok((b"hello worl".to_vec(), true)));
+    assert_eq!(
+        get(&Net::new().unwrap(), &url).await,
+        Ok((b"hello worl".to_vec(), true))
+    );
     let seen = seen.await.unwrap();
     assert_eq!(seen.len(), 1);
-    assert!(seen[0].contains(&format!("user-agent: {USER_AGENT}")), "{}", seen[0]);
+    assert!(
+        seen[0].contains(&format!("user-agent: {USER_AGENT}")),
+        "{}",
+        seen[0]
+    );
     assert!(!seen[0].contains("referer"), "{}", seen[0]);
 }
 
@@ -117,12 +163,15 @@ async fn call_without_a_permit_writes_nothing_to_its_open_connection() {
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let net = Net::new().unwrap();
     let room = |_: StatusCode| Room { enough: 1, most: 1 };
-    let (answer, received) = tokio::join!(net.alone(request(&url), Duration::from_secs(5), || false, room), async {
-        let (mut peer, _) = listener.accept().await.unwrap();
-        let mut received = Vec::new();
-        peer.read_to_end(&mut received).await.unwrap();
-        received
-    });
+    let (answer, received) = tokio::join!(
+        net.alone(request(&url), Duration::from_secs(5), || false, room),
+        async {
+            let (mut peer, _) = listener.accept().await.unwrap();
+            let mut received = Vec::new();
+            peer.read_to_end(&mut received).await.unwrap();
+            received
+        }
+    );
     assert_eq!(answer, Err(Failure::NotSent(NO_LEAVE)));
     assert_eq!(received, b"");
 }

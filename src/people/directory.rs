@@ -1,6 +1,6 @@
-//! The accounts: key → user, tenant, groups. Keys are stored as SHA-256 (they are long and random, so a fast hash is
-//! enough) and compared in constant time.
-//! Invariant: neither a key nor its hash is ever shown.
+//! The accounts: key → user, tenant, groups. Keys are stored as SHA-256 (they are long and random,
+//! so a fast hash is enough) and compared in constant time. Invariant: neither a key nor its hash
+//! is ever shown.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -59,19 +59,34 @@ impl Directory {
     #[must_use]
     pub fn comparing(self, ids: UserIds) -> Self {
         let named = self.named.into_iter().map(|(_, user)| user).collect();
-        let accounts = self.accounts.into_iter().map(|(_, account)| account).collect();
-        Self { ids, ..Self::default() }.with(accounts).naming(named)
+        let accounts = self
+            .accounts
+            .into_iter()
+            .map(|(_, account)| account)
+            .collect();
+        Self {
+            ids,
+            ..Self::default()
+        }
+        .with(accounts)
+        .naming(named)
     }
 
     fn with(self, accounts: Vec<Account>) -> Self {
-        let accounts = accounts.into_iter().map(|account| (self.ids.key(&account.user), account)).collect();
+        let accounts = accounts
+            .into_iter()
+            .map(|account| (self.ids.key(&account.user), account))
+            .collect();
         Self { accounts, ..self }
     }
 
     /// The same directory, with users named elsewhere in the configuration file.
     #[must_use]
     pub fn naming(self, named: Vec<String>) -> Self {
-        let named = named.into_iter().map(|user| (self.ids.key(&user), user)).collect();
+        let named = named
+            .into_iter()
+            .map(|user| (self.ids.key(&user), user))
+            .collect();
         Self { named, ..self }
     }
 
@@ -85,9 +100,14 @@ impl Directory {
     #[must_use]
     pub fn user(&self, tenant: &str, came: &str) -> UserId {
         let key = self.ids.key(came);
-        let own = self.accounts.iter().filter(|(_, account)| account.tenant == tenant);
+        let own = self
+            .accounts
+            .iter()
+            .filter(|(_, account)| account.tenant == tenant);
         let own = own.map(|(key, account)| (key, &account.user));
-        let known = own.chain(self.named.iter().map(|(key, user)| (key, user))).find(|(known, _)| **known == key);
+        let known = own
+            .chain(self.named.iter().map(|(key, user)| (key, user)))
+            .find(|(known, _)| **known == key);
         self.ids.id(known.map_or(came, |(_, user)| user.as_str()))
     }
 
@@ -105,13 +125,16 @@ impl Directory {
         found
     }
 
-    /// The account whose key opened the session with this token and binding. Compares every account, even after a
-    /// match, to take constant time.
+    /// The account whose key opened the session with this token and binding. Compares every
+    /// account, even after a match, to take constant time.
     #[must_use]
     pub fn by_binding(&self, token: &Token, binding: &str) -> Option<&Account> {
         let mut found = None;
         for (_, account) in &self.accounts {
-            let same: Choice = token.binding(&account.key_sha256).as_bytes().ct_eq(binding.as_bytes());
+            let same: Choice = token
+                .binding(&account.key_sha256)
+                .as_bytes()
+                .ct_eq(binding.as_bytes());
             if bool::from(same) {
                 found = Some(account);
             }
@@ -120,27 +143,37 @@ impl Directory {
     }
 
     /// The accounts of a tenant that may decide.
-    fn deciders<'d, 't>(&'d self, tenant: &'t str) -> impl Iterator<Item = &'d (UserKey, Account)> + use<'d, 't> {
-        self.accounts.iter().filter(move |(_, account)| account.tenant == tenant && account.may.decide)
+    fn deciders<'d, 't>(
+        &'d self,
+        tenant: &'t str,
+    ) -> impl Iterator<Item = &'d (UserKey, Account)> + use<'d, 't> {
+        self.accounts
+            .iter()
+            .filter(move |(_, account)| account.tenant == tenant && account.may.decide)
     }
 
     /// The current groups of a user; `None` when the user has no key that may decide.
     #[must_use]
     pub fn groups(&self, tenant: &str, user: &str) -> Option<&[String]> {
         let wanted = self.ids.key(user);
-        self.deciders(tenant).find(|(key, _)| *key == wanted).map(|(_, account)| account.groups.as_slice())
+        self.deciders(tenant)
+            .find(|(key, _)| *key == wanted)
+            .map(|(_, account)| account.groups.as_slice())
     }
 
-    /// Whether the user has a key that may speak for others and decide: a vote given through such a key needs it.
+    /// Whether the user has a key that may speak for others and decide: a vote given through such a
+    /// key needs it.
     #[must_use]
     pub fn vouches(&self, tenant: &str, user: &str) -> bool {
         let wanted = self.ids.key(user);
-        self.deciders(tenant).any(|(key, account)| account.act_as && *key == wanted)
+        self.deciders(tenant)
+            .any(|(key, account)| account.act_as && *key == wanted)
     }
 
-    /// How many different people of a tenant could approve under these approvers, without `except`. If a key of the
-    /// tenant speaks for people, every named user counts and a named group has no bound (`usize::MAX`). Without an
-    /// `owner`, the owner counts as one more person where the approvers include the owner.
+    /// How many different people of a tenant could approve under these approvers, without `except`.
+    /// If a key of the tenant speaks for people, every named user counts and a named group has no
+    /// bound (`usize::MAX`). Without an `owner`, the owner counts as one more person where the
+    /// approvers include the owner.
     #[must_use]
     pub fn could_approve(
         &self,
@@ -153,9 +186,15 @@ impl Directory {
         if anybody && !approvers.groups.is_empty() {
             return usize::MAX;
         }
-        let member = |account: &Account| account.groups.iter().any(|group| approvers.groups.contains(group));
+        let member = |account: &Account| {
+            account
+                .groups
+                .iter()
+                .any(|group| approvers.groups.contains(group))
+        };
         let key = |user: &str| self.ids.key(user);
-        let known = |wanted: &UserKey| anybody || self.deciders(tenant).any(|(key, _)| key == wanted);
+        let known =
+            |wanted: &UserKey| anybody || self.deciders(tenant).any(|(key, _)| key == wanted);
         let members = self.deciders(tenant).filter(|(_, account)| member(account));
         let mut people: BTreeSet<UserKey> = members.map(|(key, _)| key.clone()).collect();
         people.extend(approvers.users.iter().map(|user| key(user)).filter(known));
@@ -182,7 +221,8 @@ pub fn is_user(text: &str) -> bool {
     !text.is_empty() && text.chars().count() <= 128 && text.chars().all(visible)
 }
 
-/// Whether a character is visible: no whitespace, no control, no invisible mark that makes two names look alike.
+/// Whether a character is visible: no whitespace, no control, no invisible mark that makes two
+/// names look alike.
 fn visible(c: char) -> bool {
     let invisible = matches!(c,
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
@@ -209,13 +249,19 @@ mod tests {
 
     #[test]
     fn key_finds_only_its_account() {
-        let directory = Directory::new(vec![account("alice", "alice-key"), account("web", "web-key")]);
+        let directory = Directory::new(vec![
+            account("alice", "alice-key"),
+            account("web", "web-key"),
+        ]);
         assert_eq!(directory.by_key("alice-key").unwrap().user, "alice");
         assert_eq!(directory.by_key("web-key").unwrap().user, "web");
         for wrong in ["", "alice-ke", "alice-key ", "Alice-key", "web-key\0"] {
             assert_eq!(directory.by_key(wrong), None, "{wrong:?}");
         }
-        assert_eq!(directory.groups("acme", "alice"), Some(&["alices".to_owned()][..]));
+        assert_eq!(
+            directory.groups("acme", "alice"),
+            Some(&["alices".to_owned()][..])
+        );
         assert_eq!(directory.groups("other", "alice"), None);
         assert!(directory.vouches("acme", "web") && !directory.vouches("acme", "alice"));
         assert!(!format!("{directory:?}").contains("key"));
@@ -223,41 +269,87 @@ mod tests {
 
     #[test]
     fn session_finds_only_the_account_of_its_key() {
-        let directory = Directory::new(vec![account("alice", "alice-key"), account("web", "web-key")]);
+        let directory = Directory::new(vec![
+            account("alice", "alice-key"),
+            account("web", "web-key"),
+        ]);
         let token = Token::of([5; 32]);
-        assert_eq!(directory.by_binding(&token, &token.binding(&hash("web-key"))).unwrap().user, "web");
-        for wrong in ["", &token.binding(&hash("old-key")), &Token::of([6; 32]).binding(&hash("web-key"))] {
+        assert_eq!(
+            directory
+                .by_binding(&token, &token.binding(&hash("web-key")))
+                .unwrap()
+                .user,
+            "web"
+        );
+        for wrong in [
+            "",
+            &token.binding(&hash("old-key")),
+            &Token::of([6; 32]).binding(&hash("web-key")),
+        ] {
             assert_eq!(directory.by_binding(&token, wrong), None, "{wrong}");
         }
     }
 
     #[test]
     fn user_is_shown_as_the_file_spells_it() {
-        let directory = Directory::new(vec![account("Alice", "alice-key"), account("web", "web-key")])
-            .naming(vec!["BOB".to_owned(), "ALICE".to_owned()]);
-        for (came, shown) in [("alice", "Alice"), ("ALICE", "Alice"), ("bob", "BOB"), ("Zoe", "Zoe")] {
+        let directory = Directory::new(vec![
+            account("Alice", "alice-key"),
+            account("web", "web-key"),
+        ])
+        .naming(vec!["BOB".to_owned(), "ALICE".to_owned()]);
+        for (came, shown) in [
+            ("alice", "Alice"),
+            ("ALICE", "Alice"),
+            ("bob", "BOB"),
+            ("Zoe", "Zoe"),
+        ] {
             assert_eq!(directory.user("acme", came).as_str(), shown);
         }
-        assert_eq!(directory.user("other", "alice").as_str(), "ALICE", "another tenant's account is somebody else");
-        assert_eq!(directory.comparing(UserIds::Exact).user("acme", "alice").as_str(), "alice");
+        assert_eq!(
+            directory.user("other", "alice").as_str(),
+            "ALICE",
+            "another tenant's account is somebody else"
+        );
+        assert_eq!(
+            directory
+                .comparing(UserIds::Exact)
+                .user("acme", "alice")
+                .as_str(),
+            "alice"
+        );
     }
 
     #[test]
     fn spellings_of_one_person_count_once_among_those_who_could_approve() {
-        let directory =
-            Directory::new(vec![account("alice", "alice-key"), account("Bob", "bob-key"), account("bob", "other-key")]);
+        let directory = Directory::new(vec![
+            account("alice", "alice-key"),
+            account("Bob", "bob-key"),
+            account("bob", "other-key"),
+        ]);
         let of = |users: &[&str], groups: &[&str]| Approvers {
             owner: false,
             users: users.iter().map(ToString::to_string).collect(),
             groups: groups.iter().map(ToString::to_string).collect(),
             required: 2,
         };
-        let could = |approvers: &Approvers, owner, except| directory.could_approve("acme", approvers, owner, except);
-        assert_eq!(could(&of(&["bob", "BOB"], &["bobs", "Bobs"]), None, None), 1);
+        let could = |approvers: &Approvers, owner, except| {
+            directory.could_approve("acme", approvers, owner, except)
+        };
+        assert_eq!(
+            could(&of(&["bob", "BOB"], &["bobs", "Bobs"]), None, None),
+            1
+        );
         assert_eq!(could(&of(&["ALICE", "bob"], &[]), None, None), 2);
-        assert_eq!(could(&of(&["alice", "bob"], &[]), Some("Alice"), None), 1, "the owner is none of them");
+        assert_eq!(
+            could(&of(&["alice", "bob"], &[]), Some("Alice"), None),
+            1,
+            "the owner is none of them"
+        );
         assert_eq!(could(&of(&["alice", "bob"], &[]), None, Some("BOB")), 1);
-        assert_eq!(directory.groups("acme", "ALICE"), Some(&["alices".to_owned()][..]));
+        assert_eq!(
+            directory.groups("acme", "ALICE"),
+            Some(&["alices".to_owned()][..])
+        );
     }
 
     #[test]
@@ -265,7 +357,15 @@ mod tests {
         for user in ["alice", "alice@acme.com", "José", "李雷", "a"] {
             assert!(is_user(user), "{user}");
         }
-        for user in ["", "a b", "a\tb", "a\u{200b}b", "a\u{202e}b", "a\u{0}", &"x".repeat(129)] {
+        for user in [
+            "",
+            "a b",
+            "a\tb",
+            "a\u{200b}b",
+            "a\u{202e}b",
+            "a\u{0}",
+            &"x".repeat(129),
+        ] {
             assert!(!is_user(user), "{user:?}");
         }
     }

@@ -24,7 +24,8 @@ pub fn may_decide(caller: &Caller, tenant: &str, owner: &str, approvers: &Approv
     is_approver(caller.user_id.ids(), user, &caller.groups, owner, approvers)
 }
 
-/// Whether `caller` can answer the request now: it is open, it is for `caller`, and a call is left for them to answer.
+/// Whether `caller` can answer the request now: it is open, it is for `caller`, and a call is left
+/// for them to answer.
 #[must_use]
 pub fn can_decide(caller: &Caller, tenant: &str, owner: &str, state: &RequestState<'_>) -> bool {
     state.is_open()
@@ -32,16 +33,28 @@ pub fn can_decide(caller: &Caller, tenant: &str, owner: &str, state: &RequestSta
         && state.open_calls(&caller.user_id).next().is_some()
 }
 
-/// The actions that `caller` may take on a request, whatever its status by now; empty if the caller may not decide it.
+/// The actions that `caller` may take on a request, whatever its status by now; empty if the caller
+/// may not decide it.
 #[must_use]
-pub fn answers(roster: &Roster, caller: &Caller, tenant: &str, owner: &str, asked: &RequestSpec) -> Vec<Action> {
+pub fn answers(
+    roster: &Roster,
+    caller: &Caller,
+    tenant: &str,
+    owner: &str,
+    asked: &RequestSpec,
+) -> Vec<Action> {
     if !may_decide(caller, tenant, owner, &asked.terms.approvers) {
         return Vec::new();
     }
     let required = required_of(caller, asked);
     let mut actions = asked.actions(required);
     if required > 1 && asked.kind == RequestKind::Approval {
-        let left = roster.could_approve(tenant, owner, &asked.terms.approvers, caller.user_id.as_str());
+        let left = roster.could_approve(
+            tenant,
+            owner,
+            &asked.terms.approvers,
+            caller.user_id.as_str(),
+        );
         actions.retain(|action| match action {
             // The editor does not approve the new bytes: enough other people must be able to.
             Action::Edit => left >= required as usize,
@@ -55,13 +68,21 @@ pub fn answers(roster: &Roster, caller: &Caller, tenant: &str, owner: &str, aske
 /// How many approvals a request needs if `caller` is an approver: without accounts one is enough.
 #[must_use]
 pub fn required_of(caller: &Caller, asked: &RequestSpec) -> u32 {
-    if caller.unaccounted { 1 } else { asked.required() }
+    if caller.unaccounted {
+        1
+    } else {
+        asked.required()
+    }
 }
 
 /// Whether `caller` wrote the arguments of the call, so that other people have to approve it.
 #[must_use]
 pub fn wrote(caller: &Caller, asked: &RequestSpec, call: &CallSpec) -> bool {
-    required_of(caller, asked) > 1 && call.editor.as_ref().is_some_and(|editor| caller.user_id.is(editor))
+    required_of(caller, asked) > 1
+        && call
+            .editor
+            .as_ref()
+            .is_some_and(|editor| caller.user_id.is(editor))
 }
 
 /// The accounts, for checks that are repeated long after the caller's request.
@@ -78,22 +99,41 @@ impl Roster {
     /// How user ids are compared.
     #[must_use]
     pub fn ids(&self) -> UserIds {
-        self.0.as_ref().map(|directory| directory.ids()).unwrap_or_default()
+        self.0
+            .as_ref()
+            .map(|directory| directory.ids())
+            .unwrap_or_default()
     }
 
     /// How many different people except `except` could approve.
-    fn could_approve(&self, tenant: &str, owner: &str, approvers: &Approvers, except: &str) -> usize {
+    fn could_approve(
+        &self,
+        tenant: &str,
+        owner: &str,
+        approvers: &Approvers,
+        except: &str,
+    ) -> usize {
         match &self.0 {
-            Some(directory) => directory.could_approve(tenant, approvers, Some(owner), Some(except)),
+            Some(directory) => {
+                directory.could_approve(tenant, approvers, Some(owner), Some(except))
+            }
             None => 0,
         }
     }
 
-    /// Whether an earlier approval would be accepted today. If it was given through a key with `act_as`, that key must
-    /// still be valid, and the groups are those the key named then.
+    /// Whether an earlier approval would be accepted today. If it was given through a key with
+    /// `act_as`, that key must still be valid, and the groups are those the key named then.
     #[must_use]
-    pub fn still_counts(&self, tenant: &str, owner: &str, approvers: &Approvers, vote: &Vote) -> bool {
-        let Some(directory) = &self.0 else { return vote.via.is_none() && vote.by == LOCAL };
+    pub fn still_counts(
+        &self,
+        tenant: &str,
+        owner: &str,
+        approvers: &Approvers,
+        vote: &Vote,
+    ) -> bool {
+        let Some(directory) = &self.0 else {
+            return vote.via.is_none() && vote.by == LOCAL;
+        };
         let groups = match &vote.via {
             Some(key) if directory.vouches(tenant, key) => &vote.groups,
             Some(_) => return false,
@@ -105,8 +145,8 @@ impl Roster {
         is_approver(directory.ids(), &vote.by, groups, owner, approvers)
     }
 
-    /// Whether these approvals suffice under these approvers today. Where several approvals are required, the editor of
-    /// the arguments does not count.
+    /// Whether these approvals suffice under these approvers today. Where several approvals are
+    /// required, the editor of the arguments does not count.
     #[must_use]
     pub fn suffice(
         &self,
@@ -117,8 +157,13 @@ impl Roster {
         editor: Option<&str>,
     ) -> bool {
         let ids = self.ids();
-        let required = if self.0.is_some() { approvers.required.max(1) } else { 1 };
-        let own = |vote: &Vote| required > 1 && editor.is_some_and(|editor| ids.same(editor, &vote.by));
+        let required = if self.0.is_some() {
+            approvers.required.max(1)
+        } else {
+            1
+        };
+        let own =
+            |vote: &Vote| required > 1 && editor.is_some_and(|editor| ids.same(editor, &vote.by));
         let people: BTreeSet<_> = votes
             .iter()
             .filter(|vote| self.still_counts(tenant, owner, approvers, vote) && !own(vote))
@@ -129,7 +174,13 @@ impl Roster {
 }
 
 /// The owner counts only under `owner: true`, even as a member of a named group.
-fn is_approver(ids: UserIds, user: &str, groups: &[String], owner: &str, approvers: &Approvers) -> bool {
+fn is_approver(
+    ids: UserIds,
+    user: &str,
+    groups: &[String],
+    owner: &str,
+    approvers: &Approvers,
+) -> bool {
     if ids.same(user, owner) {
         return approvers.owner;
     }
@@ -137,8 +188,8 @@ fn is_approver(ids: UserIds, user: &str, groups: &[String], owner: &str, approve
         || groups.iter().any(|group| approvers.groups.contains(group))
 }
 
-/// Whether `caller` may read a tree: its owner, an admin of the tenant, or a person who may decide or has decided one
-/// of its requests (`involved`, which only the store knows).
+/// Whether `caller` may read a tree: its owner, an admin of the tenant, or a person who may decide
+/// or has decided one of its requests (`involved`, which only the store knows).
 #[must_use]
 pub fn may_read(caller: &Caller, tenant: &str, owner: &str, involved: bool) -> bool {
     caller.tenant == tenant
@@ -157,19 +208,29 @@ pub enum Command {
     Retry,
 }
 
-/// Whether `caller` may give a task this command: its owner, while its agent is `open` to that person today (cancel
-/// works either way), or an admin of the tenant, except for messages.
+/// Whether `caller` may give a task this command: its owner, while its agent is `open` to that
+/// person today (cancel works either way), or an admin of the tenant, except for messages.
 ///
 /// # Errors
 /// The reason for the refusal, in words for the caller.
-pub fn may_command(caller: &Caller, how: Command, tenant: &str, owner: &str, open: bool) -> Result<(), &'static str> {
+pub fn may_command(
+    caller: &Caller,
+    how: Command,
+    tenant: &str,
+    owner: &str,
+    open: bool,
+) -> Result<(), &'static str> {
     if caller.tenant == tenant && caller.may.create {
         if caller.admin && how != Command::Message {
             return Ok(());
         }
         if caller.user_id.is(owner) {
             let lost = "The task's agent is not open to you any more.";
-            return if open || how == Command::Cancel { Ok(()) } else { Err(lost) };
+            return if open || how == Command::Cancel {
+                Ok(())
+            } else {
+                Err(lost)
+            };
         }
     }
     Err(match how {
@@ -185,9 +246,21 @@ mod tests {
     use crate::people::May;
     use crate::people::directory::Account;
 
-    const READ: May = May { create: false, read: true, decide: false };
-    const DECIDE: May = May { create: false, read: false, decide: true };
-    const CREATE: May = May { create: true, read: false, decide: false };
+    const READ: May = May {
+        create: false,
+        read: true,
+        decide: false,
+    };
+    const DECIDE: May = May {
+        create: false,
+        read: false,
+        decide: true,
+    };
+    const CREATE: May = May {
+        create: true,
+        read: false,
+        decide: false,
+    };
 
     fn caller(user: &str, tenant: &str, groups: &[&str], admin: bool, may: May) -> Caller {
         Caller {
@@ -221,11 +294,26 @@ mod tests {
         let local = caller("local", "acme", &[], false, May::ALL);
         let table = [
             // approvers, owner, named, member, admin, foreign, reader, local
-            (approvers(true, &[], &[]), [true, false, false, false, false, false, true]),
-            (approvers(false, &["bob"], &["finance"]), [false, true, true, false, false, false, true]),
-            (approvers(true, &[], &["finance"]), [true, false, true, false, false, false, true]),
-            (approvers(false, &["alice"], &[]), [false, false, false, false, false, false, true]),
-            (approvers(false, &[], &[]), [false, false, false, false, false, false, true]),
+            (
+                approvers(true, &[], &[]),
+                [true, false, false, false, false, false, true],
+            ),
+            (
+                approvers(false, &["bob"], &["finance"]),
+                [false, true, true, false, false, false, true],
+            ),
+            (
+                approvers(true, &[], &["finance"]),
+                [true, false, true, false, false, false, true],
+            ),
+            (
+                approvers(false, &["alice"], &[]),
+                [false, false, false, false, false, false, true],
+            ),
+            (
+                approvers(false, &[], &[]),
+                [false, false, false, false, false, false, true],
+            ),
         ];
         for (approvers, expected) in table {
             let people = [&owner, &named, &member, &admin, &foreign, &reader, &local];
@@ -237,25 +325,75 @@ mod tests {
     #[test]
     fn reading_and_moving_a_tree_follow_role_and_rights() {
         let cases = [
-            // caller, involved, reads, messages, cancels, retries; messages, cancels, retries where the agent is closed
-            (caller("alice", "acme", &[], false, May::ALL), false, [true, true, true, true, false, true, false]),
-            (caller("ALICE", "acme", &[], false, May::ALL), false, [true, true, true, true, false, true, false]),
-            (caller("bob", "acme", &[], false, May::ALL), false, [false; 7]),
-            (caller("bob", "acme", &[], false, May::ALL), true, [true, false, false, false, false, false, false]),
-            (caller("ops", "acme", &[], true, May::ALL), false, [true, false, true, true, false, true, true]),
-            (caller("ops", "acme", &[], true, READ), false, [true, false, false, false, false, false, false]),
-            (caller("alice", "acme", &[], true, May::ALL), false, [true, true, true, true, false, true, true]),
-            (caller("alice", "acme", &[], false, DECIDE), false, [false; 7]),
-            (caller("alice", "acme", &[], false, DECIDE), true, [true, false, false, false, false, false, false]),
-            (caller("alice", "acme", &[], false, CREATE), true, [false, true, true, true, false, true, false]),
-            (caller("alice", "other", &[], true, May::ALL), true, [false; 7]),
+            // caller, involved, reads, messages, cancels, retries; messages, cancels, retries where
+            // the agent is closed
+            (
+                caller("alice", "acme", &[], false, May::ALL),
+                false,
+                [true, true, true, true, false, true, false],
+            ),
+            (
+                caller("ALICE", "acme", &[], false, May::ALL),
+                false,
+                [true, true, true, true, false, true, false],
+            ),
+            (
+                caller("bob", "acme", &[], false, May::ALL),
+                false,
+                [false; 7],
+            ),
+            (
+                caller("bob", "acme", &[], false, May::ALL),
+                true,
+                [true, false, false, false, false, false, false],
+            ),
+            (
+                caller("ops", "acme", &[], true, May::ALL),
+                false,
+                [true, false, true, true, false, true, true],
+            ),
+            (
+                caller("ops", "acme", &[], true, READ),
+                false,
+                [true, false, false, false, false, false, false],
+            ),
+            (
+                caller("alice", "acme", &[], true, May::ALL),
+                false,
+                [true, true, true, true, false, true, true],
+            ),
+            (
+                caller("alice", "acme", &[], false, DECIDE),
+                false,
+                [false; 7],
+            ),
+            (
+                caller("alice", "acme", &[], false, DECIDE),
+                true,
+                [true, false, false, false, false, false, false],
+            ),
+            (
+                caller("alice", "acme", &[], false, CREATE),
+                true,
+                [false, true, true, true, false, true, false],
+            ),
+            (
+                caller("alice", "other", &[], true, May::ALL),
+                true,
+                [false; 7],
+            ),
         ];
-        let moves =
-            [true, false].map(|open| [Command::Message, Command::Cancel, Command::Retry].map(|how| (how, open)));
+        let moves = [true, false]
+            .map(|open| [Command::Message, Command::Cancel, Command::Retry].map(|how| (how, open)));
         for (who, involved, expected) in cases {
-            let moves =
-                moves.iter().flatten().map(|(how, open)| may_command(&who, *how, "acme", "alice", *open).is_ok());
-            let found: Vec<_> = [may_read(&who, "acme", "alice", involved)].into_iter().chain(moves).collect();
+            let moves = moves
+                .iter()
+                .flatten()
+                .map(|(how, open)| may_command(&who, *how, "acme", "alice", *open).is_ok());
+            let found: Vec<_> = [may_read(&who, "acme", "alice", involved)]
+                .into_iter()
+                .chain(moves)
+                .collect();
             assert_eq!(found, expected, "{who:?} {involved}");
         }
     }
@@ -265,13 +403,24 @@ mod tests {
         let table = [
             // approvers, and whether ALICE (the owner), Bob (an approver) and dave (neither) decide
             (approvers(true, &[], &["finance"]), [true, false, false]),
-            (approvers(false, &["alice", "BOB"], &[]), [false, true, false]),
-            (approvers(false, &["Alice", "bob"], &["finance"]), [false, true, false]),
+            (
+                approvers(false, &["alice", "BOB"], &[]),
+                [false, true, false],
+            ),
+            (
+                approvers(false, &["Alice", "bob"], &["finance"]),
+                [false, true, false],
+            ),
         ];
         for (approvers, expected) in table {
             let people = [("ALICE", &["finance"][..]), ("Bob", &[]), ("dave", &[])];
             let found = people.map(|(user, groups)| {
-                may_decide(&caller(user, "acme", groups, false, May::ALL), "acme", "alice", &approvers)
+                may_decide(
+                    &caller(user, "acme", groups, false, May::ALL),
+                    "acme",
+                    "alice",
+                    &approvers,
+                )
             });
             assert_eq!(found, expected, "{approvers:?}");
         }
@@ -279,13 +428,16 @@ mod tests {
 
     #[test]
     fn exact_ids_differ_in_case() {
-        let exact =
-            |user: &str| Caller { user_id: UserIds::Exact.id(user), ..caller("", "acme", &[], false, May::ALL) };
+        let exact = |user: &str| Caller {
+            user_id: UserIds::Exact.id(user),
+            ..caller("", "acme", &[], false, May::ALL)
+        };
         let approvers = approvers(false, &["bob"], &[]);
         assert!(may_decide(&exact("bob"), "acme", "alice", &approvers));
         assert!(!may_decide(&exact("Bob"), "acme", "alice", &approvers));
         assert!(
-            may_read(&exact("alice"), "acme", "alice", false) && !may_read(&exact("Alice"), "acme", "alice", false)
+            may_read(&exact("alice"), "acme", "alice", false)
+                && !may_read(&exact("Alice"), "acme", "alice", false)
         );
     }
 
@@ -303,19 +455,36 @@ mod tests {
         let accounts = ["bob", "eve", "web"].map(account).to_vec();
         let folded = Roster::new(Some(Directory::new(accounts.clone())));
         let exact = Roster::new(Some(Directory::new(accounts).comparing(UserIds::Exact)));
-        let finance = Approvers { required: 2, ..approvers(false, &[], &["finance"]) };
+        let finance = Approvers {
+            required: 2,
+            ..approvers(false, &[], &["finance"])
+        };
         let votes = |users: &[&str]| -> Vec<Vote> {
             let groups = vec!["finance".to_owned()];
             users
                 .iter()
-                .map(|user| Vote { by: (*user).to_owned(), via: Some("WEB".to_owned()), groups: groups.clone() })
+                .map(|user| Vote {
+                    by: (*user).to_owned(),
+                    via: Some("WEB".to_owned()),
+                    groups: groups.clone(),
+                })
                 .collect()
         };
-        let suffice =
-            |roster: &Roster, users: &[&str], editor| roster.suffice("acme", "alice", &finance, &votes(users), editor);
-        assert!(suffice(&folded, &["bob", "Eve"], None) && !suffice(&folded, &["bob", "Bob", "BOB"], None));
-        assert!(!suffice(&folded, &["alice", "bob"], None) && !suffice(&folded, &["Alice", "bob"], None));
+        let suffice = |roster: &Roster, users: &[&str], editor| {
+            roster.suffice("acme", "alice", &finance, &votes(users), editor)
+        };
+        assert!(
+            suffice(&folded, &["bob", "Eve"], None)
+                && !suffice(&folded, &["bob", "Bob", "BOB"], None)
+        );
+        assert!(
+            !suffice(&folded, &["alice", "bob"], None)
+                && !suffice(&folded, &["Alice", "bob"], None)
+        );
         assert!(!suffice(&folded, &["bob", "eve"], Some("Eve")));
-        assert!(!suffice(&exact, &["bob", "Bob"], None), "under exact ids WEB is not the key that vouches");
+        assert!(
+            !suffice(&exact, &["bob", "Bob"], None),
+            "under exact ids WEB is not the key that vouches"
+        );
     }
 }

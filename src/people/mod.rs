@@ -13,7 +13,8 @@ pub const LOCAL: &str = "local";
 /// The authenticated sender of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// The user that the operation is for: the key's user, or the user that a key with `act_as` named.
+    /// The user that the operation is for: the key's user, or the user that a key with `act_as`
+    /// named.
     pub user_id: UserId,
     /// The key's tenant.
     pub tenant: String,
@@ -25,7 +26,8 @@ pub struct Caller {
     pub admin: bool,
     /// The permissions of the key.
     pub may: May,
-    /// Whether there are no accounts: then every caller is `local`, who satisfies the approvers of every rule.
+    /// Whether there are no accounts: then every caller is `local`, who satisfies the approvers of
+    /// every rule.
     pub unaccounted: bool,
 }
 
@@ -42,5 +44,9 @@ pub struct May {
 
 impl May {
     /// All permissions: the default.
-    pub const ALL: Self = Self { create: true, read: true, decide: true };
+    pub const ALL: Self = Self {
+        create: true,
+        read: true,
+        decide: true,
+    };
 }

@@ -1,7 +1,6 @@
-//! The secret part of a browser session. The browser holds the token; the store keeps the token's hash and a binding
-//! made of the token and the hash of the key that opened the session.
-//! Invariant: no stored value leads back to a token, a key or a key's hash; and no other key fits the
-//! binding.
+//! The secret part of a browser session. The browser holds the token; the store keeps the token's
+//! hash and a binding made of the token and the hash of the key that opened the session. Invariant:
+//! no stored value leads back to a token, a key or a key's hash; and no other key fits the binding.
 
 use std::fmt;
 use std::time::Duration;
@@ -48,11 +47,16 @@ impl Token {
         BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(self.0))
     }
 
-    /// The value that binds the session to a key. Together with the digest it reveals nothing about the key: the token
-    /// is as long as the hash, and random.
+    /// The value that binds the session to a key. Together with the digest it reveals nothing about
+    /// the key: the token is as long as the hash, and random.
     #[must_use]
     pub fn binding(&self, key_sha256: &[u8; 32]) -> String {
-        BASE64_URL_SAFE_NO_PAD.encode(Sha256::new().chain_update(self.0).chain_update(key_sha256).finalize())
+        BASE64_URL_SAFE_NO_PAD.encode(
+            Sha256::new()
+                .chain_update(self.0)
+                .chain_update(key_sha256)
+                .finalize(),
+        )
     }
 }
 
@@ -67,9 +71,18 @@ mod tests {
         assert_eq!(Token::read(&text).unwrap().text(), text);
         let mut longer = text.clone();
         longer.push('A');
-        // The last character holds four bits: another character with the same four bits is not accepted as a spelling.
+        // The last character holds four bits: another character with the same four bits is not
+        // accepted as a spelling.
         let twin = format!("{}d", &text[..42]);
-        for wrong in ["", "abc", &text[..42], &longer, &format!("{text}="), &format!(" {text}"), &twin] {
+        for wrong in [
+            "",
+            "abc",
+            &text[..42],
+            &longer,
+            &format!("{text}="),
+            &format!(" {text}"),
+            &twin,
+        ] {
             assert!(Token::read(wrong).is_none(), "{wrong}");
         }
         assert_eq!(format!("{:?}", Token::of([7; 32])), "Token");

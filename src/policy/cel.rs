@@ -1,12 +1,13 @@
-//! Parses a `when` into our own small syntax tree. Only the parser of the `cel` crate is used, and only here: its
-//! evaluator absorbs errors (`err || true` is true there) and cannot be interrupted.
+//! Parses a `when` into our own small syntax tree. Only the parser of the `cel` crate is used, and
+//! only here: its evaluator absorbs errors (`err || true` is true there) and cannot be interrupted.
 //!
-//! Invariant: a hostile text is refused and never overflows the stack. So the text is short, it is parsed
-//! (and its tree dropped) on a thread with a large stack, and the resulting tree is shallow, small, and has no nested
-//! loops.
+//! Invariant: a hostile text is refused and never overflows the stack. So the text is short, it is
+//! parsed (and its tree dropped) on a thread with a large stack, and the resulting tree is shallow,
+//! small, and has no nested loops.
 
 use cel::common::ast::{
-    CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, ListExpr, LiteralValue, MapExpr, SelectExpr, operators,
+    CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, ListExpr, LiteralValue, MapExpr,
+    SelectExpr, operators,
 };
 use cel::parser::{ParseErrors, PrattParser};
 use regex::{Regex, RegexBuilder};
@@ -18,7 +19,8 @@ const MAX_NODES: usize = 400;
 const MAX_PATTERN: usize = 64 * 1024;
 const STACK: usize = 64 * 1024 * 1024;
 
-/// Why a `when` is refused. Never quotes the text: a string in it may come from an environment variable.
+/// Why a `when` is refused. Never quotes the text: a string in it may come from an environment
+/// variable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Flaw {
     #[error("the expression is longer than {MAX_SOURCE} bytes")]
@@ -45,7 +47,9 @@ pub(super) enum Flaw {
     Function(String),
     #[error("{0} cannot be used here")]
     Unsupported(&'static str),
-    #[error("the pattern of `matches` must be a literal and a valid regular expression of moderate size")]
+    #[error(
+        "the pattern of `matches` must be a literal and a valid regular expression of moderate size"
+    )]
     Pattern,
 }
 
@@ -161,23 +165,37 @@ pub(super) fn parse(source: &str) -> Result<Node, Flaw> {
         return Err(Flaw::TooLong);
     }
     std::thread::scope(|scope| {
-        let reader = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, || parse_here(source));
-        reader.ok().and_then(|reader| reader.join().ok()).unwrap_or(Err(Flaw::Unreadable))
+        let reader = std::thread::Builder::new()
+            .stack_size(STACK)
+            .spawn_scoped(scope, || parse_here(source));
+        reader
+            .ok()
+            .and_then(|reader| reader.join().ok())
+            .unwrap_or(Err(Flaw::Unreadable))
     })
 }
 
 fn parse_here(source: &str) -> Result<Node, Flaw> {
-    let parser = PrattParser::new().enable_variadic_operator_asts(true).enable_ident_escape_syntax(true);
+    let parser = PrattParser::new()
+        .enable_variadic_operator_asts(true)
+        .enable_ident_escape_syntax(true);
     let tree = parser.parse(source).map_err(|errors| syntax(&errors))?;
     Reader::default().read(&tree, 1)
 }
 
 fn syntax(errors: &ParseErrors) -> Flaw {
-    if errors.errors.iter().any(|error| error.msg.contains("recursion limit")) {
+    if errors
+        .errors
+        .iter()
+        .any(|error| error.msg.contains("recursion limit"))
+    {
         return Flaw::TooDeep;
     }
     let (line, column) = errors.errors.first().map_or((1, 1), |error| error.pos);
-    Flaw::Syntax { line: line.max(1), column: column.max(1) }
+    Flaw::Syntax {
+        line: line.max(1),
+        column: column.max(1),
+    }
 }
 
 const ROOTS: [&str; 6] = ["args", "tool", "agent", "user", "task", "session"];
@@ -230,7 +248,10 @@ impl Reader {
     }
 
     fn each(&mut self, expressions: &[IdedExpr], depth: usize) -> Result<Vec<Node>, Flaw> {
-        expressions.iter().map(|expression| self.read(expression, depth + 1)).collect()
+        expressions
+            .iter()
+            .map(|expression| self.read(expression, depth + 1))
+            .collect()
     }
 
     fn variable(&self, name: &str) -> Result<Node, Flaw> {
@@ -257,7 +278,10 @@ impl Reader {
         for entry in &map.entries {
             match &entry.expr {
                 EntryExpr::MapEntry(entry) if !entry.optional => {
-                    entries.push((self.read(&entry.key, depth + 1)?, self.read(&entry.value, depth + 1)?));
+                    entries.push((
+                        self.read(&entry.key, depth + 1)?,
+                        self.read(&entry.value, depth + 1)?,
+                    ));
                 }
                 EntryExpr::MapEntry(_) | EntryExpr::StructField(_) => {
                     return Err(Flaw::Unsupported("an optional entry"));
@@ -271,12 +295,21 @@ impl Reader {
         if let Expr::Ident(root) = &select.operand.expr
             && matches!(root.as_str(), "tool" | "agent" | "user" | "task")
         {
-            let found = known(root, &select.field).ok_or_else(|| Flaw::Member(format!("{root}.{}", select.field)))?;
-            return Ok(if select.test { Node::Literal(Literal::Bool(true)) } else { Node::Known(found) });
+            let found = known(root, &select.field)
+                .ok_or_else(|| Flaw::Member(format!("{root}.{}", select.field)))?;
+            return Ok(if select.test {
+                Node::Literal(Literal::Bool(true))
+            } else {
+                Node::Known(found)
+            });
         }
         let of = self.boxed(&select.operand, depth)?;
         let field = select.field.clone();
-        Ok(if select.test { Node::Has(of, field) } else { Node::Select(of, field) })
+        Ok(if select.test {
+            Node::Has(of, field)
+        } else {
+            Node::Select(of, field)
+        })
     }
 
     fn call(&mut self, call: &CallExpr, depth: usize) -> Result<Node, Flaw> {
@@ -287,16 +320,28 @@ impl Reader {
                 (operators::LOGICAL_NOT, [one]) => return self.boxed(one, depth).map(Node::Not),
                 (operators::NEGATE, [one]) => return self.boxed(one, depth).map(Node::Negate),
                 (operators::CONDITIONAL, [test, yes, no]) => {
-                    return Ok(Node::If(self.boxed(test, depth)?, self.boxed(yes, depth)?, self.boxed(no, depth)?));
+                    return Ok(Node::If(
+                        self.boxed(test, depth)?,
+                        self.boxed(yes, depth)?,
+                        self.boxed(no, depth)?,
+                    ));
                 }
                 (operators::INDEX, [of, at]) => return self.index(of, at, depth),
                 (operators::IN, [item, of]) => return self.membership(item, of, depth),
                 (name, [left, right]) => {
                     if let Some(how) = comparison(name) {
-                        return Ok(Node::Compare(how, self.boxed(left, depth)?, self.boxed(right, depth)?));
+                        return Ok(Node::Compare(
+                            how,
+                            self.boxed(left, depth)?,
+                            self.boxed(right, depth)?,
+                        ));
                     }
                     if let Some(how) = arithmetic(name) {
-                        return Ok(Node::Calculate(how, self.boxed(left, depth)?, self.boxed(right, depth)?));
+                        return Ok(Node::Calculate(
+                            how,
+                            self.boxed(left, depth)?,
+                            self.boxed(right, depth)?,
+                        ));
                     }
                 }
                 _ => {}
@@ -361,14 +406,22 @@ impl Reader {
         let body = self.body(&expanded.loop_step, depth + 1);
         self.local = None;
         let (filter, yields) = body?;
-        Ok(Node::Loop(Box::new(Loop { over, filter, yields })))
+        Ok(Node::Loop(Box::new(Loop {
+            over,
+            filter,
+            yields,
+        })))
     }
 
     fn body(&mut self, step: &IdedExpr, depth: usize) -> Result<(Option<Node>, Yields), Flaw> {
-        let Expr::Call(step) = &step.expr else { return Err(Flaw::Unreadable) };
+        let Expr::Call(step) = &step.expr else {
+            return Err(Flaw::Unreadable);
+        };
         match (step.func_name.as_str(), step.args.as_slice()) {
             (operators::LOGICAL_AND, [_, test]) => Ok((None, Yields::All(self.read(test, depth)?))),
-            (operators::LOGICAL_OR, [_, test]) => Ok((None, Yields::Exists(self.read(test, depth)?))),
+            (operators::LOGICAL_OR, [_, test]) => {
+                Ok((None, Yields::Exists(self.read(test, depth)?)))
+            }
             (operators::CONDITIONAL, [test, then, _]) => {
                 let test = self.read(test, depth)?;
                 match appended(then)? {
@@ -387,12 +440,22 @@ impl Reader {
 
 /// The item that `@result + [item]` appends; `None` where the step counts (`@result + 1`).
 fn appended(step: &IdedExpr) -> Result<Option<&IdedExpr>, Flaw> {
-    let Expr::Call(call) = &step.expr else { return Err(Flaw::Unreadable) };
-    if call.func_name == operators::ADD { Ok(call.args.last().and_then(single)) } else { Err(Flaw::Unreadable) }
+    let Expr::Call(call) = &step.expr else {
+        return Err(Flaw::Unreadable);
+    };
+    if call.func_name == operators::ADD {
+        Ok(call.args.last().and_then(single))
+    } else {
+        Err(Flaw::Unreadable)
+    }
 }
 
 fn single(list: &IdedExpr) -> Option<&IdedExpr> {
-    if let Expr::List(list) = &list.expr { list.elements.first() } else { None }
+    if let Expr::List(list) = &list.expr {
+        list.elements.first()
+    } else {
+        None
+    }
 }
 
 fn arithmetic(name: &str) -> Option<Arithmetic> {
@@ -420,16 +483,29 @@ fn comparison(name: &str) -> Option<Comparison> {
 
 fn matches(arguments: Vec<Node>) -> Result<Node, Flaw> {
     let mut arguments = arguments.into_iter();
-    let (Some(text), Some(Node::Literal(Literal::Text(pattern)))) = (arguments.next(), arguments.next()) else {
+    let (Some(text), Some(Node::Literal(Literal::Text(pattern)))) =
+        (arguments.next(), arguments.next())
+    else {
         return Err(Flaw::Pattern);
     };
     let build = |folded| {
         let mut builder = RegexBuilder::new(&pattern);
-        let builder = builder.size_limit(MAX_PATTERN).dfa_size_limit(1 << 20).case_insensitive(folded);
+        let builder = builder
+            .size_limit(MAX_PATTERN)
+            .dfa_size_limit(1 << 20)
+            .case_insensitive(folded);
         builder.build().map_err(|_| Flaw::Pattern)
     };
-    let folded = matches!(text, Node::Known(Known::UserId)).then(|| build(true)).transpose()?;
-    Ok(Node::Matches(Box::new(text), Pattern { plain: build(false)?, folded }))
+    let folded = matches!(text, Node::Known(Known::UserId))
+        .then(|| build(true))
+        .transpose()?;
+    Ok(Node::Matches(
+        Box::new(text),
+        Pattern {
+            plain: build(false)?,
+            folded,
+        },
+    ))
 }
 
 fn literal(value: &LiteralValue) -> Result<Literal, Flaw> {
@@ -437,7 +513,9 @@ fn literal(value: &LiteralValue) -> Result<Literal, Flaw> {
         LiteralValue::Null => Ok(Literal::Null),
         LiteralValue::Boolean(value) => Ok(Literal::Bool(*value.inner())),
         LiteralValue::Int(value) => Ok(Literal::Int(*value.inner())),
-        LiteralValue::Double(value) if value.inner().is_finite() => Ok(Literal::Double(*value.inner())),
+        LiteralValue::Double(value) if value.inner().is_finite() => {
+            Ok(Literal::Double(*value.inner()))
+        }
         LiteralValue::Double(_) => Err(Flaw::Unsupported("a number that is not finite")),
         LiteralValue::String(value) => Ok(Literal::Text(value.inner().to_owned())),
         LiteralValue::UInt(_) => Err(Flaw::Unsupported("an unsigned number")),

@@ -1,8 +1,9 @@
-//! Type-checks an expression against a tool: which `args` members it reads, whether the tool declares each with one
-//! type, and which parts can never fit together.
+//! Type-checks an expression against a tool: which `args` members it reads, whether the tool
+//! declares each with one type, and which parts can never fit together.
 //!
-//! Invariant: an expression that reads anything the tool's schema does not type is a mistake. An expression
-//! that can only fail when it is evaluated (unlike types, no boolean) is a warning: there it never allows.
+//! Invariant: an expression that reads anything the tool's schema does not type is a mistake. An
+//! expression that can only fail when it is evaluated (unlike types, no boolean) is a warning:
+//! there it never allows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,11 +27,17 @@ pub(super) struct Findings {
 
 /// Checks an expression for a tool whose arguments have this shape.
 pub(super) fn look(node: &Node, arguments: &Shape) -> Findings {
-    let mut survey = Survey { arguments, local: Shape::Free, found: Findings::default() };
+    let mut survey = Survey {
+        arguments,
+        local: Shape::Free,
+        found: Findings::default(),
+    };
     let result = survey.shape(node);
     if !may_be(&result, &Shape::Bool) {
-        survey
-            .misfit(format!("gives a value of type {}, neither true nor false, so it can never allow", result.word()));
+        survey.misfit(format!(
+            "gives a value of type {}, neither true nor false, so it can never allow",
+            result.word()
+        ));
     }
     survey.found
 }
@@ -54,14 +61,20 @@ impl Survey<'_> {
     fn expect(&mut self, node: &Node, wanted: &Shape) {
         let shape = self.shape(node);
         if !may_be(&shape, wanted) {
-            self.misfit(format!("uses a value of type {} as {}", shape.word(), wanted.word()));
+            self.misfit(format!(
+                "uses a value of type {} as {}",
+                shape.word(),
+                wanted.word()
+            ));
         }
     }
 
     fn shape(&mut self, node: &Node) -> Shape {
         match node {
             Node::Literal(literal) => constant(literal),
-            Node::Known(Known::Args) => self.refuse("reads `args` whole; it may only read members by name".to_owned()),
+            Node::Known(Known::Args) => {
+                self.refuse("reads `args` whole; it may only read members by name".to_owned())
+            }
             Node::Known(known) => self.known(*known),
             Node::Local(_) => self.local.clone(),
             Node::List(items) => {
@@ -131,13 +144,20 @@ impl Survey<'_> {
 
     fn member(&mut self, of: &Node, name: &str, read: bool) -> Shape {
         let path = format!("{}.{name}", path(of));
-        let shape = if let Node::Known(Known::Args) = of { self.arguments.clone() } else { self.shape(of) };
+        let shape = if let Node::Known(Known::Args) = of {
+            self.arguments.clone()
+        } else {
+            self.shape(of)
+        };
         match shape {
             Shape::Object(mut members) => match members.remove(name) {
                 None => self.refuse(format!("reads `{path}`, which the tool does not declare")),
-                Some(Member { shape: Shape::Untyped, .. }) => {
-                    self.refuse(format!("reads `{path}`, which the tool does not declare with one type"))
-                }
+                Some(Member {
+                    shape: Shape::Untyped,
+                    ..
+                }) => self.refuse(format!(
+                    "reads `{path}`, which the tool does not declare with one type"
+                )),
                 Some(Member { shape, required }) => {
                     if read && !required {
                         self.found.optional.insert(path.clone());
@@ -146,10 +166,20 @@ impl Survey<'_> {
                     shape
                 }
             },
-            Shape::Untyped => self.refuse(format!("reads `{path}`, which the tool does not declare with one type")),
+            Shape::Untyped => self.refuse(format!(
+                "reads `{path}`, which the tool does not declare with one type"
+            )),
             Shape::Free => Shape::Free,
-            shape @ (Shape::Null | Shape::Bool | Shape::Int | Shape::Double | Shape::Text | Shape::List(_)) => {
-                self.misfit(format!("reads a member of a value of type {}", shape.word()));
+            shape @ (Shape::Null
+            | Shape::Bool
+            | Shape::Int
+            | Shape::Double
+            | Shape::Text
+            | Shape::List(_)) => {
+                self.misfit(format!(
+                    "reads a member of a value of type {}",
+                    shape.word()
+                ));
                 Shape::Free
             }
         }
@@ -182,14 +212,19 @@ impl Survey<'_> {
         let (one, two) = (self.shape(left), self.shape(right));
         let fits = match how {
             Comparison::Equal | Comparison::NotEqual => equatable(&one, &two),
-            Comparison::Less | Comparison::LessOrEqual | Comparison::Greater | Comparison::GreaterOrEqual => {
-                orderable(&one, &two)
-            }
+            Comparison::Less
+            | Comparison::LessOrEqual
+            | Comparison::Greater
+            | Comparison::GreaterOrEqual => orderable(&one, &two),
             Comparison::In => {
                 if let Shape::Object(_) = two {
                     return self.refuse(format!("looks for a computed name in `{}`", path(right)));
                 }
-                if let Shape::List(item) = &two { equatable(&one, item) } else { anything(&two) }
+                if let Shape::List(item) = &two {
+                    equatable(&one, item)
+                } else {
+                    anything(&two)
+                }
             }
         };
         if !fits {
@@ -209,7 +244,9 @@ impl Survey<'_> {
 
     fn unlike(&mut self, one: &Shape, two: &Shape) {
         let (one, two) = (one.word(), two.word());
-        self.misfit(format!("puts values of types {one} and {two} together, which always fails"));
+        self.misfit(format!(
+            "puts values of types {one} and {two} together, which always fails"
+        ));
     }
 
     fn call(&mut self, function: Function, arguments: &[Node]) -> Shape {
@@ -217,8 +254,14 @@ impl Survey<'_> {
             Function::Size => {
                 for argument in arguments {
                     let shape = self.shape(argument);
-                    if matches!(shape, Shape::Null | Shape::Bool | Shape::Int | Shape::Double) {
-                        self.misfit(format!("takes the size of a value of type {}", shape.word()));
+                    if matches!(
+                        shape,
+                        Shape::Null | Shape::Bool | Shape::Int | Shape::Double
+                    ) {
+                        self.misfit(format!(
+                            "takes the size of a value of type {}",
+                            shape.word()
+                        ));
                     }
                 }
                 Shape::Int
@@ -254,7 +297,9 @@ impl Survey<'_> {
         self.local = match self.shape(&each.over) {
             Shape::List(item) => *item,
             shape @ (Shape::Free | Shape::Untyped) => shape,
-            Shape::Object(_) => self.refuse(format!("loops over the names of `{}`", path(&each.over))),
+            Shape::Object(_) => {
+                self.refuse(format!("loops over the names of `{}`", path(&each.over)))
+            }
             shape @ (Shape::Null | Shape::Bool | Shape::Int | Shape::Double | Shape::Text) => {
                 self.misfit(format!("loops over a value of type {}", shape.word()));
                 Shape::Free
@@ -302,8 +347,14 @@ fn constant(literal: &Literal) -> Shape {
 
 fn common(shapes: Vec<Shape>) -> Shape {
     let mut shapes = shapes.into_iter();
-    let Some(first) = shapes.next() else { return Shape::Free };
-    if shapes.all(|shape| shape == first) { first } else { Shape::Free }
+    let Some(first) = shapes.next() else {
+        return Shape::Free;
+    };
+    if shapes.all(|shape| shape == first) {
+        first
+    } else {
+        Shape::Free
+    }
 }
 
 fn anything(shape: &Shape) -> bool {
@@ -335,7 +386,9 @@ fn equatable(left: &Shape, right: &Shape) -> bool {
 
 fn calculable(how: Arithmetic, left: &Shape, right: &Shape) -> bool {
     match (left, right) {
-        (Shape::Free | Shape::Untyped, _) | (_, Shape::Free | Shape::Untyped) | (Shape::Int, Shape::Int) => true,
+        (Shape::Free | Shape::Untyped, _)
+        | (_, Shape::Free | Shape::Untyped)
+        | (Shape::Int, Shape::Int) => true,
         (Shape::Double, Shape::Double) => how != Arithmetic::Remainder,
         (Shape::Text, Shape::Text) | (Shape::List(_), Shape::List(_)) => how == Arithmetic::Add,
         _ => false,

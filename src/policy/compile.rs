@@ -1,6 +1,6 @@
 //! Compiles the rules: their globs and expressions. Reports every mistake with its place.
-//! Invariant: a rule with a mistake stays in the policy and always faults, so it never allows a call and
-//! never lets one pass.
+//! Invariant: a rule with a mistake stays in the policy and always faults, so it never allows a
+//! call and never lets one pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,7 +54,8 @@ impl Tools {
     /// Whether the rule applies to a tool. A `Human` tool must be named; a glob does not match it.
     fn cover(&self, tool: &ToolSpec) -> bool {
         self.names.contains(&tool.name)
-            || (tool.kind != ToolKind::Human && self.globs.iter().any(|glob| glob.is_match(&tool.name)))
+            || (tool.kind != ToolKind::Human
+                && self.globs.iter().any(|glob| glob.is_match(&tool.name)))
     }
 }
 
@@ -83,30 +84,42 @@ impl Rule {
 }
 
 impl Policy {
-    /// Compiles the rules for these tools (including sub-agents and the `request_…` tools) and reports every mistake
-    /// under `policy`, by the rule's index.
+    /// Compiles the rules for these tools (including sub-agents and the `request_…` tools) and
+    /// reports every mistake under `policy`, by the rule's index.
     #[must_use]
     pub fn new(rules: &[Rule], tools: &[ToolSpec], mistakes: &mut Mistakes) -> Self {
-        let shapes: Vec<_> = tools.iter().map(|tool| (tool.clone(), Shape::of_arguments(&tool.parameters))).collect();
+        let shapes: Vec<_> = tools
+            .iter()
+            .map(|tool| (tool.clone(), Shape::of_arguments(&tool.parameters)))
+            .collect();
         let mut seen = BTreeSet::new();
         let rules = rules.iter().enumerate().map(|(index, rule)| {
             let index = index.to_string();
             if !seen.insert(rule.name.as_str()) {
-                let detail =
-                    format!("another rule is called `{}` too: a judgement could not tell them apart", rule.name);
+                let detail = format!(
+                    "another rule is called `{}` too: a judgement could not tell them apart",
+                    rule.name
+                );
                 mistakes.warn(&["policy", &index, "name"], detail);
             }
             Compiled::new(rule, &index, &shapes, mistakes)
         });
-        Self { rules: rules.collect(), shapes }
+        Self {
+            rules: rules.collect(),
+            shapes,
+        }
     }
 
-    /// Whether a judgement over arguments of this size should run off the runtime's threads. Its work is bounded either
-    /// way: beyond a million steps (a part of an expression, an item of a list, 16 bytes of text) it faults and never
-    /// allows.
+    /// Whether a judgement over arguments of this size should run off the runtime's threads. Its
+    /// work is bounded either way: beyond a million steps (a part of an expression, an item of a
+    /// list, 16 bytes of text) it faults and never allows.
     #[must_use]
     pub fn is_heavy(&self, args_bytes: usize) -> bool {
-        args_bytes > HEAVY && self.rules.iter().any(|rule| matches!(rule.when, When::Holds(_)))
+        args_bytes > HEAVY
+            && self
+                .rules
+                .iter()
+                .any(|rule| matches!(rule.when, When::Holds(_)))
     }
 
     /// The shape of a tool's arguments, if the tool was known when the rules were compiled.
@@ -114,7 +127,9 @@ impl Policy {
         self.shapes
             .iter()
             .find(|(known, _)| {
-                known.name == tool.name && known.kind == tool.kind && known.parameters == tool.parameters
+                known.name == tool.name
+                    && known.kind == tool.kind
+                    && known.parameters == tool.parameters
             })
             .map(|(_, shape)| shape)
     }
@@ -126,13 +141,23 @@ impl Compiled {
         rule.check(&place, mistakes);
         let (covers, broken) = rule.compiled_tools();
         for at in broken {
-            mistakes
-                .add(&["policy", index, "tools", &at.to_string()], format!("rule `{}`: this is no glob", rule.name));
+            mistakes.add(
+                &["policy", index, "tools", &at.to_string()],
+                format!("rule `{}`: this is no glob", rule.name),
+            );
         }
         unknown_tools(rule, index, tools, mistakes);
-        let covered: Vec<_> = tools.iter().filter(|(tool, _)| covers.cover(tool)).collect();
-        if rule.decide == Decide::Allow && covered.iter().any(|(tool, _)| tool.kind == ToolKind::Human) {
-            let detail = format!("rule `{}`: an `allow` has no effect on a tool that asks a human", rule.name);
+        let covered: Vec<_> = tools
+            .iter()
+            .filter(|(tool, _)| covers.cover(tool))
+            .collect();
+        if rule.decide == Decide::Allow
+            && covered.iter().any(|(tool, _)| tool.kind == ToolKind::Human)
+        {
+            let detail = format!(
+                "rule `{}`: an `allow` has no effect on a tool that asks a human",
+                rule.name
+            );
             mistakes.warn(&["policy", index, "decide"], detail);
         }
         Self {
@@ -140,19 +165,22 @@ impl Compiled {
             decide: rule.decide,
             reason: rule.reason.clone(),
             terms: rule.terms(),
-            when: rule
-                .when
-                .as_deref()
-                .map_or(When::Always, |when| compile_when(rule, when, &["policy", index, "when"], &covered, mistakes)),
+            when: rule.when.as_deref().map_or(When::Always, |when| {
+                compile_when(rule, when, &["policy", index, "when"], &covered, mistakes)
+            }),
             tools: covers,
         }
     }
 }
 
-/// Reports entries that match no tool: a misspelt name in a `deny` would otherwise let every call pass.
+/// Reports entries that match no tool: a misspelt name in a `deny` would otherwise let every call
+/// pass.
 fn unknown_tools(rule: &Rule, index: &str, tools: &[(ToolSpec, Shape)], mistakes: &mut Mistakes) {
     for (at, entry) in rule.tools.iter().enumerate() {
-        let alone = Rule { tools: vec![entry.clone()], ..rule.clone() };
+        let alone = Rule {
+            tools: vec![entry.clone()],
+            ..rule.clone()
+        };
         let (covers, broken) = alone.compiled_tools();
         if broken.is_empty() && !tools.iter().any(|(tool, _)| covers.cover(tool)) {
             let detail = format!("rule `{}`: `{entry}` names no tool", rule.name);
@@ -175,44 +203,75 @@ fn compile_when(
             return When::Refused;
         }
     };
-    let mut found: Vec<(&str, Findings)> =
-        tools.iter().map(|(tool, shape)| (tool.name.as_str(), look(&node, shape))).collect();
+    let mut found: Vec<(&str, Findings)> = tools
+        .iter()
+        .map(|(tool, shape)| (tool.name.as_str(), look(&node, shape)))
+        .collect();
     if found.is_empty() {
         // No tool to type-check against, which is reported as a separate mistake.
         found.push(("", Findings::default()));
     }
-    if report(rule, place, &found, mistakes) { When::Holds(node) } else { When::Refused }
+    if report(rule, place, &found, mistakes) {
+        When::Holds(node)
+    } else {
+        When::Refused
+    }
 }
 
 /// Reports the findings for each tool; returns whether the expression may be used.
-fn report(rule: &Rule, place: &[&str], found: &[(&str, Findings)], mistakes: &mut Mistakes) -> bool {
+fn report(
+    rule: &Rule,
+    place: &[&str],
+    found: &[(&str, Findings)],
+    mistakes: &mut Mistakes,
+) -> bool {
     let before = mistakes.found.len();
     let mut types: BTreeMap<&str, (&str, &Shape)> = BTreeMap::new();
     for (tool, findings) in found {
         for detail in &findings.refused {
-            mistakes.add(place, format!("rule `{}`: for tool `{tool}` it {detail}", rule.name));
+            mistakes.add(
+                place,
+                format!("rule `{}`: for tool `{tool}` it {detail}", rule.name),
+            );
         }
         for detail in &findings.misfits {
-            mistakes.warn(place, format!("rule `{}`: for tool `{tool}` it {detail}", rule.name));
+            mistakes.warn(
+                place,
+                format!("rule `{}`: for tool `{tool}` it {detail}", rule.name),
+            );
         }
         for member in &findings.optional {
-            let detail =
-                format!("`{member}` is not `required` by tool `{tool}`: without it the rule cannot be evaluated");
+            let detail = format!(
+                "`{member}` is not `required` by tool `{tool}`: without it the rule cannot be evaluated"
+            );
             mistakes.warn(place, format!("rule `{}`: {detail}", rule.name));
         }
         for (member, shape) in &findings.members {
             let (first, known) = *types.entry(member).or_insert((tool, shape));
             if known.word() != shape.word() {
                 let (one, two) = (known.word(), shape.word());
-                let detail = format!("`{member}` is {one} of tool `{first}` and {two} of tool `{tool}`");
-                mistakes.add(place, format!("rule `{}`: {detail}; it needs one type", rule.name));
+                let detail =
+                    format!("`{member}` is {one} of tool `{first}` and {two} of tool `{tool}`");
+                mistakes.add(
+                    place,
+                    format!("rule `{}`: {detail}; it needs one type", rule.name),
+                );
             }
         }
     }
     if rule.decide == Decide::Allow {
-        let from_caller: BTreeSet<_> = found.iter().flat_map(|(_, findings)| &findings.from_caller).collect();
+        let from_caller: BTreeSet<_> = found
+            .iter()
+            .flat_map(|(_, findings)| &findings.from_caller)
+            .collect();
         for name in from_caller {
-            mistakes.warn(place, format!("rule `{}` allows by `{name}`, which the caller writes", rule.name));
+            mistakes.warn(
+                place,
+                format!(
+                    "rule `{}` allows by `{name}`, which the caller writes",
+                    rule.name
+                ),
+            );
         }
     }
     mistakes.found.len() == before
@@ -224,13 +283,22 @@ mod tests {
     use crate::policy::{Decide, Rule};
 
     fn mistakes(tools: &[&str], when: &str) -> Vec<String> {
-        policy(&[rule("r", tools, when, Decide::Allow)]).1.found.into_iter().map(|found| found.detail).collect()
+        policy(&[rule("r", tools, when, Decide::Allow)])
+            .1
+            .found
+            .into_iter()
+            .map(|found| found.detail)
+            .collect()
     }
 
     fn warnings(when: &str, decide: Decide) -> Vec<String> {
         let (_, mistakes) = policy(&[rule("r", &["refund"], when, decide)]);
         assert!(mistakes.is_empty(), "{when}: {:?}", mistakes.found);
-        mistakes.warnings.into_iter().map(|warning| warning.detail).collect()
+        mistakes
+            .warnings
+            .into_iter()
+            .map(|warning| warning.detail)
+            .collect()
     }
 
     #[test]
@@ -260,13 +328,19 @@ mod tests {
             (&["refund"], "args.tags.all(args, args == 'x')", "`args`"),
         ] {
             let found = mistakes(tools, when);
-            assert!(!found.is_empty() && found.iter().any(|detail| detail.contains(name)), "{when}: {found:?}");
+            assert!(
+                !found.is_empty() && found.iter().any(|detail| detail.contains(name)),
+                "{when}: {found:?}"
+            );
         }
         for (tools, when) in [
             (&["refund"][..], "args.amount <= 20.0"),
             (&["refund"], "args.amount <= 20"),
             (&["refund", "lookup"], "tool.name == 'refund'"),
-            (&["refund"], "args.money.cents > 5 && args.rows.all(r, r.price > 1.0)"),
+            (
+                &["refund"],
+                "args.money.cents > 5 && args.rows.all(r, r.price > 1.0)",
+            ),
             (&["request_confirmation", "*"], "user.id == 'alice'"),
         ] {
             assert_eq!(mistakes(tools, when), Vec::<String>::new(), "{when}");
@@ -281,7 +355,13 @@ mod tests {
         assert!(warnings("args.amount <= 20.0", allow).is_empty());
         assert!(warnings("task.metadata.tier == 'gold'", allow)[0].contains("task.metadata"));
         assert!(warnings("session == 'x'", allow)[0].contains("session"));
-        assert!(warnings("session == 'x' && task.metadata.tier == 'gold'", Decide::Deny).is_empty());
+        assert!(
+            warnings(
+                "session == 'x' && task.metadata.tier == 'gold'",
+                Decide::Deny
+            )
+            .is_empty()
+        );
         for when in [
             "args.amount <= '20'",
             "args.order == 'x'",
@@ -307,8 +387,20 @@ mod tests {
             rule("glob", &["[x"], "", Decide::Deny),
             rule("nothing", &["files_*"], "", Decide::Deny),
         ]);
-        let places: Vec<String> = found.found.iter().map(|mistake| mistake.place.join(".")).collect();
-        assert_eq!(places, ["policy.0.tools.1", "policy.1.tools", "policy.2.tools.0", "policy.3.tools.0"]);
+        let places: Vec<String> = found
+            .found
+            .iter()
+            .map(|mistake| mistake.place.join("."))
+            .collect();
+        assert_eq!(
+            places,
+            [
+                "policy.0.tools.1",
+                "policy.1.tools",
+                "policy.2.tools.0",
+                "policy.3.tools.0"
+            ]
+        );
         assert!(found.found[0].detail.contains("refnud"));
     }
 
@@ -316,11 +408,18 @@ mod tests {
     fn globs_match_by_name_and_rules_list_their_tools() {
         let covered = |entries: &[&str]| -> Vec<String> {
             let rule = rule("r", entries, "", Decide::Deny);
-            tools().into_iter().filter(|tool| rule.compiled_tools().0.cover(tool)).map(|tool| tool.name).collect()
+            tools()
+                .into_iter()
+                .filter(|tool| rule.compiled_tools().0.cover(tool))
+                .map(|tool| tool.name)
+                .collect()
         };
         assert_eq!(covered(&["re*"]), ["refund"]);
         assert_eq!(covered(&["*"]).len(), 5);
-        assert_eq!(covered(&["request_confirmation", "s?ell"]), ["shell", "request_confirmation"]);
+        assert_eq!(
+            covered(&["request_confirmation", "s?ell"]),
+            ["shell", "request_confirmation"]
+        );
         assert!(covered(&["Refund"]).is_empty());
     }
 
@@ -336,9 +435,10 @@ mod tests {
         let terms = rule.terms();
         assert!(!terms.approvers.owner);
         assert_eq!(terms.expires_in, None);
-        let bare: Rule =
-            serde_json::from_value(serde_json::json!({"name": "n", "tools": ["refund"], "decide": "hold"}))
-                .expect("a rule");
+        let bare: Rule = serde_json::from_value(
+            serde_json::json!({"name": "n", "tools": ["refund"], "decide": "hold"}),
+        )
+        .expect("a rule");
         assert_eq!(bare.terms(), crate::task::verdict::Terms::default());
         for wrong in [
             serde_json::json!({"name": "n", "tools": ["x"], "decide": "hold", "expires_in": "soon"}),

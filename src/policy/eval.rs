@@ -1,5 +1,6 @@
-//! Evaluates an expression for one call. Invariant: a fault in any evaluated part is a fault of the whole
-//! (not absorbed by `||` or `exists`), every step costs fuel, and no evaluation can panic or recurse deeply.
+//! Evaluates an expression for one call. Invariant: a fault in any evaluated part is a fault of the
+//! whole (not absorbed by `||` or `exists`), every step costs fuel, and no evaluation can panic or
+//! recurse deeply.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -39,13 +40,16 @@ pub(super) enum Fault {
 pub(super) struct Fuel(Cell<u32>);
 
 impl Fuel {
-    /// A budget of `steps`. A step is one part of an expression, one visited item, or 16 bytes of text.
+    /// A budget of `steps`. A step is one part of an expression, one visited item, or 16 bytes of
+    /// text.
     pub(super) fn new(steps: u32) -> Self {
         Self(Cell::new(steps))
     }
 
     pub(super) fn spend(&self, steps: usize) -> Result<(), Fault> {
-        let left = u32::try_from(steps).ok().and_then(|steps| self.0.get().checked_sub(steps));
+        let left = u32::try_from(steps)
+            .ok()
+            .and_then(|steps| self.0.get().checked_sub(steps));
         self.0.set(left.unwrap_or(0));
         left.map(|_| ()).ok_or(Fault::Exhausted)
     }
@@ -69,8 +73,16 @@ static FREE: Shape = Shape::Free;
 
 /// Evaluates an expression that must be boolean.
 pub(super) fn test<'a>(node: &'a Node, scope: &Scope<'a>) -> Result<bool, Fault> {
-    let value = Run { scope: *scope, local: None }.value(node)?;
-    if let Val::Bool(truth) = value { Ok(truth) } else { Err(Fault::NotBoolean) }
+    let value = Run {
+        scope: *scope,
+        local: None,
+    }
+    .value(node)?;
+    if let Val::Bool(truth) = value {
+        Ok(truth)
+    } else {
+        Err(Fault::NotBoolean)
+    }
 }
 
 struct Run<'a> {
@@ -91,11 +103,16 @@ impl<'a> Run<'a> {
                 Ok(Val::List(Rc::new(items?)))
             }
             Node::Entries(entries) => {
-                let entries: Result<Vec<_>, _> =
-                    entries.iter().map(|(key, value)| Ok((self.value(key)?, self.value(value)?))).collect();
+                let entries: Result<Vec<_>, _> = entries
+                    .iter()
+                    .map(|(key, value)| Ok((self.value(key)?, self.value(value)?)))
+                    .collect();
                 Ok(Val::Entries(Rc::new(entries?)))
             }
-            Node::Select(of, name) => self.value(of)?.member(name)?.ok_or_else(|| Fault::Missing(name.clone())),
+            Node::Select(of, name) => self
+                .value(of)?
+                .member(name)?
+                .ok_or_else(|| Fault::Missing(name.clone())),
             Node::Has(of, name) => Ok(Val::Bool(self.value(of)?.member(name)?.is_some())),
             Node::Index(of, at) => self.index(of, at),
             Node::Not(of) => Ok(Val::Bool(!self.truth(of)?)),
@@ -123,15 +140,27 @@ impl<'a> Run<'a> {
             }
             Node::Matches(text, pattern) => {
                 let folds = is_user(text) && self.scope.case.user.ids() == UserIds::Folded;
-                let pattern = pattern.folded.as_ref().filter(|_| folds).unwrap_or(&pattern.plain);
-                let Val::Text(text) = self.value(text)? else { return Err(Fault::Type) };
+                let pattern = pattern
+                    .folded
+                    .as_ref()
+                    .filter(|_| folds)
+                    .unwrap_or(&pattern.plain);
+                let Val::Text(text) = self.value(text)? else {
+                    return Err(Fault::Type);
+                };
                 self.scope.fuel.spend(text.len())?;
                 Ok(Val::Bool(pattern.is_match(&text)))
             }
             Node::Call(function, arguments) => {
-                let searches = matches!(function, Function::Contains | Function::StartsWith | Function::EndsWith);
+                let searches = matches!(
+                    function,
+                    Function::Contains | Function::StartsWith | Function::EndsWith
+                );
                 let folds = searches && arguments.iter().any(is_user);
-                let value = |argument| self.value(argument).and_then(|it| if folds { self.keyed(it) } else { Ok(it) });
+                let value = |argument| {
+                    self.value(argument)
+                        .and_then(|it| if folds { self.keyed(it) } else { Ok(it) })
+                };
                 let arguments: Result<Vec<_>, _> = arguments.iter().map(value).collect();
                 call(*function, &arguments?, self.scope.fuel)
             }
@@ -139,26 +168,35 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Folds texts that are compared with a user's id, so that no spelling of an id gets around a rule.
+    /// Folds texts that are compared with a user's id, so that no spelling of an id gets around a
+    /// rule.
     fn keyed(&self, value: Val<'a>) -> Result<Val<'a>, Fault> {
         let key = |text: &str| -> Result<Val<'a>, Fault> {
             self.scope.fuel.spend_text(text.len())?;
-            Ok(Val::Text(Cow::Owned(self.scope.case.user.ids().key(text).as_str().to_owned())))
+            Ok(Val::Text(Cow::Owned(
+                self.scope.case.user.ids().key(text).as_str().to_owned(),
+            )))
         };
         if let Val::Text(text) = &value {
             return key(text);
         }
-        let Ok(count) = value.items() else { return Ok(value) };
+        let Ok(count) = value.items() else {
+            return Ok(value);
+        };
         let items = (0..count).map(|at| value.item(at).and_then(|item| self.keyed(item)));
         Ok(Val::List(Rc::new(items.collect::<Result<_, _>>()?)))
     }
 
     fn truth(&mut self, node: &'a Node) -> Result<bool, Fault> {
-        if let Val::Bool(truth) = self.value(node)? { Ok(truth) } else { Err(Fault::Type) }
+        if let Val::Bool(truth) = self.value(node)? {
+            Ok(truth)
+        } else {
+            Err(Fault::Type)
+        }
     }
 
-    /// Evaluates `&&` and `||` from left to right: the first decisive part ends it, and a fault before that part is the
-    /// result.
+    /// Evaluates `&&` and `||` from left to right: the first decisive part ends it, and a fault
+    /// before that part is the result.
     fn until(&mut self, parts: &'a [Node], decisive: bool) -> Result<Val<'a>, Fault> {
         for part in parts {
             if self.truth(part)? == decisive {
@@ -169,7 +207,9 @@ impl<'a> Run<'a> {
     }
 
     fn known(&self, known: Known) -> Result<Val<'a>, Fault> {
-        let Scope { case, path, shape, .. } = self.scope;
+        let Scope {
+            case, path, shape, ..
+        } = self.scope;
         Ok(match known {
             Known::Args => Val::read(case.args, shape)?,
             Known::ToolName => text(&case.tool.name),
@@ -188,7 +228,9 @@ impl<'a> Run<'a> {
     fn index(&mut self, of: &'a Node, at: &'a Node) -> Result<Val<'a>, Fault> {
         let (of, at) = (self.value(of)?, self.value(at)?);
         match (&of, &at) {
-            (Val::Object(_, Shape::Free) | Val::Entries(_), Val::Text(name)) => of.member(name)?.ok_or(Fault::Index),
+            (Val::Object(_, Shape::Free) | Val::Entries(_), Val::Text(name)) => {
+                of.member(name)?.ok_or(Fault::Index)
+            }
             (Val::Entries(entries), key) => {
                 for (other, value) in entries.iter() {
                     if other.equals(key, self.scope.fuel)? {
@@ -282,11 +324,18 @@ fn negated<'a>(of: &Val<'a>) -> Result<Val<'a>, Fault> {
     if let Val::Double(value) = of {
         return Ok(Val::Double(-value));
     }
-    let Val::Int(value) = of else { return Err(Fault::Type) };
+    let Val::Int(value) = of else {
+        return Err(Fault::Type);
+    };
     value.checked_neg().map(Val::Int).ok_or(Fault::Range)
 }
 
-fn calculate<'a>(how: Arithmetic, left: &Val<'a>, right: &Val<'a>, fuel: &Fuel) -> Result<Val<'a>, Fault> {
+fn calculate<'a>(
+    how: Arithmetic,
+    left: &Val<'a>,
+    right: &Val<'a>,
+    fuel: &Fuel,
+) -> Result<Val<'a>, Fault> {
     match (left, right) {
         (Val::Int(left), Val::Int(right)) => match how {
             Arithmetic::Add => left.checked_add(*right),
@@ -305,7 +354,11 @@ fn calculate<'a>(how: Arithmetic, left: &Val<'a>, right: &Val<'a>, fuel: &Fuel) 
                 Arithmetic::Divide => left / right,
                 Arithmetic::Remainder => return Err(Fault::Type),
             };
-            if result.is_finite() { Ok(Val::Double(result)) } else { Err(Fault::Range) }
+            if result.is_finite() {
+                Ok(Val::Double(result))
+            } else {
+                Err(Fault::Range)
+            }
         }
         (Val::Text(left), Val::Text(right)) if how == Arithmetic::Add => {
             fuel.spend_text(left.len() + right.len())?;
@@ -314,7 +367,9 @@ fn calculate<'a>(how: Arithmetic, left: &Val<'a>, right: &Val<'a>, fuel: &Fuel) 
         (left, right) if how == Arithmetic::Add => {
             let (first, second) = (left.items()?, right.items()?);
             fuel.spend(first + second)?;
-            let items = (0..first).map(|at| left.item(at)).chain((0..second).map(|at| right.item(at)));
+            let items = (0..first)
+                .map(|at| left.item(at))
+                .chain((0..second).map(|at| right.item(at)));
             Ok(Val::List(Rc::new(items.collect::<Result<_, _>>()?)))
         }
         _ => Err(Fault::Type),
@@ -329,9 +384,15 @@ fn call<'a>(function: Function, arguments: &[Val<'a>], fuel: &Fuel) -> Result<Va
     }
     Ok(match (function, arguments) {
         (Function::Size, [of]) => Val::Int(i64::try_from(size(of)?).map_err(|_| Fault::Range)?),
-        (Function::Contains, [Val::Text(of), Val::Text(part)]) => Val::Bool(of.contains(part.as_ref())),
-        (Function::StartsWith, [Val::Text(of), Val::Text(part)]) => Val::Bool(of.starts_with(part.as_ref())),
-        (Function::EndsWith, [Val::Text(of), Val::Text(part)]) => Val::Bool(of.ends_with(part.as_ref())),
+        (Function::Contains, [Val::Text(of), Val::Text(part)]) => {
+            Val::Bool(of.contains(part.as_ref()))
+        }
+        (Function::StartsWith, [Val::Text(of), Val::Text(part)]) => {
+            Val::Bool(of.starts_with(part.as_ref()))
+        }
+        (Function::EndsWith, [Val::Text(of), Val::Text(part)]) => {
+            Val::Bool(of.ends_with(part.as_ref()))
+        }
         (Function::LowerAscii, [Val::Text(of)]) => Val::Text(Cow::Owned(of.to_ascii_lowercase())),
         (Function::UpperAscii, [Val::Text(of)]) => Val::Text(Cow::Owned(of.to_ascii_uppercase())),
         (Function::Trim, [Val::Text(of)]) => Val::Text(Cow::Owned(of.trim().to_owned())),
@@ -368,12 +429,19 @@ fn to_text<'a>(of: &Val<'a>) -> Result<Cow<'a, str>, Fault> {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "within the range of i64, by the comparison before")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "within the range of i64, by the comparison before"
+)]
 fn to_int(of: &Val<'_>) -> Result<i64, Fault> {
     if let Val::Int(value) = of {
         Ok(*value)
     } else if let Val::Double(value) = of {
-        if value.abs() < 9_223_372_036_854_775_808.0 { Ok(*value as i64) } else { Err(Fault::Range) }
+        if value.abs() < 9_223_372_036_854_775_808.0 {
+            Ok(*value as i64)
+        } else {
+            Err(Fault::Range)
+        }
     } else if let Val::Text(text) = of {
         text.parse().map_err(|_| Fault::Type)
     } else {
@@ -381,14 +449,20 @@ fn to_int(of: &Val<'_>) -> Result<i64, Fault> {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "CEL's double() rounds to the nearest")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "CEL's double() rounds to the nearest"
+)]
 fn to_double(of: &Val<'_>) -> Result<f64, Fault> {
     if let Val::Int(value) = of {
         Ok(*value as f64)
     } else if let Val::Double(value) = of {
         Ok(*value)
     } else if let Val::Text(text) = of {
-        text.parse().ok().filter(|value: &f64| value.is_finite()).ok_or(Fault::Type)
+        text.parse()
+            .ok()
+            .filter(|value: &f64| value.is_finite())
+            .ok_or(Fault::Type)
     } else {
         Err(Fault::Type)
     }

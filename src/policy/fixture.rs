@@ -48,15 +48,24 @@ pub(super) fn tools() -> Vec<ToolSpec> {
         },
     });
     let command = json!({"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]});
-    let task = json!({"type": "object", "properties": {"task": {"type": "string"}}, "required": ["task"]});
+    let task =
+        json!({"type": "object", "properties": {"task": {"type": "string"}}, "required": ["task"]});
     let ids = json!({"type": "object", "properties": {"order": {"type": "string"}}});
     vec![
         tool("refund", ToolKind::Http, refund),
         tool("shell", ToolKind::Shell, command),
         tool("lookup", ToolKind::Http, ids),
         tool("analyst", ToolKind::Agent, task),
-        tool("ask_customer", ToolKind::External, json!({"type": "object"})),
-        tool("request_confirmation", ToolKind::Human, json!({"type": "object"})),
+        tool(
+            "ask_customer",
+            ToolKind::External,
+            json!({"type": "object"}),
+        ),
+        tool(
+            "request_confirmation",
+            ToolKind::Human,
+            json!({"type": "object"}),
+        ),
     ]
 }
 
@@ -68,7 +77,10 @@ pub(super) fn rule(name: &str, tools: &[&str], when: &str, decide: Decide) -> Ru
         decide,
         reason: None,
         message: None,
-        approvers: super::RuleApprovers { groups: vec![name.to_owned()], ..Default::default() },
+        approvers: super::RuleApprovers {
+            groups: vec![name.to_owned()],
+            ..Default::default()
+        },
         expires_in: None,
         on_expiry: OnExpiry::default(),
         on_reject: Then::default(),
@@ -92,7 +104,10 @@ pub(super) fn sound(rules: &[Rule]) -> Policy {
 
 /// Judges a call along a path of agents.
 pub(super) fn judge_along(policy: &Policy, path: &[&str], name: &str, args: &Value) -> Judgement {
-    let tool = tools().into_iter().find(|tool| tool.name == name).expect("a known tool");
+    let tool = tools()
+        .into_iter()
+        .find(|tool| tool.name == name)
+        .expect("a known tool");
     let path: Vec<String> = path.iter().map(ToString::to_string).collect();
     policy.judge(&Case {
         tool: &tool,

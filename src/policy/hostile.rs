@@ -1,4 +1,5 @@
-//! Hostile arguments and hostile expressions. Invariant: none is ever allowed, and none causes a panic.
+//! Hostile arguments and hostile expressions. Invariant: none is ever allowed, and none causes a
+//! panic.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -64,25 +65,49 @@ fn hostile_arguments_are_never_allowed() {
     for when in SMALL {
         let allow = rule("small", &["refund"], when, Decide::Allow);
         let hold = rule("finance", &["refund"], "args.amount > 20.0", Decide::Hold);
-        let deny = rule("never", &["refund"], "args.amount > 1000000.0", Decide::Deny);
+        let deny = rule(
+            "never",
+            &["refund"],
+            "args.amount > 1000000.0",
+            Decide::Deny,
+        );
         let sets = [
             (vec![allow.clone()], None),
             (vec![allow.clone(), hold.clone()], Some("finance")),
             (vec![hold.clone(), allow.clone()], Some("finance")),
-            (vec![allow.clone(), deny.clone(), hold.clone()], Some("finance")),
             (
-                vec![allow, rule("tiny", &["refund"], "args.order == 1 && args.amount < 1.0", Decide::Allow), hold],
+                vec![allow.clone(), deny.clone(), hold.clone()],
+                Some("finance"),
+            ),
+            (
+                vec![
+                    allow,
+                    rule(
+                        "tiny",
+                        &["refund"],
+                        "args.order == 1 && args.amount < 1.0",
+                        Decide::Allow,
+                    ),
+                    hold,
+                ],
                 Some("finance"),
             ),
         ];
         for (rules, held_by) in sets {
             let policy = sound(&rules);
-            assert_eq!(judge(&policy, "refund", &json!({"amount": 5, "order": 1})).verdict, Verdict::Allow);
+            assert_eq!(
+                judge(&policy, "refund", &json!({"amount": 5, "order": 1})).verdict,
+                Verdict::Allow
+            );
             for args in arguments() {
                 let judged = judge(&policy, "refund", &args);
                 assert_ne!(judged.verdict, Verdict::Allow, "{when} {args}");
                 if judged.verdict == Verdict::Hold {
-                    assert_eq!(judged.rule.as_deref(), held_by, "{when} {args}: no weaker approvers");
+                    assert_eq!(
+                        judged.rule.as_deref(),
+                        held_by,
+                        "{when} {args}: no weaker approvers"
+                    );
                 }
             }
         }
@@ -92,8 +117,14 @@ fn hostile_arguments_are_never_allowed() {
 #[test]
 fn unconditional_allow_does_not_pass_arguments_of_the_wrong_type() {
     let policy = sound(&[rule("all", &["*"], "", Decide::Allow)]);
-    assert_eq!(judge(&policy, "refund", &json!({"amount": 5, "order": 1})).verdict, Verdict::Allow);
-    assert_eq!(judge(&policy, "refund", &json!({"amount": "5", "order": 1})).verdict, Verdict::Hold);
+    assert_eq!(
+        judge(&policy, "refund", &json!({"amount": 5, "order": 1})).verdict,
+        Verdict::Allow
+    );
+    assert_eq!(
+        judge(&policy, "refund", &json!({"amount": "5", "order": 1})).verdict,
+        Verdict::Hold
+    );
     assert_eq!(judge(&policy, "refund", &json!([])).verdict, Verdict::Hold);
 }
 
@@ -127,13 +158,32 @@ fn fault_is_not_absorbed() {
         "-(-9223372036854775807 - 1) > 0 || true",
         "null",
     ] {
-        let allow = sound(&[rule("a", &["refund"], when, Decide::Allow), rule("h", &["refund"], "", Decide::Hold)]);
+        let allow = sound(&[
+            rule("a", &["refund"], when, Decide::Allow),
+            rule("h", &["refund"], "", Decide::Hold),
+        ]);
         let judged = judge(&allow, "refund", &args);
-        assert_eq!((judged.verdict, judged.rule.as_deref()), (Verdict::Hold, Some("h")), "{when}");
-        assert!(judged.reason.is_some_and(|reason| reason.contains("`a` could not be evaluated")), "{when}");
+        assert_eq!(
+            (judged.verdict, judged.rule.as_deref()),
+            (Verdict::Hold, Some("h")),
+            "{when}"
+        );
+        assert!(
+            judged
+                .reason
+                .is_some_and(|reason| reason.contains("`a` could not be evaluated")),
+            "{when}"
+        );
         for (decide, verdict) in [(Decide::Hold, Verdict::Hold), (Decide::Deny, Verdict::Deny)] {
-            let policy = sound(&[rule("r", &["refund"], when, decide), rule("a", &["refund"], "", Decide::Allow)]);
-            assert_eq!(judge(&policy, "refund", &args).verdict, verdict, "{when}: a fault counts as a match");
+            let policy = sound(&[
+                rule("r", &["refund"], when, decide),
+                rule("a", &["refund"], "", Decide::Allow),
+            ]);
+            assert_eq!(
+                judge(&policy, "refund", &args).verdict,
+                verdict,
+                "{when}: a fault counts as a match"
+            );
         }
     }
 }
@@ -142,7 +192,11 @@ fn fault_is_not_absorbed() {
 fn hostile_expressions_are_refused_at_load_and_never_allow() {
     let cases = [
         format!("{}1 > 0", "1+".repeat(240)),
-        format!("{}args.order == 1{}", "!(false || ".repeat(70), ")".repeat(70)),
+        format!(
+            "{}args.order == 1{}",
+            "!(false || ".repeat(70),
+            ")".repeat(70)
+        ),
         format!("{}true{}", "(false || ".repeat(80), ")".repeat(80)),
         format!("args.tags{} == 'x'", "[0]".repeat(300)),
         format!("args.order{} == 1", ".a".repeat(400)),
@@ -163,10 +217,17 @@ fn hostile_expressions_are_refused_at_load_and_never_allow() {
     ];
     for when in cases {
         let allow = rule("bad", &["refund"], "x", Decide::Allow);
-        let (policy, mistakes) = policy(&[Rule { when: Some(when.clone()), ..allow }]);
+        let (policy, mistakes) = policy(&[Rule {
+            when: Some(when.clone()),
+            ..allow
+        }]);
         assert_eq!(mistakes.found.len(), 1, "{when}: {:?}", mistakes.found);
         assert_eq!(mistakes.found[0].place, ["policy", "0", "when"], "{when}");
-        assert_eq!(judge(&policy, "refund", &json!({"amount": 5, "order": 1})).verdict, Verdict::Hold, "{when}");
+        assert_eq!(
+            judge(&policy, "refund", &json!({"amount": 5, "order": 1})).verdict,
+            Verdict::Hold,
+            "{when}"
+        );
     }
 }
 
@@ -174,13 +235,25 @@ fn hostile_expressions_are_refused_at_load_and_never_allow() {
 fn evaluation_is_bounded_and_exceeding_it_never_allows() {
     let tags: Vec<String> = (0..20_000).map(|n| n.to_string()).collect();
     let args = json!({"amount": 5, "order": 1, "tags": tags, "note": "a".repeat(200_000)});
-    for when in ["args.tags.all(x, x in args.tags)", "args.tags.all(x, args.note.contains(x) || true)"] {
+    for when in [
+        "args.tags.all(x, x in args.tags)",
+        "args.tags.all(x, args.note.contains(x) || true)",
+    ] {
         let policy = sound(&[rule("a", &["refund"], when, Decide::Allow)]);
         let judged = judge(&policy, "refund", &args);
         assert_eq!(judged.verdict, Verdict::Hold, "{when}");
-        assert!(judged.reason.is_some_and(|reason| reason.contains("too large")));
+        assert!(
+            judged
+                .reason
+                .is_some_and(|reason| reason.contains("too large"))
+        );
     }
-    let policy = sound(&[rule("a", &["refund"], "args.tags.all(x, x != 'no')", Decide::Allow)]);
+    let policy = sound(&[rule(
+        "a",
+        &["refund"],
+        "args.tags.all(x, x != 'no')",
+        Decide::Allow,
+    )]);
     assert_eq!(judge(&policy, "refund", &args).verdict, Verdict::Allow);
     assert!(policy.is_heavy(200_000) && !policy.is_heavy(600));
     assert!(!Policy::default().is_heavy(200_000));
@@ -198,15 +271,18 @@ fn any_json() -> impl Strategy<Value = Value> {
     leaf.prop_recursive(3, 24, 4, |inner| {
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
-            prop::collection::btree_map(member(), inner, 0..5).prop_map(|map| Value::Object(map.into_iter().collect())),
+            prop::collection::btree_map(member(), inner, 0..5)
+                .prop_map(|map| Value::Object(map.into_iter().collect())),
         ]
     })
 }
 
 fn member() -> impl Strategy<Value = String> {
     prop_oneof![
-        prop::sample::select(vec!["amount", "order", "note", "tags", "rows", "price", "money", "cents", "loose"])
-            .prop_map(str::to_owned),
+        prop::sample::select(vec![
+            "amount", "order", "note", "tags", "rows", "price", "money", "cents", "loose"
+        ])
+        .prop_map(str::to_owned),
         ".{0,4}",
     ]
 }
@@ -237,14 +313,17 @@ fn expression() -> impl Strategy<Value = String> {
     ])
     .prop_map(str::to_owned);
     leaf.prop_recursive(3, 16, 2, |inner| {
-        let operator = prop::sample::select(vec!["<=", ">", "==", "!=", "&&", "||", "+", "-", "*", "/", "%", "in"]);
+        let operator = prop::sample::select(vec![
+            "<=", ">", "==", "!=", "&&", "||", "+", "-", "*", "/", "%", "in",
+        ]);
         prop_oneof![
             (inner.clone(), operator, inner.clone()).prop_map(|(a, o, b)| format!("({a} {o} {b})")),
             inner.clone().prop_map(|a| format!("!{a}")),
             inner.clone().prop_map(|a| format!("-{a}")),
             (inner.clone(), inner.clone()).prop_map(|(a, b)| format!("{a}.all(x, x == {b})")),
             (inner.clone(), inner.clone()).prop_map(|(a, b)| format!("{a}.map(x, {b})")),
-            (inner.clone(), inner.clone(), inner).prop_map(|(a, b, c)| format!("({a} ? {b} : {c})")),
+            (inner.clone(), inner.clone(), inner)
+                .prop_map(|(a, b, c)| format!("({a} ? {b} : {c})")),
         ]
     })
 }

@@ -1,5 +1,5 @@
-//! Turns a tool call into a verdict: the first matching rule decides, a call without a matching rule is held, and a
-//! rule that cannot be evaluated never allows.
+//! Turns a tool call into a verdict: the first matching rule decides, a call without a matching
+//! rule is held, and a rule that cannot be evaluated never allows.
 
 mod cel;
 mod check;
@@ -23,7 +23,8 @@ use crate::task::user::UserId;
 pub use compile::Policy;
 pub use rules::{Decide, Expiry, Rule, RuleApprovers};
 
-/// The input of a judgement: one call. Its arguments were parsed once and checked by `tool/arguments.rs`.
+/// The input of a judgement: one call. Its arguments were parsed once and checked by
+/// `tool/arguments.rs`.
 #[derive(Clone, Copy, Debug)]
 pub struct Case<'a> {
     /// The called tool.

@@ -18,7 +18,8 @@ pub struct Rule {
     pub name: String,
     /// The tools it is about: names, and globs such as `files_*` or `*`.
     pub tools: Vec<String>,
-    /// A CEL expression over `args`, `tool`, `agent`, `user`, `task` and `session`; without one it matches always.
+    /// A CEL expression over `args`, `tool`, `agent`, `user`, `task` and `session`; without one it
+    /// matches always.
     #[serde(default)]
     pub when: Option<String>,
     /// What it says of a call that it matches.
@@ -83,11 +84,17 @@ fn one() -> u32 {
 
 impl Default for RuleApprovers {
     fn default() -> Self {
-        Self { owner: None, users: Vec::new(), groups: Vec::new(), required: 1 }
+        Self {
+            owner: None,
+            users: Vec::new(),
+            groups: Vec::new(),
+            required: 1,
+        }
     }
 }
 
-/// How long a request stays open: a duration (`30s`, `24h`, `7d`), or `never` for one that does not expire.
+/// How long a request stays open: a duration (`30s`, `24h`, `7d`), or `never` for one that does not
+/// expire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiry {
     /// The request does not expire.
@@ -121,8 +128,9 @@ impl Expiry {
 impl<'de> Deserialize<'de> for Expiry {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        Self::parse(&text)
-            .ok_or_else(|| serde::de::Error::custom("expected a duration such as `30s` or `24h`, or `never`"))
+        Self::parse(&text).ok_or_else(|| {
+            serde::de::Error::custom("expected a duration such as `30s` or `24h`, or `never`")
+        })
     }
 }
 
@@ -154,7 +162,12 @@ impl Rule {
     /// The terms of the requests for calls that the rule holds.
     #[must_use]
     pub fn terms(&self) -> Terms {
-        let RuleApprovers { owner, users, groups, required } = &self.approvers;
+        let RuleApprovers {
+            owner,
+            users,
+            groups,
+            required,
+        } = &self.approvers;
         let standard = Terms::default();
         Terms {
             approvers: Approvers {
@@ -193,8 +206,14 @@ impl Rule {
         if approvers.required == 0 {
             mistakes.add(&at("approvers"), "`required` is at least 1");
         }
-        if approvers.owner == Some(false) && approvers.users.is_empty() && approvers.groups.is_empty() {
-            mistakes.add(&at("approvers"), "nobody could decide: neither the owner nor a user nor a group");
+        if approvers.owner == Some(false)
+            && approvers.users.is_empty()
+            && approvers.groups.is_empty()
+        {
+            mistakes.add(
+                &at("approvers"),
+                "nobody could decide: neither the owner nor a user nor a group",
+            );
         }
         let Some(allow) = &self.allow else { return };
         if allow.is_empty() {
@@ -204,7 +223,10 @@ impl Rule {
             match action {
                 Action::Approve | Action::Reject | Action::Edit | Action::Respond => {}
                 Action::Retry | Action::Mixed => {
-                    mistakes.add(&at("allow"), format!("`{}` is no answer to an approval", action.as_str()));
+                    mistakes.add(
+                        &at("allow"),
+                        format!("`{}` is no answer to an approval", action.as_str()),
+                    );
                 }
             }
         }

@@ -1,5 +1,5 @@
-//! The types that a tool's JSON Schema gives its arguments. A value is typed by the schema before a rule sees it, so
-//! that `5` of type `number` is the double 5.0 and `"5"` is not a number.
+//! The types that a tool's JSON Schema gives its arguments. A value is typed by the schema before a
+//! rule sees it, so that `5` of type `number` is the double 5.0 and `"5"` is not a number.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,11 @@ pub(super) struct Member {
 impl Shape {
     /// The shape that a schema declares.
     pub(super) fn of(schema: &Value) -> Self {
-        Survey { root: schema, left: MAX_PARTS }.shape(schema, 0)
+        Survey {
+            root: schema,
+            left: MAX_PARTS,
+        }
+        .shape(schema, 0)
     }
 
     /// The shape of a tool's arguments: always an object.
@@ -49,7 +53,13 @@ impl Shape {
             | Self::Text
             | Self::List(_)
             | Self::Free
-            | Self::Untyped => Self::Object(Survey { root: parameters, left: MAX_PARTS }.members(&[parameters], 0)),
+            | Self::Untyped => Self::Object(
+                Survey {
+                    root: parameters,
+                    left: MAX_PARTS,
+                }
+                .members(&[parameters], 0),
+            ),
         }
     }
 
@@ -63,9 +73,11 @@ impl Shape {
             (Self::Int, Value::Number(number)) => integer(number).is_some(),
             (Self::Double, Value::Number(number)) => number.as_f64().is_some_and(f64::is_finite),
             (Self::List(item), Value::Array(items)) => items.iter().all(|value| item.fits(value)),
-            (Self::Object(members), Value::Object(object)) => {
-                object.iter().all(|(name, value)| members.get(name).is_none_or(|member| member.shape.fits(value)))
-            }
+            (Self::Object(members), Value::Object(object)) => object.iter().all(|(name, value)| {
+                members
+                    .get(name)
+                    .is_none_or(|member| member.shape.fits(value))
+            }),
             _ => false,
         }
     }
@@ -129,17 +141,27 @@ impl<'a> Survey<'a> {
         }
         found.push(schema);
         if let Some(target) = schema.get("$ref").and_then(Value::as_str)
-            && let Some(target) = target.strip_prefix('#').and_then(|pointer| self.root.pointer(pointer))
+            && let Some(target) = target
+                .strip_prefix('#')
+                .and_then(|pointer| self.root.pointer(pointer))
         {
             self.facets(target, depth + 1, found);
         }
-        for part in schema.get("allOf").and_then(Value::as_array).into_iter().flatten() {
+        for part in schema
+            .get("allOf")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+        {
             self.facets(part, depth + 1, found);
         }
     }
 
     fn items(&mut self, facets: &[&'a Value], depth: usize) -> Shape {
-        if facets.iter().any(|facet| facet.get("prefixItems").is_some()) {
+        if facets
+            .iter()
+            .any(|facet| facet.get("prefixItems").is_some())
+        {
             return Shape::Untyped;
         }
         let mut items = facets.iter().filter_map(|facet| facet.get("items"));
@@ -156,16 +178,29 @@ impl<'a> Survey<'a> {
                 let shape = self.shape(schema, depth + 1);
                 match members.get_mut(name) {
                     None => {
-                        members.insert(name.clone(), Member { shape, required: false });
+                        members.insert(
+                            name.clone(),
+                            Member {
+                                shape,
+                                required: false,
+                            },
+                        );
                     }
                     Some(known) if known.shape == Shape::Untyped => known.shape = shape,
-                    Some(known) if shape != Shape::Untyped && shape != known.shape => known.shape = Shape::Untyped,
+                    Some(known) if shape != Shape::Untyped && shape != known.shape => {
+                        known.shape = Shape::Untyped
+                    }
                     Some(_) => {}
                 }
             }
         }
         for facet in facets {
-            for name in facet.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
+            for name in facet
+                .get("required")
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str)
             {
                 if let Some(member) = members.get_mut(name) {
                     member.required = true;
@@ -177,7 +212,10 @@ impl<'a> Survey<'a> {
 }
 
 fn object(value: Option<&Value>) -> impl Iterator<Item = (&String, &Value)> {
-    value.and_then(Value::as_object).into_iter().flat_map(Map::iter)
+    value
+        .and_then(Value::as_object)
+        .into_iter()
+        .flat_map(Map::iter)
 }
 
 /// The type of a conjunction, if every part that declares a type declares the same single one.

@@ -1,5 +1,6 @@
-//! The values of an expression, borrowed from the judged call; reads them by their shape and compares them.
-//! Invariant: comparing two values of unlike types is always a fault and never a result.
+//! The values of an expression, borrowed from the judged call; reads them by their shape and
+//! compares them. Invariant: comparing two values of unlike types is always a fault and never a
+//! result.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -33,17 +34,24 @@ impl<'a> Val<'a> {
         Ok(match (shape, value) {
             (Shape::Null | Shape::Free | Shape::Untyped, Value::Null) => Self::Null,
             (Shape::Bool | Shape::Free | Shape::Untyped, Value::Bool(value)) => Self::Bool(*value),
-            (Shape::Text | Shape::Free | Shape::Untyped, Value::String(value)) => Self::Text(Cow::Borrowed(value)),
+            (Shape::Text | Shape::Free | Shape::Untyped, Value::String(value)) => {
+                Self::Text(Cow::Borrowed(value))
+            }
             (Shape::Int, Value::Number(number)) => Self::Int(integer(number).ok_or(Fault::Type)?),
             (Shape::Free | Shape::Untyped, Value::Number(number)) if number.is_i64() => {
                 Self::Int(integer(number).ok_or(Fault::Type)?)
             }
-            (Shape::Double | Shape::Free | Shape::Untyped, Value::Number(number)) => {
-                Self::Double(number.as_f64().filter(|number| number.is_finite()).ok_or(Fault::Type)?)
-            }
+            (Shape::Double | Shape::Free | Shape::Untyped, Value::Number(number)) => Self::Double(
+                number
+                    .as_f64()
+                    .filter(|number| number.is_finite())
+                    .ok_or(Fault::Type)?,
+            ),
             (Shape::List(item), Value::Array(items)) => Self::Array(items, item),
             (Shape::Free | Shape::Untyped, Value::Array(items)) => Self::Array(items, shape),
-            (Shape::Object(_) | Shape::Free | Shape::Untyped, Value::Object(object)) => Self::Object(object, shape),
+            (Shape::Object(_) | Shape::Free | Shape::Untyped, Value::Object(object)) => {
+                Self::Object(object, shape)
+            }
             _ => return Err(Fault::Type),
         })
     }
@@ -69,7 +77,10 @@ impl<'a> Val<'a> {
                     | Shape::List(_)
                     | Shape::Untyped => return Err(Fault::Undeclared),
                 };
-                object.get(name).map(|value| Self::read(value, shape)).transpose()
+                object
+                    .get(name)
+                    .map(|value| Self::read(value, shape))
+                    .transpose()
             }
             Self::Entries(entries) => Ok(entries
                 .iter()
@@ -105,10 +116,14 @@ impl<'a> Val<'a> {
     /// The item of a list at this index.
     pub(super) fn item(&self, at: usize) -> Result<Self, Fault> {
         match self {
-            Self::Array(items, shape) => items.get(at).ok_or(Fault::Index).and_then(|item| Self::read(item, shape)),
-            Self::Names(names) => {
-                names.get(at).map(|name| Self::Text(Cow::Borrowed(name.as_str()))).ok_or(Fault::Index)
-            }
+            Self::Array(items, shape) => items
+                .get(at)
+                .ok_or(Fault::Index)
+                .and_then(|item| Self::read(item, shape)),
+            Self::Names(names) => names
+                .get(at)
+                .map(|name| Self::Text(Cow::Borrowed(name.as_str())))
+                .ok_or(Fault::Index),
             Self::List(items) => items.get(at).cloned().ok_or(Fault::Index),
             Self::Null
             | Self::Bool(_)
@@ -126,7 +141,10 @@ impl<'a> Val<'a> {
         match (self, other) {
             (Self::Null, Self::Null) => Ok(true),
             (Self::Null, _) | (_, Self::Null) => Ok(false),
-            (Self::Array(..) | Self::Names(_) | Self::List(_), Self::Array(..) | Self::Names(_) | Self::List(_)) => {
+            (
+                Self::Array(..) | Self::Names(_) | Self::List(_),
+                Self::Array(..) | Self::Names(_) | Self::List(_),
+            ) => {
                 let mut same = self.items()? == other.items()?;
                 for at in 0..self.items()?.min(other.items()?) {
                     same &= self.item(at)?.equals(&other.item(at)?, fuel)?;
@@ -144,7 +162,9 @@ impl<'a> Val<'a> {
             (Self::Int(left), Self::Int(right)) => Ok(left.cmp(right)),
             (Self::Double(left), Self::Double(right)) => left.partial_cmp(right).ok_or(Fault::Type),
             (Self::Int(left), Self::Double(right)) => order_mixed(*left, *right),
-            (Self::Double(left), Self::Int(right)) => order_mixed(*right, *left).map(Ordering::reverse),
+            (Self::Double(left), Self::Int(right)) => {
+                order_mixed(*right, *left).map(Ordering::reverse)
+            }
             (Self::Text(left), Self::Text(right)) => {
                 fuel.spend_text(left.len().min(right.len()))?;
                 Ok(left.cmp(right))
@@ -155,7 +175,10 @@ impl<'a> Val<'a> {
 }
 
 /// Compares an integer with a double exactly: neither is rounded to the other's type.
-#[expect(clippy::cast_possible_truncation, reason = "within the range of i64, by the comparison before")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "within the range of i64, by the comparison before"
+)]
 fn order_mixed(left: i64, right: f64) -> Result<Ordering, Fault> {
     const EDGE: f64 = 9_223_372_036_854_775_808.0;
     if right.is_nan() {

@@ -1,10 +1,12 @@
-//! A text with its escapes undone, and a map from each byte of it back to the original text. Invariant:
-//! unescaping follows JSON (RFC 8259), percent-encoding (RFC 3986) or form fields for the whole text, as any reader of
-//! the text does, so an escaped spelling is found however it mixes escaped and plain characters.
+//! A text with its escapes undone, and a map from each byte of it back to the original text.
+//! Invariant: unescaping follows JSON (RFC 8259), percent-encoding (RFC 3986) or form fields for
+//! the whole text, as any reader of the text does, so an escaped spelling is found however it mixes
+//! escaped and plain characters.
 
 use std::borrow::Cow;
 
-/// How many levels of escapes are undone: a percent-encoded value in a JSON string in a JSON string, for example.
+/// How many levels of escapes are undone: a percent-encoded value in a JSON string in a JSON
+/// string, for example.
 const DEPTH: usize = 3;
 
 /// A text at one level of unescaping.
@@ -56,7 +58,18 @@ pub(super) struct Reading {
 /// Passes `look` the text and every text obtained from it by up to [`DEPTH`] levels of unescaping.
 pub(super) fn each(text: &str, reading: Reading, look: &mut dyn FnMut(&Layer<'_>)) {
     let bytes = Cow::Borrowed(text.as_bytes());
-    below(&Layer { parent: None, bytes, runs: Vec::new(), rest: 0, joined: false }, DEPTH, reading, look);
+    below(
+        &Layer {
+            parent: None,
+            bytes,
+            runs: Vec::new(),
+            rest: 0,
+            joined: false,
+        },
+        DEPTH,
+        reading,
+        look,
+    );
 }
 
 fn below(layer: &Layer<'_>, depth: usize, reading: Reading, look: &mut dyn FnMut(&Layer<'_>)) {
@@ -64,9 +77,15 @@ fn below(layer: &Layer<'_>, depth: usize, reading: Reading, look: &mut dyn FnMut
     if let Some(joined) = layer.joined() {
         look(&joined);
     }
-    let Some(depth) = depth.checked_sub(1) else { return };
-    let under = |mark: &[u8], escape: fn(&[u8]) -> Escape| layer.undone(mark, escape, reading.begun);
-    for next in [under(b"\\", json), under(b"%", percent)].into_iter().flatten() {
+    let Some(depth) = depth.checked_sub(1) else {
+        return;
+    };
+    let under =
+        |mark: &[u8], escape: fn(&[u8]) -> Escape| layer.undone(mark, escape, reading.begun);
+    for next in [under(b"\\", json), under(b"%", percent)]
+        .into_iter()
+        .flatten()
+    {
         below(&next, depth, reading, look);
     }
     if reading.forms
@@ -90,7 +109,9 @@ impl Layer<'_> {
 
     /// The end in the outermost text of the bytes before `at`.
     pub(super) fn end(&self, at: usize) -> usize {
-        let (Some(parent), Some(last)) = (self.parent, at.checked_sub(1)) else { return at };
+        let (Some(parent), Some(last)) = (self.parent, at.checked_sub(1)) else {
+            return at;
+        };
         match self.run(last) {
             Some(run) if run.width > 0 => parent.end(run.there + run.width),
             Some(run) => parent.end(run.there + (at - run.here)),
@@ -101,12 +122,21 @@ impl Layer<'_> {
     /// The ranges in the outermost text of the escapes that this layer undid.
     pub(super) fn escapes(&self) -> impl Iterator<Item = (usize, usize)> {
         let parent = self.parent;
-        let whole = move |run: &Run| parent.map(|parent| (parent.start(run.there), parent.end(run.there + run.width)));
-        self.runs.iter().filter(|run| run.width > 0).filter_map(whole)
+        let whole = move |run: &Run| {
+            parent.map(|parent| (parent.start(run.there), parent.end(run.there + run.width)))
+        };
+        self.runs
+            .iter()
+            .filter(|run| run.width > 0)
+            .filter_map(whole)
     }
 
     fn run(&self, at: usize) -> Option<&Run> {
-        self.runs.get(self.runs.partition_point(|run| run.here <= at).checked_sub(1)?)
+        self.runs.get(
+            self.runs
+                .partition_point(|run| run.here <= at)
+                .checked_sub(1)?,
+        )
     }
 
     /// The text without its line ends; `None` if it has none.
@@ -123,12 +153,17 @@ impl Layer<'_> {
         (joined.bytes.len() < self.bytes.len()).then_some(joined)
     }
 
-    /// The text with these escapes undone, each starting with one of `marks`; `None` if it has none.
+    /// The text with these escapes undone, each starting with one of `marks`; `None` if it has
+    /// none.
     fn undone(&self, marks: &[u8], escape: fn(&[u8]) -> Escape, begun: bool) -> Option<Layer<'_>> {
         let mut under = Layer::under(self);
         let (mut copied, mut from) = (0, 0);
         let after = |at: usize| self.bytes.get(at..).unwrap_or_default();
-        while let Some(at) = after(from).iter().position(|byte| marks.contains(byte)).map(|found| from + found) {
+        while let Some(at) = after(from)
+            .iter()
+            .position(|byte| marks.contains(byte))
+            .map(|found| from + found)
+        {
             match escape(after(at)) {
                 Escape::Whole(stands_for, width) => {
                     under.copy(copied, self.bytes.get(copied..at).unwrap_or_default());
@@ -149,21 +184,38 @@ impl Layer<'_> {
     }
 
     fn under<'p>(parent: &'p Layer<'_>) -> Layer<'p> {
-        Layer { parent: Some(parent), bytes: Cow::Owned(Vec::new()), runs: Vec::new(), rest: 0, joined: false }
+        Layer {
+            parent: Some(parent),
+            bytes: Cow::Owned(Vec::new()),
+            runs: Vec::new(),
+            rest: 0,
+            joined: false,
+        }
     }
 
     fn copy(&mut self, there: usize, bytes: &[u8]) {
         if !bytes.is_empty() {
-            self.runs.push(Run { here: self.bytes.len(), there, width: 0 });
+            self.runs.push(Run {
+                here: self.bytes.len(),
+                there,
+                width: 0,
+            });
             self.bytes.to_mut().extend_from_slice(bytes);
         }
     }
 
     fn escape(&mut self, there: usize, width: usize, stands_for: &Unescaped) {
-        self.runs.push(Run { here: self.bytes.len(), there, width });
+        self.runs.push(Run {
+            here: self.bytes.len(),
+            there,
+            width,
+        });
         match stands_for {
             Unescaped::Byte(byte) => self.bytes.to_mut().push(*byte),
-            Unescaped::Char(c) => self.bytes.to_mut().extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+            Unescaped::Char(c) => self
+                .bytes
+                .to_mut()
+                .extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
         }
     }
 }
@@ -183,7 +235,11 @@ fn percent(text: &[u8]) -> Escape {
 
 /// Parses an escape of a form field.
 fn form(text: &[u8]) -> Escape {
-    if text.starts_with(b"+") { Escape::Whole(Unescaped::Byte(b' '), 1) } else { percent(text) }
+    if text.starts_with(b"+") {
+        Escape::Whole(Unescaped::Byte(b' '), 1)
+    } else {
+        percent(text)
+    }
 }
 
 /// Parses an escape of a JSON string. Half a surrogate pair is no escape.
@@ -193,7 +249,9 @@ fn json(text: &[u8]) -> Escape {
         [b'\\'] => Escape::Open,
         [b'\\', b'u', digits @ ..] => match unit(digits) {
             Ok(Some(first @ 0xD800..=0xDBFF)) => pair(first, digits.get(4..).unwrap_or_default()),
-            Ok(Some(unit)) => char::from_u32(unit).map_or(Escape::None, |c| Escape::Whole(Unescaped::Char(c), 6)),
+            Ok(Some(unit)) => {
+                char::from_u32(unit).map_or(Escape::None, |c| Escape::Whole(Unescaped::Char(c), 6))
+            }
             Ok(None) => Escape::Open,
             Err(()) => Escape::None,
         },
@@ -228,10 +286,17 @@ fn pair(first: u32, rest: &[u8]) -> Escape {
 /// Parses four hexadecimal digits; `None` if the text ends before the fourth.
 fn unit(text: &[u8]) -> Result<Option<u32>, ()> {
     let digits = text.get(..4).unwrap_or(text);
-    let number = digits.iter().try_fold(0, |number, digit| Some(number * 16 + u32::from(hex(*digit)?))).ok_or(())?;
+    let number = digits
+        .iter()
+        .try_fold(0, |number, digit| {
+            Some(number * 16 + u32::from(hex(*digit)?))
+        })
+        .ok_or(())?;
     Ok((digits.len() == 4).then_some(number))
 }
 
 fn hex(digit: u8) -> Option<u8> {
-    char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
+    char::from(digit)
+        .to_digit(16)
+        .and_then(|digit| u8::try_from(digit).ok())
 }

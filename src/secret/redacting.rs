@@ -1,4 +1,5 @@
-//! Streaming redaction: a text's end that may be the beginning of a secret is held back until more arrives.
+//! Streaming redaction: a text's end that may be the beginning of a secret is held back until more
+//! arrives.
 
 use std::sync::Arc;
 
@@ -13,25 +14,35 @@ pub struct Redacting {
     again: usize,
 }
 
-/// Up to this length a held text is searched with each piece; a longer text each time it has doubled, so that a stream
-/// that stays undecided throughout costs no more than a few searches of the whole.
+/// Up to this length a held text is searched with each piece; a longer text each time it has
+/// doubled, so that a stream that stays undecided throughout costs no more than a few searches of
+/// the whole.
 const OFTEN: usize = 4096;
 
 impl Redacting {
     /// Starts with an empty text.
     #[must_use]
     pub fn new(redactor: Arc<Redactor>) -> Self {
-        Self { redactor, held: String::new(), again: 0 }
+        Self {
+            redactor,
+            held: String::new(),
+            again: 0,
+        }
     }
 
-    /// Takes the next piece and returns the redacted text that no later piece can turn into part of a secret.
+    /// Takes the next piece and returns the redacted text that no later piece can turn into part of
+    /// a secret.
     pub fn push(&mut self, piece: &str) -> String {
         self.held.push_str(piece);
         if self.held.len() < self.again {
             return String::new();
         }
         let rest = self.held.split_off(self.redactor.settled(&self.held));
-        self.again = if rest.len() > OFTEN { rest.len() * 2 } else { 0 };
+        self.again = if rest.len() > OFTEN {
+            rest.len() * 2
+        } else {
+            0
+        };
         let shown = std::mem::replace(&mut self.held, rest);
         self.redactor.clean(&shown).into_owned()
     }
@@ -49,9 +60,16 @@ mod tests {
     use crate::secret::Secret;
 
     fn redactor() -> Arc<Redactor> {
-        let keys = ["sk-very-secret/1+2", "another secret ü\"q", "sk-very-long-key", "aaaaaaaab"];
+        let keys = [
+            "sk-very-secret/1+2",
+            "another secret ü\"q",
+            "sk-very-long-key",
+            "aaaaaaaab",
+        ];
         let keys = keys.map(|key| Secret::new(key.to_owned()));
-        Arc::new(Redactor::new(["ONE", "TWO", "THREE", "FOUR"].into_iter().zip(&keys)))
+        Arc::new(Redactor::new(
+            ["ONE", "TWO", "THREE", "FOUR"].into_iter().zip(&keys),
+        ))
     }
 
     const TEXTS: [&str; 9] = [
@@ -92,12 +110,22 @@ mod tests {
                     let mut shown = redacting.push(&text[..*first]);
                     shown += &redacting.push(&text[*first..*second]);
                     shown += &redacting.push(&text[*second..]);
-                    assert!(whole.starts_with(&shown), "{text} {first} {second}: {shown}");
-                    assert_eq!(shown + &redacting.finish(), whole, "{text} {first} {second}");
+                    assert!(
+                        whole.starts_with(&shown),
+                        "{text} {first} {second}: {shown}"
+                    );
+                    assert_eq!(
+                        shown + &redacting.finish(),
+                        whole,
+                        "{text} {first} {second}"
+                    );
                 }
             }
             let mut redacting = Redacting::new(Arc::clone(&redactor));
-            let letters: String = text.chars().map(|letter| redacting.push(letter.encode_utf8(&mut [0; 4]))).collect();
+            let letters: String = text
+                .chars()
+                .map(|letter| redacting.push(letter.encode_utf8(&mut [0; 4])))
+                .collect();
             assert_eq!(letters + &redacting.finish(), whole);
         }
     }
@@ -105,7 +133,9 @@ mod tests {
     #[test]
     fn secret_whose_end_begins_another_one_is_held_back_whole() {
         let keys = ["first-and-middle", "middle-and-last"].map(|key| Secret::new(key.to_owned()));
-        let mut redacting = Redacting::new(Arc::new(Redactor::new(["ONE", "TWO"].into_iter().zip(&keys))));
+        let mut redacting = Redacting::new(Arc::new(Redactor::new(
+            ["ONE", "TWO"].into_iter().zip(&keys),
+        )));
         assert_eq!(redacting.push("x first-and-middle"), "x ");
         assert_eq!(redacting.push(" y"), "[secret ONE] y");
     }
@@ -113,7 +143,10 @@ mod tests {
     #[test]
     fn text_is_held_back_only_where_it_may_become_a_secret() {
         let mut redacting = Redacting::new(redactor());
-        assert_eq!(redacting.push("Hello, the key is sk-ve"), "Hello, the key is ");
+        assert_eq!(
+            redacting.push("Hello, the key is sk-ve"),
+            "Hello, the key is "
+        );
         assert_eq!(redacting.push("ry nice. "), "sk-very nice. ");
         assert_eq!(redacting.push("sk-very-secret/1+2."), "[secret ONE].");
         assert_eq!(redacting.finish(), "");

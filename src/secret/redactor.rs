@@ -1,6 +1,6 @@
-//! The search for known secrets in text from outside. Invariant: redacted text holds none of them, plain,
-//! percent-encoded or in base64 at any offset, nor any of these escaped once more in JSON or percent-encoding.
-//! The search takes time in proportion to the text, whatever it holds.
+//! The search for known secrets in text from outside. Invariant: redacted text holds none of them,
+//! plain, percent-encoded or in base64 at any offset, nor any of these escaped once more in JSON or
+//! percent-encoding. The search takes time in proportion to the text, whatever it holds.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -27,7 +27,8 @@ pub struct Redactor {
 struct Set {
     /// Finds the needles; `None` if there are too many to build it.
     finder: Option<AhoCorasick>,
-    /// For each needle in the finder's order: the index of its value, and whether the needle is base64.
+    /// For each needle in the finder's order: the index of its value, and whether the needle is
+    /// base64.
     origins: Vec<(usize, bool)>,
     /// For each value, the placeholder that replaces it.
     shown: Vec<String>,
@@ -51,12 +52,17 @@ struct Find<'r> {
 
 impl fmt::Debug for Redactor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Redactor({} values)", self.sets.iter().map(|set| set.shown.len()).sum::<usize>())
+        write!(
+            f,
+            "Redactor({} values)",
+            self.sets.iter().map(|set| set.shown.len()).sum::<usize>()
+        )
     }
 }
 
 impl Redactor {
-    /// A redactor of these (name, value) pairs: each value of 8 or more characters is replaced by `[secret NAME]`.
+    /// A redactor of these (name, value) pairs: each value of 8 or more characters is replaced by
+    /// `[secret NAME]`.
     pub fn new<'a>(secrets: impl IntoIterator<Item = (&'a str, &'a Secret<String>)>) -> Self {
         let (mut shown, mut needles, mut spaces) = (Vec::new(), Vec::new(), false);
         for (name, secret) in secrets {
@@ -65,7 +71,11 @@ impl Redactor {
                 continue;
             }
             needles.push((value.clone(), (shown.len(), false)));
-            needles.extend(in_base64(value.as_bytes()).into_iter().map(|needle| (needle, (shown.len(), true))));
+            needles.extend(
+                in_base64(value.as_bytes())
+                    .into_iter()
+                    .map(|needle| (needle, (shown.len(), true))),
+            );
             spaces |= value.contains(' ');
             shown.push(format!("[secret {name}]"));
         }
@@ -78,13 +88,24 @@ impl Redactor {
         let (sorted, origins): (Vec<String>, Vec<_>) = needles.into_iter().unzip();
         let finder = AhoCorasick::new(&sorted).ok();
         let longest = sorted.iter().map(String::len).max().unwrap_or(0);
-        Self { sets: vec![Arc::new(Set { finder, origins, shown, sorted, longest, spaces })] }
+        Self {
+            sets: vec![Arc::new(Set {
+                finder,
+                origins,
+                shown,
+                sorted,
+                longest,
+                spaces,
+            })],
+        }
     }
 
     /// A redactor for the secrets of both.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
-        Self { sets: [self.sets.as_slice(), other.sets.as_slice()].concat() }
+        Self {
+            sets: [self.sets.as_slice(), other.sets.as_slice()].concat(),
+        }
     }
 
     /// Whether the text holds a known secret.
@@ -110,37 +131,58 @@ impl Redactor {
         Cow::Owned(out)
     }
 
-    /// Redacts the beginning of a longer text and cuts off an end that may be the beginning of a secret.
+    /// Redacts the beginning of a longer text and cuts off an end that may be the beginning of a
+    /// secret.
     #[must_use]
     pub fn clean_beginning<'t>(&self, text: &'t str) -> Cow<'t, str> {
         self.clean(text.get(..self.settled(text)).unwrap_or_default())
     }
 
-    /// The length in bytes of the longest needle with each byte spelled `\u0000`: how much to read of a cut-off text
-    /// beyond the part that is kept.
+    /// The length in bytes of the longest needle with each byte spelled `\u0000`: how much to read
+    /// of a cut-off text beyond the part that is kept.
     #[must_use]
     pub fn longest(&self) -> usize {
-        self.sets.iter().map(|set| set.longest * 6).max().unwrap_or(0)
+        self.sets
+            .iter()
+            .map(|set| set.longest * 6)
+            .max()
+            .unwrap_or(0)
     }
 
-    /// How many bytes at the beginning of a text can be redacted independently of the text that follows.
+    /// How many bytes at the beginning of a text can be redacted independently of the text that
+    /// follows.
     pub(super) fn settled(&self, text: &str) -> usize {
         let (mut cut, mut whole) = (text.len(), Vec::new());
         if self.sets.is_empty() {
             return cut;
         }
-        layer::each(text, Reading { forms: self.spaces(), begun: true }, &mut |layer| {
-            for set in &self.sets {
-                cut = cut.min(layer.start(set.begun(&layer.bytes)));
-            }
-            whole.extend(layer.escapes());
-        });
-        whole.extend(self.all_finds(text).iter().map(|find| (find.start, find.end)));
+        layer::each(
+            text,
+            Reading {
+                forms: self.spaces(),
+                begun: true,
+            },
+            &mut |layer| {
+                for set in &self.sets {
+                    cut = cut.min(layer.start(set.begun(&layer.bytes)));
+                }
+                whole.extend(layer.escapes());
+            },
+        );
+        whole.extend(
+            self.all_finds(text)
+                .iter()
+                .map(|find| (find.start, find.end)),
+        );
         whole.sort_unstable();
         // The cut falls inside no find and no escape, nor inside a row of overlapping ones.
         let mut row = (0, 0);
         for (start, end) in whole {
-            row = if start < row.1 { (row.0, row.1.max(end)) } else { (start, end) };
+            row = if start < row.1 {
+                (row.0, row.1.max(end))
+            } else {
+                (start, end)
+            };
             if row.0 >= cut {
                 break;
             }
@@ -159,9 +201,18 @@ impl Redactor {
     fn all_finds(&self, text: &str) -> Vec<Find<'_>> {
         let mut finds = Vec::new();
         if !self.sets.is_empty() {
-            layer::each(text, Reading { forms: self.spaces(), begun: false }, &mut |layer| {
-                self.sets.iter().for_each(|set| finds.append(&mut set.finds(layer)));
-            });
+            layer::each(
+                text,
+                Reading {
+                    forms: self.spaces(),
+                    begun: false,
+                },
+                &mut |layer| {
+                    self.sets
+                        .iter()
+                        .for_each(|set| finds.append(&mut set.finds(layer)));
+                },
+            );
         }
         finds.sort_by_key(|find| (find.start, Reverse(find.end)));
         let mut apart: Vec<Find<'_>> = Vec::new();
@@ -172,11 +223,20 @@ impl Redactor {
     }
 }
 
-/// Adds a find, merging it with those that it overlaps. Finds arrive in order of their start or of their end.
+/// Adds a find, merging it with those that it overlaps. Finds arrive in order of their start or of
+/// their end.
 fn joined<'r>(finds: &mut Vec<Find<'r>>, mut find: Find<'r>) {
     while let Some(last) = finds.pop_if(|last| find.start < last.end) {
-        let longer = if last.longest >= find.longest { last } else { find };
-        find = Find { start: last.start.min(find.start), end: last.end.max(find.end), ..longer };
+        let longer = if last.longest >= find.longest {
+            last
+        } else {
+            find
+        };
+        find = Find {
+            start: last.start.min(find.start),
+            end: last.end.max(find.end),
+            ..longer
+        };
     }
     finds.push(find);
 }
@@ -187,31 +247,54 @@ impl Set {
         let Some(finder) = &self.finder else {
             // Text that cannot be searched is not shown.
             let whole = layer.end(layer.bytes.len());
-            return vec![Find { start: 0, end: whole, longest: whole, shown: "[secret]" }];
+            return vec![Find {
+                start: 0,
+                end: whole,
+                longest: whole,
+                shown: "[secret]",
+            }];
         };
         for found in finder.find_overlapping_iter(layer.bytes.as_ref()) {
-            let Some((value, base64)) = self.origins.get(found.pattern().as_usize()) else { continue };
-            let Some(shown) = self.shown.get(*value).filter(|_| *base64 || !layer.joined) else { continue };
+            let Some((value, base64)) = self.origins.get(found.pattern().as_usize()) else {
+                continue;
+            };
+            let Some(shown) = self.shown.get(*value).filter(|_| *base64 || !layer.joined) else {
+                continue;
+            };
             let (start, end) = (layer.start(found.start()), layer.end(found.end()));
-            joined(&mut finds, Find { start, end, longest: end - start, shown });
+            joined(
+                &mut finds,
+                Find {
+                    start,
+                    end,
+                    longest: end - start,
+                    shown,
+                },
+            );
         }
         finds
     }
 
-    /// The start of the longest suffix that may be the beginning of a needle; the length of `bytes` if there is none.
+    /// The start of the longest suffix that may be the beginning of a needle; the length of `bytes`
+    /// if there is none.
     fn begun(&self, bytes: &[u8]) -> usize {
         let from = bytes.len().saturating_sub(self.longest.saturating_sub(1));
         let begins = |at: &usize| {
             let ending = bytes.get(*at..).unwrap_or_default();
-            let next = self.sorted.partition_point(|needle| needle.as_bytes() <= ending);
-            self.sorted.get(next).is_some_and(|needle| needle.as_bytes().starts_with(ending))
+            let next = self
+                .sorted
+                .partition_point(|needle| needle.as_bytes() <= ending);
+            self.sorted
+                .get(next)
+                .is_some_and(|needle| needle.as_bytes().starts_with(ending))
         };
         (from..bytes.len()).find(begins).unwrap_or(bytes.len())
     }
 }
 
-/// The needles for a value inside longer base64, whatever precedes and follows it: for each of the three offsets the
-/// characters determined by the value alone, and those with the last character if nothing follows, padded or not.
+/// The needles for a value inside longer base64, whatever precedes and follows it: for each of the
+/// three offsets the characters determined by the value alone, and those with the last character if
+/// nothing follows, padded or not.
 fn in_base64(value: &[u8]) -> Vec<String> {
     let mut needles = Vec::new();
     for (engine, before) in [&BASE64_STANDARD_NO_PAD, &BASE64_URL_SAFE_NO_PAD]
@@ -239,8 +322,17 @@ mod tests {
     fn without_a_finder_nothing_of_a_text_is_shown() {
         let sorted = vec!["hunter2-hunter2".to_owned()];
         let (origins, shown) = (vec![(0, false)], vec!["[secret KEY]".to_owned()]);
-        let set = Set { finder: None, origins, shown, longest: 15, spaces: false, sorted };
-        let redactor = Redactor { sets: vec![Arc::new(set)] };
+        let set = Set {
+            finder: None,
+            origins,
+            shown,
+            longest: 15,
+            spaces: false,
+            sorted,
+        };
+        let redactor = Redactor {
+            sets: vec![Arc::new(set)],
+        };
         assert_eq!(redactor.clean("hunter2-hunter2 and more"), "[secret]");
         assert!(redactor.finds("nothing of it"));
     }

@@ -1,6 +1,7 @@
-//! Sealing: a credential that a person entered is stored only as ciphertext, bound to its row, and the body of a POST
-//! that may hold a credential only as a keyed hash. Invariant: a nonce is random and used once; the bound
-//! parts are length-prefixed, so that no two rows bind the same bytes; an error reveals nothing of the sealed value.
+//! Sealing: a credential that a person entered is stored only as ciphertext, bound to its row, and
+//! the body of a POST that may hold a credential only as a keyed hash. Invariant: a nonce is random
+//! and used once; the bound parts are length-prefixed, so that no two rows bind the same bytes; an
+//! error reveals nothing of the sealed value.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -36,7 +37,8 @@ pub enum SealError {
     /// The configuration no longer has a key with this id.
     #[error("the key that sealed it is not in the configuration")]
     UnknownKey,
-    /// The ciphertext is not the one sealed for this place: changed, cut, moved from another row, or from another key.
+    /// The ciphertext is not the one sealed for this place: changed, cut, moved from another row,
+    /// or from another key.
     #[error("it is not what was sealed here")]
     Broken,
 }
@@ -82,7 +84,9 @@ impl Key {
         let derive = Hkdf::<Sha256>::new(None, secret);
         let (mut sealing, mut fingerprints) = (Zeroizing::new([0; 32]), Zeroizing::new([0; 32]));
         derive.expand(FOR_SEALING, sealing.as_mut()).ok()?;
-        derive.expand(FOR_FINGERPRINTS, fingerprints.as_mut()).ok()?;
+        derive
+            .expand(FOR_FINGERPRINTS, fingerprints.as_mut())
+            .ok()?;
         let cipher = XChaCha20Poly1305::new_from_slice(sealing.as_ref()).ok()?;
         let mac = Hmac::new_from_slice(fingerprints.as_ref()).ok()?;
         Some(Self { id, cipher, mac })
@@ -106,12 +110,18 @@ impl Key {
 }
 
 impl Sealer {
-    /// A sealer with keys in the configuration's order: the first one seals, all of them open. `None` without keys.
+    /// A sealer with keys in the configuration's order: the first one seals, all of them open.
+    /// `None` without keys.
     #[must_use]
     pub fn new(keys: Vec<(String, Secret<[u8; 32]>)>) -> Option<Self> {
-        let keys = keys.into_iter().map(|(id, secret)| Key::new(id, secret.reveal()).map(Arc::new));
+        let keys = keys
+            .into_iter()
+            .map(|(id, secret)| Key::new(id, secret.reveal()).map(Arc::new));
         let all: Arc<[Arc<Key>]> = keys.collect::<Option<_>>()?;
-        Some(Self { first: Arc::clone(all.first()?), all })
+        Some(Self {
+            first: Arc::clone(all.first()?),
+            all,
+        })
     }
 
     /// Seals a value for the place that `bound` names.
@@ -121,10 +131,19 @@ impl Sealer {
     pub fn seal(&self, bound: &[&[u8]], plain: &[u8]) -> Result<Sealed, SealError> {
         let key = &self.first;
         let nonce = XNonce::try_generate().map_err(|_| SealError::Unsealed)?;
-        let payload = Payload { msg: plain, aad: &key.bind(bound) };
-        let ciphertext = key.cipher.encrypt(&nonce, payload).map_err(|_| SealError::Unsealed)?;
+        let payload = Payload {
+            msg: plain,
+            aad: &key.bind(bound),
+        };
+        let ciphertext = key
+            .cipher
+            .encrypt(&nonce, payload)
+            .map_err(|_| SealError::Unsealed)?;
         let text = BASE64_STANDARD.encode([nonce.as_slice(), &ciphertext].concat());
-        Ok(Sealed { key_id: key.id.clone(), text })
+        Ok(Sealed {
+            key_id: key.id.clone(),
+            text,
+        })
     }
 
     /// Opens a value that was sealed for the place that `bound` names.
@@ -133,11 +152,19 @@ impl Sealer {
     /// [`SealError::UnknownKey`] or [`SealError::Broken`].
     pub fn open(&self, bound: &[&[u8]], sealed: &Sealed) -> Result<Secret<Vec<u8>>, SealError> {
         let key = self.key(&sealed.key_id).ok_or(SealError::UnknownKey)?;
-        let bytes = BASE64_STANDARD.decode(&sealed.text).map_err(|_| SealError::Broken)?;
+        let bytes = BASE64_STANDARD
+            .decode(&sealed.text)
+            .map_err(|_| SealError::Broken)?;
         let (nonce, ciphertext) = bytes.split_at_checked(NONCE).ok_or(SealError::Broken)?;
         let nonce = XNonce::try_from(nonce).map_err(|_| SealError::Broken)?;
-        let payload = Payload { msg: ciphertext, aad: &key.bind(bound) };
-        key.cipher.decrypt(&nonce, payload).map(Secret::new).map_err(|_| SealError::Broken)
+        let payload = Payload {
+            msg: ciphertext,
+            aad: &key.bind(bound),
+        };
+        key.cipher
+            .decrypt(&nonce, payload)
+            .map(Secret::new)
+            .map_err(|_| SealError::Broken)
     }
 
     /// A keyed hash by the first key, as `<key id>:<hex>`.
@@ -148,12 +175,16 @@ impl Sealer {
         text
     }
 
-    /// Whether `stored` is a fingerprint of these bytes, by the key whose id it names. False if that key is no longer
-    /// configured.
+    /// Whether `stored` is a fingerprint of these bytes, by the key whose id it names. False if
+    /// that key is no longer configured.
     #[must_use]
     pub fn is_fingerprint(&self, stored: &str, bytes: &[u8]) -> bool {
-        let Some((id, stored)) = stored.rsplit_once(':') else { return false };
-        let Some(key) = self.key(id) else { return false };
+        let Some((id, stored)) = stored.rsplit_once(':') else {
+            return false;
+        };
+        let Some(key) = self.key(id) else {
+            return false;
+        };
         let mut found = String::new();
         hex(&key.mac(bytes).finalize().into_bytes(), &mut found);
         found.as_bytes().ct_eq(stored.as_bytes()).into()
@@ -170,8 +201,9 @@ fn hex(bytes: &[u8], text: &mut String) {
     }
 }
 
-/// The body of a POST, as the row of its idempotency key stores and recognizes it: a fingerprint if there are keys, as
-/// the body may hold a credential; SHA-256 if there are none, since then no request can ask for a credential.
+/// The body of a POST, as the row of its idempotency key stores and recognizes it: a fingerprint if
+/// there are keys, as the body may hold a credential; SHA-256 if there are none, since then no
+/// request can ask for a credential.
 #[derive(Clone)]
 pub struct Body {
     bytes: Bytes,
@@ -190,7 +222,11 @@ impl Body {
     #[must_use]
     pub fn new(bytes: Bytes, sealer: Option<&Sealer>) -> Self {
         let kept = sealer.map_or_else(|| sha256(&bytes), |sealer| sealer.fingerprint(&bytes));
-        Self { bytes, sealer: sealer.cloned(), kept }
+        Self {
+            bytes,
+            sealer: sealer.cloned(),
+            kept,
+        }
     }
 
     /// The value to store in the idempotency row.
@@ -199,12 +235,15 @@ impl Body {
         &self.kept
     }
 
-    /// Whether a stored value matches this body, also if it was stored before the keys changed or before there were
-    /// any.
+    /// Whether a stored value matches this body, also if it was stored before the keys changed or
+    /// before there were any.
     #[must_use]
     pub fn is_kept_as(&self, kept: &str) -> bool {
         if kept.contains(':') {
-            return self.sealer.as_ref().is_some_and(|sealer| sealer.is_fingerprint(kept, &self.bytes));
+            return self
+                .sealer
+                .as_ref()
+                .is_some_and(|sealer| sealer.is_fingerprint(kept, &self.bytes));
         }
         sha256(&self.bytes).as_bytes().ct_eq(kept.as_bytes()).into()
     }
@@ -224,7 +263,12 @@ mod tests {
     const PLAIN: &[u8] = b"{\"token\":\"hunter2-hunter2\"}";
 
     fn sealer(keys: &[(&str, u8)]) -> Sealer {
-        Sealer::new(keys.iter().map(|(id, byte)| ((*id).to_owned(), Secret::new([*byte; 32]))).collect()).unwrap()
+        Sealer::new(
+            keys.iter()
+                .map(|(id, byte)| ((*id).to_owned(), Secret::new([*byte; 32])))
+                .collect(),
+        )
+        .unwrap()
     }
 
     #[test]
@@ -242,7 +286,11 @@ mod tests {
             &[],
         ];
         for bound in elsewhere {
-            assert_eq!(with_key.open(bound, &sealed).unwrap_err(), SealError::Broken, "{bound:?}");
+            assert_eq!(
+                with_key.open(bound, &sealed).unwrap_err(),
+                SealError::Broken,
+                "{bound:?}"
+            );
         }
         assert!(!format!("{with_key:?} {sealed:?}").contains(&sealed.text));
     }
@@ -258,8 +306,16 @@ mod tests {
         let with_key = sealer(&[("k1", 1)]);
         let sealed = with_key.seal(&BOUND, PLAIN).unwrap();
         let broken = |text: String| {
-            let sealed = Sealed { text, ..sealed.clone() };
-            assert_eq!(with_key.open(&BOUND, &sealed).unwrap_err(), SealError::Broken, "{}", sealed.text);
+            let sealed = Sealed {
+                text,
+                ..sealed.clone()
+            };
+            assert_eq!(
+                with_key.open(&BOUND, &sealed).unwrap_err(),
+                SealError::Broken,
+                "{}",
+                sealed.text
+            );
         };
         let bytes = BASE64_STANDARD.decode(&sealed.text).unwrap();
         assert_eq!(bytes.len(), NONCE + PLAIN.len() + 16);
@@ -287,10 +343,20 @@ mod tests {
     #[test]
     fn other_key_opens_nothing_even_under_the_same_id() {
         let sealed = sealer(&[("k1", 1)]).seal(&BOUND, PLAIN).unwrap();
-        assert_eq!(sealer(&[("k1", 2)]).open(&BOUND, &sealed).unwrap_err(), SealError::Broken);
+        assert_eq!(
+            sealer(&[("k1", 2)]).open(&BOUND, &sealed).unwrap_err(),
+            SealError::Broken
+        );
         let both = sealer(&[("k1", 1), ("k2", 1)]);
-        let renamed = Sealed { key_id: "k2".to_owned(), ..sealed.clone() };
-        assert_eq!(both.open(&BOUND, &renamed).unwrap_err(), SealError::Broken, "the id is bound, too");
+        let renamed = Sealed {
+            key_id: "k2".to_owned(),
+            ..sealed.clone()
+        };
+        assert_eq!(
+            both.open(&BOUND, &renamed).unwrap_err(),
+            SealError::Broken,
+            "the id is bound, too"
+        );
         assert!(both.open(&BOUND, &sealed).is_ok());
     }
 
@@ -303,18 +369,29 @@ mod tests {
         let anew = rotated.seal(&BOUND, PLAIN).unwrap();
         assert_eq!(anew.key_id, "k2");
         assert_eq!(old.open(&BOUND, &anew).unwrap_err(), SealError::UnknownKey);
-        assert_eq!(sealer(&[("k2", 2)]).open(&BOUND, &sealed).unwrap_err(), SealError::UnknownKey);
+        assert_eq!(
+            sealer(&[("k2", 2)]).open(&BOUND, &sealed).unwrap_err(),
+            SealError::UnknownKey
+        );
         assert!(Sealer::new(Vec::new()).is_none());
     }
 
     #[test]
     fn body_is_recognized_by_the_form_it_was_kept_in() {
-        let body = |sealer: Option<&Sealer>, bytes: &'static [u8]| Body::new(Bytes::from_static(bytes), sealer);
+        let body = |sealer: Option<&Sealer>, bytes: &'static [u8]| {
+            Body::new(Bytes::from_static(bytes), sealer)
+        };
         let (old, rotated) = (sealer(&[("k1", 1)]), sealer(&[("k2", 2), ("k1", 1)]));
-        let (bare, by_old, by_new) =
-            (body(None, PLAIN).kept, body(Some(&old), PLAIN).kept, body(Some(&rotated), PLAIN).kept);
+        let (bare, by_old, by_new) = (
+            body(None, PLAIN).kept,
+            body(Some(&old), PLAIN).kept,
+            body(Some(&rotated), PLAIN).kept,
+        );
         assert_eq!(bare.len(), 64);
-        assert!(by_old.starts_with("k1:") && by_old.len() == 67 && by_new.starts_with("k2:"), "{by_old} {by_new}");
+        assert!(
+            by_old.starts_with("k1:") && by_old.len() == 67 && by_new.starts_with("k2:"),
+            "{by_old} {by_new}"
+        );
         assert_ne!(by_old[3..], by_new[3..]);
         assert_ne!(by_old[3..], bare);
         let now = body(Some(&rotated), PLAIN);
@@ -322,7 +399,10 @@ mod tests {
             assert!(now.is_kept_as(kept), "{kept}");
             assert!(!body(Some(&rotated), b"{}").is_kept_as(kept), "{kept}");
         }
-        assert!(!body(Some(&old), PLAIN).is_kept_as(&by_new), "its key is gone");
+        assert!(
+            !body(Some(&old), PLAIN).is_kept_as(&by_new),
+            "its key is gone"
+        );
         assert!(!body(None, PLAIN).is_kept_as(&by_old));
         for kept in ["", ":", "k1:", &by_old[..66], &by_old[3..]] {
             assert!(!now.is_kept_as(kept), "{kept}");

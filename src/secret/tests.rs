@@ -3,7 +3,9 @@
 use base64::Engine as _;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
-use base64::prelude::{BASE64_STANDARD, BASE64_STANDARD_NO_PAD, BASE64_URL_SAFE, BASE64_URL_SAFE_NO_PAD};
+use base64::prelude::{
+    BASE64_STANDARD, BASE64_STANDARD_NO_PAD, BASE64_URL_SAFE, BASE64_URL_SAFE_NO_PAD,
+};
 use percent_encoding::percent_decode_str;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -18,12 +20,19 @@ fn redactor(secret: &str) -> Redactor {
 fn secret_is_found_plain_percent_encoded_and_in_base64() {
     let secret = Secret::new("s3cr3t/value+1".to_owned());
     let redactor = Redactor::new([("KEY", &secret)]);
-    for text in ["s3cr3t/value+1", "s3cr3t%2Fvalue%2B1", "%733cr3t%2fvalue+1", &BASE64_STANDARD.encode(secret.reveal())]
-    {
+    for text in [
+        "s3cr3t/value+1",
+        "s3cr3t%2Fvalue%2B1",
+        "%733cr3t%2fvalue+1",
+        &BASE64_STANDARD.encode(secret.reveal()),
+    ] {
         assert_eq!(redactor.clean(&format!("x {text} y")), "x [secret KEY] y");
         assert!(redactor.finds(text));
     }
-    assert_eq!(format!("{secret:?} {redactor:?}"), "[secret] Redactor(1 values)");
+    assert_eq!(
+        format!("{secret:?} {redactor:?}"),
+        "[secret] Redactor(1 values)"
+    );
 }
 
 #[test]
@@ -37,10 +46,22 @@ fn secret_is_found_however_its_characters_are_escaped() {
         r"\u0061%b\u002f\u0022c\u0022 dü😀\u000a-+1",
     ] {
         let text = format!("%2 \\u00 {spelled}{spelled}+ a%25b a");
-        assert_eq!(redactor.clean(&text), "%2 \\u00 [secret KEY][secret KEY]+ a%25b a", "{spelled}");
+        assert_eq!(
+            redactor.clean(&text),
+            "%2 \\u00 [secret KEY][secret KEY]+ a%25b a",
+            "{spelled}"
+        );
         assert!(spelled.len() <= redactor.longest());
     }
-    for other in ["a%25b/%22c%22+d%c3%bc%f0%9f%98%80%0a-%2b2", "%", "\\", "\\u", "%é", "a%25b", ""] {
+    for other in [
+        "a%25b/%22c%22+d%c3%bc%f0%9f%98%80%0a-%2b2",
+        "%",
+        "\\",
+        "\\u",
+        "%é",
+        "a%25b",
+        "",
+    ] {
         assert_eq!(redactor.clean(other), other);
         assert!(!redactor.finds(other));
     }
@@ -53,12 +74,23 @@ fn secret_is_found_in_base64_at_each_offset_in_both_alphabets_padded_wrapped_or_
     for before in ["", "a", "ab", "abc"] {
         for after in ["", "x", "xy"] {
             let text = format!("{before}{secret}{after}");
-            for engine in [BASE64_STANDARD, BASE64_STANDARD_NO_PAD, BASE64_URL_SAFE, BASE64_URL_SAFE_NO_PAD] {
+            for engine in [
+                BASE64_STANDARD,
+                BASE64_STANDARD_NO_PAD,
+                BASE64_URL_SAFE,
+                BASE64_URL_SAFE_NO_PAD,
+            ] {
                 let plain = engine.encode(&text);
                 let wrapped: String = plain
                     .chars()
                     .enumerate()
-                    .map(|(at, c)| if at % 9 == 8 { format!("{c}\r\n") } else { c.to_string() })
+                    .map(|(at, c)| {
+                        if at % 9 == 8 {
+                            format!("{c}\r\n")
+                        } else {
+                            c.to_string()
+                        }
+                    })
                     .collect();
                 let percent = encode(&wrapped, Escape::Percent, &[true]);
                 let json = encode(&wrapped, Escape::Json, &[false, true]);
@@ -71,13 +103,19 @@ fn secret_is_found_in_base64_at_each_offset_in_both_alphabets_padded_wrapped_or_
                     encode(&json, Escape::Percent, &[true, false]),
                 ] {
                     let clean = redactor.clean(&spelled).into_owned();
-                    assert!(clean.contains("[secret KEY]") && !holds(&clean, secret), "{spelled}: {clean}");
+                    assert!(
+                        clean.contains("[secret KEY]") && !holds(&clean, secret),
+                        "{spelled}: {clean}"
+                    );
                 }
             }
         }
     }
     // Nothing of the last base64 group stays if no text follows.
-    assert_eq!(redactor.clean(&format!("<{}>", BASE64_STANDARD.encode(secret))), "<[secret KEY]>");
+    assert_eq!(
+        redactor.clean(&format!("<{}>", BASE64_STANDARD.encode(secret))),
+        "<[secret KEY]>"
+    );
 }
 
 #[test]
@@ -88,19 +126,36 @@ fn secret_is_found_under_two_layers_of_escapes() {
         r"pass\u005c\u0022wo/rd 1",
         "pass%2522wo%252Frd%25201",
         "pass%5C%22wo%5c/rd+1",
-        r"pass\u002522wo\u00252frd\u00252b1".replace("252b1", "25201").as_str(),
+        r"pass\u002522wo\u00252frd\u00252b1"
+            .replace("252b1", "25201")
+            .as_str(),
         "%25%37%30ass%2522wo/rd%2B1",
     ] {
-        assert_eq!(redactor.clean(&format!("({spelled})")), "([secret KEY])", "{spelled}");
+        assert_eq!(
+            redactor.clean(&format!("({spelled})")),
+            "([secret KEY])",
+            "{spelled}"
+        );
     }
-    assert_eq!(redactor.clean("pass%2522wo%252Frd%25202"), "pass%2522wo%252Frd%25202");
+    assert_eq!(
+        redactor.clean("pass%2522wo%252Frd%25202"),
+        "pass%2522wo%252Frd%25202"
+    );
 }
 
 #[test]
 fn percent_encoded_secret_in_a_json_string_of_a_json_string_is_found() {
     let redactor = redactor("pass\"wo/rd-1");
-    for spelled in [r"pass\\u002522wo\\u00252frd-1", r#"pass\\\\\\\"wo/rd-1"#, "pass%252522wo%25252Frd-1"] {
-        assert_eq!(redactor.clean(&format!("({spelled})")), "([secret KEY])", "{spelled}");
+    for spelled in [
+        r"pass\\u002522wo\\u00252frd-1",
+        r#"pass\\\\\\\"wo/rd-1"#,
+        "pass%252522wo%25252Frd-1",
+    ] {
+        assert_eq!(
+            redactor.clean(&format!("({spelled})")),
+            "([secret KEY])",
+            "{spelled}"
+        );
     }
 }
 
@@ -109,9 +164,15 @@ fn overlapping_finds_are_one_and_show_the_longest_name() {
     let (long, short, tail) = ("abcdefghijkl", "abcdefgh", "ghijklmnop");
     let secrets = [long, short, tail].map(|text| Secret::new(text.to_owned()));
     let redactor = Redactor::new(["LONG", "SHORT", "TAIL"].into_iter().zip(&secrets));
-    assert_eq!(redactor.clean("abcdefgh abcdefghijkl abcdefghijklmnop"), "[secret SHORT] [secret LONG] [secret LONG]");
+    assert_eq!(
+        redactor.clean("abcdefgh abcdefghijkl abcdefghijklmnop"),
+        "[secret SHORT] [secret LONG] [secret LONG]"
+    );
     let both = Redactor::new([("ONE", &secrets[0])]).and(&Redactor::new([("TWO", &secrets[2])]));
-    assert_eq!(both.clean("abcdefghijkl ghijklmnop"), "[secret ONE] [secret TWO]");
+    assert_eq!(
+        both.clean("abcdefghijkl ghijklmnop"),
+        "[secret ONE] [secret TWO]"
+    );
     let row = Redactor::new([("A", &Secret::new("aaaaaaaa".to_owned()))]);
     assert_eq!(row.clean(&"a".repeat(1000)), "[secret A]");
 }
@@ -128,7 +189,12 @@ fn short_values_are_not_searched_for() {
 #[test]
 fn words_without_their_spaces_are_no_find() {
     let redactor = redactor("fraud suspected");
-    for other in ["fraudsuspected", "fraud\nsuspected", "fraud-suspected", "Fraud suspected"] {
+    for other in [
+        "fraudsuspected",
+        "fraud\nsuspected",
+        "fraud-suspected",
+        "Fraud suspected",
+    ] {
         assert_eq!(redactor.clean(other), other);
     }
 }
@@ -141,7 +207,9 @@ fn value_with_a_line_end_inside_is_another_text() {
 
 #[test]
 fn search_takes_time_in_proportion_to_the_text() {
-    let secrets: Vec<_> = (0..50).map(|n| Secret::new(format!("{n:02}-sk-live-{}", "aB3/+ \"%5C".repeat(3)))).collect();
+    let secrets: Vec<_> = (0..50)
+        .map(|n| Secret::new(format!("{n:02}-sk-live-{}", "aB3/+ \"%5C".repeat(3))))
+        .collect();
     let names: Vec<_> = (0..50).map(|n| format!("KEY{n}")).collect();
     let redactor = Redactor::new(names.iter().map(String::as_str).zip(&secrets));
     let size = 256 * 1024;
@@ -162,7 +230,10 @@ fn search_takes_time_in_proportion_to_the_text() {
         let clean = redactor.clean(&text).into_owned();
         assert_eq!(clean, text);
         assert!(redactor.clean_beginning(&text).len() <= text.len());
-        assert!(began.elapsed() < std::time::Duration::from_mins(1), "{piece}");
+        assert!(
+            began.elapsed() < std::time::Duration::from_mins(1),
+            "{piece}"
+        );
     }
 }
 
@@ -180,7 +251,16 @@ fn encode(text: &str, escape: Escape, dice: &[bool]) -> String {
     let mut toss = move || dice.next().unwrap_or_default();
     let percent = |c: char, lower: bool| {
         let bytes = c.to_string().into_bytes();
-        bytes.iter().map(|byte| if lower { format!("%{byte:02x}") } else { format!("%{byte:02X}") }).collect::<String>()
+        bytes
+            .iter()
+            .map(|byte| {
+                if lower {
+                    format!("%{byte:02x}")
+                } else {
+                    format!("%{byte:02X}")
+                }
+            })
+            .collect::<String>()
     };
     let one = |c: char| match (escape, c) {
         (Escape::Form, ' ') if toss() => "+".to_owned(),
@@ -197,7 +277,13 @@ fn encode(text: &str, escape: Escape, dice: &[bool]) -> String {
         (Escape::Json, _) if matches!(c, '"' | '\\') || c < ' ' || toss() => c
             .encode_utf16(&mut [0; 2])
             .iter()
-            .map(|unit| if *unit % 2 == 0 { format!("\\u{unit:04x}") } else { format!("\\u{unit:04X}") })
+            .map(|unit| {
+                if *unit % 2 == 0 {
+                    format!("\\u{unit:04x}")
+                } else {
+                    format!("\\u{unit:04X}")
+                }
+            })
             .collect(),
         (Escape::Json, _) => c.to_string(),
     };
@@ -208,16 +294,22 @@ fn encode(text: &str, escape: Escape, dice: &[bool]) -> String {
 fn decode(text: &str, escape: Escape) -> String {
     match escape {
         Escape::Percent => percent_decode_str(text).decode_utf8_lossy().into_owned(),
-        Escape::Form => percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned(),
+        Escape::Form => percent_decode_str(&text.replace('+', " "))
+            .decode_utf8_lossy()
+            .into_owned(),
         Escape::Json => {
-            // Independent of the product code: one character after the other, escapes by `serde_json`.
+            // Independent of the product code: one character after the other, escapes by
+            // `serde_json`.
             let (mut out, mut rest) = (String::new(), text);
             while let Some(c) = rest.chars().next() {
-                let read = [12, 6, 2].into_iter().filter(|_| c == '\\').find_map(|length| {
-                    let escape = rest.get(..length)?;
-                    let one: String = serde_json::from_str(&format!("\"{escape}\"")).ok()?;
-                    (one.chars().count() == 1).then_some((one, length))
-                });
+                let read = [12, 6, 2]
+                    .into_iter()
+                    .filter(|_| c == '\\')
+                    .find_map(|length| {
+                        let escape = rest.get(..length)?;
+                        let one: String = serde_json::from_str(&format!("\"{escape}\"")).ok()?;
+                        (one.chars().count() == 1).then_some((one, length))
+                    });
                 let (one, length) = read.unwrap_or_else(|| (c.to_string(), c.len_utf8()));
                 out.push_str(&one);
                 rest = &rest[length..];
@@ -227,12 +319,20 @@ fn decode(text: &str, escape: Escape) -> String {
     }
 }
 
-/// Whether a reader that undoes up to two levels of escapes, and then maybe base64 at some offset, reads the secret.
+/// Whether a reader that undoes up to two levels of escapes, and then maybe base64 at some offset,
+/// reads the secret.
 fn holds(text: &str, secret: &str) -> bool {
     let all = [Escape::Percent, Escape::Form, Escape::Json];
     let once: Vec<String> = all.iter().map(|escape| decode(text, *escape)).collect();
-    let twice: Vec<String> = once.iter().flat_map(|text| all.iter().map(|escape| decode(text, *escape))).collect();
-    [text.to_owned()].iter().chain(&once).chain(&twice).any(|text| text.contains(secret) || base64_holds(text, secret))
+    let twice: Vec<String> = once
+        .iter()
+        .flat_map(|text| all.iter().map(|escape| decode(text, *escape)))
+        .collect();
+    [text.to_owned()]
+        .iter()
+        .chain(&once)
+        .chain(&twice)
+        .any(|text| text.contains(secret) || base64_holds(text, secret))
 }
 
 fn base64_holds(text: &str, secret: &str) -> bool {
@@ -253,22 +353,31 @@ fn base64_holds(text: &str, secret: &str) -> bool {
     runs.into_iter().any(|run| {
         (0..4.min(run.len())).any(|offset| {
             let run = &run[offset..];
-            let run = if run.len() % 4 == 1 { &run[..run.len() - 1] } else { run };
+            let run = if run.len() % 4 == 1 {
+                &run[..run.len() - 1]
+            } else {
+                run
+            };
             let bytes = engine.decode(run).unwrap_or_default();
-            bytes.windows(secret.len()).any(|window| window == secret.as_bytes())
+            bytes
+                .windows(secret.len())
+                .any(|window| window == secret.as_bytes())
         })
     })
 }
 
 fn secrets() -> impl Strategy<Value = String> {
     let piece = select(vec![
-        "a", "B", "7", "%", "%41", "\\", "\\u0041", "\"", "/", "+", " ", "é", "漢", "😀", "-", "_", "=", "\n", "n",
+        "a", "B", "7", "%", "%41", "\\", "\\u0041", "\"", "/", "+", " ", "é", "漢", "😀", "-", "_",
+        "=", "\n", "n",
     ]);
     prop::collection::vec(piece, 8..24).prop_map(|pieces| pieces.concat())
 }
 
 fn around() -> impl Strategy<Value = String> {
-    let piece = select(vec!["a", "Z", "%", "%25", "\\", "\\u00", "\"", "é", "😀", "+", " ", "\n", "QUJD", "="]);
+    let piece = select(vec![
+        "a", "Z", "%", "%25", "\\", "\\u00", "\"", "é", "😀", "+", " ", "\n", "QUJD", "=",
+    ]);
     prop::collection::vec(piece, 0..8).prop_map(|pieces| pieces.concat())
 }
 

@@ -1,5 +1,5 @@
-//! Turns a change into rows. The rows of requests, approvers and decisions are derived from facts here and nowhere
-//! else, so the journal and the tables cannot contradict each other.
+//! Turns a change into rows. The rows of requests, approvers and decisions are derived from facts
+//! here and nowhere else, so the journal and the tables cannot contradict each other.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +38,11 @@ pub(super) const VERSION: i64 = 1;
 pub(super) const ANY: i64 = 2;
 
 /// The terminal statuses.
-const ENDS: [TaskStatus; 3] = [TaskStatus::Completed, TaskStatus::Failed, TaskStatus::Canceled];
+const ENDS: [TaskStatus; 3] = [
+    TaskStatus::Completed,
+    TaskStatus::Failed,
+    TaskStatus::Canceled,
+];
 
 /// The effect on a lease, as a number for SQL.
 pub(super) const KEEP: i64 = 0;
@@ -170,7 +174,8 @@ pub(super) struct CredentialLine {
     pub(super) expires_in: Option<i64>,
 }
 
-/// Turns a change into rows; `None` if it cannot be stored (a NUL in a name, a task twice, items for an ancestor).
+/// Turns a change into rows; `None` if it cannot be stored (a NUL in a name, a task twice, items
+/// for an ancestor).
 pub(super) fn rows(change: Change) -> Option<Rows> {
     let mut rows = Rows {
         root: change.root,
@@ -189,8 +194,13 @@ pub(super) fn rows(change: Change) -> Option<Rows> {
         rows.add_task(task, &mut touched)?;
     }
     for RequestId(request_id) in change.resumed {
-        touched.entry(request_id).or_insert_with(|| TouchedLine { request_id, ..TouchedLine::default() }).resumed =
-            true;
+        touched
+            .entry(request_id)
+            .or_insert_with(|| TouchedLine {
+                request_id,
+                ..TouchedLine::default()
+            })
+            .resumed = true;
     }
     // A request that is opened and closed in one change is written once, with its final status.
     for asked in &mut rows.asked {
@@ -231,10 +241,15 @@ impl Rows {
     /// Whether the root runs after this change; `None` if the change does not set its status.
     pub(super) fn root_runs(&self) -> Option<bool> {
         let root = self.tasks.iter().find(|line| line.task_id == self.root.0)?;
-        root.status.map(|status| status == TaskStatus::Running.as_str())
+        root.status
+            .map(|status| status == TaskStatus::Running.as_str())
     }
 
-    fn add_task(&mut self, task: TaskChange, touched: &mut BTreeMap<Uuid, TouchedLine>) -> Option<()> {
+    fn add_task(
+        &mut self,
+        task: TaskChange,
+        touched: &mut BTreeMap<Uuid, TouchedLine>,
+    ) -> Option<()> {
         let (guard, version, fixed) = match task.guard {
             Guard::New(new) => (NEW, 0, Some(fixed(*new)?)),
             Guard::Version(version) => (VERSION, version, None),
@@ -301,20 +316,34 @@ impl Rows {
 
     /// Keeps the last of several credentials with the same name.
     fn keep(&mut self, task_id: Uuid, credentials: Vec<SealedCredential>) {
-        let by_name: BTreeMap<_, _> = credentials.into_iter().map(|sealed| (sealed.name.clone(), sealed)).collect();
-        self.credentials.extend(by_name.into_values().map(|sealed| CredentialLine {
-            task_id,
-            expires_in: sealed.expires_in.map(micros),
-            sealed,
-        }));
+        let by_name: BTreeMap<_, _> = credentials
+            .into_iter()
+            .map(|sealed| (sealed.name.clone(), sealed))
+            .collect();
+        self.credentials
+            .extend(by_name.into_values().map(|sealed| CredentialLine {
+                task_id,
+                expires_in: sealed.expires_in.map(micros),
+                sealed,
+            }));
     }
 
     /// Adds the rows that follow from a fact.
-    fn follow(&mut self, fact: &Fact, task: TaskId, seq: i64, touched: &mut BTreeMap<Uuid, TouchedLine>) {
+    fn follow(
+        &mut self,
+        fact: &Fact,
+        task: TaskId,
+        seq: i64,
+        touched: &mut BTreeMap<Uuid, TouchedLine>,
+    ) {
         if let Fact::InterventionRequested(asked) = fact {
             self.ask(asked, task, seq);
         }
-        if let Fact::Decision { request_id: RequestId(request_id), decision } = fact {
+        if let Fact::Decision {
+            request_id: RequestId(request_id),
+            decision,
+        } = fact
+        {
             let line = touched.entry(*request_id).or_default();
             line.request_id = *request_id;
             line.needs = Needs::InTime;
@@ -323,10 +352,19 @@ impl Rows {
             }
             self.decide(decision, *request_id, task, seq);
         }
-        if let Fact::RequestClosed { request_id: RequestId(request_id), status, .. } = fact {
+        if let Fact::RequestClosed {
+            request_id: RequestId(request_id),
+            status,
+            ..
+        } = fact
+        {
             let line = touched.entry(*request_id).or_default();
             line.request_id = *request_id;
-            let needs = if *status == RequestStatus::Expired { Needs::Overdue } else { Needs::Open };
+            let needs = if *status == RequestStatus::Expired {
+                Needs::Overdue
+            } else {
+                Needs::Open
+            };
             line.needs = line.needs.max(needs);
             line.status = Some(*status);
         }
@@ -334,7 +372,10 @@ impl Rows {
 
     fn ask(&mut self, asked: &RequestSpec, task: TaskId, seq: i64) {
         let request_id = asked.request_id.0;
-        let call = asked.own_calls().next().or_else(|| asked.pending_tool_calls.first());
+        let call = asked
+            .own_calls()
+            .next()
+            .or_else(|| asked.pending_tool_calls.first());
         let approvers = &asked.terms.approvers;
         self.asked.push(AskedLine {
             request_id,
@@ -348,16 +389,29 @@ impl Rows {
         });
         let mut add = |kind: &'static str, name: Option<&String>| {
             let name = name.cloned();
-            let known = |line: &ApproverLine| line.request_id == request_id && line.kind == kind && line.name == name;
+            let known = |line: &ApproverLine| {
+                line.request_id == request_id && line.kind == kind && line.name == name
+            };
             if !self.approvers.iter().any(known) {
-                self.approvers.push(ApproverLine { request_id, task_id: task.0, kind, name });
+                self.approvers.push(ApproverLine {
+                    request_id,
+                    task_id: task.0,
+                    kind,
+                    name,
+                });
             }
         };
         if approvers.owner {
             add("owner", None);
         }
-        approvers.users.iter().for_each(|user| add("user", Some(user)));
-        approvers.groups.iter().for_each(|group| add("group", Some(group)));
+        approvers
+            .users
+            .iter()
+            .for_each(|user| add("user", Some(user)));
+        approvers
+            .groups
+            .iter()
+            .for_each(|group| add("group", Some(group)));
     }
 
     fn decide(&mut self, decision: &Decision, request_id: Uuid, task: TaskId, seq: i64) {
@@ -373,7 +427,11 @@ impl Rows {
             });
         };
         if decision.decisions.is_empty() {
-            add(None, decision.action, CallAnswer::plain(decision.action).settles());
+            add(
+                None,
+                decision.action,
+                CallAnswer::plain(decision.action).settles(),
+            );
         }
         for (call, answer) in &decision.decisions {
             add(Some(call.0), answer.action, answer.settles());
@@ -428,22 +486,42 @@ impl Rows {
                     &fixed.metadata,
                 ]
             });
-            fixed.chain(line.agent_version.iter()).chain(line.lease_owner.iter())
+            fixed
+                .chain(line.agent_version.iter())
+                .chain(line.lease_owner.iter())
         });
         let people = self.decisions.iter().map(|line| &line.user_id);
         let approvers = self.approvers.iter().filter_map(|line| line.name.as_ref());
-        let key =
-            self.idempotency.iter().flat_map(|row| [&row.tenant, &row.user_id, &row.path, &row.key, &row.body_digest]);
+        let key = self.idempotency.iter().flat_map(|row| {
+            [
+                &row.tenant,
+                &row.user_id,
+                &row.path,
+                &row.key,
+                &row.body_digest,
+            ]
+        });
         let bodies = self.items.iter().map(|line| &line.body);
         let sealed = self.credentials.iter().map(|line| &line.sealed);
         let sealed = sealed.flat_map(|sealed| [&sealed.name, &sealed.key_id, &sealed.text]);
-        !tasks.chain(people).chain(approvers).chain(key).chain(bodies).chain(sealed).any(|text| text.contains('\0'))
+        !tasks
+            .chain(people)
+            .chain(approvers)
+            .chain(key)
+            .chain(bodies)
+            .chain(sealed)
+            .any(|text| text.contains('\0'))
     }
 
     /// The size of the change's text in bytes.
     pub(super) fn size(&self) -> usize {
         let items: usize = self.items.iter().map(|item| item.body.len()).sum();
-        items + self.credentials.iter().map(|line| line.sealed.text.len()).sum::<usize>()
+        items
+            + self
+                .credentials
+                .iter()
+                .map(|line| line.sealed.text.len())
+                .sum::<usize>()
     }
 
     /// The first item: identifies a change whose commit result was lost.
@@ -484,5 +562,7 @@ fn lease(change: LeaseChange, guard: i64) -> (i64, Option<String>, Option<i64>) 
 
 /// A duration in microseconds, capped so that adding it to the current time cannot overflow.
 pub(super) fn micros(time: std::time::Duration) -> i64 {
-    i64::try_from(time.as_micros()).unwrap_or(i64::MAX).min(i64::MAX / 4)
+    i64::try_from(time.as_micros())
+        .unwrap_or(i64::MAX)
+        .min(i64::MAX / 4)
 }

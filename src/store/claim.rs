@@ -1,5 +1,5 @@
-//! Leases: claims tasks that no process drives and renews the leases of tasks being driven. The version is the fence;
-//! the lease only avoids wasted work.
+//! Leases: claims tasks that no process drives and renews the leases of tasks being driven. The
+//! version is the fence; the lease only avoids wasted work.
 
 use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
@@ -14,22 +14,25 @@ use super::db::{Sql, Value, sql};
 use super::{ReadError, Store};
 use crate::task::id::TaskId;
 
-/// The number of leases without a new item after which a task is driven alone. The claim statement repeats this number.
+/// The number of leases without a new item after which a task is driven alone. The claim statement
+/// repeats this number.
 pub const BESIDE: i32 = 2;
 
-/// Fair by tenant, and within a tenant by user: each tenant's first task, then each tenant's second task, and so on; a
-/// tenant's first task is the oldest task of one user, its second the oldest of the next user. Each claim continues
-/// with the tenant after the last one ($5) and the user after that tenant's last one ($6), so that a user with a
-/// thousand waiting tasks does not crowd out the others.
+/// Fair by tenant, and within a tenant by user: each tenant's first task, then each tenant's second
+/// task, and so on; a tenant's first task is the oldest task of one user, its second the oldest of
+/// the next user. Each claim continues with the tenant after the last one ($5) and the user after
+/// that tenant's last one ($6), so that a user with a thousand waiting tasks does not crowd out the
+/// others.
 ///
-/// A lease that expired after work had begun was fruitless. After the second such lease the task sleeps for 1, 2, 4 …
-/// 60 seconds and is then claimed only by a process that drives it alone: at most one per claim, ahead of all others,
-/// if $7 says that the process accepts it.
+/// A lease that expired after work had begun was fruitless. After the second such lease the task
+/// sleeps for 1, 2, 4 … 60 seconds and is then claimed only by a process that drives it alone: at
+/// most one per claim, ahead of all others, if $7 says that the process accepts it.
 ///
-/// Differs because `SQLite` has no row locks: its single writer already excludes the others. On Postgres a row locked
-/// by another writer is skipped (it is being driven), so a claim never waits and cannot deadlock. With thousands of
-/// waiting tasks most of the cost is sorting them by user: Postgres sorts by a hash (users with equal hashes share a
-/// turn), `SQLite` by the number of the row.
+/// Differs because `SQLite` has no row locks: its single writer already excludes the others. On
+/// Postgres a row locked by another writer is skipped (it is being driven), so a claim never waits
+/// and cannot deadlock. With thousands of waiting tasks most of the cost is sorting them by user:
+/// Postgres sorts by a hash (users with equal hashes share a turn), `SQLite` by the number of the
+/// row.
 const CLAIM: Sql = Sql {
     postgres: "
 with moment as materialized (
@@ -107,7 +110,8 @@ const BEGIN: Sql = sql!(
 )
 .by_key();
 
-/// Differs because Postgres first locks the rows in order of id, as every writer of several rows does.
+/// Differs because Postgres first locks the rows in order of id, as every writer of several rows
+/// does.
 const RENEW: Sql = Sql {
     postgres: "
 with mine as materialized (
@@ -124,7 +128,8 @@ returning task_id",
     by_key: false,
 };
 
-/// Differs for the same reason. The driver may still be finishing: the next claim fences off its version.
+/// Differs for the same reason. The driver may still be finishing: the next claim fences off its
+/// version.
 const RELEASE: Sql = Sql {
     postgres: "
 with mine as materialized (
@@ -175,9 +180,11 @@ pub struct Claimed {
 pub enum Drive {
     /// Concurrently with other tasks.
     Fresh,
-    /// Concurrently with other tasks; an earlier lease was lost, so [`Store::begin`] is called when work begins.
+    /// Concurrently with other tasks; an earlier lease was lost, so [`Store::begin`] is called when
+    /// work begins.
     Again,
-    /// By a process that drives no other task meanwhile; [`Store::begin`] is called when work begins.
+    /// By a process that drives no other task meanwhile; [`Store::begin`] is called when work
+    /// begins.
     Alone,
     /// Not yet: the task sleeps.
     Later,
@@ -191,7 +198,11 @@ impl Row {
             (false, 1.., _) => Drive::Again,
             (false, ..) => Drive::Fresh,
         };
-        Claimed { task: TaskId(self.task_id), drive, fruitless: i32::try_from(self.fruitless).unwrap_or(i32::MAX) }
+        Claimed {
+            task: TaskId(self.task_id),
+            drive,
+            fruitless: i32::try_from(self.fruitless).unwrap_or(i32::MAX),
+        }
     }
 }
 
@@ -203,7 +214,8 @@ pub(super) struct Turns {
     users: BTreeMap<String, String>,
 }
 
-/// How many tenants' last users are remembered; beyond it every second entry is dropped, and its tenant starts over.
+/// How many tenants' last users are remembered; beyond it every second entry is dropped, and its
+/// tenant starts over.
 const REMEMBERED: usize = 1000;
 
 impl Turns {
@@ -236,21 +248,26 @@ impl Turns {
     }
 }
 
-/// The last name served by a claim that started after `last`: the last one in that order among the most frequent names.
+/// The last name served by a claim that started after `last`: the last one in that order among the
+/// most frequent names.
 fn last_of<'a>(names: impl IntoIterator<Item = &'a str>, last: &str) -> Option<String> {
     let mut counts: BTreeMap<(bool, &str), usize> = BTreeMap::new();
     for name in names {
         *counts.entry((name <= last, name)).or_default() += 1;
     }
     let most = counts.values().max().copied()?;
-    counts.iter().rev().find(|(_, count)| **count == most).map(|((_, name), _)| (*name).to_owned())
+    counts
+        .iter()
+        .rev()
+        .find(|(_, count)| **count == most)
+        .map(|((_, name), _)| (*name).to_owned())
 }
 
 impl Store {
-    /// Claims up to `limit` tasks that no process drives: queued tasks, tasks whose lease expired, and parked tasks
-    /// whose wake time has come; with `alone`, at most one task that must be driven alone. Increments the version of
-    /// each, which fences off its old driver. For an expired lease it also increments `takeovers`, and `fruitless` if
-    /// work had begun.
+    /// Claims up to `limit` tasks that no process drives: queued tasks, tasks whose lease expired,
+    /// and parked tasks whose wake time has come; with `alone`, at most one task that must be
+    /// driven alone. Increments the version of each, which fences off its old driver. For an
+    /// expired lease it also increments `takeovers`, and `fruitless` if work had begun.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -279,13 +296,17 @@ impl Store {
         Ok(claimed.iter().map(Row::claimed).collect())
     }
 
-    /// Records whether work on a claimed task has `begun`: if so, an expired lease counts as fruitless. Returns `false`
-    /// if this process no longer holds the lease.
+    /// Records whether work on a claimed task has `begun`: if so, an expired lease counts as
+    /// fruitless. Returns `false` if this process no longer holds the lease.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn begin(&self, owner: &str, task: TaskId, begun: bool) -> Result<bool, ReadError> {
-        let values = vec![Value::Id(task.0), Value::Text(owner.to_owned()), Value::Bool(begun)];
+        let values = vec![
+            Value::Id(task.0),
+            Value::Text(owner.to_owned()),
+            Value::Bool(begun),
+        ];
         Ok(!self.leased(BEGIN, values).await?.is_empty())
     }
 
@@ -293,20 +314,34 @@ impl Store {
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
-    pub async fn renew(&self, owner: &str, lease: Duration, tasks: &[TaskId]) -> Result<Vec<TaskId>, ReadError> {
+    pub async fn renew(
+        &self,
+        owner: &str,
+        lease: Duration,
+        tasks: &[TaskId],
+    ) -> Result<Vec<TaskId>, ReadError> {
         let ids = tasks.iter().map(|id| id.0).collect();
-        let values = vec![Value::Now, Value::Text(owner.to_owned()), Value::Int(micros(lease)), Value::Ids(ids)];
+        let values = vec![
+            Value::Now,
+            Value::Text(owner.to_owned()),
+            Value::Int(micros(lease)),
+            Value::Ids(ids),
+        ];
         self.leased(RENEW, values).await
     }
 
-    /// Releases leases at shutdown, so that other processes need not wait for them to expire. Returns the tasks that
-    /// are now queued.
+    /// Releases leases at shutdown, so that other processes need not wait for them to expire.
+    /// Returns the tasks that are now queued.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn release(&self, owner: &str, tasks: &[TaskId]) -> Result<Vec<TaskId>, ReadError> {
         let ids = tasks.iter().map(|id| id.0).collect();
-        self.leased(RELEASE, vec![Value::Text(owner.to_owned()), Value::Ids(ids)]).await
+        self.leased(
+            RELEASE,
+            vec![Value::Text(owner.to_owned()), Value::Ids(ids)],
+        )
+        .await
     }
 
     async fn leased(&self, sql: Sql, values: Vec<Value>) -> Result<Vec<TaskId>, ReadError> {
@@ -315,6 +350,9 @@ impl Store {
     }
 
     fn turns(&self) -> MutexGuard<'_, Turns> {
-        self.inner.turns.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner
+            .turns
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }

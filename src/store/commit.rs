@@ -1,8 +1,9 @@
-//! The committer: a few writers that take all queued changes and write them as one statement, without a timer, so that
-//! a lone change is not delayed. Two changes of one root are never in flight at once: the later one waits.
+//! The committer: a few writers that take all queued changes and write them as one statement,
+//! without a timer, so that a lone change is not delayed. Two changes of one root are never in
+//! flight at once: the later one waits.
 //!
-//! Invariant: a change is answered with `Committed` only when it is durable, with `Stale` or `Refused` only
-//! when it was not written, and the failure of one change never fails another.
+//! Invariant: a change is answered with `Committed` only when it is durable, with `Stale` or
+//! `Refused` only when it was not written, and the failure of one change never fails another.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,8 +26,8 @@ use crate::task::time::Time;
 const MOST_CHANGES: usize = 128;
 const MOST_BYTES: usize = 4 << 20;
 
-/// How often a change whose commit result was lost is looked up and sent again, within the time allowed for one
-/// statement, before the outcome is reported as unknown.
+/// How often a change whose commit result was lost is looked up and sent again, within the time
+/// allowed for one statement, before the outcome is reported as unknown.
 const MOST_ATTEMPTS: usize = 48;
 /// The pause before asking a database again that accepts no connections.
 const BREATH: Duration = Duration::from_millis(100);
@@ -34,7 +35,8 @@ const BREATH: Duration = Duration::from_millis(100);
 const MOST_COLLISIONS: u32 = 3;
 
 pub(super) const FIND: Sql =
-    sql!("select at from agent_task_item where task_id = $1 and seq = $2 and change_id = $3").by_key();
+    sql!("select at from agent_task_item where task_id = $1 and seq = $2 and change_id = $3")
+        .by_key();
 
 type Answer = Result<Committed, CommitError>;
 
@@ -93,7 +95,9 @@ impl Committer {
 
     /// Writes one change. Dropping the future does not stop it: a queued change is written.
     pub(super) async fn commit(&self, change: Change) -> Answer {
-        let Some(rows) = rows(change) else { return Err(CommitError::Refused) };
+        let Some(rows) = rows(change) else {
+            return Err(CommitError::Refused);
+        };
         let (reply, mut answer) = oneshot::channel();
         let id = rows.change;
         {
@@ -139,7 +143,10 @@ impl Committer {
         loop {
             let batch = self.take();
             if !batch.is_empty() {
-                let roots = Roots { committer: &self, roots: batch.iter().map(|waiting| waiting.rows.root).collect() };
+                let roots = Roots {
+                    committer: &self,
+                    roots: batch.iter().map(|waiting| waiting.rows.root).collect(),
+                };
                 self.write(batch).await;
                 drop(roots);
                 continue;
@@ -165,7 +172,8 @@ impl Committer {
         while let Some(waiting) = queue.waiting.pop_front() {
             let root = waiting.rows.root;
             let size = waiting.rows.size();
-            let full = batch.len() >= MOST_CHANGES || (!batch.is_empty() && bytes + size > MOST_BYTES);
+            let full =
+                batch.len() >= MOST_CHANGES || (!batch.is_empty() && bytes + size > MOST_BYTES);
             if full || behind.contains(&root) || queue.busy.contains(&root) {
                 behind.insert(root);
                 later.push_back(waiting);
@@ -187,14 +195,22 @@ impl Committer {
         if let Some(observe) = self.observe.get() {
             observe(batch.len());
         }
-        let (rows, replies): (Vec<Rows>, Vec<_>) =
-            batch.into_iter().map(|waiting| (waiting.rows, waiting.reply)).unzip();
+        let (rows, replies): (Vec<Rows>, Vec<_>) = batch
+            .into_iter()
+            .map(|waiting| (waiting.rows, waiting.reply))
+            .unzip();
         let all: Vec<&Rows> = rows.iter().collect();
         let answers = match self.send(&all).await {
             Ok(answers) => answers.into_iter().map(answer).collect(),
             // One change at a time: a change that cannot be stored must not fail the others.
-            Err(failure) if failure.sent && !failure.lost() && (all.len() > 1 || collided(&failure)) => {
-                tracing::info!(changes = all.len(), code = failure.code(), "a batch is repeated change by change");
+            Err(failure)
+                if failure.sent && !failure.lost() && (all.len() > 1 || collided(&failure)) =>
+            {
+                tracing::info!(
+                    changes = all.len(),
+                    code = failure.code(),
+                    "a batch is repeated change by change"
+                );
                 let mut answers = Vec::with_capacity(all.len());
                 for rows in &all {
                     answers.push(self.alone(rows).await);
@@ -211,7 +227,8 @@ impl Committer {
         };
         for ((answer, rows), reply) in answers.into_iter().zip(&rows).zip(replies) {
             if answer.is_ok() {
-                self.feed.tell(rows.root, rows.root_runs(), rows.items.len());
+                self.feed
+                    .tell(rows.root, rows.root_runs(), rows.items.len());
                 if rows.tasks.iter().any(|line| line.lease == QUEUE) {
                     self.feed.queued();
                 }
@@ -230,12 +247,16 @@ impl Committer {
 
     async fn alone(&self, rows: &Rows) -> Answer {
         match self.send_apart(rows).await {
-            Ok(answers) => answers.into_iter().next().map_or(Err(CommitError::Unknown), answer),
+            Ok(answers) => answers
+                .into_iter()
+                .next()
+                .map_or(Err(CommitError::Unknown), answer),
             Err(failure) => self.failed(rows, &failure).await,
         }
     }
 
-    /// Sends one change, and again if it lost against another writer: such a statement wrote nothing.
+    /// Sends one change, and again if it lost against another writer: such a statement wrote
+    /// nothing.
     async fn send_apart(&self, rows: &Rows) -> Result<Vec<Option<i64>>, Failure> {
         let mut sent = 1;
         loop {
@@ -243,7 +264,10 @@ impl Committer {
                 Err(failure) if failure.sent && collided(&failure) && sent < MOST_COLLISIONS => {
                     // Spread the retries of changes that collided.
                     let apart = u32::try_from(rows.change.as_u128() % 8).unwrap_or(0);
-                    self.db.clock.sleep(BREATH * sent + BREATH / 8 * apart).await;
+                    self.db
+                        .clock
+                        .sleep(BREATH * sent + BREATH / 8 * apart)
+                        .await;
                     sent += 1;
                 }
                 answers => return answers,
@@ -264,9 +288,9 @@ impl Committer {
         Err(refusal(failure))
     }
 
-    /// Handles a lost commit result. Looks the change up by its first item and sends it again if it is missing. That
-    /// cannot write it twice: if the old statement is still running, the new one waits for it and finds the change
-    /// written.
+    /// Handles a lost commit result. Looks the change up by its first item and sends it again if it
+    /// is missing. That cannot write it twice: if the old statement is still running, the new one
+    /// waits for it and finds the change written.
     async fn find_or_repeat(&self, rows: &Rows) -> Answer {
         tracing::warn!(root_task_id = %rows.root, change_id = %rows.change, "the answer to a commit was lost");
         if !rows.fenced() {
@@ -312,7 +336,9 @@ impl Committer {
         struct Found {
             at: i64,
         }
-        let Some((task, seq)) = rows.first_item() else { return Ok(None) };
+        let Some((task, seq)) = rows.first_item() else {
+            return Ok(None);
+        };
         let values = vec![Value::Id(task), Value::Int(seq), Value::Id(rows.change)];
         let found = self.db.one::<Found>(FIND, values).await?;
         Ok(found.map(|found| found.at))
@@ -340,22 +366,37 @@ impl Drop for Roots<'_> {
 }
 
 fn answer(at: Option<i64>) -> Answer {
-    at.map(|at| Committed { at: Time(at) }).ok_or(CommitError::Stale)
+    at.map(|at| Committed { at: Time(at) })
+        .ok_or(CommitError::Stale)
 }
 
-/// Whether the statement lost against another writer's locks: it was rolled back and may succeed when repeated.
+/// Whether the statement lost against another writer's locks: it was rolled back and may succeed
+/// when repeated.
 fn collided(failure: &Failure) -> bool {
     matches!(failure.code().as_str(), "40P01" | "40001" | "55P03")
 }
 
-/// The error for a statement that wrote nothing. Errors caused by the data (a constraint, a value that does not fit, a
-/// row too big) would occur again: `Refused`. All others come from the state of the database (a full disk, a read-only
-/// server, a lost privilege, a statement that took too long): `Unavailable`.
+/// The error for a statement that wrote nothing. Errors caused by the data (a constraint, a value
+/// that does not fit, a row too big) would occur again: `Refused`. All others come from the state
+/// of the database (a full disk, a read-only server, a lost privilege, a statement that took too
+/// long): `Unavailable`.
 pub(super) fn refusal(failure: &Failure) -> CommitError {
     let code = failure.code();
     // SQLite: the primary code is the low byte (too big, a constraint, a type mismatch).
-    let sqlite = code.parse::<i64>().ok().filter(|_| code.len() < 5).map(|code| code & 0xff);
-    let class = code.get(..2).filter(|_| code.len() == 5).unwrap_or_default();
-    let blamed = matches!(class, "21" | "22" | "23" | "54" | "P0") || matches!(sqlite, Some(18..=20));
-    if blamed || code.is_empty() { CommitError::Refused } else { CommitError::Unavailable }
+    let sqlite = code
+        .parse::<i64>()
+        .ok()
+        .filter(|_| code.len() < 5)
+        .map(|code| code & 0xff);
+    let class = code
+        .get(..2)
+        .filter(|_| code.len() == 5)
+        .unwrap_or_default();
+    let blamed =
+        matches!(class, "21" | "22" | "23" | "54" | "P0") || matches!(sqlite, Some(18..=20));
+    if blamed || code.is_empty() {
+        CommitError::Refused
+    } else {
+        CommitError::Unavailable
+    }
 }

@@ -1,15 +1,21 @@
 //! A batch of changes as one autocommit statement.
 //!
-//! Invariant: `locked` locks every task row of the batch in order of id before anything else is read, and
-//! `held` locks every request row after it. Whether a change is taken depends only on those two, which see the rows as
-//! they are after the wait for the locks, never on another read of the tables, which would see them as they were before
-//! it. Nothing is written for a change that is not taken. Each task row is updated once.
+//! Invariant: `locked` locks every task row of the batch in order of id before anything else is
+//! read, and `held` locks every request row after it. Whether a change is taken depends only on
+//! those two, which see the rows as they are after the wait for the locks, never on another read of
+//! the tables, which would see them as they were before it. Nothing is written for a change that is
+//! not taken. Each task row is updated once.
 
 use super::batch::{Needs, Rows};
 use super::db::{Db, Failure, Sql, Value};
 
-/// Differs because `SQLite` has no data-modifying CTEs, no arrays and no row locks: see `commit_sqlite.rs`.
-pub(super) const STATEMENT: Sql = Sql { postgres: WRITE, sqlite: "", by_key: true };
+/// Differs because `SQLite` has no data-modifying CTEs, no arrays and no row locks: see
+/// `commit_sqlite.rs`.
+pub(super) const STATEMENT: Sql = Sql {
+    postgres: WRITE,
+    sqlite: "",
+    by_key: true,
+};
 
 const WRITE: &str = "
 with changes as materialized (
@@ -177,9 +183,14 @@ struct Line {
 pub(super) async fn write(db: &Db, batch: &[&Rows]) -> Result<Vec<Option<i64>>, Failure> {
     let lines: Vec<Line> = db.write(STATEMENT, columns(batch)).await?;
     if lines.len() != batch.len() {
-        return Err(Failure::sent(sqlx::Error::Protocol("one answer per change was expected".to_owned())));
+        return Err(Failure::sent(sqlx::Error::Protocol(
+            "one answer per change was expected".to_owned(),
+        )));
     }
-    Ok(lines.into_iter().map(|line| line.taken.then_some(line.at)).collect())
+    Ok(lines
+        .into_iter()
+        .map(|line| line.taken.then_some(line.at))
+        .collect())
 }
 
 /// The lines of all changes, each with the index of its change.
@@ -190,8 +201,10 @@ fn lines<'b, T: 'b>(
 where
     Vec<(i64, &'b T)>: Clone,
 {
-    let all: Vec<(i64, &T)> =
-        (0_i64..).zip(batch).flat_map(|(change, rows)| of(rows).iter().map(move |line| (change, line))).collect();
+    let all: Vec<(i64, &T)> = (0_i64..)
+        .zip(batch)
+        .flat_map(|(change, rows)| of(rows).iter().map(move |line| (change, line)))
+        .collect();
     all.into_iter()
 }
 
@@ -274,7 +287,9 @@ fn tasks(batch: &[&Rows], values: &mut Vec<Value>) {
         maybe_texts!(named, line => line.lease_owner.clone()),
         maybe_ints!(named, line => line.lease_time),
     ]);
-    let new: Vec<_> = named.filter_map(|(_, line)| line.fixed.as_ref().map(|fixed| (line.task_id, fixed))).collect();
+    let new: Vec<_> = named
+        .filter_map(|(_, line)| line.fixed.as_ref().map(|fixed| (line.task_id, fixed)))
+        .collect();
     let new = new.into_iter();
     values.extend([
         Value::Ids(new.clone().map(|(task, _)| task).collect()),
@@ -302,7 +317,9 @@ fn credentials(batch: &[&Rows], values: &mut Vec<Value>) {
         maybe_ints!(sealed, line => line.expires_in),
     ]);
     let keys = lines(batch, |rows| rows.idempotency.as_slice());
-    values.push(maybe_texts!(keys, line => line.person.as_ref().map(|person| person.as_str().to_owned())));
+    values.push(
+        maybe_texts!(keys, line => line.person.as_ref().map(|person| person.as_str().to_owned())),
+    );
 }
 
 /// The changed agent versions: in a separate, last column, as most commits have none.

@@ -1,5 +1,6 @@
-//! A batch of changes as one `BEGIN IMMEDIATE` transaction: no other writer runs meanwhile, so everything it reads
-//! stays valid until it commits. Equivalent to `commit_postgres.rs`, statement by statement.
+//! A batch of changes as one `BEGIN IMMEDIATE` transaction: no other writer runs meanwhile, so
+//! everything it reads stays valid until it commits. Equivalent to `commit_postgres.rs`, statement
+//! by statement.
 
 use std::collections::HashMap;
 
@@ -14,7 +15,8 @@ pub(super) const READ_TASKS: &str = "select task_id, root_task_id, version, last
     exists (select 1 from credential c where c.task_id = agent_task.task_id) as credentials from agent_task
     where task_id in (select unhex(value) from json_each($1))";
 
-pub(super) const READ_REQUESTS: &str = "select request_id, status, expires_at from intervention_request
+pub(super) const READ_REQUESTS: &str =
+    "select request_id, status, expires_at from intervention_request
     where request_id in (select unhex(value) from json_each($1))";
 
 pub(super) const INSERT_TASKS: &str = "
@@ -160,17 +162,30 @@ struct State {
 /// Writes a batch. Results are in the order of the batch; `None` is stale.
 pub(super) async fn write(db: &Db, batch: &[&Rows]) -> Result<Vec<Option<i64>>, Failure> {
     let mut tx = db.begin().await?;
-    let written = in_transaction(&mut tx, db, batch).await.map_err(Failure::sent)?;
-    // A failed commit (a full disk, say) may still turn up in the log later, so its result counts as lost and is looked
-    // up.
-    tx.commit().await.map_err(|error| Failure::sent(sqlx::Error::Protocol(error.to_string())))?;
+    let written = in_transaction(&mut tx, db, batch)
+        .await
+        .map_err(Failure::sent)?;
+    // A failed commit (a full disk, say) may still turn up in the log later, so its result counts
+    // as lost and is looked up.
+    tx.commit()
+        .await
+        .map_err(|error| Failure::sent(sqlx::Error::Protocol(error.to_string())))?;
     Ok(written)
 }
 
-async fn in_transaction(tx: &mut LiteTx, db: &Db, batch: &[&Rows]) -> Result<Vec<Option<i64>>, sqlx::Error> {
+async fn in_transaction(
+    tx: &mut LiteTx,
+    db: &Db,
+    batch: &[&Rows],
+) -> Result<Vec<Option<i64>>, sqlx::Error> {
     let state = read(tx, db.local_now().0, batch).await?;
     let taken: Vec<bool> = batch.iter().map(|rows| state.takes(rows)).collect();
-    let rows: Vec<&Rows> = batch.iter().zip(&taken).filter(|(_, taken)| **taken).map(|(rows, _)| *rows).collect();
+    let rows: Vec<&Rows> = batch
+        .iter()
+        .zip(&taken)
+        .filter(|(_, taken)| **taken)
+        .map(|(rows, _)| *rows)
+        .collect();
     for (sql, lines) in [
         (INSERT_TASKS, new_tasks(&rows)),
         (UPDATE_TASKS, old_tasks(&rows)),
@@ -193,34 +208,48 @@ async fn in_transaction(tx: &mut LiteTx, db: &Db, batch: &[&Rows]) -> Result<Vec
         }
         tx.rows(sql, values).await?;
     }
-    Ok(taken.into_iter().map(|taken| taken.then_some(state.at)).collect())
+    Ok(taken
+        .into_iter()
+        .map(|taken| taken.then_some(state.at))
+        .collect())
 }
 
 async fn read(tx: &mut LiteTx, at: i64, batch: &[&Rows]) -> Result<State, sqlx::Error> {
-    let ids = |ids: &mut dyn Iterator<Item = Uuid>| vec![Value::Text(list(ids.map(|id| hex(Some(id)))))];
-    let tasks = ids(&mut batch.iter().flat_map(|rows| rows.tasks.iter().map(|line| line.task_id)));
+    let ids =
+        |ids: &mut dyn Iterator<Item = Uuid>| vec![Value::Text(list(ids.map(|id| hex(Some(id)))))];
+    let tasks = ids(&mut batch
+        .iter()
+        .flat_map(|rows| rows.tasks.iter().map(|line| line.task_id)));
     let tasks: Vec<TaskState> = tx.all(READ_TASKS, tasks).await?;
     let mut requests: Vec<RequestState> = Vec::new();
     if batch.iter().any(|rows| !rows.touched.is_empty()) {
-        let touched = ids(&mut batch.iter().flat_map(|rows| rows.touched.iter().map(|line| line.request_id)));
+        let touched = ids(&mut batch
+            .iter()
+            .flat_map(|rows| rows.touched.iter().map(|line| line.request_id)));
         requests = tx.all(READ_REQUESTS, touched).await?;
     }
     Ok(State {
         at,
         tasks: tasks.into_iter().map(|task| (task.task_id, task)).collect(),
-        requests: requests.into_iter().map(|request| (request.request_id, request)).collect(),
+        requests: requests
+            .into_iter()
+            .map(|request| (request.request_id, request))
+            .collect(),
     })
 }
 
 impl State {
     fn takes(&self, rows: &Rows) -> bool {
-        rows.tasks.iter().all(|line| self.matches(line, rows.root.0))
+        rows.tasks
+            .iter()
+            .all(|line| self.matches(line, rows.root.0))
             && rows.touched.iter().all(|line| {
                 let request = self.requests.get(&line.request_id);
                 let expires_at = request.and_then(|request| request.expires_at);
                 (!line.needs.open() || request.is_some_and(|request| request.status == "pending"))
                     && (line.needs != Needs::InTime || expires_at.is_none_or(|end| end > self.at))
-                    && (line.needs != Needs::Overdue || expires_at.is_some_and(|end| end <= self.at))
+                    && (line.needs != Needs::Overdue
+                        || expires_at.is_some_and(|end| end <= self.at))
             })
     }
 
@@ -229,7 +258,9 @@ impl State {
         match line.guard {
             NEW => found.is_none(),
             VERSION => found.is_some_and(|task| {
-                task.root_task_id == root && task.version == line.version && task.last_seq == line.last_seq
+                task.root_task_id == root
+                    && task.version == line.version
+                    && task.last_seq == line.last_seq
             }),
             _ => line.guard == ANY && found.is_some_and(|task| task.root_task_id == root),
         }
@@ -237,7 +268,9 @@ impl State {
 }
 
 fn new_tasks(batch: &[&Rows]) -> Vec<Json> {
-    let lines = batch.iter().flat_map(|rows| rows.tasks.iter().map(|line| (rows.root.0, line)));
+    let lines = batch
+        .iter()
+        .flat_map(|rows| rows.tasks.iter().map(|line| (rows.root.0, line)));
     lines
         .filter_map(|(root, line)| line.fixed.as_ref().map(|fixed| (root, line, fixed)))
         .map(|(root, line, fixed)| {
@@ -272,7 +305,10 @@ fn new_tasks(batch: &[&Rows]) -> Vec<Json> {
 }
 
 fn old_tasks(batch: &[&Rows]) -> Vec<Json> {
-    let lines = batch.iter().flat_map(|rows| &rows.tasks).filter(|line| line.guard != NEW);
+    let lines = batch
+        .iter()
+        .flat_map(|rows| &rows.tasks)
+        .filter(|line| line.guard != NEW);
     lines
         .map(|line| {
             json!([
@@ -300,7 +336,10 @@ fn old_tasks(batch: &[&Rows]) -> Vec<Json> {
 fn items(batch: &[&Rows], state: &State) -> Vec<Json> {
     let mut lines = Vec::new();
     for rows in batch {
-        let base = state.tasks.get(&rows.root.0).map_or(0, |root| root.next_event);
+        let base = state
+            .tasks
+            .get(&rows.root.0)
+            .map_or(0, |root| root.next_event);
         lines.extend(rows.items.iter().map(|line| {
             json!([
                 hex(Some(line.task_id)),
@@ -338,7 +377,16 @@ fn asked(batch: &[&Rows]) -> Vec<Json> {
 
 fn approvers(batch: &[&Rows]) -> Vec<Json> {
     let lines = batch.iter().flat_map(|rows| &rows.approvers);
-    lines.map(|line| json!([hex(Some(line.request_id)), hex(Some(line.task_id)), line.kind, line.name])).collect()
+    lines
+        .map(|line| {
+            json!([
+                hex(Some(line.request_id)),
+                hex(Some(line.task_id)),
+                line.kind,
+                line.name
+            ])
+        })
+        .collect()
 }
 
 fn decisions(batch: &[&Rows]) -> Vec<Json> {
@@ -361,7 +409,13 @@ fn decisions(batch: &[&Rows]) -> Vec<Json> {
 fn touched(batch: &[&Rows]) -> Vec<Json> {
     let lines = batch.iter().flat_map(|rows| &rows.touched);
     lines
-        .map(|line| json!([hex(Some(line.request_id)), line.status.map(super::RequestStatus::as_str), line.resumed]))
+        .map(|line| {
+            json!([
+                hex(Some(line.request_id)),
+                line.status.map(super::RequestStatus::as_str),
+                line.resumed
+            ])
+        })
         .collect()
 }
 
@@ -383,9 +437,15 @@ fn credentials(batch: &[&Rows]) -> Vec<Json> {
 
 /// The ended tasks with credentials: most tasks have none, which saves the delete statement.
 fn ended(batch: &[&Rows], state: &State) -> Vec<Json> {
-    let lines = batch.iter().flat_map(|rows| &rows.tasks).filter(|line| line.ends());
+    let lines = batch
+        .iter()
+        .flat_map(|rows| &rows.tasks)
+        .filter(|line| line.ends());
     let found = lines.filter_map(|line| state.tasks.get(&line.task_id));
-    found.filter(|task| task.credentials).map(|task| hex(Some(task.task_id))).collect()
+    found
+        .filter(|task| task.credentials)
+        .map(|task| hex(Some(task.task_id)))
+        .collect()
 }
 
 fn keys(batch: &[&Rows]) -> Vec<Json> {

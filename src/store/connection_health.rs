@@ -1,5 +1,5 @@
-//! The health of Postgres connections: which idle connection may be used, and how one returns to its pool. Nothing here
-//! waits for a dead connection longer than `PULSE`.
+//! The health of Postgres connections: which idle connection may be used, and how one returns to
+//! its pool. Nothing here waits for a dead connection longer than `PULSE`.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -13,9 +13,10 @@ const PULSE: Duration = Duration::from_millis(500);
 /// A connection that has been idle for longer is checked before it is used.
 const STALE: Duration = Duration::from_secs(10);
 
-/// When a connection was last found broken: those idle at that time have probably died too. They are checked before
-/// use, so that one crash of the server does not fail one statement per connection. If the broken connection did not
-/// even answer, they are replaced unchecked, so that no statement waits for each of them in turn.
+/// When a connection was last found broken: those idle at that time have probably died too. They
+/// are checked before use, so that one crash of the server does not fail one statement per
+/// connection. If the broken connection did not even answer, they are replaced unchecked, so that
+/// no statement waits for each of them in turn.
 #[derive(Debug, Default)]
 pub(super) struct Breaks {
     broken: Mutex<Option<Instant>>,
@@ -58,7 +59,10 @@ impl Breaks {
 
 /// Whether `moment` lies within the last `idle_for`.
 fn during(moment: &Mutex<Option<Instant>>, idle_for: Duration) -> bool {
-    moment.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|last| last.elapsed() <= idle_for)
+    moment
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .is_some_and(|last| last.elapsed() <= idle_for)
 }
 
 /// The error for an answer that did not come in time.
@@ -66,8 +70,8 @@ pub(super) fn timed_out() -> sqlx::Error {
     sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())
 }
 
-/// A connection on loan. The pool checks each returned connection and would wait forever for a dead one; this type
-/// waits at most `PULSE` and then frees the slot.
+/// A connection on loan. The pool checks each returned connection and would wait forever for a dead
+/// one; this type waits at most `PULSE` and then frees the slot.
 pub(super) struct CheckedOut(pub(super) Option<PoolConnection<Postgres>>);
 
 impl CheckedOut {
@@ -79,9 +83,14 @@ impl CheckedOut {
 
 impl Drop for CheckedOut {
     fn drop(&mut self) {
-        let Some(mut connection) = self.0.take() else { return };
+        let Some(mut connection) = self.0.take() else {
+            return;
+        };
         let back = connection.return_to_pool();
-        #[expect(clippy::disallowed_methods, reason = "what the pool itself would do, with an end")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "what the pool itself would do, with an end"
+        )]
         tokio::spawn(timeout(PULSE, back));
     }
 }

@@ -1,5 +1,5 @@
-//! Reads sealed credentials and removes expired ones. They are written in the commit of the decision that supplied
-//! them, and removed in the commit that ends their task.
+//! Reads sealed credentials and removes expired ones. They are written in the commit of the
+//! decision that supplied them, and removed in the commit that ends their task.
 
 use sqlx::FromRow;
 use uuid::Uuid;
@@ -19,8 +19,8 @@ const CREDENTIALS: Sql = sql!(
 /// How many are removed per statement.
 const BATCH: usize = 1000;
 
-/// Differs because `SQLite` has no row locks; Postgres skips rows that are being replaced, or removed by another
-/// replica.
+/// Differs because `SQLite` has no row locks; Postgres skips rows that are being replaced, or
+/// removed by another replica.
 const REMOVE: Sql = Sql {
     postgres: "
 with over as materialized (
@@ -61,7 +61,10 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn credentials(&self, tasks: &[TaskId]) -> Result<Vec<CredentialRow>, ReadError> {
-        let values = vec![Value::Ids(tasks.iter().map(|task| task.0).collect()), Value::Now];
+        let values = vec![
+            Value::Ids(tasks.iter().map(|task| task.0).collect()),
+            Value::Now,
+        ];
         let records: Vec<Record> = self.db().all(CREDENTIALS, values).await?;
         let rows = records.into_iter().map(|record| CredentialRow {
             task_id: TaskId(record.task_id),
@@ -81,7 +84,10 @@ impl Store {
     /// [`ReadError`] when the database does not answer.
     pub async fn remove_expired_credentials(&self) -> Result<bool, ReadError> {
         let most = i64::try_from(BATCH).unwrap_or(i64::MAX);
-        let removed: Vec<Removed> = self.db().write(REMOVE, vec![Value::Now, Value::Int(most)]).await?;
+        let removed: Vec<Removed> = self
+            .db()
+            .write(REMOVE, vec![Value::Now, Value::Int(most)])
+            .await?;
         Ok(removed.len() >= BATCH)
     }
 }

@@ -1,6 +1,7 @@
-//! Reads a task whose journal is unreadable, or kills the process that reads it, from its row alone, which is enough to
-//! end the task. Invariant: only a damaged journal counts. A journal that a newer version of this program has
-//! written, as during an upgrade, may be readable elsewhere and is left alone.
+//! Reads a task whose journal is unreadable, or kills the process that reads it, from its row
+//! alone, which is enough to end the task. Invariant: only a damaged journal counts. A journal that
+//! a newer version of this program has written, as during an upgrade, may be readable elsewhere and
+//! is left alone.
 
 use std::collections::BTreeSet;
 use std::sync::{MutexGuard, PoisonError};
@@ -25,7 +26,8 @@ const BODIES: Sql = sql!("select body from agent_task_item where task_id = $1 or
 
 pub(super) const STATEMENTS: &[Sql] = &[REMAINS, BODIES];
 
-/// How many reports are kept; a task whose report is dropped is reported again the next time it is read.
+/// How many reports are kept; a task whose report is dropped is reported again the next time it is
+/// read.
 const REPORTS: usize = 1000;
 
 /// A task as known from its row alone.
@@ -62,7 +64,8 @@ pub(super) fn whole(items: &[Item], last_seq: i64) -> bool {
 /// Whether the item is well formed but has a variant unknown to this program.
 fn is_newer(body: &str) -> bool {
     let understood = serde_json::from_str::<Fact>(body);
-    understood.is_err_and(|error| error.is_data() && error.to_string().starts_with("unknown variant"))
+    understood
+        .is_err_and(|error| error.is_data() && error.to_string().starts_with("unknown variant"))
 }
 
 impl Store {
@@ -80,8 +83,8 @@ impl Store {
         std::mem::take(&mut *self.reports()).into_iter().collect()
     }
 
-    /// The row of a task with a damaged journal; `None` if the journal can be read after all, or the task does not
-    /// exist.
+    /// The row of a task with a damaged journal; `None` if the journal can be read after all, or
+    /// the task does not exist.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or not even the row can be decoded.
@@ -92,9 +95,14 @@ impl Store {
             // A task without any item cannot continue.
             Ok(None) | Err(ReadError::Corrupt(_)) => {}
         }
-        let Some(damaged_task) = self.unread(task).await? else { return Ok(None) };
+        let Some(damaged_task) = self.unread(task).await? else {
+            return Ok(None);
+        };
         let bodies: Vec<Body> = self.db().all(BODIES, vec![Value::Id(task.0)]).await?;
-        Ok(Some(DamagedTask { newer: bodies.iter().any(|body| is_newer(&body.body)), ..damaged_task }))
+        Ok(Some(DamagedTask {
+            newer: bodies.iter().any(|body| is_newer(&body.body)),
+            ..damaged_task
+        }))
     }
 
     /// The same of any task, whose journal is not read; `None` when there is no such task.
@@ -103,13 +111,26 @@ impl Store {
     /// [`ReadError`] when the database does not answer, or not even the row can be understood.
     pub async fn unread(&self, task: TaskId) -> Result<Option<DamagedTask>, ReadError> {
         let records: Vec<Record> = self.db().all(REMAINS, vec![Value::Id(task.0)]).await?;
-        let open = records.iter().filter_map(|record| record.request_id.map(RequestId)).collect();
-        let Some(record) = records.into_iter().next() else { return Ok(None) };
+        let open = records
+            .iter()
+            .filter_map(|record| record.request_id.map(RequestId))
+            .collect();
+        let Some(record) = records.into_iter().next() else {
+            return Ok(None);
+        };
         let (root_task_id, version) = (TaskId(record.root_task_id), record.version);
-        Ok(Some(DamagedTask { root_task_id, version, open, newer: false }))
+        Ok(Some(DamagedTask {
+            root_task_id,
+            version,
+            open,
+            newer: false,
+        }))
     }
 
     fn reports(&self) -> MutexGuard<'_, BTreeSet<TaskId>> {
-        self.inner.unreadable.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner
+            .unreadable
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,6 +1,6 @@
-//! The only file that knows both engines, and the only interface to SQL. A statement is written once with the `sql!`
-//! macro, which spells the few expressions that differ, or as an explicit [`Sql`] with a comment that begins *Differs
-//! because*.
+//! The only file that knows both engines, and the only interface to SQL. A statement is written
+//! once with the `sql!` macro, which spells the few expressions that differ, or as an explicit
+//! [`Sql`] with a comment that begins *Differs because*.
 
 use std::fs::File;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -30,21 +30,26 @@ pub struct Sql {
     pub postgres: &'static str,
     /// The text for `SQLite`.
     pub sqlite: &'static str,
-    /// Whether every row it touches is found by its key, so that one plan stays good however the tables grow.
+    /// Whether every row it touches is found by its key, so that one plan stays good however the
+    /// tables grow.
     pub by_key: bool,
 }
 
 impl Sql {
     /// The same statement, planned once: planning it each time would cost more than running it.
     pub(super) const fn by_key(self) -> Self {
-        Self { by_key: true, ..self }
+        Self {
+            by_key: true,
+            ..self
+        }
     }
 }
 
-/// Writes a statement for both engines. A literal is the same on both; parentheses mark what differs: `(now $n)` the
-/// current time, `(any $n type)` membership in a list, `(none $n type)` whether that list is empty; `(task)` and
-/// `(request)` are the columns that several statements read. On Postgres the time is a subquery, so that it is
-/// evaluated once and can be used to search an index.
+/// Writes a statement for both engines. A literal is the same on both; parentheses mark what
+/// differs: `(now $n)` the current time, `(any $n type)` membership in a list, `(none $n type)`
+/// whether that list is empty; `(task)` and `(request)` are the columns that several statements
+/// read. On Postgres the time is a subquery, so that it is evaluated once and can be used to search
+/// an index.
 macro_rules! sql {
     (@pg [$($out:tt)*]) => { concat!($($out)*) };
     (@pg [$($out:tt)*] (now $n:literal) $($rest:tt)*) => {
@@ -123,8 +128,8 @@ pub(super) use sql;
 /// A parameter. Lists are arrays on Postgres and JSON text on `SQLite`.
 #[derive(Clone, Debug)]
 pub(super) enum Value {
-    /// The current time: the database's clock on Postgres (the parameter is the offset of tests), the injected
-    /// clock on `SQLite`.
+    /// The current time: the database's clock on Postgres (the parameter is the offset of tests),
+    /// the injected clock on `SQLite`.
     Now,
     Int(i64),
     Bool(bool),
@@ -140,9 +145,15 @@ pub(super) enum Value {
 }
 
 /// A type that can be read from a row of either engine.
-pub(super) trait Record: for<'r> FromRow<'r, PgRow> + for<'r> FromRow<'r, SqliteRow> + Send + Unpin {}
+pub(super) trait Record:
+    for<'r> FromRow<'r, PgRow> + for<'r> FromRow<'r, SqliteRow> + Send + Unpin
+{
+}
 
-impl<R> Record for R where R: for<'r> FromRow<'r, PgRow> + for<'r> FromRow<'r, SqliteRow> + Send + Unpin {}
+impl<R> Record for R where
+    R: for<'r> FromRow<'r, PgRow> + for<'r> FromRow<'r, SqliteRow> + Send + Unpin
+{
+}
 
 /// The connection pools of the engine in use.
 #[derive(Debug)]
@@ -187,7 +198,11 @@ pub(super) struct Db {
 
 impl std::fmt::Debug for Db {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if matches!(self.engine, Engine::Postgres { .. }) { "Db(Postgres)" } else { "Db(Sqlite)" })
+        f.write_str(if matches!(self.engine, Engine::Postgres { .. }) {
+            "Db(Postgres)"
+        } else {
+            "Db(Sqlite)"
+        })
     }
 }
 
@@ -198,13 +213,19 @@ const READS: u32 = 3;
 
 impl Db {
     /// Reads all rows.
-    pub(super) async fn all<R: Record>(&self, sql: Sql, values: Vec<Value>) -> Result<Vec<R>, Failure> {
+    pub(super) async fn all<R: Record>(
+        &self,
+        sql: Sql,
+        values: Vec<Value>,
+    ) -> Result<Vec<R>, Failure> {
         match &self.engine {
             Engine::Postgres { keyed, lists, .. } => {
                 let pool = if sql.by_key { keyed } else { lists };
                 decoded(&self.read_postgres(pool, sql.postgres, values).await?)
             }
-            Engine::Sqlite { readers, .. } => decoded(&self.ask_sqlite(readers, sql.sqlite, values).await?),
+            Engine::Sqlite { readers, .. } => {
+                decoded(&self.ask_sqlite(readers, sql.sqlite, values).await?)
+            }
         }
     }
 
@@ -218,19 +239,33 @@ impl Db {
             Engine::Postgres { keyed, lists, .. } => {
                 let pool = if sql.by_key { keyed } else { lists };
                 let rows = self.read_postgres(pool, sql.postgres, values).await?;
-                let Some(first) = rows.first() else { return Ok(None) };
-                Ok(Some((H::from_row(first).map_err(Failure::sent)?, decoded(&rows)?)))
+                let Some(first) = rows.first() else {
+                    return Ok(None);
+                };
+                Ok(Some((
+                    H::from_row(first).map_err(Failure::sent)?,
+                    decoded(&rows)?,
+                )))
             }
             Engine::Sqlite { readers, .. } => {
                 let rows = self.ask_sqlite(readers, sql.sqlite, values).await?;
-                let Some(first) = rows.first() else { return Ok(None) };
-                Ok(Some((H::from_row(first).map_err(Failure::sent)?, decoded(&rows)?)))
+                let Some(first) = rows.first() else {
+                    return Ok(None);
+                };
+                Ok(Some((
+                    H::from_row(first).map_err(Failure::sent)?,
+                    decoded(&rows)?,
+                )))
             }
         }
     }
 
     /// Reads one row.
-    pub(super) async fn one<R: Record>(&self, sql: Sql, values: Vec<Value>) -> Result<Option<R>, Failure> {
+    pub(super) async fn one<R: Record>(
+        &self,
+        sql: Sql,
+        values: Vec<Value>,
+    ) -> Result<Option<R>, Failure> {
         Ok(self.all(sql, values).await?.into_iter().next())
     }
 
@@ -238,8 +273,12 @@ impl Db {
     pub(super) async fn probe<R: Record>(&self, sql: Sql) -> Option<R> {
         let rows = async {
             match &self.engine {
-                Engine::Postgres { probe, .. } => decoded(&self.read_postgres(probe, sql.postgres, Vec::new()).await?),
-                Engine::Sqlite { readers, .. } => decoded(&self.ask_sqlite(readers, sql.sqlite, Vec::new()).await?),
+                Engine::Postgres { probe, .. } => {
+                    decoded(&self.read_postgres(probe, sql.postgres, Vec::new()).await?)
+                }
+                Engine::Sqlite { readers, .. } => {
+                    decoded(&self.ask_sqlite(readers, sql.sqlite, Vec::new()).await?)
+                }
             }
         };
         if let Ok(rows) = timeout(PROBE, rows).await {
@@ -251,7 +290,11 @@ impl Db {
     }
 
     /// Writes with one statement, as its own transaction, and reads the rows it returns.
-    pub(super) async fn write<R: Record>(&self, sql: Sql, values: Vec<Value>) -> Result<Vec<R>, Failure> {
+    pub(super) async fn write<R: Record>(
+        &self,
+        sql: Sql,
+        values: Vec<Value>,
+    ) -> Result<Vec<R>, Failure> {
         match &self.engine {
             Engine::Postgres { keyed, lists, .. } => {
                 let pool = if sql.by_key { keyed } else { lists };
@@ -267,26 +310,42 @@ impl Db {
         }
     }
 
-    /// Begins a write transaction of `SQLite`. Always `BEGIN IMMEDIATE`: a transaction that reads first and writes
-    /// later fails with "database is locked" if another connection has written meanwhile.
+    /// Begins a write transaction of `SQLite`. Always `BEGIN IMMEDIATE`: a transaction that reads
+    /// first and writes later fails with "database is locked" if another connection has written
+    /// meanwhile.
     pub(super) async fn begin(&self) -> Result<LiteTx, Failure> {
         match &self.engine {
-            Engine::Sqlite { writer, .. } => {
-                self.noted(writer.begin_with("BEGIN IMMEDIATE").await.map(LiteTx).map_err(Failure::unsent))
-            }
-            Engine::Postgres { .. } => {
-                Err(Failure::unsent(sqlx::Error::Protocol("one statement is one transaction here".to_owned())))
-            }
+            Engine::Sqlite { writer, .. } => self.noted(
+                writer
+                    .begin_with("BEGIN IMMEDIATE")
+                    .await
+                    .map(LiteTx)
+                    .map_err(Failure::unsent),
+            ),
+            Engine::Postgres { .. } => Err(Failure::unsent(sqlx::Error::Protocol(
+                "one statement is one transaction here".to_owned(),
+            ))),
         }
     }
 
-    /// Reads on Postgres; repeats a read whose connection is lost, within the time limit for one statement.
-    async fn read_postgres(&self, pool: &PgPool, sql: &'static str, values: Vec<Value>) -> Result<Vec<PgRow>, Failure> {
+    /// Reads on Postgres; repeats a read whose connection is lost, within the time limit for one
+    /// statement.
+    async fn read_postgres(
+        &self,
+        pool: &PgPool,
+        sql: &'static str,
+        values: Vec<Value>,
+    ) -> Result<Vec<PgRow>, Failure> {
         let began = Instant::now();
         let mut sent = 1;
         loop {
             match self.ask_postgres(pool, sql, values.clone()).await {
-                Err(failure) if failure.sent && failure.lost() && sent < READS && began.elapsed() < self.patience => {
+                Err(failure)
+                    if failure.sent
+                        && failure.lost()
+                        && sent < READS
+                        && began.elapsed() < self.patience =>
+                {
                     sent += 1;
                 }
                 answer => return self.noted(answer),
@@ -294,11 +353,18 @@ impl Db {
         }
     }
 
-    /// Runs one statement on Postgres. Discards a connection that is lost or leads to a read-only server. The time
-    /// limit holds even if the network swallows the answer.
-    async fn ask_postgres(&self, pool: &PgPool, sql: &'static str, values: Vec<Value>) -> Result<Vec<PgRow>, Failure> {
+    /// Runs one statement on Postgres. Discards a connection that is lost or leads to a read-only
+    /// server. The time limit holds even if the network swallows the answer.
+    async fn ask_postgres(
+        &self,
+        pool: &PgPool,
+        sql: &'static str,
+        values: Vec<Value>,
+    ) -> Result<Vec<PgRow>, Failure> {
         let mut loan = CheckedOut(Some(pool.acquire().await.map_err(Failure::unsent)?));
-        let Some(connection) = &mut loan.0 else { return Err(Failure::unsent(sqlx::Error::PoolClosed)) };
+        let Some(connection) = &mut loan.0 else {
+            return Err(Failure::unsent(sqlx::Error::PoolClosed));
+        };
         let query = self.postgres(sql, values);
         let answer = match timeout(self.patience, query.fetch_all(&mut **connection)).await {
             Ok(answer) => answer,
@@ -322,17 +388,20 @@ impl Db {
     ) -> Result<Vec<SqliteRow>, Failure> {
         let values = self.sqlite_values(values).map_err(Failure::unsent)?;
         let mut connection = self.noted(pool.acquire().await.map_err(Failure::unsent))?;
-        let answer = match timeout(self.patience, lite(sql, values).fetch_all(&mut *connection)).await {
-            Ok(answer) => answer.map_err(Failure::sent),
-            Err(_) => Err(Failure::sent(sqlx::Error::PoolTimedOut)),
-        };
+        let answer =
+            match timeout(self.patience, lite(sql, values).fetch_all(&mut *connection)).await {
+                Ok(answer) => answer.map_err(Failure::sent),
+                Err(_) => Err(Failure::sent(sqlx::Error::PoolTimedOut)),
+            };
         self.noted(answer)
     }
 
     /// Records for the log whether the database was reached. A refusal counts as reached.
     fn noted<T>(&self, answer: Result<T, Failure>) -> Result<T, Failure> {
         match &answer {
-            Err(failure) if failure.unreached() => self.outage.failed(&outage::reason(&failure.error)),
+            Err(failure) if failure.unreached() => {
+                self.outage.failed(&outage::reason(&failure.error))
+            }
             Ok(_) | Err(_) => self.outage.answered(),
         }
         answer
@@ -346,7 +415,12 @@ impl Db {
     /// Closes all connections and releases the file lock.
     pub(super) async fn close(&self) {
         match &self.engine {
-            Engine::Postgres { keyed, lists, probe, relay } => {
+            Engine::Postgres {
+                keyed,
+                lists,
+                probe,
+                relay,
+            } => {
                 keyed.close().await;
                 lists.close().await;
                 probe.close().await;
@@ -357,25 +431,34 @@ impl Db {
                 writer.close().await;
             }
         }
-        self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.lock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
     }
 
     #[expect(clippy::disallowed_methods, reason = "this is the door for SQL")]
-    fn postgres(&self, sql: &'static str, values: Vec<Value>) -> Query<'static, Postgres, PgArguments> {
-        values.into_iter().fold(sqlx::query(sql), |query, value| match value {
-            Value::Now => query.bind(self.offset.load(Ordering::Relaxed)),
-            Value::Int(it) => query.bind(it),
-            Value::Bool(it) => query.bind(it),
-            Value::Text(it) => query.bind(it),
-            Value::Id(it) => query.bind(it),
-            Value::Ids(it) => query.bind(it),
-            Value::MaybeIds(it) => query.bind(it),
-            Value::Ints(it) => query.bind(it),
-            Value::MaybeInts(it) => query.bind(it),
-            Value::Texts(it) => query.bind(it),
-            Value::MaybeTexts(it) => query.bind(it),
-            Value::Bools(it) => query.bind(it),
-        })
+    fn postgres(
+        &self,
+        sql: &'static str,
+        values: Vec<Value>,
+    ) -> Query<'static, Postgres, PgArguments> {
+        values
+            .into_iter()
+            .fold(sqlx::query(sql), |query, value| match value {
+                Value::Now => query.bind(self.offset.load(Ordering::Relaxed)),
+                Value::Int(it) => query.bind(it),
+                Value::Bool(it) => query.bind(it),
+                Value::Text(it) => query.bind(it),
+                Value::Id(it) => query.bind(it),
+                Value::Ids(it) => query.bind(it),
+                Value::MaybeIds(it) => query.bind(it),
+                Value::Ints(it) => query.bind(it),
+                Value::MaybeInts(it) => query.bind(it),
+                Value::Texts(it) => query.bind(it),
+                Value::MaybeTexts(it) => query.bind(it),
+                Value::Bools(it) => query.bind(it),
+            })
     }
 
     /// Converts parameters for `SQLite`: lists become JSON, with ids in hex.
@@ -386,9 +469,13 @@ impl Db {
                 Value::Now => Ok(Value::Int(self.clock.now().0)),
                 Value::Ids(it) => Ok(Value::Text(list(it.iter().map(|id| hex(Some(*id)))))),
                 Value::Texts(it) => Ok(Value::Text(list(it.into_iter().map(Json::from)))),
-                Value::MaybeIds(_) | Value::Ints(_) | Value::MaybeInts(_) | Value::MaybeTexts(_) | Value::Bools(_) => {
-                    Err(sqlx::Error::Protocol("SQLite gets rows, not columns".to_owned()))
-                }
+                Value::MaybeIds(_)
+                | Value::Ints(_)
+                | Value::MaybeInts(_)
+                | Value::MaybeTexts(_)
+                | Value::Bools(_) => Err(sqlx::Error::Protocol(
+                    "SQLite gets rows, not columns".to_owned(),
+                )),
                 Value::Int(_) | Value::Bool(_) | Value::Text(_) | Value::Id(_) => Ok(value),
             })
             .collect()
@@ -410,7 +497,11 @@ impl LiteTx {
     }
 
     /// Runs a statement whose input rows come as one JSON text.
-    pub(super) async fn rows(&mut self, sql: &'static str, values: Vec<Value>) -> Result<(), sqlx::Error> {
+    pub(super) async fn rows(
+        &mut self,
+        sql: &'static str,
+        values: Vec<Value>,
+    ) -> Result<(), sqlx::Error> {
         lite(sql, values).execute(&mut *self.0).await.map(|_| ())
     }
 
@@ -422,20 +513,22 @@ impl LiteTx {
 
 #[expect(clippy::disallowed_methods, reason = "this is the door for SQL")]
 fn lite(sql: &'static str, values: Vec<Value>) -> Query<'static, Sqlite, SqliteArguments> {
-    values.into_iter().fold(sqlx::query(sql), |query, value| match value {
-        Value::Int(it) => query.bind(it),
-        Value::Bool(it) => query.bind(it),
-        Value::Text(it) => query.bind(it),
-        Value::Id(it) => query.bind(it),
-        Value::Now
-        | Value::Ids(_)
-        | Value::MaybeIds(_)
-        | Value::Ints(_)
-        | Value::MaybeInts(_)
-        | Value::Texts(_)
-        | Value::MaybeTexts(_)
-        | Value::Bools(_) => query.bind(None::<i64>),
-    })
+    values
+        .into_iter()
+        .fold(sqlx::query(sql), |query, value| match value {
+            Value::Int(it) => query.bind(it),
+            Value::Bool(it) => query.bind(it),
+            Value::Text(it) => query.bind(it),
+            Value::Id(it) => query.bind(it),
+            Value::Now
+            | Value::Ids(_)
+            | Value::MaybeIds(_)
+            | Value::Ints(_)
+            | Value::MaybeInts(_)
+            | Value::Texts(_)
+            | Value::MaybeTexts(_)
+            | Value::Bools(_) => query.bind(None::<i64>),
+        })
 }
 
 pub(super) fn list(values: impl Iterator<Item = Json>) -> String {
@@ -452,5 +545,8 @@ where
     R: FromRow<'r, W>,
     W: sqlx::Row,
 {
-    rows.iter().map(R::from_row).collect::<Result<_, _>>().map_err(Failure::sent)
+    rows.iter()
+        .map(R::from_row)
+        .collect::<Result<_, _>>()
+        .map_err(Failure::sent)
 }

@@ -1,7 +1,9 @@
-//! Reads a tree's events: its items in the order of their numbers, and a request as of the commit of one of them.
+//! Reads a tree's events: its items in the order of their numbers, and a request as of the commit
+//! of one of them.
 //!
-//! Invariant: events are numbered under the lock of the root's row, so a reader that continues from the last
-//! number it has seen misses none. One read is bounded in bytes, except for the size of its last item.
+//! Invariant: events are numbered under the lock of the root's row, so a reader that continues from
+//! the last number it has seen misses none. One read is bounded in bytes, except for the size of
+//! its last item.
 
 use sqlx::FromRow;
 use uuid::Uuid;
@@ -16,7 +18,8 @@ use crate::task::item::{Fact, Item};
 use crate::task::status::RequestStatus;
 use crate::task::time::Time;
 
-/// Determines the next events by their sizes alone, so that no large body is loaded that the page does not return.
+/// Determines the next events by their sizes alone, so that no large body is loaded that the page
+/// does not return.
 const OF_ROOT: Sql = sql!(
     "with page (event_number, size) as (
         select event_number, octet_length(body) from agent_task_item
@@ -56,7 +59,8 @@ const OF_PART: Sql = sql!(
       where p.ahead < $4 order by i.event_number"
 );
 
-/// A request with the decisions up to the end of one change, and the `seq` of its task's last item in that change.
+/// A request with the decisions up to the end of one change, and the `seq` of its task's last item
+/// in that change.
 const REQUEST_AFTER: Sql = sql!(
     "with change (last) as (
         select coalesce(
@@ -101,7 +105,13 @@ const FIRST_OF_KEY: Sql = sql!(
 )
 .by_key();
 
-pub(super) const STATEMENTS: &[Sql] = &[OF_ROOT, OF_PART, REQUEST_AFTER, FIRST_OF_CHANGE, FIRST_OF_KEY];
+pub(super) const STATEMENTS: &[Sql] = &[
+    OF_ROOT,
+    OF_PART,
+    REQUEST_AFTER,
+    FIRST_OF_CHANGE,
+    FIRST_OF_KEY,
+];
 
 /// One event: an item with its number within the tree.
 #[derive(Clone, Debug, PartialEq)]
@@ -167,7 +177,11 @@ impl EventRecord {
             of_root: self.of_root,
             agent_path: names(&self.agent_path)?,
             change: ChangeId(self.change_id),
-            item: Item { seq: self.seq, at: Time(self.at), fact: fact(&self.body)? },
+            item: Item {
+                seq: self.seq,
+                at: Time(self.at),
+                fact: fact(&self.body)?,
+            },
         })
     }
 }
@@ -185,14 +199,23 @@ struct Number {
 }
 
 impl Store {
-    /// The events of a tree or subtree after a given number, in order. Events before an undecodable one are still
-    /// returned.
+    /// The events of a tree or subtree after a given number, in order. Events before an undecodable
+    /// one are still returned.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the very next event cannot be decoded.
-    pub async fn events(&self, of: Part, after: i64, portion: Portion) -> Result<Events, ReadError> {
-        let mut values =
-            vec![Value::Id(of.root.0), Value::Int(after), Value::Int(portion.events), Value::Int(portion.bytes)];
+    pub async fn events(
+        &self,
+        of: Part,
+        after: i64,
+        portion: Portion,
+    ) -> Result<Events, ReadError> {
+        let mut values = vec![
+            Value::Id(of.root.0),
+            Value::Int(after),
+            Value::Int(portion.events),
+            Value::Int(portion.bytes),
+        ];
         let sql = if of.task == of.root {
             OF_ROOT
         } else {
@@ -222,13 +245,17 @@ impl Store {
         Ok(read)
     }
 
-    /// The request that an event is about, as of the commit of that event's change, and the last `seq` of its task's
-    /// journal at that commit. Its status is at most `Responded`: the journal says whether it was resumed in the same
-    /// commit.
+    /// The request that an event is about, as of the commit of that event's change, and the last
+    /// `seq` of its task's journal at that commit. Its status is at most `Responded`: the journal
+    /// says whether it was resumed in the same commit.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
-    pub async fn request_after(&self, request: RequestId, event: &Event) -> Result<(RequestRow, i64), ReadError> {
+    pub async fn request_after(
+        &self,
+        request: RequestId,
+        event: &Event,
+    ) -> Result<(RequestRow, i64), ReadError> {
         let values = vec![
             Value::Id(request.0),
             Value::Id(event.task_id.0),
@@ -236,7 +263,10 @@ impl Store {
             Value::Id(event.change.0),
         ];
         let records: Vec<AnsweredRecord> = self.db().all(REQUEST_AFTER, values).await?;
-        let last = records.first().map(|record| record.last).ok_or_else(|| corrupt("an event without its request"))?;
+        let last = records
+            .first()
+            .map(|record| record.last)
+            .ok_or_else(|| corrupt("an event without its request"))?;
         let records: Vec<RequestRecord> = records.into_iter().map(|record| record.record).collect();
         let mut closed = None;
         for record in &records {
@@ -244,31 +274,44 @@ impl Store {
                 closed = Some(status);
             }
         }
-        let mut row = gathered(records)?.into_iter().next().ok_or_else(|| corrupt("an answer without its request"))?;
+        let mut row = gathered(records)?
+            .into_iter()
+            .next()
+            .ok_or_else(|| corrupt("an answer without its request"))?;
         let answered = row.answers.iter().any(|(_, answer)| answer.closes);
-        let stood = if answered { RequestStatus::Responded } else { RequestStatus::Pending };
+        let stood = if answered {
+            RequestStatus::Responded
+        } else {
+            RequestStatus::Pending
+        };
         row.status = closed.unwrap_or(stood);
         // The deadline passed, and the history became uncertain, only after that commit.
         (row.expired, row.doubted) = (false, false);
         Ok((row, last))
     }
 
-    /// The number of the first event of the change that wrote an item; `None` if there is no such item.
+    /// The number of the first event of the change that wrote an item; `None` if there is no such
+    /// item.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn first_event(&self, task: TaskId, seq: i64) -> Result<Option<i64>, ReadError> {
-        let found: Option<Number> = self.db().one(FIRST_OF_CHANGE, vec![Value::Id(task.0), Value::Int(seq)]).await?;
+        let found: Option<Number> = self
+            .db()
+            .one(FIRST_OF_CHANGE, vec![Value::Id(task.0), Value::Int(seq)])
+            .await?;
         Ok(found.map(|found| found.event_number))
     }
 
-    /// The number of the first event of the change that stored an idempotency key; `None` if that change wrote no
-    /// events or the key has expired.
+    /// The number of the first event of the change that stored an idempotency key; `None` if that
+    /// change wrote no events or the key has expired.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn first_event_of(&self, key: &IdempotencyRow) -> Result<Option<i64>, ReadError> {
-        let texts = [&key.tenant, &key.user_id, &key.path, &key.key].into_iter().map(|text| Value::Text(text.clone()));
+        let texts = [&key.tenant, &key.user_id, &key.path, &key.key]
+            .into_iter()
+            .map(|text| Value::Text(text.clone()));
         let values = texts.chain([Value::Id(key.task_id.0)]).collect();
         let found: Option<Number> = self.db().one(FIRST_OF_KEY, values).await?;
         Ok(found.map(|found| found.event_number))

@@ -1,5 +1,6 @@
-//! A failed statement: whether it may have reached the database, and what caused the failure. Invariant: if
-//! the connection is lost during a statement, it is unknown whether the statement was executed.
+//! A failed statement: whether it may have reached the database, and what caused the failure.
+//! Invariant: if the connection is lost during a statement, it is unknown whether the statement was
+//! executed.
 
 /// `read_only_sql_transaction`: the server was demoted, or set to read-only.
 pub(super) const READ_ONLY: &str = "25006";
@@ -25,28 +26,40 @@ impl Failure {
     /// Whether the connection was lost during the statement, so that its outcome is unknown.
     pub(super) fn lost(&self) -> bool {
         if let sqlx::Error::Database(inner) = &self.error {
-            return inner.code().is_some_and(|code| code.starts_with("08") || code.starts_with("57P"));
+            return inner
+                .code()
+                .is_some_and(|code| code.starts_with("08") || code.starts_with("57P"));
         }
         matches!(
             self.error,
-            sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed
+            sqlx::Error::Io(_)
+                | sqlx::Error::Tls(_)
+                | sqlx::Error::Protocol(_)
+                | sqlx::Error::WorkerCrashed
         )
     }
 
-    /// Whether the database was not reached, or the connection was lost; a closed pool does not count, as this process
-    /// closed it.
+    /// Whether the database was not reached, or the connection was lost; a closed pool does not
+    /// count, as this process closed it.
     pub(super) fn unreached(&self) -> bool {
         (!self.sent || self.lost()) && !matches!(self.error, sqlx::Error::PoolClosed)
     }
 
     /// The database's error code; empty if there is none.
     pub(super) fn code(&self) -> String {
-        let sqlx::Error::Database(inner) = &self.error else { return String::new() };
+        let sqlx::Error::Database(inner) = &self.error else {
+            return String::new();
+        };
         inner.code().unwrap_or_default().into_owned()
     }
 
     /// Whether a stored value cannot be decoded.
     pub(super) fn corrupt(&self) -> bool {
-        matches!(self.error, sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::ColumnNotFound(_))
+        matches!(
+            self.error,
+            sqlx::Error::ColumnDecode { .. }
+                | sqlx::Error::Decode(_)
+                | sqlx::Error::ColumnNotFound(_)
+        )
     }
 }

@@ -1,6 +1,7 @@
-//! Notifies readers that a tree has news, and of its models' deltas. News are published after a commit: a count, and
-//! whether the root runs, so that a waiter need not read the row each time. The rows are the truth: a reader that
-//! misses a notification loses only time. The relay (`relay.rs`) sends to other replicas what they have asked for.
+//! Notifies readers that a tree has news, and of its models' deltas. News are published after a
+//! commit: a count, and whether the root runs, so that a waiter need not read the row each time.
+//! The rows are the truth: a reader that misses a notification loses only time. The relay
+//! (`relay.rs`) sends to other replicas what they have asked for.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,7 +36,8 @@ pub struct News {
 pub struct Listener {
     news: watch::Receiver<News>,
     deltas: broadcast::Receiver<Arc<Delta>>,
-    /// Set for a subscriber; a listener that only attends is not counted, so no deltas are produced for it.
+    /// Set for a subscriber; a listener that only attends is not counted, so no deltas are produced
+    /// for it.
     counted: Option<Arc<()>>,
 }
 
@@ -55,7 +57,9 @@ impl Listener {
             match self.deltas.try_recv() {
                 Ok(delta) => return Some(delta),
                 Err(broadcast::error::TryRecvError::Lagged(_)) => {}
-                Err(broadcast::error::TryRecvError::Empty | broadcast::error::TryRecvError::Closed) => return None,
+                Err(
+                    broadcast::error::TryRecvError::Empty | broadcast::error::TryRecvError::Closed,
+                ) => return None,
             }
         }
     }
@@ -66,12 +70,14 @@ impl Listener {
         self.news
     }
 
-    /// Waits for the next notification. Cancel-safe. A listener that is too slow misses deltas, never news.
+    /// Waits for the next notification. Cancel-safe. A listener that is too slow misses deltas,
+    /// never news.
     pub async fn next(&mut self) -> Heard {
         loop {
             tokio::select! {
                 biased;
-                // A commit never waits behind deltas; a reader first takes the buffered ones with `piece`.
+                // A commit never waits behind deltas; a reader first takes the buffered ones with
+                // `piece`.
                 changed = self.news.changed() => match changed {
                     Ok(()) => return Heard::News,
                     Err(_) => return std::future::pending().await,
@@ -147,7 +153,9 @@ struct Abroad {
 
 impl Abroad {
     fn wants(&self, root: TaskId) -> bool {
-        self.wanted.get(&root).is_some_and(|until| Instant::now() < *until)
+        self.wanted
+            .get(&root)
+            .is_some_and(|until| Instant::now() < *until)
     }
 }
 
@@ -178,7 +186,10 @@ impl Feed {
     pub(super) fn attend(&self, root: TaskId) -> Listener {
         self.with(root, |senders| Listener {
             news: senders.news.subscribe(),
-            deltas: senders.deltas.get_or_insert_with(|| broadcast::channel(PIECES).0).subscribe(),
+            deltas: senders
+                .deltas
+                .get_or_insert_with(|| broadcast::channel(PIECES).0)
+                .subscribe(),
             counted: None,
         })
     }
@@ -198,15 +209,25 @@ impl Feed {
             trees.senders.retain(|_, senders| senders.has_readers());
             trees.swept = trees.senders.len();
         }
-        let quiet = News { commits: 0, running: None };
-        let none =
-            || Senders { news: watch::channel(quiet).0, deltas: None, listeners: Arc::default(), last_event: None };
+        let quiet = News {
+            commits: 0,
+            running: None,
+        };
+        let none = || Senders {
+            news: watch::channel(quiet).0,
+            deltas: None,
+            listeners: Arc::default(),
+            last_event: None,
+        };
         receiver(trees.senders.entry(root).or_insert_with(none))
     }
 
     /// Whether the tree has a subscriber on this replica or, as far as is known, on another.
     pub(super) fn is_listened_to(&self, root: TaskId) -> bool {
-        let here = locked(&self.trees).senders.get(&root).is_some_and(Senders::has_listeners);
+        let here = locked(&self.trees)
+            .senders
+            .get(&root)
+            .is_some_and(Senders::has_listeners);
         here || locked(&self.abroad).wants(root)
     }
 
@@ -225,7 +246,11 @@ impl Feed {
     /// Delivers a delta, from this or another replica, to the local listeners.
     pub(super) fn pass_on(&self, delta: Arc<Delta>) {
         let trees = locked(&self.trees);
-        if let Some(deltas) = trees.senders.get(&delta.root_task_id).and_then(|senders| senders.deltas.as_ref()) {
+        if let Some(deltas) = trees
+            .senders
+            .get(&delta.root_task_id)
+            .and_then(|senders| senders.deltas.as_ref())
+        {
             // Without a receiver the delta is not needed.
             let _ = deltas.send(delta);
         }
@@ -233,7 +258,9 @@ impl Feed {
 
     /// Records that a commit of this process queued a task; its own workers are woken separately.
     pub(super) fn queued(&self) {
-        self.hand_over(|abroad| abroad.out.work |= abroad.others.is_some_and(|until| Instant::now() < until));
+        self.hand_over(|abroad| {
+            abroad.out.work |= abroad.others.is_some_and(|until| Instant::now() < until)
+        });
     }
 
     /// Records that another replica exists.
@@ -251,8 +278,8 @@ impl Feed {
         self.work.notified().await;
     }
 
-    /// Publishes a commit of this process: `items` items in the tree; `running` if the commit sets whether the root
-    /// runs.
+    /// Publishes a commit of this process: `items` items in the tree; `running` if the commit sets
+    /// whether the root runs.
     pub(super) fn tell(&self, root: TaskId, running: Option<bool>, items: usize) {
         let mut trees = locked(&self.trees);
         if let Some(senders) = trees.senders.get_mut(&root) {
@@ -309,7 +336,12 @@ impl Feed {
         let (mut abroad, now) = (locked(&self.abroad), Instant::now());
         abroad.wanted.retain(|_, until| now < *until);
         let room = WANTED.saturating_sub(abroad.wanted.len());
-        abroad.wanted.extend(roots.into_iter().take(room).map(|root| (root, now + INTEREST)));
+        abroad.wanted.extend(
+            roots
+                .into_iter()
+                .take(room)
+                .map(|root| (root, now + INTEREST)),
+        );
     }
 
     /// Records a commit by another replica.
@@ -328,7 +360,8 @@ impl Feed {
         }
     }
 
-    /// Announces this replica's subscriptions again, as a replica that has just started does not know them.
+    /// Announces this replica's subscriptions again, as a replica that has just started does not
+    /// know them.
     pub(super) fn want_again(&self) {
         let wants = self.listened();
         self.hand_over(|abroad| abroad.out.wants.extend(wants));
@@ -337,10 +370,16 @@ impl Feed {
     /// The trees with a subscriber on this replica.
     pub(super) fn listened(&self) -> Vec<TaskId> {
         let trees = locked(&self.trees);
-        trees.senders.iter().filter(|(_, senders)| senders.has_listeners()).map(|(root, _)| *root).collect()
+        trees
+            .senders
+            .iter()
+            .filter(|(_, senders)| senders.has_listeners())
+            .map(|(root, _)| *root)
+            .collect()
     }
 
-    /// Takes the number of a tree's last event as just read; publishes news if it differs from the known number.
+    /// Takes the number of a tree's last event as just read; publishes news if it differs from the
+    /// known number.
     pub(super) fn reached(&self, root: TaskId, last_event: i64) {
         if let Some(senders) = locked(&self.trees).senders.get_mut(&root)
             && senders.last_event.replace(last_event) != Some(last_event)
@@ -370,7 +409,16 @@ mod tests {
     fn reset(root: TaskId) -> Delta {
         let asking = Uuid::nil();
         let (agent_path, turn, after_seq, at) = (Vec::new(), 1, 1, Time(0));
-        Delta { root_task_id: root, task_id: root, agent_path, turn, after_seq, asking, at, said: Said::Reset }
+        Delta {
+            root_task_id: root,
+            task_id: root,
+            agent_path,
+            turn,
+            after_seq,
+            asking,
+            at,
+            said: Said::Reset,
+        }
     }
 
     #[test]
@@ -379,9 +427,21 @@ mod tests {
         let (mut first, second) = (feed.watch(tree(1)), feed.watch(tree(2)));
         feed.tell(tree(1), Some(false), 1);
         assert!(first.has_changed().unwrap());
-        assert_eq!(*first.borrow_and_update(), News { commits: 1, running: Some(false) });
+        assert_eq!(
+            *first.borrow_and_update(),
+            News {
+                commits: 1,
+                running: Some(false)
+            }
+        );
         feed.tell(tree(1), None, 1);
-        assert_eq!(*first.borrow_and_update(), News { commits: 2, running: Some(false) });
+        assert_eq!(
+            *first.borrow_and_update(),
+            News {
+                commits: 2,
+                running: Some(false)
+            }
+        );
         assert!(!second.has_changed().unwrap());
     }
 
@@ -390,10 +450,16 @@ mod tests {
         let feed = Feed::default();
         let listener = feed.listen(tree(1), feed.attend(tree(1)));
         let _attends = feed.attend(tree(2));
-        assert_eq!([1, 2, 3].map(|number| feed.is_listened_to(tree(number))), [true, false, false]);
+        assert_eq!(
+            [1, 2, 3].map(|number| feed.is_listened_to(tree(number))),
+            [true, false, false]
+        );
         feed.wanted([tree(3)]);
         drop(listener);
-        assert_eq!([1, 2, 3].map(|number| feed.is_listened_to(tree(number))), [false, false, true]);
+        assert_eq!(
+            [1, 2, 3].map(|number| feed.is_listened_to(tree(number))),
+            [false, false, true]
+        );
     }
 
     #[test]
@@ -414,7 +480,10 @@ mod tests {
         (0..3 * PIECES).for_each(|_| feed.say(reset(tree(1))));
         assert_eq!(listener.next().await, Heard::News, "it waits for no piece");
         for _ in 0..PIECES {
-            assert_eq!(listener.next().await, Heard::Delta(Arc::new(reset(tree(1)))));
+            assert_eq!(
+                listener.next().await,
+                Heard::Delta(Arc::new(reset(tree(1))))
+            );
         }
         assert_eq!(listener.piece(), None);
     }
@@ -431,7 +500,10 @@ mod tests {
             feed.say(reset(root));
         }
         let out = feed.take();
-        assert_eq!((out.news, out.said.len()), (BTreeMap::from([(tree(2), Some(true))]), 2));
+        assert_eq!(
+            (out.news, out.said.len()),
+            (BTreeMap::from([(tree(2), Some(true))]), 2)
+        );
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Reads idempotency rows and removes expired ones; they are written in the commit of their effect.
 //!
-//! A key lasts 24 hours by the database's clock (86400000000 microseconds in the statements), a decision's key as long
-//! as its request. An expired key counts as unused, whether removed or not: the commit of its next effect replaces it.
+//! A key lasts 24 hours by the database's clock (86400000000 microseconds in the statements), a
+//! decision's key as long as its request. An expired key counts as unused, whether removed or not:
+//! the commit of its next effect replaces it.
 
 use std::slice;
 
@@ -24,7 +25,8 @@ const KEY: Sql = sql!(
 /// How many are removed per statement.
 const BATCH: usize = 1000;
 
-/// Differs because `SQLite` has no row locks; Postgres skips rows that are being reused, or removed by another replica.
+/// Differs because `SQLite` has no row locks; Postgres skips rows that are being reused, or removed
+/// by another replica.
 const REMOVE: Sql = Sql {
     postgres: "
 with spent as materialized (
@@ -64,8 +66,8 @@ struct KeyRecord {
 }
 
 impl Store {
-    /// The row of an idempotency key, under any stored spelling of its user. If two spellings used the key while they
-    /// counted as two people, the row of the caller's own spelling.
+    /// The row of an idempotency key, under any stored spelling of its user. If two spellings used
+    /// the key while they counted as two people, the row of the caller's own spelling.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -78,9 +80,18 @@ impl Store {
     ) -> Result<Option<IdempotencyRow>, ReadError> {
         let spellings = self.spellings(tenant, slice::from_ref(user)).await?;
         let text = |text: &str| Value::Text(text.to_owned());
-        let values = vec![text(tenant), Value::Texts(spellings), text(path), text(key), Value::Now];
+        let values = vec![
+            text(tenant),
+            Value::Texts(spellings),
+            text(path),
+            text(key),
+            Value::Now,
+        ];
         let mut records: Vec<KeyRecord> = self.db().all(KEY, values).await?;
-        let own = records.iter().position(|record| record.user_id == user.as_str()).unwrap_or(0);
+        let own = records
+            .iter()
+            .position(|record| record.user_id == user.as_str())
+            .unwrap_or(0);
         let record = (own < records.len()).then(|| records.swap_remove(own));
         Ok(record.map(|record| IdempotencyRow {
             tenant: record.tenant,
@@ -100,7 +111,10 @@ impl Store {
     /// [`ReadError`] when the database does not answer.
     pub async fn remove_spent_keys(&self) -> Result<bool, ReadError> {
         let most = i64::try_from(BATCH).unwrap_or(i64::MAX);
-        let removed: Vec<Removed> = self.db().write(REMOVE, vec![Value::Now, Value::Int(most)]).await?;
+        let removed: Vec<Removed> = self
+            .db()
+            .write(REMOVE, vec![Value::Now, Value::Int(most)])
+            .await?;
         Ok(removed.len() >= BATCH)
     }
 }

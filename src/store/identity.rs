@@ -1,7 +1,8 @@
-//! The identity of the database. A restored backup and a promoted standby have lost the end of their history: calls
-//! that seem not to have run may have run. Invariant: no connection is used before its server was compared
-//! with the recorded one; once a different server is found by any replica, every replica sees the time up to which the
-//! history is uncertain, because it is in the row and not in memory.
+//! The identity of the database. A restored backup and a promoted standby have lost the end of
+//! their history: calls that seem not to have run may have run. Invariant: no connection is used
+//! before its server was compared with the recorded one; once a different server is found by any
+//! replica, every replica sees the time up to which the history is uncertain, because it is in the
+//! row and not in memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -15,8 +16,9 @@ use super::db::{Db, Engine, Failure, Sql, Value, sql};
 use super::settings::OpenError;
 use crate::task::time::Time;
 
-/// The server's identity, beside the recorded one. The timeline is that of the current WAL position: the one of the
-/// last checkpoint lags behind a promotion. The database's oid distinguishes a dump that was loaded beside its origin.
+/// The server's identity, beside the recorded one. The timeline is that of the current WAL
+/// position: the one of the last checkpoint lags behind a promotion. The database's oid
+/// distinguishes a dump that was loaded beside its origin.
 ///
 /// Postgres only, like the next two: run on each connection before its first use.
 const TOLD: &str = "
@@ -31,9 +33,9 @@ const HIDDEN: &str = "
 select case when not pg_is_in_recovery() then 'untold' end as told, k.identity as kept, k.doubted_at
   from (select 1) s left join database_identity k on k.id = 1";
 
-/// The first server is only recorded; for a different one, everything up to now becomes uncertain. `greatest` includes
-/// stored timestamps in case the clock is behind. The row is locked first: of many connections that notice at the same
-/// time, one does the work.
+/// The first server is only recorded; for a different one, everything up to now becomes uncertain.
+/// `greatest` includes stored timestamps in case the clock is behind. The row is locked first: of
+/// many connections that notice at the same time, one does the work.
 const OTHER: &str = "
 with mine as materialized (
     select id from database_identity where id = 1 and identity is distinct from $1 for update
@@ -53,9 +55,21 @@ const RESTORED: Sql = sql!(
 const DOUBTED: Sql = sql!("select doubted_at from database_identity where id = 1");
 
 pub(super) const STATEMENTS: &[Sql] = &[
-    Sql { postgres: TOLD, sqlite: "", by_key: false },
-    Sql { postgres: HIDDEN, sqlite: "", by_key: false },
-    Sql { postgres: OTHER, sqlite: "", by_key: false },
+    Sql {
+        postgres: TOLD,
+        sqlite: "",
+        by_key: false,
+    },
+    Sql {
+        postgres: HIDDEN,
+        sqlite: "",
+        by_key: false,
+    },
+    Sql {
+        postgres: OTHER,
+        sqlite: "",
+        by_key: false,
+    },
     RESTORED,
     DOUBTED,
 ];
@@ -82,7 +96,9 @@ impl Doubt {
     }
 
     fn at(&self) -> Option<Time> {
-        Some(self.0.load(Ordering::SeqCst)).filter(|at| *at > 0).map(Time)
+        Some(self.0.load(Ordering::SeqCst))
+            .filter(|at| *at > 0)
+            .map(Time)
     }
 }
 
@@ -90,11 +106,19 @@ impl Doubt {
 ///
 /// # Errors
 /// The server cannot be asked, or is a standby: then the connection must not be used.
-#[expect(clippy::disallowed_methods, reason = "before there is a door, on the connection that is compared")]
-pub(super) async fn compare(connection: &mut PgConnection, doubt: &Doubt) -> Result<(), sqlx::Error> {
+#[expect(
+    clippy::disallowed_methods,
+    reason = "before there is a door, on the connection that is compared"
+)]
+pub(super) async fn compare(
+    connection: &mut PgConnection,
+    doubt: &Doubt,
+) -> Result<(), sqlx::Error> {
     let mut found = told(connection).await?;
     let Some(told) = found.told.take() else {
-        return Err(sqlx::Error::Protocol("the server is a standby that was not promoted".to_owned()));
+        return Err(sqlx::Error::Protocol(
+            "the server is a standby that was not promoted".to_owned(),
+        ));
     };
     if found.kept.as_ref() == Some(&told) {
         doubt.found(found.doubted_at);
@@ -114,11 +138,16 @@ pub(super) async fn compare(connection: &mut PgConnection, doubt: &Doubt) -> Res
     Ok(())
 }
 
-#[expect(clippy::disallowed_methods, reason = "before there is a door, on the connection that is compared")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "before there is a door, on the connection that is compared"
+)]
 async fn told(connection: &mut PgConnection) -> Result<Compared, sqlx::Error> {
     match sqlx::query_as(TOLD).fetch_one(&mut *connection).await {
         // Not allowed, not there, not supported: hosted servers do not always reveal it.
-        Err(sqlx::Error::Database(error)) if matches!(error.code().as_deref(), Some("42501" | "42883" | "0A000")) => {
+        Err(sqlx::Error::Database(error))
+            if matches!(error.code().as_deref(), Some("42501" | "42883" | "0A000")) =>
+        {
             sqlx::query_as(HIDDEN).fetch_one(connection).await
         }
         other => other,
@@ -126,19 +155,24 @@ async fn told(connection: &mut PgConnection) -> Result<Compared, sqlx::Error> {
 }
 
 /// Runs a statement without a time limit: two statements read all tasks, however many there are.
-#[expect(clippy::disallowed_methods, reason = "the time limit belongs to the connection, and is not the door's")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the time limit belongs to the connection, and is not the door's"
+)]
 async fn unhurried(
     connection: &mut PgConnection,
     statement: Query<'static, Postgres, PgArguments>,
 ) -> Result<(), sqlx::Error> {
     let mut tx = connection.begin().await?;
-    sqlx::query("set local statement_timeout = 0").execute(&mut *tx).await?;
+    sqlx::query("set local statement_timeout = 0")
+        .execute(&mut *tx)
+        .await?;
     statement.execute(&mut *tx).await?;
     tx.commit().await
 }
 
-/// Reads the time up to which the history is uncertain, first thing after opening; if an operator says that the
-/// database was `restored`, first moves that time to now.
+/// Reads the time up to which the history is uncertain, first thing after opening; if an operator
+/// says that the database was `restored`, first moves that time to now.
 ///
 /// # Errors
 /// `Unavailable` when the database does not answer, or is a standby; `Refused` otherwise.
@@ -153,7 +187,9 @@ pub(super) async fn settle(db: &Db, restored: bool) -> Result<(), OpenError> {
     };
     if restored {
         restore(db).await.map_err(failed)?;
-        tracing::warn!("the database is said to be restored: calls that may have run are asked about");
+        tracing::warn!(
+            "the database is said to be restored: calls that may have run are asked about"
+        );
     }
     let row: Option<Doubted> = db.one(DOUBTED, Vec::new()).await.map_err(failed)?;
     db.doubt.found(row.and_then(|row| row.doubted_at));
@@ -163,16 +199,22 @@ pub(super) async fn settle(db: &Db, restored: bool) -> Result<(), OpenError> {
 #[expect(clippy::disallowed_methods, reason = "as `unhurried`")]
 async fn restore(db: &Db) -> Result<(), Failure> {
     let Engine::Postgres { lists, .. } = &db.engine else {
-        return db.write::<Doubted>(RESTORED, vec![Value::Now]).await.map(|_| ());
+        return db
+            .write::<Doubted>(RESTORED, vec![Value::Now])
+            .await
+            .map(|_| ());
     };
     let mut connection = lists.acquire().await.map_err(Failure::unsent)?;
     let offset = db.offset.load(Ordering::Relaxed);
-    unhurried(&mut connection, sqlx::query(RESTORED.postgres).bind(offset)).await.map_err(Failure::sent)
+    unhurried(&mut connection, sqlx::query(RESTORED.postgres).bind(offset))
+        .await
+        .map_err(Failure::sent)
 }
 
 impl Store {
-    /// The time up to which the history is uncertain, known without a query: every connection was compared before its
-    /// first use. A caller that read its journal under an earlier value must read it again before it starts anything.
+    /// The time up to which the history is uncertain, known without a query: every connection was
+    /// compared before its first use. A caller that read its journal under an earlier value must
+    /// read it again before it starts anything.
     #[must_use]
     pub fn history_uncertain_until(&self) -> Option<Time> {
         self.db().doubt.at()

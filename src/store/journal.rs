@@ -11,8 +11,8 @@ use crate::task::id::TaskId;
 use crate::task::item::Item;
 use crate::task::time::Time;
 
-/// The row is repeated beside each item, so that one statement, and so one snapshot, reads both. A task has at least
-/// one item, that of its creation.
+/// The row is repeated beside each item, so that one statement, and so one snapshot, reads both. A
+/// task has at least one item, that of its creation.
 const JOURNAL: Sql = sql!(
     "select " (task) ", i.seq, i.at, i.body, i.event_number, " (now 2) " as moment,
             (select doubted_at from database_identity where id = 1) as doubted_at
@@ -56,7 +56,11 @@ pub(super) struct ItemRecord {
 
 impl ItemRecord {
     pub(super) fn item(&self) -> Result<Item, ReadError> {
-        Ok(Item { seq: self.seq, at: Time(self.at), fact: fact(&self.body)? })
+        Ok(Item {
+            seq: self.seq,
+            at: Time(self.at),
+            fact: fact(&self.body)?,
+        })
     }
 }
 
@@ -75,25 +79,51 @@ impl Store {
 
     /// Like `journal`, without reporting an unreadable journal.
     pub(super) async fn read_journal(&self, id: TaskId) -> Result<Option<Journal>, ReadError> {
-        let read = self.db().headed::<Head, ItemRecord>(JOURNAL, vec![Value::Id(id.0), Value::Now]).await?;
-        let Some((head, items)) = read else { return Ok(None) };
-        let items: Vec<Item> = items.iter().map(ItemRecord::item).collect::<Result<_, _>>()?;
+        let read = self
+            .db()
+            .headed::<Head, ItemRecord>(JOURNAL, vec![Value::Id(id.0), Value::Now])
+            .await?;
+        let Some((head, items)) = read else {
+            return Ok(None);
+        };
+        let items: Vec<Item> = items
+            .iter()
+            .map(ItemRecord::item)
+            .collect::<Result<_, _>>()?;
         let (now, history_uncertain_until) = (Time(head.moment), head.doubted_at.map(Time));
         let row = head.task.row()?;
         if !whole(&items, row.last_seq) {
             return Err(corrupt("a journal with gaps"));
         }
-        Ok(Some(Journal { row, items, now, history_uncertain_until }))
+        Ok(Some(Journal {
+            row,
+            items,
+            now,
+            history_uncertain_until,
+        }))
     }
 
-    /// A task's items after a `seq`, with their event numbers in the root's stream: at most `limit` items and one page
-    /// of bytes, but at least one item if there is one.
+    /// A task's items after a `seq`, with their event numbers in the root's stream: at most `limit`
+    /// items and one page of bytes, but at least one item if there is one.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
-    pub async fn items(&self, id: TaskId, after: i64, limit: i64) -> Result<Vec<(Item, i64)>, ReadError> {
-        let values = vec![Value::Id(id.0), Value::Int(after), Value::Int(limit), Value::Int(PAGE)];
+    pub async fn items(
+        &self,
+        id: TaskId,
+        after: i64,
+        limit: i64,
+    ) -> Result<Vec<(Item, i64)>, ReadError> {
+        let values = vec![
+            Value::Id(id.0),
+            Value::Int(after),
+            Value::Int(limit),
+            Value::Int(PAGE),
+        ];
         let records: Vec<ItemRecord> = self.db().all(ITEMS, values).await?;
-        records.iter().map(|record| Ok((record.item()?, record.event_number))).collect()
+        records
+            .iter()
+            .map(|record| Ok((record.item()?, record.event_number)))
+            .collect()
     }
 }

@@ -1,7 +1,7 @@
 //! Persistence. A struct, not a trait: tests use `SQLite` on a temporary file.
 //!
-//! Invariant: tasks are written only by `commit`, which is atomic; `claim`, `begin`, `renew` and `release`
-//! change leases only; all other functions on tasks read.
+//! Invariant: tasks are written only by `commit`, which is atomic; `claim`, `begin`, `renew` and
+//! `release` change leases only; all other functions on tasks read.
 
 #![warn(missing_docs)]
 
@@ -91,7 +91,8 @@ pub struct RequestRow {
     pub expires_at: Option<Time>,
     /// Whether `expires_at` had passed, by the database's clock, when this row was read.
     pub expired: bool,
-    /// Whether it was asked before a restore or the promotion of a standby: its calls may have run since.
+    /// Whether it was asked before a restore or the promotion of a standby: its calls may have run
+    /// since.
     pub doubted: bool,
     /// The decisions so far with their times, oldest first.
     pub answers: Vec<(Time, Decision)>,
@@ -123,8 +124,9 @@ pub struct TaskFilter {
 pub struct RequestFilter {
     /// Requests of this tenant.
     pub tenant: String,
-    /// Requests that this person may decide (by `approvers`: user or group rows; the owner where `owner` is set), or,
-    /// unless `statuses` is only pending, has decided. `None` for no such condition.
+    /// Requests that this person may decide (by `approvers`: user or group rows; the owner where
+    /// `owner` is set), or, unless `statuses` is only pending, has decided. `None` for no such
+    /// condition.
     pub person: Option<Person>,
     /// Requests in one of these statuses; empty for any.
     pub statuses: Vec<RequestStatus>,
@@ -136,7 +138,8 @@ pub struct RequestFilter {
     pub sessions: Vec<String>,
     /// Requests of these trees; empty for any.
     pub roots: Vec<TaskId>,
-    /// When only pending requests are selected: includes those past their deadline, which stay pending until closed.
+    /// When only pending requests are selected: includes those past their deadline, which stay
+    /// pending until closed.
     pub overdue: bool,
     /// Only requests younger (with a greater id) than this one.
     pub after: Option<RequestId>,
@@ -206,11 +209,12 @@ struct Inner {
     _last: DropGuard,
 }
 
-/// How many batches are written concurrently on Postgres. Few: changes queued meanwhile share the next statement, whose
-/// cost is mostly fixed.
+/// How many batches are written concurrently on Postgres. Few: changes queued meanwhile share the
+/// next statement, whose cost is mostly fixed.
 const WRITERS: u32 = 3;
 
-/// Stores a definition once per digest. A caller with the text of a digest thereby repairs a damaged stored copy.
+/// Stores a definition once per digest. A caller with the text of a digest thereby repairs a
+/// damaged stored copy.
 const KEEP_VERSION: Sql = sql!(
     "insert into agent_version (digest, definition, created_at) values ($2, $3, " (now 1) ")
      on conflict (digest) do update set definition = excluded.definition
@@ -242,20 +246,28 @@ struct At {
 }
 
 impl Store {
-    /// Whether this process alone serves the database (`SQLite`): then every lease found at start is left from an
-    /// earlier run.
+    /// Whether this process alone serves the database (`SQLite`): then every lease found at start
+    /// is left from an earlier run.
     #[must_use]
     pub fn is_sole(&self) -> bool {
         matches!(self.inner.db.engine, Engine::Sqlite { .. })
     }
 
-    /// Opens the database: locks a `SQLite` file, refuses a Postgres that may lose confirmed commits, and migrates the
-    /// schema (`migrate: true`) or refuses one that this binary does not know.
+    /// Opens the database: locks a `SQLite` file, refuses a Postgres that may lose confirmed
+    /// commits, and migrates the schema (`migrate: true`) or refuses one that this binary does not
+    /// know.
     ///
     /// # Errors
     /// [`OpenError`], with the reason.
-    pub async fn open(settings: &Settings, clock: Arc<dyn crate::world::Clock>) -> Result<Self, OpenError> {
-        let schema = if settings.migrate { open::Schema::Migrate } else { open::Schema::Check };
+    pub async fn open(
+        settings: &Settings,
+        clock: Arc<dyn crate::world::Clock>,
+    ) -> Result<Self, OpenError> {
+        let schema = if settings.migrate {
+            open::Schema::Migrate
+        } else {
+            open::Schema::Check
+        };
         let db = Arc::new(open::open(settings, schema, clock).await?);
         identity::settle(&db, settings.restored).await?;
         let writers = match db.engine {
@@ -267,11 +279,26 @@ impl Store {
                 1
             }
         };
-        let (feed, tasks, stop) = (Arc::new(Feed::default()), TaskTracker::new(), CancellationToken::new());
+        let (feed, tasks, stop) = (
+            Arc::new(Feed::default()),
+            TaskTracker::new(),
+            CancellationToken::new(),
+        );
         let writers = usize::try_from(writers).unwrap_or(1);
-        let committer = Committer::start(Arc::clone(&db), Arc::clone(&feed), writers, stop.clone(), &tasks);
+        let committer = Committer::start(
+            Arc::clone(&db),
+            Arc::clone(&feed),
+            writers,
+            stop.clone(),
+            &tasks,
+        );
         let muted = Arc::new(AtomicBool::new(false));
-        if let Some(relay) = relay::Relay::new(Arc::clone(&db), Arc::clone(&feed), stop.clone(), Arc::clone(&muted)) {
+        if let Some(relay) = relay::Relay::new(
+            Arc::clone(&db),
+            Arc::clone(&feed),
+            stop.clone(),
+            Arc::clone(&muted),
+        ) {
             tasks.spawn(relay.run());
         }
         tasks.close();
@@ -295,13 +322,20 @@ impl Store {
     ///
     /// # Errors
     /// [`OpenError`], with the reason.
-    pub async fn migrate(settings: &Settings, clock: Arc<dyn crate::world::Clock>) -> Result<(), OpenError> {
-        open::open(settings, open::Schema::Migrate, clock).await?.close().await;
+    pub async fn migrate(
+        settings: &Settings,
+        clock: Arc<dyn crate::world::Clock>,
+    ) -> Result<(), OpenError> {
+        open::open(settings, open::Schema::Migrate, clock)
+            .await?
+            .close()
+            .await;
         Ok(())
     }
 
-    /// Writes the queued changes, then closes the database. Later changes are `Unavailable`. Merely dropping a store
-    /// closes it a moment later: call `close` before its `SQLite` file is opened again.
+    /// Writes the queued changes, then closes the database. Later changes are `Unavailable`. Merely
+    /// dropping a store closes it a moment later: call `close` before its `SQLite` file is opened
+    /// again.
     pub async fn close(&self) {
         self.inner.committer.close();
         self.inner.stop.cancel();
@@ -317,7 +351,8 @@ impl Store {
         self.inner.committer.commit(change).await
     }
 
-    /// Reports the size of every batch of changes to `observer` (a metric). Only the first observer is kept.
+    /// Reports the size of every batch of changes to `observer` (a metric). Only the first observer
+    /// is kept.
     pub fn observe_batches(&self, observer: impl Fn(usize) + Send + Sync + 'static) {
         self.inner.committer.observe(Box::new(observer));
     }
@@ -327,7 +362,11 @@ impl Store {
     /// # Errors
     /// [`CommitError`]; the call may be repeated after any of them.
     pub async fn agent_version(&self, digest: &str, definition: &str) -> Result<(), CommitError> {
-        let values = vec![Value::Now, Value::Text(digest.to_owned()), Value::Text(definition.to_owned())];
+        let values = vec![
+            Value::Now,
+            Value::Text(digest.to_owned()),
+            Value::Text(definition.to_owned()),
+        ];
         self.inner.db.write::<At>(KEEP_VERSION, values).await.map(|_| ()).map_err(|failure| {
             if !failure.unreached() {
                 tracing::warn!(error = %failure.error, "an agent's definition could not be kept");
@@ -342,7 +381,10 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn agent_definition(&self, digest: &str) -> Result<Option<String>, ReadError> {
-        let row = self.db().one::<Definition>(DEFINITION, vec![Value::Text(digest.to_owned())]).await?;
+        let row = self
+            .db()
+            .one::<Definition>(DEFINITION, vec![Value::Text(digest.to_owned())])
+            .await?;
         Ok(row.map(|row| row.definition))
     }
 
@@ -352,7 +394,8 @@ impl Store {
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn now(&self) -> Result<Time, ReadError> {
         let row = self.db().one::<At>(NOW, vec![Value::Now]).await?;
-        row.map(|row| Time(row.at)).ok_or_else(|| ReadError::Corrupt("no moment".to_owned()))
+        row.map(|row| Time(row.at))
+            .ok_or_else(|| ReadError::Corrupt("no moment".to_owned()))
     }
 
     /// Whether the database answers promptly, accepts writes and has our tables.
@@ -390,7 +433,8 @@ impl Store {
         self.inner.feed.say(delta);
     }
 
-    /// Returns when another replica has queued a task for any worker. The task may be claimed by then.
+    /// Returns when another replica has queued a task for any worker. The task may be claimed by
+    /// then.
     pub async fn work(&self) {
         self.inner.feed.work().await;
     }
@@ -401,33 +445,49 @@ impl Store {
         self.inner.muted.store(true, Ordering::Relaxed);
     }
 
-    /// For tests: sets the database's clock forward on Postgres (on `SQLite` it is the injected one).
+    /// For tests: sets the database's clock forward on Postgres (on `SQLite` it is the injected
+    /// one).
     #[doc(hidden)]
     pub fn set_clock_forward(&self, by: Duration) {
-        self.db().offset.fetch_add(batch::micros(by), Ordering::Relaxed);
+        self.db()
+            .offset
+            .fetch_add(batch::micros(by), Ordering::Relaxed);
     }
 
-    /// For the test that prepares every statement on both engines; an empty text is not used on that engine.
+    /// For the test that prepares every statement on both engines; an empty text is not used on
+    /// that engine.
     #[doc(hidden)]
     pub fn statements() -> Vec<Sql> {
-        let lite = commit_sqlite::STATEMENTS.iter().map(|sqlite| Sql { postgres: "", sqlite, by_key: true });
-        [KEEP_VERSION, DEFINITION, NOW, READY, commit::FIND, open::LEASES_OVER, commit_postgres::STATEMENT]
-            .into_iter()
-            .chain(lite)
-            .chain(claim::STATEMENTS.iter().copied())
-            .chain(credentials::STATEMENTS.iter().copied())
-            .chain(events::STATEMENTS.iter().copied())
-            .chain(idempotency::STATEMENTS.iter().copied())
-            .chain(identity::STATEMENTS.iter().copied())
-            .chain(journal::STATEMENTS.iter().copied())
-            .chain(relay::STATEMENTS.iter().copied())
-            .chain(damaged_task::STATEMENTS.iter().copied())
-            .chain(requests::STATEMENTS.iter().copied())
-            .chain(sessions::STATEMENTS.iter().copied())
-            .chain(tasks::STATEMENTS.iter().copied())
-            .chain(tree::STATEMENTS.iter().copied())
-            .chain(users::STATEMENTS.iter().copied())
-            .collect()
+        let lite = commit_sqlite::STATEMENTS.iter().map(|sqlite| Sql {
+            postgres: "",
+            sqlite,
+            by_key: true,
+        });
+        [
+            KEEP_VERSION,
+            DEFINITION,
+            NOW,
+            READY,
+            commit::FIND,
+            open::LEASES_OVER,
+            commit_postgres::STATEMENT,
+        ]
+        .into_iter()
+        .chain(lite)
+        .chain(claim::STATEMENTS.iter().copied())
+        .chain(credentials::STATEMENTS.iter().copied())
+        .chain(events::STATEMENTS.iter().copied())
+        .chain(idempotency::STATEMENTS.iter().copied())
+        .chain(identity::STATEMENTS.iter().copied())
+        .chain(journal::STATEMENTS.iter().copied())
+        .chain(relay::STATEMENTS.iter().copied())
+        .chain(damaged_task::STATEMENTS.iter().copied())
+        .chain(requests::STATEMENTS.iter().copied())
+        .chain(sessions::STATEMENTS.iter().copied())
+        .chain(tasks::STATEMENTS.iter().copied())
+        .chain(tree::STATEMENTS.iter().copied())
+        .chain(users::STATEMENTS.iter().copied())
+        .collect()
     }
 
     fn db(&self) -> &Db {
@@ -440,6 +500,10 @@ impl From<Failure> for ReadError {
         if !failure.unreached() {
             tracing::warn!(error = %failure.error, sent = failure.sent, "the database could not be read");
         }
-        if failure.corrupt() { Self::Corrupt(failure.error.to_string()) } else { Self::Unavailable }
+        if failure.corrupt() {
+            Self::Corrupt(failure.error.to_string())
+        } else {
+            Self::Unavailable
+        }
     }
 }

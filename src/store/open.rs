@@ -1,5 +1,6 @@
-//! Opens the database: the lock on a `SQLite` file, the connections, the checks, the schema. Afterwards the database is
-//! exclusively ours (`SQLite`) and has exactly the schema this binary knows.
+//! Opens the database: the lock on a `SQLite` file, the connections, the checks, the schema.
+//! Afterwards the database is exclusively ours (`SQLite`) and has exactly the schema this binary
+//! knows.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
@@ -32,14 +33,19 @@ pub(super) enum Schema {
     Check,
 }
 
-pub(super) async fn open(settings: &Settings, schema: Schema, clock: Arc<dyn Clock>) -> Result<Db, OpenError> {
+pub(super) async fn open(
+    settings: &Settings,
+    schema: Schema,
+    clock: Arc<dyn Clock>,
+) -> Result<Db, OpenError> {
     let doubt = Doubt::default();
     let breaks = Arc::new(Breaks::default());
     let outage = Outage::new(settings, Arc::clone(&clock));
     let (engine, lock) = match settings.address() {
-        Some(Address::Postgres(url)) => {
-            (postgres(url, settings, schema, &clock, &outage, &breaks, &doubt).await?, None)
-        }
+        Some(Address::Postgres(url)) => (
+            postgres(url, settings, schema, &clock, &outage, &breaks, &doubt).await?,
+            None,
+        ),
         Some(Address::Sqlite(file)) => {
             let (engine, lock) = sqlite(Path::new(file), settings, schema).await?;
             (engine, Some(lock))
@@ -58,8 +64,8 @@ pub(super) async fn open(settings: &Settings, schema: Schema, clock: Arc<dyn Clo
     })
 }
 
-/// The planner settings for statements that are planned once, perhaps on empty tables: nested loops over keys only, so
-/// that the plan stays good when the tables grow.
+/// The planner settings for statements that are planned once, perhaps on empty tables: nested loops
+/// over keys only, so that the plan stays good when the tables grow.
 pub const PLANNED_ONCE: [(&str, &str); 6] = [
     ("plan_cache_mode", "force_generic_plan"),
     ("enable_seqscan", "off"),
@@ -72,8 +78,9 @@ pub const PLANNED_ONCE: [(&str, &str); 6] = [
 /// The allowance for the network, on top of the server's statement timeout.
 const WAY: Duration = Duration::from_secs(2);
 
-/// The settings of every session. A lock that is not granted soon is held by another writer, and the statement is
-/// repeated; a session whose client is gone (its machine died, its connection was cut) ends and releases its locks.
+/// The settings of every session. A lock that is not granted soon is held by another writer, and
+/// the statement is repeated; a session whose client is gone (its machine died, its connection was
+/// cut) ends and releases its locks.
 const SESSION: [(&str, &str); 7] = [
     ("jit", "off"),
     ("lock_timeout", "2s"),
@@ -94,13 +101,17 @@ async fn postgres(
     doubt: &Doubt,
 ) -> Result<Engine, OpenError> {
     let options: PgConnectOptions = url.parse().map_err(|_| OpenError::Url)?;
-    let options = options.application_name("holdpoint").disable_statement_logging();
+    let options = options
+        .application_name("holdpoint")
+        .disable_statement_logging();
     let mut first = match tokio::time::timeout(settings.acquire_timeout, options.connect()).await {
         Ok(connection) => connection.map_err(|error| refused(&error, outage))?,
         Err(_) => return Err(outage.unavailable(&timed_out())),
     };
     let checked = async {
-        primary(&mut first).await.map_err(|error| refused(&error, outage))?;
+        primary(&mut first)
+            .await
+            .map_err(|error| refused(&error, outage))?;
         durable(&mut first, settings.unsafe_ok, outage).await
     };
     let checked = tokio::time::timeout(settings.statement_timeout + WAY, checked).await;
@@ -111,7 +122,9 @@ async fn postgres(
     bring_up(&POSTGRES, &mut first, schema).await?;
     let _ = first.close().await;
     let timeout = settings.statement_timeout.as_millis().to_string();
-    let options = options.options(SESSION).options([("statement_timeout", timeout)]);
+    let options = options
+        .options(SESSION)
+        .options([("statement_timeout", timeout)]);
     let planned_anew = [("plan_cache_mode", "force_custom_plan")];
     // One connection is set aside for the probe, one for the relay.
     let lists = (settings.max_connections / 4).max(1);
@@ -145,18 +158,38 @@ async fn postgres(
 
 /// Refuses a standby: its data may be stale, and it accepts no writes.
 async fn primary(connection: &mut sqlx::PgConnection) -> Result<(), sqlx::Error> {
-    #[expect(clippy::disallowed_methods, reason = "before there is a door, on a connection that nobody has yet")]
-    let standby: bool = sqlx::query_scalar("select pg_is_in_recovery()").fetch_one(connection).await?;
-    if standby { Err(sqlx::Error::Io(std::io::Error::other("the server is a standby"))) } else { Ok(()) }
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "before there is a door, on a connection that nobody has yet"
+    )]
+    let standby: bool = sqlx::query_scalar("select pg_is_in_recovery()")
+        .fetch_one(connection)
+        .await?;
+    if standby {
+        Err(sqlx::Error::Io(std::io::Error::other(
+            "the server is a standby",
+        )))
+    } else {
+        Ok(())
+    }
 }
 
-/// Waits until no other process migrates. Polls instead of waiting inside a statement: a waiting statement holds a
-/// snapshot, for which an index built `concurrently` would wait in turn. The lock ends with the connection.
-async fn alone(connection: &mut sqlx::PgConnection, clock: &Arc<dyn Clock>, outage: &Outage) -> Result<(), OpenError> {
+/// Waits until no other process migrates. Polls instead of waiting inside a statement: a waiting
+/// statement holds a snapshot, for which an index built `concurrently` would wait in turn. The lock
+/// ends with the connection.
+async fn alone(
+    connection: &mut sqlx::PgConnection,
+    clock: &Arc<dyn Clock>,
+    outage: &Outage,
+) -> Result<(), OpenError> {
     loop {
-        #[expect(clippy::disallowed_methods, reason = "before there is a door, on the one connection that migrates")]
-        let ours =
-            sqlx::query_scalar("select pg_try_advisory_lock(7161402375501337)").fetch_one(&mut *connection).await;
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "before there is a door, on the one connection that migrates"
+        )]
+        let ours = sqlx::query_scalar("select pg_try_advisory_lock(7161402375501337)")
+            .fetch_one(&mut *connection)
+            .await;
         if ours.map_err(|error| refused(&error, outage))? {
             return Ok(());
         }
@@ -164,17 +197,27 @@ async fn alone(connection: &mut sqlx::PgConnection, clock: &Arc<dyn Clock>, outa
     }
 }
 
-/// Refuses a server that may lose confirmed commits: after a crash, an approval that ran would be open again.
-async fn durable(connection: &mut sqlx::PgConnection, unsafe_ok: bool, outage: &Outage) -> Result<(), OpenError> {
+/// Refuses a server that may lose confirmed commits: after a crash, an approval that ran would be
+/// open again.
+async fn durable(
+    connection: &mut sqlx::PgConnection,
+    unsafe_ok: bool,
+    outage: &Outage,
+) -> Result<(), OpenError> {
     for (name, sql) in [("fsync", SHOW_FSYNC), ("synchronous_commit", SHOW_COMMIT)] {
-        let value: String = show(connection, sql).await.map_err(|error| refused(&error, outage))?;
+        let value: String = show(connection, sql)
+            .await
+            .map_err(|error| refused(&error, outage))?;
         if value != "off" {
             continue;
         }
         if !unsafe_ok {
             return Err(OpenError::Unsafe(name));
         }
-        tracing::warn!(setting = name, "Postgres may lose what it confirmed; work may be repeated after a crash");
+        tracing::warn!(
+            setting = name,
+            "Postgres may lose what it confirmed; work may be repeated after a crash"
+        );
     }
     Ok(())
 }
@@ -182,14 +225,27 @@ async fn durable(connection: &mut sqlx::PgConnection, unsafe_ok: bool, outage: &
 const SHOW_FSYNC: &str = "select current_setting('fsync')";
 const SHOW_COMMIT: &str = "select current_setting('synchronous_commit')";
 
-#[expect(clippy::disallowed_methods, reason = "before there is a door, on the one connection that checks")]
-async fn show(connection: &mut sqlx::PgConnection, sql: &'static str) -> Result<String, sqlx::Error> {
+#[expect(
+    clippy::disallowed_methods,
+    reason = "before there is a door, on the one connection that checks"
+)]
+async fn show(
+    connection: &mut sqlx::PgConnection,
+    sql: &'static str,
+) -> Result<String, sqlx::Error> {
     sqlx::query_scalar(sql).fetch_one(connection).await
 }
 
-async fn sqlite(file: &Path, settings: &Settings, schema: Schema) -> Result<(Engine, File), OpenError> {
+async fn sqlite(
+    file: &Path,
+    settings: &Settings,
+    schema: Schema,
+) -> Result<(Engine, File), OpenError> {
     let shown = file.display().to_string();
-    let failed = |why: String| OpenError::File { file: shown.clone(), why };
+    let failed = |why: String| OpenError::File {
+        file: shown.clone(),
+        why,
+    };
     let lock = lock(file)?;
     private(file).map_err(|error| failed(error.to_string()))?;
     let options = SqliteConnectOptions::new()
@@ -200,7 +256,10 @@ async fn sqlite(file: &Path, settings: &Settings, schema: Schema) -> Result<(Eng
         .pragma("trusted_schema", "OFF")
         .busy_timeout(settings.acquire_timeout)
         .disable_statement_logging();
-    let pool = SqlitePoolOptions::new().acquire_timeout(settings.acquire_timeout).idle_timeout(None).max_lifetime(None);
+    let pool = SqlitePoolOptions::new()
+        .acquire_timeout(settings.acquire_timeout)
+        .idle_timeout(None)
+        .max_lifetime(None);
     let writer = pool
         .clone()
         .max_connections(1)
@@ -208,17 +267,26 @@ async fn sqlite(file: &Path, settings: &Settings, schema: Schema) -> Result<(Eng
         .await
         .map_err(|error| failed(error.to_string()))?;
     {
-        let mut connection = writer.acquire().await.map_err(|error| failed(error.to_string()))?;
+        let mut connection = writer
+            .acquire()
+            .await
+            .map_err(|error| failed(error.to_string()))?;
         bring_up(&SQLITE, &mut *connection, schema).await?;
     }
-    let readers = pool.max_connections(8).connect_lazy_with(options.read_only(true));
+    let readers = pool
+        .max_connections(8)
+        .connect_lazy_with(options.read_only(true));
     Ok((Engine::Sqlite { writer, readers }, lock))
 }
 
-/// Takes the lock file beside the database. The system releases it when the process ends, in whatever way.
+/// Takes the lock file beside the database. The system releases it when the process ends, in
+/// whatever way.
 fn lock(file: &Path) -> Result<File, OpenError> {
     let path = beside(file, ".lock");
-    let failed = |why: String| OpenError::File { file: path.display().to_string(), why };
+    let failed = |why: String| OpenError::File {
+        file: path.display().to_string(),
+        why,
+    };
     let lock = OpenOptions::new()
         .create(true)
         .truncate(false)
@@ -235,7 +303,12 @@ fn lock(file: &Path) -> Result<File, OpenError> {
 
 /// Makes the file private; `SQLite` gives `-wal` and `-shm` the same mode.
 fn private(file: &Path) -> std::io::Result<()> {
-    OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(file)?;
+    OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(file)?;
     for path in [file.to_owned(), beside(file, "-wal"), beside(file, "-shm")] {
         match std::fs::set_permissions(&path, Permissions::from_mode(0o600)) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
@@ -251,12 +324,23 @@ fn beside(file: &Path, ending: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Migrates the schema, or refuses one that this binary does not know. Postgres holds an advisory lock meanwhile,
-/// `SQLite` the lock file.
-async fn bring_up<C: Migrate>(migrator: &Migrator, connection: &mut C, schema: Schema) -> Result<(), OpenError> {
-    let known = migrator.iter().map(|migration| migration.version).max().unwrap_or(0);
+/// Migrates the schema, or refuses one that this binary does not know. Postgres holds an advisory
+/// lock meanwhile, `SQLite` the lock file.
+async fn bring_up<C: Migrate>(
+    migrator: &Migrator,
+    connection: &mut C,
+    schema: Schema,
+) -> Result<(), OpenError> {
+    let known = migrator
+        .iter()
+        .map(|migration| migration.version)
+        .max()
+        .unwrap_or(0);
     let failed = |error: sqlx::migrate::MigrateError| OpenError::Migration(error.to_string());
-    let applied = match connection.list_applied_migrations(&migrator.table_name).await {
+    let applied = match connection
+        .list_applied_migrations(&migrator.table_name)
+        .await
+    {
         Ok(applied) => applied,
         // There is no table yet: no migration was ever applied.
         Err(sqlx::migrate::MigrateError::Execute(sqlx::Error::Database(error)))
@@ -266,7 +350,11 @@ async fn bring_up<C: Migrate>(migrator: &Migrator, connection: &mut C, schema: S
         }
         Err(error) => return Err(failed(error)),
     };
-    let found = applied.iter().map(|migration| migration.version).max().unwrap_or(0);
+    let found = applied
+        .iter()
+        .map(|migration| migration.version)
+        .max()
+        .unwrap_or(0);
     if found > known {
         return Err(OpenError::Newer { found, known });
     }
@@ -274,7 +362,10 @@ async fn bring_up<C: Migrate>(migrator: &Migrator, connection: &mut C, schema: S
         Schema::Check if found < known => Err(OpenError::Older { found, known }),
         Schema::Check | Schema::Migrate => {
             if found < known {
-                migrator.run_direct(None, connection, false).await.map_err(failed)?;
+                migrator
+                    .run_direct(None, connection, false)
+                    .await
+                    .map_err(failed)?;
             }
             Ok(())
         }
@@ -283,14 +374,16 @@ async fn bring_up<C: Migrate>(migrator: &Migrator, connection: &mut C, schema: S
 
 fn refused(error: &sqlx::Error, outage: &Outage) -> OpenError {
     if let sqlx::Error::Database(inner) = error
-        && inner.code().is_none_or(|code| !code.starts_with("57P") && !code.starts_with("53"))
+        && inner
+            .code()
+            .is_none_or(|code| !code.starts_with("57P") && !code.starts_with("53"))
     {
         return OpenError::Refused(inner.message().to_owned());
     }
     outage.unavailable(error)
 }
 
-/// Expires all leases at start: only one process at a time has the file, so their holder is gone. The next claim counts
-/// them.
+/// Expires all leases at start: only one process at a time has the file, so their holder is gone.
+/// The next claim counts them.
 pub(super) const LEASES_OVER: Sql =
     sql!("update agent_task set lease_until = 0 where phase = 'leased' returning task_id");

@@ -1,5 +1,6 @@
-//! Logs that the database cannot be reached: once with its location and the reason, again every ten seconds while that
-//! lasts, and once when it answers again. A failure caused by an outage has no log line of its own.
+//! Logs that the database cannot be reached: once with its location and the reason, again every ten
+//! seconds while that lasts, and once when it answers again. A failure caused by an outage has no
+//! log line of its own.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,8 +11,8 @@ use sqlx::postgres::PgConnectOptions;
 use super::settings::{Address, OpenError, Settings};
 use crate::world::Clock;
 
-/// The interval between two lines about an outage. It also runs from the last line of the previous outage, so that a
-/// flapping database does not flood the log.
+/// The interval between two lines about an outage. It also runs from the last line of the previous
+/// outage, so that a flapping database does not flood the log.
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// Tracks whether the database can be reached, and logs it.
@@ -43,7 +44,12 @@ impl Outage {
     /// A tracker for the database that these settings name.
     #[must_use]
     pub fn new(settings: &Settings, clock: Arc<dyn Clock>) -> Self {
-        Self { database: settings.place(), clock, lasting: AtomicBool::new(false), told: Mutex::default() }
+        Self {
+            database: settings.place(),
+            clock,
+            lasting: AtomicBool::new(false),
+            told: Mutex::default(),
+        }
     }
 
     /// Records a failed attempt to reach the database.
@@ -52,7 +58,10 @@ impl Outage {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         self.lasting.store(true, Ordering::Relaxed);
         let since = *told.since.get_or_insert(now);
-        if told.last.is_some_and(|last| now.saturating_sub(last) < AGAIN) {
+        if told
+            .last
+            .is_some_and(|last| now.saturating_sub(last) < AGAIN)
+        {
             return;
         }
         (told.last, told.said) = (Some(now), true);
@@ -75,12 +84,16 @@ impl Outage {
 
     /// The error for a database that could not be opened.
     pub(super) fn unavailable(&self, error: &sqlx::Error) -> OpenError {
-        OpenError::Unavailable { database: self.database.clone(), reason: reason(error) }
+        OpenError::Unavailable {
+            database: self.database.clone(),
+            reason: reason(error),
+        }
     }
 }
 
 impl Settings {
-    /// The database's location: host and port, a socket's folder, or a file. Never the URL, which may hold a password.
+    /// The database's location: host and port, a socket's folder, or a file. Never the URL, which
+    /// may hold a password.
     fn place(&self) -> String {
         match self.address() {
             Some(Address::Postgres(url)) => match url.parse::<PgConnectOptions>() {
@@ -96,11 +109,16 @@ impl Settings {
     }
 }
 
-/// The reason why the database was not reached, in the words of the system, the driver or the server.
+/// The reason why the database was not reached, in the words of the system, the driver or the
+/// server.
 pub(super) fn reason(error: &sqlx::Error) -> String {
     if let sqlx::Error::Io(error) = error {
         let late = error.kind() == std::io::ErrorKind::TimedOut;
-        if late { "no answer in time".to_owned() } else { error.to_string() }
+        if late {
+            "no answer in time".to_owned()
+        } else {
+            error.to_string()
+        }
     } else if let sqlx::Error::Database(error) = error {
         error.message().to_owned()
     } else if let sqlx::Error::PoolTimedOut = error {
@@ -134,21 +152,34 @@ mod tests {
     }
 
     fn settings(url: &str) -> Settings {
-        Settings { url: url.to_owned(), ..Settings::default() }
+        Settings {
+            url: url.to_owned(),
+            ..Settings::default()
+        }
     }
 
     /// The lines logged while `steps` run, without their times.
     fn lines(steps: impl FnOnce()) -> Vec<String> {
         let captured = Captured::default();
-        let printing = tracing_subscriber::fmt().with_ansi(false).without_time().with_target(false);
+        let printing = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .without_time()
+            .with_target(false);
         tracing::subscriber::with_default(printing.with_writer(captured.writer()).finish(), steps);
-        captured.text().lines().map(|line| line.trim().to_owned()).collect()
+        captured
+            .text()
+            .lines()
+            .map(|line| line.trim().to_owned())
+            .collect()
     }
 
     #[test]
     fn outage_is_logged_once_then_every_10_seconds_and_once_when_it_ends() {
         let clock = Arc::new(Still::default());
-        let outage = Outage::new(&settings("postgres://u:hunter2@db.internal:6000/d"), Arc::<Still>::clone(&clock));
+        let outage = Outage::new(
+            &settings("postgres://u:hunter2@db.internal:6000/d"),
+            Arc::<Still>::clone(&clock),
+        );
         let at = |seconds: u64| *clock.0.lock().unwrap() = Duration::from_secs(seconds);
         let said = lines(|| {
             outage.answered();
@@ -164,7 +195,8 @@ mod tests {
                 "WARN the database cannot be reached database=db.internal:6000 reason=\"Connection refused\" seconds={seconds}.0"
             )
         };
-        let back = "INFO the database answers again database=db.internal:6000 seconds=24.0".to_owned();
+        let back =
+            "INFO the database answers again database=db.internal:6000 seconds=24.0".to_owned();
         assert_eq!(said, [cannot(0), cannot(10), cannot(20), back]);
     }
 

@@ -1,9 +1,10 @@
-//! One page of a list. List statements sum the sizes of the rows they find before they read any, so that a page never
-//! loads much more than it may hold.
+//! One page of a list. List statements sum the sizes of the rows they find before they read any, so
+//! that a page never loads much more than it may hold.
 
 use std::ops::{Deref, DerefMut};
 
-/// The maximum number of bytes that a page reads from the database, unless its first entry alone is larger.
+/// The maximum number of bytes that a page reads from the database, unless its first entry alone is
+/// larger.
 pub(super) const PAGE: i64 = 4 * 1024 * 1024;
 
 /// Part of a list.

@@ -1,8 +1,9 @@
-//! Sends notifications to the replicas that have asked for them, over one dedicated connection: after commits, batched,
-//! at most once in 25 ms. They are hints only. A lost one costs time: once a second, one statement reads the last event
-//! of every tree with a listener on this replica.
+//! Sends notifications to the replicas that have asked for them, over one dedicated connection:
+//! after commits, batched, at most once in 25 ms. They are hints only. A lost one costs time: once
+//! a second, one statement reads the last event of every tree with a listener on this replica.
 //!
-//! Each replica announces the trees it listens to; only those are reported. Without listeners nothing is sent.
+//! Each replica announces the trees it listens to; only those are reported. Without listeners
+//! nothing is sent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,11 +26,13 @@ const CHANNEL: &str = "holdpoint_feed";
 const BETWEEN: Duration = Duration::from_millis(25);
 /// The interval between two reads of the last events.
 const LOOK: Duration = Duration::from_secs(1);
-/// After how many reads the subscriptions are announced again: well before other replicas forget them.
+/// After how many reads the subscriptions are announced again: well before other replicas forget
+/// them.
 const LOOKS: u64 = INTEREST.as_secs() / 3;
 /// The timeout for sending a message.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The longest payload that Postgres takes is 7,999 bytes (<https://www.postgresql.org/docs/current/sql-notify.html>).
+/// The longest payload that Postgres takes is 7,999 bytes
+/// (<https://www.postgresql.org/docs/current/sql-notify.html>).
 const PAYLOAD: usize = 7_900;
 
 /// Differs because `SQLite` has only one process and no other replicas.
@@ -39,7 +42,8 @@ const NOTIFY: Sql = Sql {
     by_key: false,
 };
 
-const LAST_EVENTS: Sql = sql!("select task_id, next_event from agent_task where task_id " (any 1 uuid)).by_key();
+const LAST_EVENTS: Sql =
+    sql!("select task_id, next_event from agent_task where task_id " (any 1 uuid)).by_key();
 
 pub(super) const STATEMENTS: &[Sql] = &[NOTIFY, LAST_EVENTS];
 
@@ -49,7 +53,8 @@ struct LastEvent {
     next_event: i64,
 }
 
-/// A message from one replica to the others. A delta too long for one message is split over several.
+/// A message from one replica to the others. A delta too long for one message is split over
+/// several.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Word {
     /// The sending replica.
@@ -87,21 +92,35 @@ pub(super) struct Relay {
 struct Broken;
 
 impl Relay {
-    pub(super) fn new(db: Arc<Db>, feed: Arc<Feed>, stop: CancellationToken, muted: Arc<AtomicBool>) -> Option<Self> {
+    pub(super) fn new(
+        db: Arc<Db>,
+        feed: Arc<Feed>,
+        stop: CancellationToken,
+        muted: Arc<AtomicBool>,
+    ) -> Option<Self> {
         let replica = Uuid::from_bytes(crate::world::random_bytes().ok()?);
-        Some(Self { db, feed, stop, replica, muted, begun: Vec::new() })
+        Some(Self {
+            db,
+            feed,
+            stop,
+            replica,
+            muted,
+            begun: Vec::new(),
+        })
     }
 
     /// Sends and receives until the store is closed.
     pub(super) async fn run(mut self) {
-        let Engine::Postgres { relay, .. } = &self.db.engine else { return };
+        let Engine::Postgres { relay, .. } = &self.db.engine else {
+            return;
+        };
         let (pool, stop) = (relay.clone(), self.stop.clone());
         self.feed.open();
         let work = async {
             loop {
                 let _ = self.connected(&pool).await;
-                // Notifications sent meanwhile are lost: the reads find the commits, and subscriptions are announced
-                // again.
+                // Notifications sent meanwhile are lost: the reads find the commits, and
+                // subscriptions are announced again.
                 self.feed.take();
                 self.begun.clear();
                 self.feed.heard_nothing();
@@ -150,8 +169,8 @@ impl Relay {
                     look = Instant::now() + LOOK;
                     looks += 1;
                     if looks.is_multiple_of(LOOKS) {
-                        // Also without subscriptions: other replicas learn that this one exists, and a dead connection
-                        // is noticed.
+                        // Also without subscriptions: other replicas learn that this one exists,
+                        // and a dead connection is noticed.
                         self.feed.want_again();
                         self.tell(&mut listener, false).await?;
                     }
@@ -160,19 +179,32 @@ impl Relay {
         }
     }
 
-    /// Reads the last event of every tree with a listener: one statement, or none without listeners.
+    /// Reads the last event of every tree with a listener: one statement, or none without
+    /// listeners.
     async fn look(&self) {
-        let roots: Vec<Uuid> = self.feed.listened().into_iter().map(|root| root.0).collect();
+        let roots: Vec<Uuid> = self
+            .feed
+            .listened()
+            .into_iter()
+            .map(|root| root.0)
+            .collect();
         if roots.is_empty() {
             return;
         }
-        let Ok(rows) = self.db.all::<LastEvent>(LAST_EVENTS, vec![Value::Ids(roots)]).await else { return };
+        let Ok(rows) = self
+            .db
+            .all::<LastEvent>(LAST_EVENTS, vec![Value::Ids(roots)])
+            .await
+        else {
+            return;
+        };
         for row in rows {
             self.feed.reached(TaskId(row.task_id), row.next_event);
         }
     }
 
-    /// Sends the pending notifications. A `hello` announces the subscriptions and asks the others for theirs.
+    /// Sends the pending notifications. A `hello` announces the subscriptions and asks the others
+    /// for theirs.
     async fn tell(&self, listener: &mut PgListener, hello: bool) -> Result<(), Broken> {
         if hello {
             self.feed.want_again();
@@ -181,7 +213,10 @@ impl Relay {
         if self.muted.load(Ordering::Relaxed) {
             return Ok(());
         }
-        #[expect(clippy::disallowed_methods, reason = "on the relay's own connection, which is no pool's")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "on the relay's own connection, which is no pool's"
+        )]
         let told = sqlx::query(NOTIFY.postgres).bind(words).execute(listener);
         match timeout(PATIENCE, told).await {
             Ok(Ok(_)) => Ok(()),
@@ -189,9 +224,12 @@ impl Relay {
         }
     }
 
-    /// Handles a message from another replica. Ignores one that cannot be decoded: its sender may run a newer version.
+    /// Handles a message from another replica. Ignores one that cannot be decoded: its sender may
+    /// run a newer version.
     fn hear(&mut self, payload: &str) {
-        let Ok(word) = serde_json::from_str::<Word>(payload) else { return };
+        let Ok(word) = serde_json::from_str::<Word>(payload) else {
+            return;
+        };
         if word.from == self.replica || self.muted.load(Ordering::Relaxed) {
             return;
         }
@@ -223,60 +261,111 @@ impl Relay {
 
 /// The pending notifications as messages that fit Postgres' payload limit.
 fn words(replica: Uuid, out: Outgoing, hello: bool) -> Vec<String> {
-    let word = || Word { from: replica, ..Word::default() };
+    let word = || Word {
+        from: replica,
+        ..Word::default()
+    };
     let mut words = Vec::new();
     let nothing = out.news.is_empty() && out.said.is_empty() && out.wants.is_empty();
     if hello || out.work || nothing {
-        words.push(Word { hello, work: out.work, ..word() });
+        words.push(Word {
+            hello,
+            work: out.work,
+            ..word()
+        });
     }
     let wants: Vec<_> = out.wants.into_iter().collect();
-    words.extend(wants.chunks(150).map(|wants| Word { wants: wants.to_vec(), ..word() }));
+    words.extend(wants.chunks(150).map(|wants| Word {
+        wants: wants.to_vec(),
+        ..word()
+    }));
     // Deltas are sent before the news of the commit that follows them.
     for delta in out.said {
         let parts = parts(&delta);
         let last = parts.len().saturating_sub(1);
         let numbered = parts.into_iter().enumerate();
-        words.extend(numbered.map(|(number, part)| Word { said: vec![part], more: number < last, ..word() }));
+        words.extend(numbered.map(|(number, part)| Word {
+            said: vec![part],
+            more: number < last,
+            ..word()
+        }));
     }
     let news: Vec<_> = out.news.into_iter().collect();
-    words.extend(news.chunks(120).map(|news| Word { news: news.to_vec(), ..word() }));
-    words.iter().filter_map(|word| serde_json::to_string(word).ok()).collect()
+    words.extend(news.chunks(120).map(|news| Word {
+        news: news.to_vec(),
+        ..word()
+    }));
+    words
+        .iter()
+        .filter_map(|word| serde_json::to_string(word).ok())
+        .collect()
 }
 
 /// Splits a delta as often as its length requires.
 fn parts(delta: &Delta) -> Vec<Delta> {
     let fits = serde_json::to_string(delta).is_ok_and(|text| text.len() + 100 < PAYLOAD);
     let (Said::Text { delta: text, .. } | Said::Arguments { delta: text, .. }) = &delta.said else {
-        return if fits { vec![delta.clone()] } else { Vec::new() };
+        return if fits {
+            vec![delta.clone()]
+        } else {
+            Vec::new()
+        };
     };
-    let half = text.char_indices().nth(text.chars().count() / 2).map_or(0, |(at, _)| at);
+    let half = text
+        .char_indices()
+        .nth(text.chars().count() / 2)
+        .map_or(0, |(at, _)| at);
     if fits || half == 0 {
-        return if fits { vec![delta.clone()] } else { Vec::new() };
+        return if fits {
+            vec![delta.clone()]
+        } else {
+            Vec::new()
+        };
     }
     let (first, second) = text.split_at(half);
     let part = |text: &str, before: u64| {
         let mut part = delta.clone();
-        if let Said::Text { offset, delta } | Said::Arguments { offset, delta, .. } = &mut part.said {
+        if let Said::Text { offset, delta } | Said::Arguments { offset, delta, .. } = &mut part.said
+        {
             *offset += before;
             text.clone_into(delta);
         }
         part
     };
     let before = first.chars().count() as u64;
-    [part(first, 0), part(second, before)].iter().flat_map(parts).collect()
+    [part(first, 0), part(second, before)]
+        .iter()
+        .flat_map(parts)
+        .collect()
 }
 
 /// Joins a delta with the next if it continues where the first ends; else returns the next.
 fn joined(mut begun: Delta, next: Delta) -> Delta {
     let of_one = (begun.task_id, begun.asking) == (next.task_id, next.asking);
-    let goes_on = |offset: &u64, delta: &str, at: &u64| of_one && offset + delta.chars().count() as u64 == *at;
+    let goes_on = |offset: &u64, delta: &str, at: &u64| {
+        of_one && offset + delta.chars().count() as u64 == *at
+    };
     match (&mut begun.said, &next.said) {
-        (Said::Text { offset, delta }, Said::Text { offset: at, delta: more }) if goes_on(offset, delta, at) => {
+        (
+            Said::Text { offset, delta },
+            Said::Text {
+                offset: at,
+                delta: more,
+            },
+        ) if goes_on(offset, delta, at) => {
             delta.push_str(more);
         }
         (
-            Said::Arguments { tool_call_id, offset, delta },
-            Said::Arguments { tool_call_id: call, offset: at, delta: more },
+            Said::Arguments {
+                tool_call_id,
+                offset,
+                delta,
+            },
+            Said::Arguments {
+                tool_call_id: call,
+                offset: at,
+                delta: more,
+            },
         ) if tool_call_id == call && goes_on(offset, delta, at) => delta.push_str(more),
         _ => return next,
     }
@@ -298,7 +387,10 @@ mod tests {
             after_seq: 5,
             asking: Uuid::from_u128(9),
             at: Time(1),
-            said: Said::Text { offset: 3, delta: text.to_owned() },
+            said: Said::Text {
+                offset: 3,
+                delta: text.to_owned(),
+            },
         }
     }
 
@@ -306,10 +398,16 @@ mod tests {
     fn long_delta_is_sent_in_parts_that_fit_and_join_again() {
         for text in ["é", &"é\u{1}\"".repeat(20_000), &"x".repeat(7_600), ""] {
             let parts = parts(&delta(text));
-            assert!(parts.iter().all(|part| serde_json::to_string(part).unwrap().len() < PAYLOAD - 90));
+            assert!(
+                parts
+                    .iter()
+                    .all(|part| serde_json::to_string(part).unwrap().len() < PAYLOAD - 90)
+            );
             let mut offset = 3;
             for part in &parts {
-                let Said::Text { offset: at, delta } = &part.said else { panic!() };
+                let Said::Text { offset: at, delta } = &part.said else {
+                    panic!()
+                };
                 assert_eq!(*at, offset);
                 offset += delta.chars().count() as u64;
             }
@@ -321,17 +419,30 @@ mod tests {
     fn deltas_from_before_a_commit_are_sent_before_its_news() {
         let id = TaskId(Uuid::from_u128(7));
         let said = vec![Arc::new(delta("a")), Arc::new(delta(&"b".repeat(9_000)))];
-        let out = Outgoing { said, news: [(id, Some(false))].into(), ..Outgoing::default() };
-        let words: Vec<Word> =
-            words(Uuid::nil(), out, true).iter().map(|word| serde_json::from_str(word).unwrap()).collect();
-        let last = words.iter().rposition(|word| !word.said.is_empty()).unwrap();
+        let out = Outgoing {
+            said,
+            news: [(id, Some(false))].into(),
+            ..Outgoing::default()
+        };
+        let words: Vec<Word> = words(Uuid::nil(), out, true)
+            .iter()
+            .map(|word| serde_json::from_str(word).unwrap())
+            .collect();
+        let last = words
+            .iter()
+            .rposition(|word| !word.said.is_empty())
+            .unwrap();
         let news = words.iter().position(|word| !word.news.is_empty()).unwrap();
-        assert!(words[0].hello && words.len() == 5 && last < news, "{words:#?}");
+        assert!(
+            words[0].hello && words.len() == 5 && last < news,
+            "{words:#?}"
+        );
     }
 
     #[test]
     fn message_of_a_newer_replica_is_read_as_far_as_it_is_known() {
-        let word: Word = serde_json::from_str(&format!(r#"{{"from":"{}","later":1}}"#, Uuid::nil())).unwrap();
+        let word: Word =
+            serde_json::from_str(&format!(r#"{{"from":"{}","later":1}}"#, Uuid::nil())).unwrap();
         assert_eq!(word, Word::default());
     }
 }

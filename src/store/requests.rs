@@ -39,8 +39,8 @@ const REQUESTS: Sql = sql!(
      )" (fitting_requests 14)
 );
 
-/// The same for pending requests only, without or with those past their deadline: served by the partial index on open
-/// requests, however many are closed.
+/// The same for pending requests only, without or with those past their deadline: served by the
+/// partial index on open requests, however many are closed.
 const PENDING_REQUESTS: Sql = sql!(
     "with page as (
         select r.request_id from intervention_request r join agent_task t on t.task_id = r.task_id
@@ -71,8 +71,9 @@ const PENDING: Sql = sql!(
       where r.root_task_id = $1 and r.status = 'pending' order by q.event_number, i.seq"
 );
 
-/// For a whole tree, which needs no search for descendants. The condition on the status deliberately does not match the
-/// partial index on open requests: rows are found by their root, however many requests are open elsewhere.
+/// For a whole tree, which needs no search for descendants. The condition on the status
+/// deliberately does not match the partial index on open requests: rows are found by their root,
+/// however many requests are open elsewhere.
 const PENDING_OF_ROOT: Sql = sql!(
     "select " (request) ", " (now 2) " as moment
        from intervention_request r join agent_task t on t.task_id = r.task_id
@@ -108,8 +109,16 @@ const INVOLVED: Sql = sql!(
       limit 1"
 );
 
-pub(super) const STATEMENTS: &[Sql] =
-    &[REQUEST, REQUESTS, PENDING_REQUESTS, PENDING, PENDING_OF_ROOT, PENDING_OF_ROOTS, OVERDUE, INVOLVED];
+pub(super) const STATEMENTS: &[Sql] = &[
+    REQUEST,
+    REQUESTS,
+    PENDING_REQUESTS,
+    PENDING,
+    PENDING_OF_ROOT,
+    PENDING_OF_ROOTS,
+    OVERDUE,
+    INVOLVED,
+];
 
 /// One item of a request, beside the request's row.
 #[derive(FromRow)]
@@ -158,16 +167,23 @@ pub(super) fn gathered(records: Vec<RequestRecord>) -> Result<Vec<RequestRow>, R
     let mut open = None;
     for record in records {
         let item = fact(&record.body)?;
-        if let Fact::Decision { request_id, decision } = item {
+        if let Fact::Decision {
+            request_id,
+            decision,
+        } = item
+        {
             answers.push((request_id, Time(record.at), decision));
             continue;
         }
-        let Fact::InterventionRequested(asked) = item else { continue };
+        let Fact::InterventionRequested(asked) = item else {
+            continue;
+        };
         if record.seq != record.asked_seq || open == Some(record.request_id) {
             return Err(corrupt("a request that was asked twice"));
         }
         open = Some(record.request_id);
-        let status = RequestStatus::parse(&record.status).ok_or_else(|| corrupt("a request's status"))?;
+        let status =
+            RequestStatus::parse(&record.status).ok_or_else(|| corrupt("a request's status"))?;
         let overdue = record.expires_at.is_some_and(|end| end <= record.moment);
         all.push(RequestRow {
             asked,
@@ -182,13 +198,17 @@ pub(super) fn gathered(records: Vec<RequestRecord>) -> Result<Vec<RequestRow>, R
             created_at: Time(record.created_at),
             expires_at: record.expires_at.map(Time),
             expired: overdue,
-            doubted: record.doubted_at.is_some_and(|doubt| record.created_at <= doubt),
+            doubted: record
+                .doubted_at
+                .is_some_and(|doubt| record.created_at <= doubt),
             answers: Vec::new(),
         });
     }
     for (id, at, decision) in answers {
         let row = all.iter_mut().find(|row| row.asked.request_id == id);
-        row.ok_or_else(|| corrupt("an answer without its request"))?.answers.push((at, decision));
+        row.ok_or_else(|| corrupt("an answer without its request"))?
+            .answers
+            .push((at, decision));
     }
     Ok(all)
 }
@@ -210,7 +230,11 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn request(&self, id: RequestId) -> Result<Option<RequestRow>, ReadError> {
-        Ok(self.gather(REQUEST, vec![Value::Id(id.0), Value::Now]).await?.into_iter().next())
+        Ok(self
+            .gather(REQUEST, vec![Value::Id(id.0), Value::Now])
+            .await?
+            .into_iter()
+            .next())
     }
 
     /// Requests, oldest first: one page, bounded in number and bytes.
@@ -221,7 +245,10 @@ impl Store {
         let only_pending = filter.statuses == [RequestStatus::Pending];
         let person = filter.person.as_ref();
         let spellings = match person {
-            Some(person) => self.spellings(&filter.tenant, slice::from_ref(&person.user_id)).await?,
+            Some(person) => {
+                self.spellings(&filter.tenant, slice::from_ref(&person.user_id))
+                    .await?
+            }
             None => Vec::new(),
         };
         let mut values = vec![
@@ -231,7 +258,13 @@ impl Store {
             Value::Id(filter.after.map_or(Uuid::nil(), |id| id.0)),
         ];
         if !only_pending {
-            values.push(Value::Texts(filter.statuses.iter().map(|status| status.as_str().to_owned()).collect()));
+            values.push(Value::Texts(
+                filter
+                    .statuses
+                    .iter()
+                    .map(|status| status.as_str().to_owned())
+                    .collect(),
+            ));
         }
         values.extend([
             Value::Texts(filter.kinds.clone()),
@@ -240,13 +273,21 @@ impl Store {
             Value::Ids(filter.roots.iter().map(|id| id.0).collect()),
             Value::Bool(person.is_none_or(|person| person.everything)),
             Value::Texts(spellings),
-            Value::Texts(person.map(|person| person.groups.clone()).unwrap_or_default()),
+            Value::Texts(
+                person
+                    .map(|person| person.groups.clone())
+                    .unwrap_or_default(),
+            ),
         ]);
         values.extend([Value::Int(filter.limit.saturating_add(1)), Value::Int(PAGE)]);
         if only_pending {
             values.push(Value::Bool(filter.overdue));
         }
-        let sql = if only_pending { PENDING_REQUESTS } else { REQUESTS };
+        let sql = if only_pending {
+            PENDING_REQUESTS
+        } else {
+            REQUESTS
+        };
         let records: Vec<ListedRecord> = self.db().all(sql, values).await?;
         let found = records.first().map_or(0, |record| record.found);
         let rows = self.understood(records.into_iter().map(|record| record.record).collect())?;
@@ -259,9 +300,15 @@ impl Store {
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn pending(&self, root: TaskId, task: TaskId) -> Result<Vec<RequestRow>, ReadError> {
         if root == task {
-            return self.gather(PENDING_OF_ROOT, vec![Value::Id(root.0), Value::Now]).await;
+            return self
+                .gather(PENDING_OF_ROOT, vec![Value::Id(root.0), Value::Now])
+                .await;
         }
-        self.gather(PENDING, vec![Value::Id(root.0), Value::Id(task.0), Value::Now]).await
+        self.gather(
+            PENDING,
+            vec![Value::Id(root.0), Value::Id(task.0), Value::Now],
+        )
+        .await
     }
 
     /// The open requests of whole trees, tree by tree, in the order they were asked.
@@ -270,31 +317,46 @@ impl Store {
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn pending_of(&self, roots: &[TaskId]) -> Result<Vec<RequestRow>, ReadError> {
         let roots = roots.iter().map(|root| root.0).collect();
-        self.gather(PENDING_OF_ROOTS, vec![Value::Ids(roots), Value::Now]).await
+        self.gather(PENDING_OF_ROOTS, vec![Value::Ids(roots), Value::Now])
+            .await
     }
 
     /// Whether a person may decide (by approver rows) or has decided one of a tree's requests.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
-    pub async fn involved(&self, tenant: &str, root: TaskId, person: &Person) -> Result<bool, ReadError> {
+    pub async fn involved(
+        &self,
+        tenant: &str,
+        root: TaskId,
+        person: &Person,
+    ) -> Result<bool, ReadError> {
         let values = vec![
             Value::Id(root.0),
             Value::Bool(person.everything),
-            Value::Texts(self.spellings(tenant, slice::from_ref(&person.user_id)).await?),
+            Value::Texts(
+                self.spellings(tenant, slice::from_ref(&person.user_id))
+                    .await?,
+            ),
             Value::Texts(person.groups.clone()),
         ];
         let found: Option<Found> = self.db().one(INVOLVED, values).await?;
         Ok(found.is_some_and(|found| !found.request_id.is_nil()))
     }
 
-    /// Open requests whose deadline has passed, by the database's clock, oldest first, each with its task. The question
-    /// is not read, so that an unreadable one does not hold up the others.
+    /// Open requests whose deadline has passed, by the database's clock, oldest first, each with
+    /// its task. The question is not read, so that an unreadable one does not hold up the others.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn overdue(&self, limit: i64) -> Result<Vec<(RequestId, TaskId)>, ReadError> {
-        let overdue: Vec<Overdue> = self.db().all(OVERDUE, vec![Value::Now, Value::Int(limit)]).await?;
-        Ok(overdue.into_iter().map(|row| (RequestId(row.request_id), TaskId(row.task_id))).collect())
+        let overdue: Vec<Overdue> = self
+            .db()
+            .all(OVERDUE, vec![Value::Now, Value::Int(limit)])
+            .await?;
+        Ok(overdue
+            .into_iter()
+            .map(|row| (RequestId(row.request_id), TaskId(row.task_id)))
+            .collect())
     }
 }

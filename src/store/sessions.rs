@@ -1,7 +1,8 @@
-//! Browser sessions: begins, finds and ends them, and removes expired ones. The store only ever sees digests, never a
-//! token or a key.
+//! Browser sessions: begins, finds and ends them, and removes expired ones. The store only ever
+//! sees digests, never a token or a key.
 //!
-//! A session expires by the database's clock. An expired session counts as absent, whether removed or not.
+//! A session expires by the database's clock. An expired session counts as absent, whether removed
+//! or not.
 
 use std::time::Duration;
 
@@ -22,7 +23,8 @@ const FIND: Sql = sql!(
 )
 .by_key();
 
-const END: Sql = sql!("delete from browser_session where token_sha256 = $1 returning expires_at").by_key();
+const END: Sql =
+    sql!("delete from browser_session where token_sha256 = $1 returning expires_at").by_key();
 
 /// How many are removed per statement.
 const BATCH: usize = 1000;
@@ -60,11 +62,22 @@ impl Store {
     /// Begins a session that lasts for `life`.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer. The session may be stored, but must not be used: its token is
-    /// not given to any browser.
-    pub async fn begin_session(&self, token_sha256: &str, binding: &str, life: Duration) -> Result<(), ReadError> {
-        let texts = [token_sha256, binding].into_iter().map(|text| Value::Text(text.to_owned()));
-        let values = [Value::Now].into_iter().chain(texts).chain([Value::Int(micros(life))]).collect();
+    /// [`ReadError`] when the database does not answer. The session may be stored, but must not be
+    /// used: its token is not given to any browser.
+    pub async fn begin_session(
+        &self,
+        token_sha256: &str,
+        binding: &str,
+        life: Duration,
+    ) -> Result<(), ReadError> {
+        let texts = [token_sha256, binding]
+            .into_iter()
+            .map(|text| Value::Text(text.to_owned()));
+        let values = [Value::Now]
+            .into_iter()
+            .chain(texts)
+            .chain([Value::Int(micros(life))])
+            .collect();
         self.db().write::<Written>(BEGIN, values).await?;
         Ok(())
     }
@@ -75,7 +88,11 @@ impl Store {
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn session(&self, token_sha256: &str) -> Result<Option<String>, ReadError> {
         let values = vec![Value::Now, Value::Text(token_sha256.to_owned())];
-        Ok(self.db().one::<Found>(FIND, values).await?.map(|found| found.binding))
+        Ok(self
+            .db()
+            .one::<Found>(FIND, values)
+            .await?
+            .map(|found| found.binding))
     }
 
     /// Ends a session, if it exists.
@@ -83,7 +100,9 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer: the session may persist.
     pub async fn end_session(&self, token_sha256: &str) -> Result<(), ReadError> {
-        self.db().write::<Written>(END, vec![Value::Text(token_sha256.to_owned())]).await?;
+        self.db()
+            .write::<Written>(END, vec![Value::Text(token_sha256.to_owned())])
+            .await?;
         Ok(())
     }
 
@@ -93,7 +112,10 @@ impl Store {
     /// [`ReadError`] when the database does not answer.
     pub async fn remove_spent_sessions(&self) -> Result<bool, ReadError> {
         let most = i64::try_from(BATCH).unwrap_or(i64::MAX);
-        let removed: Vec<Written> = self.db().write(REMOVE, vec![Value::Now, Value::Int(most)]).await?;
+        let removed: Vec<Written> = self
+            .db()
+            .write(REMOVE, vec![Value::Now, Value::Int(most)])
+            .await?;
         Ok(removed.len() >= BATCH)
     }
 }

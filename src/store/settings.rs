@@ -22,7 +22,8 @@ pub struct Settings {
     pub migrate: bool,
     /// Whether a Postgres that may lose confirmed commits causes only a warning.
     pub unsafe_ok: bool,
-    /// Whether the operator says that the database is a restored backup, which the store cannot always detect.
+    /// Whether the operator says that the database is a restored backup, which the store cannot
+    /// always detect.
     pub restored: bool,
 }
 
@@ -63,15 +64,24 @@ impl Settings {
             },
             Some(Address::Sqlite(file)) => {
                 if file.is_empty() || file.starts_with(':') || file.contains('?') {
-                    mistakes.add(&["database", "url"], "names no file: write sqlite://holdpoint.db");
+                    mistakes.add(
+                        &["database", "url"],
+                        "names no file: write sqlite://holdpoint.db",
+                    );
                 }
             }
-            None => mistakes.add(&["database", "url"], "begins neither with sqlite:// nor with postgres://"),
+            None => mistakes.add(
+                &["database", "url"],
+                "begins neither with sqlite:// nor with postgres://",
+            ),
         }
         if self.max_connections == 0 {
             mistakes.add(&["database", "max_connections"], "is at least 1");
         }
-        for (name, time) in [("acquire_timeout", self.acquire_timeout), ("statement_timeout", self.statement_timeout)] {
+        for (name, time) in [
+            ("acquire_timeout", self.acquire_timeout),
+            ("statement_timeout", self.statement_timeout),
+        ] {
             if time < Duration::from_millis(1) {
                 mistakes.add(&["database", name], "is at least 1ms");
             }
@@ -82,16 +92,25 @@ impl Settings {
         if self.url.starts_with("postgres://") || self.url.starts_with("postgresql://") {
             return Some(Address::Postgres(&self.url));
         }
-        let file = self.url.strip_prefix("sqlite://").or_else(|| self.url.strip_prefix("sqlite:"))?;
+        let file = self
+            .url
+            .strip_prefix("sqlite://")
+            .or_else(|| self.url.strip_prefix("sqlite:"))?;
         Some(Address::Sqlite(file))
     }
 }
 
-/// Whether no other server can pose as this one: it is on this machine, or its certificate is verified.
+/// Whether no other server can pose as this one: it is on this machine, or its certificate is
+/// verified.
 fn is_verified(options: &PgConnectOptions) -> bool {
     let host = options.get_host();
-    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-    let here = options.get_socket().is_some() || host == "localhost" || address.is_ok_and(|ip| ip.is_loopback());
+    let address = host
+        .trim_start_matches('[')
+        .trim_end_matches(']')
+        .parse::<IpAddr>();
+    let here = options.get_socket().is_some()
+        || host == "localhost"
+        || address.is_ok_and(|ip| ip.is_loopback());
     here || matches!(options.get_ssl_mode(), PgSslMode::VerifyFull)
 }
 
@@ -124,10 +143,14 @@ pub enum OpenError {
     #[error("the database refuses: {0}")]
     Refused(String),
     /// Postgres may lose confirmed commits, by this setting.
-    #[error("Postgres runs with {0}=off and may lose what it confirmed: turn it on, or start with --unsafe")]
+    #[error(
+        "Postgres runs with {0}=off and may lose what it confirmed: turn it on, or start with --unsafe"
+    )]
     Unsafe(&'static str),
     /// A newer version made the schema.
-    #[error("the schema (migration {found}) is newer than this version knows ({known}): start a newer version")]
+    #[error(
+        "the schema (migration {found}) is newer than this version knows ({known}): start a newer version"
+    )]
     Newer {
         /// The database's last migration.
         found: i64,
@@ -135,7 +158,9 @@ pub enum OpenError {
         known: i64,
     },
     /// The schema is older, and this start may not migrate it.
-    #[error("the schema (migration {found}) is older than this version needs ({known}): run `holdpoint migrate`")]
+    #[error(
+        "the schema (migration {found}) is older than this version needs ({known}): run `holdpoint migrate`"
+    )]
     Older {
         /// The database's last migration; 0 if none.
         found: i64,
@@ -161,16 +186,36 @@ mod tests {
         };
         let mut mistakes = Mistakes::default();
         wrong.check(&mut mistakes);
-        let places: Vec<String> = mistakes.found.iter().map(|mistake| mistake.place.join(".")).collect();
-        assert_eq!(places, ["database.url", "database.max_connections", "database.acquire_timeout"]);
+        let places: Vec<String> = mistakes
+            .found
+            .iter()
+            .map(|mistake| mistake.place.join("."))
+            .collect();
+        assert_eq!(
+            places,
+            [
+                "database.url",
+                "database.max_connections",
+                "database.acquire_timeout"
+            ]
+        );
         assert!(!format!("{mistakes:?}").contains("hunter2"));
     }
 
     #[test]
     fn default_and_postgres_urls_are_accepted() {
-        for url in ["sqlite://holdpoint.db", "sqlite:/var/lib/x.db", "postgres://u@h/d", "postgresql:///d?host=/tmp"] {
+        for url in [
+            "sqlite://holdpoint.db",
+            "sqlite:/var/lib/x.db",
+            "postgres://u@h/d",
+            "postgresql:///d?host=/tmp",
+        ] {
             let mut mistakes = Mistakes::default();
-            Settings { url: url.to_owned(), ..Settings::default() }.check(&mut mistakes);
+            Settings {
+                url: url.to_owned(),
+                ..Settings::default()
+            }
+            .check(&mut mistakes);
             assert!(mistakes.is_empty(), "{url}: {mistakes:?}");
         }
     }

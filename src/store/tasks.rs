@@ -41,7 +41,9 @@ const OF_TREES: Sql = sql!(
       order by t.task_id desc limit $8)" (fitting_tasks 9)
 );
 
-const CENSUS: Sql = sql!("select status as word, count(*) as number from agent_task group by status order by status");
+const CENSUS: Sql = sql!(
+    "select status as word, count(*) as number from agent_task group by status order by status"
+);
 
 const OPEN_KINDS: Sql = sql!(
     "select kind as word, count(*) as number from intervention_request where status = 'pending'
@@ -100,7 +102,10 @@ impl TaskRecord {
 
     /// The row, with an undecodable result or agent path left out, and whether it is complete.
     pub(super) fn row_as_far_as_it_goes(mut self) -> Result<(TaskRow, bool), ReadError> {
-        let ended = self.status_body.as_deref().is_none_or(|body| fact(body).is_ok());
+        let ended = self
+            .status_body
+            .as_deref()
+            .is_none_or(|body| fact(body).is_ok());
         if !ended {
             self.status_body = None;
         }
@@ -120,7 +125,10 @@ impl TaskRecord {
         Ok(TaskRow {
             task_id: TaskId(self.task_id),
             root_task_id: TaskId(self.root_task_id),
-            parent: self.parent_task_id.zip(self.parent_call_id).map(|(task, call)| (TaskId(task), CallId(call))),
+            parent: self
+                .parent_task_id
+                .zip(self.parent_call_id)
+                .map(|(task, call)| (TaskId(task), CallId(call))),
             tenant: self.tenant,
             user_id: self.user_id,
             session_id: self.session_id,
@@ -132,7 +140,8 @@ impl TaskRecord {
             last_seq: self.last_seq,
             metadata: self.metadata,
             busy: i32::try_from(self.busy).map_err(|_| corrupt("busy"))?,
-            open_requests: i32::try_from(self.open_requests).map_err(|_| corrupt("open_requests"))?,
+            open_requests: i32::try_from(self.open_requests)
+                .map_err(|_| corrupt("open_requests"))?,
             usage: Usage {
                 prompt_tokens: self.prompt_tokens,
                 completion_tokens: self.completion_tokens,
@@ -185,12 +194,17 @@ impl Store {
         row
     }
 
-    /// Tasks, newest first: one page, bounded in number and bytes, the open requests of each task included.
+    /// Tasks, newest first: one page, bounded in number and bytes, the open requests of each task
+    /// included.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn tasks(&self, filter: &TaskFilter) -> Result<Page<TaskRow>, ReadError> {
-        let statuses = filter.statuses.iter().map(|status| status.as_str().to_owned()).collect();
+        let statuses = filter
+            .statuses
+            .iter()
+            .map(|status| status.as_str().to_owned())
+            .collect();
         let mut values = vec![
             Value::Text(filter.tenant.clone()),
             Value::Texts(self.spellings(&filter.tenant, &filter.users).await?),
@@ -210,7 +224,10 @@ impl Store {
         };
         let records: Vec<ListedRecord> = self.db().all(sql, values).await?;
         let found = records.first().map_or(0, |record| record.found);
-        let rows = records.into_iter().map(|record| record.record.row()).collect::<Result<_, _>>()?;
+        let rows = records
+            .into_iter()
+            .map(|record| record.record.row())
+            .collect::<Result<_, _>>()?;
         Ok(Page::cut(rows, found, filter.limit))
     }
 
@@ -226,6 +243,12 @@ impl Store {
             .map(|count| TaskStatus::parse(&count.word).map(|status| (status, count.number)))
             .collect::<Option<Vec<_>>>()
             .ok_or_else(|| corrupt("a task's status"))?;
-        Ok((tasks, requests.into_iter().map(|count| (count.word, count.number)).collect()))
+        Ok((
+            tasks,
+            requests
+                .into_iter()
+                .map(|count| (count.word, count.number))
+                .collect(),
+        ))
     }
 }

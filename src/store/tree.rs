@@ -1,8 +1,9 @@
-//! Reads a whole tree: the rows of all its tasks, and their items in the order of the tree's events.
+//! Reads a whole tree: the rows of all its tasks, and their items in the order of the tree's
+//! events.
 //!
-//! Invariant: rows and items agree. The rows are read in one snapshot, then the items up to the last event
-//! that the root's row had counted there: events are numbered under the lock of that row and never change, so by then
-//! all of them are present, and later commits are left out.
+//! Invariant: rows and items agree. The rows are read in one snapshot, then the items up to the
+//! last event that the root's row had counted there: events are numbered under the lock of that row
+//! and never change, so by then all of them are present, and later commits are left out.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -17,8 +18,8 @@ use crate::task::id::TaskId;
 use crate::task::item::Item;
 use crate::task::time::Time;
 
-/// Finds the root by its key, the other tasks by the index on the children of a root. Not ordered: to produce an order,
-/// Postgres might walk a key instead of searching by it.
+/// Finds the root by its key, the other tasks by the index on the children of a root. Not ordered:
+/// to produce an order, Postgres might walk a key instead of searching by it.
 const ROWS: Sql = sql!(
     "select " (task) ", " (now 2) " as moment,
             (select doubted_at from database_identity where id = 1) as doubted_at
@@ -76,19 +77,25 @@ struct EventRecord {
 }
 
 impl TreeSnapshot {
-    /// The tasks with a missing item among those read after `after`, as far as the task can be told.
+    /// The tasks with a missing item among those read after `after`, as far as the task can be
+    /// told.
     fn with_gaps(&self, after: i64) -> BTreeSet<TaskId> {
         let known: BTreeSet<TaskId> = self.rows.iter().map(|row| row.task_id).collect();
         let mut gaps = BTreeSet::new();
         let mut last: HashMap<TaskId, i64> = HashMap::new();
         for TreeItem { task_id, item, .. } in &self.items {
-            let before = last.insert(*task_id, item.seq).or((after == 0).then_some(0));
+            let before = last
+                .insert(*task_id, item.seq)
+                .or((after == 0).then_some(0));
             if !known.contains(task_id) || before.is_some_and(|before| item.seq != before + 1) {
                 gaps.insert(*task_id);
             }
         }
         for row in &self.rows {
-            let last = last.get(&row.task_id).copied().or((after == 0).then_some(0));
+            let last = last
+                .get(&row.task_id)
+                .copied()
+                .or((after == 0).then_some(0));
             if last.is_some_and(|last| last != row.last_seq) {
                 gaps.insert(row.task_id);
             }
@@ -98,13 +105,16 @@ impl TreeSnapshot {
 }
 
 impl Store {
-    /// A tree: all its rows, and the items with an event number greater than `after`; `None` if there is no such root.
-    /// An undecodable part of one task is reported and does not prevent reading the others.
+    /// A tree: all its rows, and the items with an event number greater than `after`; `None` if
+    /// there is no such root. An undecodable part of one task is reported and does not prevent
+    /// reading the others.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or not even the rows can be understood.
     pub async fn tree(&self, root: TaskId, after: i64) -> Result<Option<TreeSnapshot>, ReadError> {
-        let Some(mut tree) = self.tree_rows(root).await? else { return Ok(None) };
+        let Some(mut tree) = self.tree_rows(root).await? else {
+            return Ok(None);
+        };
         let last_event = tree.last_event;
         let values = vec![Value::Id(root.0), Value::Int(after), Value::Int(last_event)];
         let records: Vec<EventRecord> = self.db().all(EVENTS, values).await?;
@@ -112,13 +122,18 @@ impl Store {
         for EventRecord { task_id, record } in &records {
             let task_id = TaskId(*task_id);
             match record.item() {
-                Ok(item) => tree.items.push(TreeItem { event: record.event_number, task_id, item }),
+                Ok(item) => tree.items.push(TreeItem {
+                    event: record.event_number,
+                    task_id,
+                    item,
+                }),
                 Err(_) => {
                     tree.unreadable.insert(task_id);
                 }
             }
         }
-        let whole = i64::try_from(records.len()).is_ok_and(|items| items == (last_event - after).max(0));
+        let whole =
+            i64::try_from(records.len()).is_ok_and(|items| items == (last_event - after).max(0));
         tree.unreadable.extend(tree.with_gaps(after));
         // Terminal tasks stay as they are.
         for row in tree.rows.iter().filter(|row| !row.status.is_terminal()) {
@@ -127,8 +142,11 @@ impl Store {
             }
         }
         if !whole && tree.unreadable.is_empty() {
-            // The owner of the missing item is unknown: report every task, and the check of each finds it.
-            tree.rows.iter().for_each(|row| self.report_unreadable(row.task_id));
+            // The owner of the missing item is unknown: report every task, and the check of each
+            // finds it.
+            tree.rows
+                .iter()
+                .for_each(|row| self.report_unreadable(row.task_id));
         }
         Ok(Some(tree))
     }
@@ -147,8 +165,13 @@ impl Store {
 
     /// The rows of a tree; unreadable are those that cannot be understood.
     async fn tree_rows(&self, root: TaskId) -> Result<Option<TreeSnapshot>, ReadError> {
-        let records: Vec<Head> = self.db().all(ROWS, vec![Value::Id(root.0), Value::Now]).await?;
-        let Some(head) = records.iter().find(|record| record.task.id() == root) else { return Ok(None) };
+        let records: Vec<Head> = self
+            .db()
+            .all(ROWS, vec![Value::Id(root.0), Value::Now])
+            .await?;
+        let Some(head) = records.iter().find(|record| record.task.id() == root) else {
+            return Ok(None);
+        };
         let (now, history_uncertain_until) = (Time(head.moment), head.doubted_at.map(Time));
         let mut unreadable = BTreeSet::new();
         let mut rows = Vec::with_capacity(records.len());
@@ -160,7 +183,17 @@ impl Store {
             rows.push(row);
         }
         rows.sort_unstable_by_key(|row| row.task_id);
-        let last_event = rows.iter().find(|row| row.task_id == root).map_or(0, |row| row.next_event);
-        Ok(Some(TreeSnapshot { rows, items: Vec::new(), last_event, now, history_uncertain_until, unreadable }))
+        let last_event = rows
+            .iter()
+            .find(|row| row.task_id == root)
+            .map_or(0, |row| row.next_event);
+        Ok(Some(TreeSnapshot {
+            rows,
+            items: Vec::new(),
+            last_event,
+            now,
+            history_uncertain_until,
+            unreadable,
+        }))
     }
 }

@@ -1,6 +1,7 @@
-//! The stored spellings of user ids. A row keeps the spelling it came with; a read for a user passes every stored
-//! spelling that today's setting counts as the same person. A trigger records each spelling that folding may change, in
-//! the statement that stores it, whichever version of the service writes; every other spelling is its own key.
+//! The stored spellings of user ids. A row keeps the spelling it came with; a read for a user
+//! passes every stored spelling that today's setting counts as the same person. A trigger records
+//! each spelling that folding may change, in the statement that stores it, whichever version of the
+//! service writes; every other spelling is its own key.
 //!
 //! Invariant: a missing spelling hides rows and never grants anything.
 
@@ -21,8 +22,9 @@ const SPELLINGS: Sql = sql!(
 )
 .by_key();
 
-const UNFOLDED: Sql =
-    sql!("select tenant, spelling from user_spelling where folded is null order by spelling limit $1");
+const UNFOLDED: Sql = sql!(
+    "select tenant, spelling from user_spelling where folded is null order by spelling limit $1"
+);
 
 /// Differs because each engine reads a list of lists in its own way.
 const FOLD: Sql = Sql {
@@ -57,12 +59,22 @@ impl Store {
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
-    pub(super) async fn spellings(&self, tenant: &str, users: &[UserId]) -> Result<Vec<String>, ReadError> {
+    pub(super) async fn spellings(
+        &self,
+        tenant: &str,
+        users: &[UserId],
+    ) -> Result<Vec<String>, ReadError> {
         let mut all: BTreeSet<String> = users.iter().map(UserId::to_string).collect();
-        let keys: BTreeSet<String> =
-            users.iter().filter_map(UserId::folded).map(|key| key.as_str().to_owned()).collect();
+        let keys: BTreeSet<String> = users
+            .iter()
+            .filter_map(UserId::folded)
+            .map(|key| key.as_str().to_owned())
+            .collect();
         if !keys.is_empty() {
-            let values = vec![Value::Text(tenant.to_owned()), Value::Texts(keys.iter().cloned().collect())];
+            let values = vec![
+                Value::Text(tenant.to_owned()),
+                Value::Texts(keys.iter().cloned().collect()),
+            ];
             let found: Vec<Spelling> = self.db().all(SPELLINGS, values).await?;
             let stored = found.into_iter().map(|found| found.spelling);
             all.extend(stored.filter(|spelling| users.iter().any(|user| user.is(spelling))));
@@ -71,7 +83,8 @@ impl Store {
         Ok(all.into_iter().collect())
     }
 
-    /// Adds the keys of newly stored spellings, at most one batch. Returns whether there may be more.
+    /// Adds the keys of newly stored spellings, at most one batch. Returns whether there may be
+    /// more.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
@@ -80,8 +93,12 @@ impl Store {
         let more = new.len() >= usize::try_from(BATCH).unwrap_or(usize::MAX);
         if !new.is_empty() {
             let key = |spelling: &str| UserIds::Folded.key(spelling).as_str().to_owned();
-            let lines = new.iter().map(|new| json!([new.tenant, new.spelling, key(&new.spelling)]));
-            self.db().write::<Spelling>(FOLD, vec![Value::Text(list(lines))]).await?;
+            let lines = new
+                .iter()
+                .map(|new| json!([new.tenant, new.spelling, key(&new.spelling)]));
+            self.db()
+                .write::<Spelling>(FOLD, vec![Value::Text(list(lines))])
+                .await?;
         }
         Ok(more)
     }

@@ -1,6 +1,5 @@
-//! Applies requests and their decisions to the calls they are about.
-//! Invariant: an answer counts only for a call that its request still asks about, and only a complete
-//! approval lets a call run.
+//! Applies requests and their decisions to the calls they are about. Invariant: an answer counts
+//! only for a call that its request still asks about, and only a complete approval lets a call run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +19,12 @@ use super::verdict::{OnExpiry, Verdict};
 impl Open {
     /// The distinct people who have approved a call.
     fn approved(&self, call: CallId, ids: UserIds) -> BTreeSet<UserKey> {
-        self.approvals.get(&call).into_iter().flatten().map(|vote| ids.key(&vote.by)).collect()
+        self.approvals
+            .get(&call)
+            .into_iter()
+            .flatten()
+            .map(|vote| ids.key(&vote.by))
+            .collect()
     }
 
     /// How many distinct people will have approved a call once `user` has.
@@ -34,7 +38,9 @@ impl Open {
     /// Whether `user` has approved that call.
     #[must_use]
     pub fn answered_by(&self, call: CallId, user: &UserId) -> bool {
-        self.approvals.get(&call).is_some_and(|votes| votes.iter().any(|vote| user.is(&vote.by)))
+        self.approvals
+            .get(&call)
+            .is_some_and(|votes| votes.iter().any(|vote| user.is(&vote.by)))
     }
 }
 
@@ -53,13 +59,26 @@ impl Progress {
             }
         }
         let (approvals, decided) = (BTreeMap::new(), BTreeMap::new());
-        self.open.push(Open { asked: asked.clone(), asked_at, approvals, decided, then: None });
+        self.open.push(Open {
+            asked: asked.clone(),
+            asked_at,
+            approvals,
+            decided,
+            then: None,
+        });
     }
 
     pub(super) fn decided(&mut self, id: RequestId, decision: &Decision) {
-        let Some(place) = self.open.iter().position(|open| open.asked.request_id == id) else { return };
+        let Some(place) = self
+            .open
+            .iter()
+            .position(|open| open.asked.request_id == id)
+        else {
+            return;
+        };
         let mut open = self.open.remove(place);
-        // Where one decision approves and rejects equal calls, the rejection stands: no approval came after it.
+        // Where one decision approves and rejects equal calls, the rejection stands: no approval
+        // came after it.
         for rejections in [false, true] {
             for (call, answer) in &decision.decisions {
                 if (answer.action == Action::Reject) == rejections {
@@ -82,22 +101,31 @@ impl Progress {
         }
     }
 
-    /// Resets a call that its closed request left undecided. No journal of ours has such a call, but it must neither
-    /// run nor be forgotten.
+    /// Resets a call that its closed request left undecided. No journal of ours has such a call,
+    /// but it must neither run nor be forgotten.
     fn left_out(&mut self, open: &Open) {
         for call in open.asked.own_calls() {
             if let Some(state) = self.call_mut(call.tool_call_id)
                 && state.is_asked_by(open.asked.request_id)
             {
                 let doubtful = open.asked.kind == RequestKind::Reconcile;
-                state.phase = if doubtful { state.unasked() } else { Phase::New };
+                state.phase = if doubtful {
+                    state.unasked()
+                } else {
+                    Phase::New
+                };
             }
         }
     }
 
-    /// In a request that ends its task, only rejections keep their answer: a call with a supplied result is canceled.
+    /// In a request that ends its task, only rejections keep their answer: a call with a supplied
+    /// result is canceled.
     fn given_up(&mut self, open: &Open) {
-        for (call, _) in open.decided.iter().filter(|(_, action)| **action == Action::Respond) {
+        for (call, _) in open
+            .decided
+            .iter()
+            .filter(|(_, action)| **action == Action::Respond)
+        {
             if open.asked.kind == RequestKind::Approval
                 && let Some(state) = self.call_mut(*call)
                 && !matches!(state.phase, Phase::Done(_))
@@ -109,37 +137,57 @@ impl Progress {
     }
 
     /// Applies one person's answer about one call of an open request.
-    fn call_decided(&mut self, open: &mut Open, id: CallId, decision: &Decision, answer: &CallAnswer) {
+    fn call_decided(
+        &mut self,
+        open: &mut Open,
+        id: CallId,
+        decision: &Decision,
+        answer: &CallAnswer,
+    ) {
         let kind = open.asked.kind;
         let mut leave = answer.leave;
         if matches!(answer.action, Action::Approve | Action::Retry) {
             open.approvals.entry(id).or_default().push(decision.vote());
             let over = decision.closes && decision.then.is_none_or(|then| then == Then::Continue);
-            // Counted by the strictest comparison: where another setting counts more people, the answer itself carries
-            // `leave`.
-            let people = u32::try_from(open.approved(id, UserIds::Folded).len()).unwrap_or(u32::MAX);
+            // Counted by the strictest comparison: where another setting counts more people, the
+            // answer itself carries `leave`.
+            let people =
+                u32::try_from(open.approved(id, UserIds::Folded).len()).unwrap_or(u32::MAX);
             leave |= over || people >= open.asked.required();
         }
         if leave || answer.settles() {
             open.decided.insert(id, answer.action);
         }
-        let Some(state) = self.calls.iter().find(|state| state.call.tool_call_id == id) else { return };
+        let Some(state) = self
+            .calls
+            .iter()
+            .find(|state| state.call.tool_call_id == id)
+        else {
+            return;
+        };
         if !state.is_asked_by(open.asked.request_id) {
             // The user has sent another message: the call is over, whatever the answer.
             return;
         }
-        let Some(phase) = phase_after(state, open, decision, answer, leave) else { return };
+        let Some(phase) = phase_after(state, open, decision, answer, leave) else {
+            return;
+        };
         let name = state.call.name.clone();
         self.filled_in |= kind == RequestKind::Credentials && answer.action == Action::Respond;
         if kind == RequestKind::Approval {
             self.remember(id, &phase, decision, answer);
         }
-        let Some(state) = self.call_mut(id) else { return };
+        let Some(state) = self.call_mut(id) else {
+            return;
+        };
         if let Phase::Approved(approval) = &phase {
             state.approval = Some(approval.clone());
         }
         if let Some(edit) = &answer.edit {
-            state.edited = Some(Edited { arguments_text: edit.arguments_text.clone(), by: decision.by.clone() });
+            state.edited = Some(Edited {
+                arguments_text: edit.arguments_text.clone(),
+                by: decision.by.clone(),
+            });
         }
         state.phase = phase;
         // A person who fills in a login has not looked at what the tool did.
@@ -152,7 +200,11 @@ impl Progress {
     fn remember(&mut self, id: CallId, phase: &Phase, decision: &Decision, answer: &CallAnswer) {
         let Some(state) = self.call(id) else { return };
         let name = state.call.name.clone();
-        let text = answer.edit.as_ref().map_or(state.arguments_text(), |edit| &edit.arguments_text).to_owned();
+        let text = answer
+            .edit
+            .as_ref()
+            .map_or(state.arguments_text(), |edit| &edit.arguments_text)
+            .to_owned();
         if answer.action == Action::Reject {
             let reason = answer.reason.clone().or_else(|| decision.reason.clone());
             self.rejections.said(id, &name, &text, reason);
@@ -163,14 +215,22 @@ impl Progress {
     }
 
     pub(super) fn closed(&mut self, id: RequestId, status: RequestStatus, reason: CloseReason) {
-        let Some(place) = self.open.iter().position(|open| open.asked.request_id == id) else { return };
+        let Some(place) = self
+            .open
+            .iter()
+            .position(|open| open.asked.request_id == id)
+        else {
+            return;
+        };
         let open = self.open.remove(place);
         if status == RequestStatus::Expired && open.asked.terms.on_expiry == OnExpiry::Cancel {
             self.ending = Some(Then::Cancel);
             self.canceled_for = Some("nobody answered its question in time".to_owned());
         }
         for call in open.asked.own_calls() {
-            let Some(state) = self.call_mut(call.tool_call_id) else { continue };
+            let Some(state) = self.call_mut(call.tool_call_id) else {
+                continue;
+            };
             if !state.is_asked_by(id) {
                 continue;
             }
@@ -191,8 +251,8 @@ impl Progress {
                     Outcome::Expired,
                     state.not_run("Nobody decided in time", ", so this call was not run. No human has said no to it."),
                 ),
-                // The outcome is unknown: a failed task that continues asks again. (A task that ends for good gives the
-                // call a result.)
+                // The outcome is unknown: a failed task that continues asks again. (A task that
+                // ends for good gives the call a result.)
                 (CloseReason::Canceled, RequestKind::Reconcile) => state.unasked(),
                 (_, RequestKind::Reconcile) => Phase::Settled(Outcome::Unknown, state.unknown()),
                 (CloseReason::Superseded | CloseReason::Canceled | CloseReason::AnsweredLate, _) => {
@@ -204,7 +264,13 @@ impl Progress {
 }
 
 /// A call's phase after an answer; `None` where the phase does not change.
-fn phase_after(state: &CallState, open: &Open, decision: &Decision, answer: &CallAnswer, leave: bool) -> Option<Phase> {
+fn phase_after(
+    state: &CallState,
+    open: &Open,
+    decision: &Decision,
+    answer: &CallAnswer,
+    leave: bool,
+) -> Option<Phase> {
     let (kind, id) = (open.asked.kind, state.call.tool_call_id);
     let reason = answer.reason.as_ref().or(decision.reason.as_ref());
     let told = reason.map_or(String::new(), |reason| format!(" Reason: {reason}"));
@@ -214,7 +280,13 @@ fn phase_after(state: &CallState, open: &Open, decision: &Decision, answer: &Cal
             by = vec![decision.vote()];
         }
         let (request_id, terms) = (open.asked.request_id, open.asked.terms.clone());
-        Phase::Approved(Approval { request_id, by, terms, digest, rule })
+        Phase::Approved(Approval {
+            request_id,
+            by,
+            terms,
+            digest,
+            rule,
+        })
     };
     match (kind, answer.action) {
         (RequestKind::Confirmation, Action::Approve | Action::Reject) => {
@@ -234,11 +306,17 @@ fn phase_after(state: &CallState, open: &Open, decision: &Decision, answer: &Cal
         (_, Action::Edit) => {
             let edit = answer.edit.as_ref()?;
             let held = || Phase::Held(open.asked.terms.clone());
-            Some(if leave { approved(edit.digest.clone(), edit.rule.clone()) } else { held() })
+            Some(if leave {
+                approved(edit.digest.clone(), edit.rule.clone())
+            } else {
+                held()
+            })
         }
         (RequestKind::Reconcile, Action::Reject) => Some(Phase::Settled(
             Outcome::Failed,
-            format!("Nobody knows whether this call took effect. A human was asked and said not to count on it.{told}"),
+            format!(
+                "Nobody knows whether this call took effect. A human was asked and said not to count on it.{told}"
+            ),
         )),
         (RequestKind::Approval | RequestKind::ExternalResult, Action::Reject) => {
             let text = state.not_run("A human rejected this call", "; it was not run.");
@@ -250,7 +328,10 @@ fn phase_after(state: &CallState, open: &Open, decision: &Decision, answer: &Cal
         }
         (RequestKind::Credentials, Action::Respond) => Some(after_credentials(state, decision)),
         (_, Action::Respond) => {
-            let result = answer.result_text.as_ref().or(decision.result_text.as_ref());
+            let result = answer
+                .result_text
+                .as_ref()
+                .or(decision.result_text.as_ref());
             let text = match (result, &decision.response) {
                 (Some(text), _) => as_text(text),
                 (None, Some(response)) => response.to_string(),
@@ -262,8 +343,8 @@ fn phase_after(state: &CallState, open: &Open, decision: &Decision, answer: &Cal
     }
 }
 
-/// The phase after a login was provided: the model that asked for it gets a result that says how it is used, a call
-/// that only waited for it continues.
+/// The phase after a login was provided: the model that asked for it gets a result that says how it
+/// is used, a call that only waited for it continues.
 fn after_credentials(state: &CallState, decision: &Decision) -> Phase {
     match (&state.judgement, &state.approval) {
         (Some(judgement), _) if judgement.verdict == Verdict::Human => {
@@ -284,7 +365,10 @@ fn after_credentials(state: &CallState, decision: &Decision) -> Phase {
 
 /// Why a rejection ended the task, with the person's own reason if any.
 fn said_no(decision: &Decision) -> String {
-    let own = decision.decisions.values().find_map(|answer| answer.reason.as_ref());
+    let own = decision
+        .decisions
+        .values()
+        .find_map(|answer| answer.reason.as_ref());
     let reason = decision.reason.as_ref().or(own);
     let why = reason.map_or(String::new(), |reason| format!(" (reason: {reason})"));
     format!("a human rejected what it wanted to do{why}")

@@ -103,10 +103,13 @@ pub struct Edited {
 }
 
 impl CallState {
-    /// The text that is judged, shown and run: a person's edit where there is one, else the model's text.
+    /// The text that is judged, shown and run: a person's edit where there is one, else the model's
+    /// text.
     #[must_use]
     pub fn arguments_text(&self) -> &str {
-        self.edited.as_ref().map_or(&self.call.arguments_text, |edited| &edited.arguments_text)
+        self.edited
+            .as_ref()
+            .map_or(&self.call.arguments_text, |edited| &edited.arguments_text)
     }
 
     /// The rule that the call runs under: that of its approval, else that of its last judgement.
@@ -114,21 +117,35 @@ impl CallState {
     pub fn rule(&self) -> Option<&str> {
         match &self.approval {
             Some(approval) => approval.rule.as_deref(),
-            None => self.judgement.as_ref().and_then(|judgement| judgement.rule.as_deref()),
+            None => self
+                .judgement
+                .as_ref()
+                .and_then(|judgement| judgement.rule.as_deref()),
         }
     }
 
     /// The terms of its approval, else of its last judgement; the default ones for an allowed call.
     #[must_use]
     pub fn terms(&self) -> Terms {
-        let of_rule = self.judgement.as_ref().and_then(|judgement| judgement.terms.clone());
-        self.approval.as_ref().map(|approval| approval.terms.clone()).or(of_rule).unwrap_or_default()
+        let of_rule = self
+            .judgement
+            .as_ref()
+            .and_then(|judgement| judgement.terms.clone());
+        self.approval
+            .as_ref()
+            .map(|approval| approval.terms.clone())
+            .or(of_rule)
+            .unwrap_or_default()
     }
 
     /// The sub-agent's task that performs the call.
     #[must_use]
     pub fn child(&self) -> Option<TaskId> {
-        if let Phase::Delegated(child) = self.phase { Some(child) } else { None }
+        if let Phase::Delegated(child) = self.phase {
+            Some(child)
+        } else {
+            None
+        }
     }
 
     /// The phase of a call with an unknown outcome once no request asks about it any more.
@@ -140,9 +157,13 @@ impl CallState {
     #[must_use]
     pub fn canceled(&self) -> (CallId, Outcome, String) {
         let (outcome, text) = match &self.phase {
-            // A person's answer stays the result, and so does an outcome that nothing has cleared up.
+            // A person's answer stays the result, and so does an outcome that nothing has cleared
+            // up.
             Phase::Settled(
-                outcome @ (Outcome::Rejected | Outcome::Responded | Outcome::Failed | Outcome::Unknown),
+                outcome @ (Outcome::Rejected
+                | Outcome::Responded
+                | Outcome::Failed
+                | Outcome::Unknown),
                 text,
             ) => (*outcome, text.clone()),
             Phase::New
@@ -161,7 +182,10 @@ impl CallState {
                 } else if self.ends_unknown() {
                     (Outcome::Unknown, self.unknown())
                 } else {
-                    (Outcome::Canceled, "The task was canceled; this call was not run.".to_owned())
+                    (
+                        Outcome::Canceled,
+                        "The task was canceled; this call was not run.".to_owned(),
+                    )
                 }
             }
         };
@@ -171,8 +195,14 @@ impl CallState {
     /// The last attempt, if it has no answer, even after the call was given up.
     #[must_use]
     pub fn unanswered(&self) -> Option<(CallId, &Start)> {
-        let open = matches!(self.phase, Phase::Started(_) | Phase::Done(Outcome::Unknown));
-        self.start.as_ref().filter(|_| open).map(|start| (self.call.tool_call_id, start))
+        let open = matches!(
+            self.phase,
+            Phase::Started(_) | Phase::Done(Outcome::Unknown)
+        );
+        self.start
+            .as_ref()
+            .filter(|_| open)
+            .map(|start| (self.call.tool_call_id, start))
     }
 
     /// Whether this open request asks about the call.
@@ -180,12 +210,18 @@ impl CallState {
         matches!(self.phase, Phase::Asked(by) | Phase::OutcomeUnknown(by) if by == request)
     }
 
-    /// Applies another user message: a call that was not started will not run (no task of ours leaves such a call), and
-    /// a started one, even one approved to run again, is asked about first.
+    /// Applies another user message: a call that was not started will not run (no task of ours
+    /// leaves such a call), and a started one, even one approved to run again, is asked about
+    /// first.
     pub(super) fn passed_over(&mut self) {
         self.phase = match (&self.phase, &self.start) {
             (
-                Phase::New | Phase::Allowed | Phase::Held(_) | Phase::Human(_) | Phase::Asked(_) | Phase::Approved(_),
+                Phase::New
+                | Phase::Allowed
+                | Phase::Held(_)
+                | Phase::Human(_)
+                | Phase::Asked(_)
+                | Phase::Approved(_),
                 None,
             ) => Phase::Settled(Outcome::Withdrawn, WITHDRAWN.to_owned()),
             (Phase::Allowed | Phase::Approved(_), Some(start)) => Phase::Started(start.clone()),
@@ -202,7 +238,9 @@ impl CallState {
             return Some((id, *outcome, text.clone()));
         }
         let given_up = self.effect.repeatable() && self.attempts >= ATTEMPTS;
-        let text = || format!("There was no answer in {ATTEMPTS} attempts. The call may have taken effect.");
+        let text = || {
+            format!("There was no answer in {ATTEMPTS} attempts. The call may have taken effect.")
+        };
         (given_up && matches!(self.phase, Phase::Started(_))).then(|| (id, Outcome::Failed, text()))
     }
 }
@@ -211,10 +249,12 @@ impl CallState {
 pub const ATTEMPTS: u32 = 3;
 
 /// Result of a call that was started and whose unknown outcome is no longer awaited.
-pub const UNKNOWN: &str = "This call was started and its outcome is not known: it may have taken effect.";
+pub const UNKNOWN: &str =
+    "This call was started and its outcome is not known: it may have taken effect.";
 
 /// Result of a call whose sub-agent was at work when its caller was stopped.
-pub const STOPPED: &str = "The sub-agent was at work and was canceled. What it had done before is not undone.";
+pub const STOPPED: &str =
+    "The sub-agent was at work and was canceled. What it had done before is not undone.";
 
 /// Result of a call that had not started when the user sent another message.
 pub const WITHDRAWN: &str = "The user went on with another message; this call was not run.";

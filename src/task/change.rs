@@ -1,7 +1,9 @@
-//! The writes of one commit. There is one kind: a [`Change`] of one tree, stored whole or not at all.
+//! The writes of one commit. There is one kind: a [`Change`] of one tree, stored whole or not at
+//! all.
 //!
-//! The store derives the rows of requests, approvers and decisions from the items (an `intervention_requested` opens a
-//! request row, a `decision` adds to it, a `request_closed` closes it), so rows and items cannot disagree.
+//! The store derives the rows of requests, approvers and decisions from the items (an
+//! `intervention_requested` opens a request row, a `decision` adds to it, a `request_closed` closes
+//! it), so rows and items cannot disagree.
 
 use std::ops::AddAssign;
 use std::time::Duration;
@@ -16,7 +18,8 @@ use super::user::UserKey;
 /// One commit: one or more tasks of one root, each at the version it was read at.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// Id of the commit. Its items carry it, so that a commit whose answer was lost can be looked up.
+    /// Id of the commit. Its items carry it, so that a commit whose answer was lost can be looked
+    /// up.
     pub id: ChangeId,
     /// Root of the changed tree. Two changes of one root never share a batch.
     pub root: TaskId,
@@ -45,8 +48,8 @@ pub struct TaskChange {
     pub counters: Counters,
     /// Change of the task's lease.
     pub lease: LeaseChange,
-    /// Credentials that a person provided for the task. A change that ends the task writes none and removes the stored
-    /// ones.
+    /// Credentials that a person provided for the task. A change that ends the task writes none and
+    /// removes the stored ones.
     pub credentials: Vec<SealedCredential>,
 }
 
@@ -120,7 +123,8 @@ pub enum LeaseChange {
     },
     /// Releases the lease: any worker may claim the task at once.
     Queue,
-    /// Releases the lease: the task sleeps until a commit wakes it or, where given, until `wake_in` from now.
+    /// Releases the lease: the task sleeps until a commit wakes it or, where given, until `wake_in`
+    /// from now.
     Park {
         /// Time after which a worker looks at the task again.
         wake_in: Option<Duration>,
@@ -140,7 +144,8 @@ pub struct IdempotencyRow {
     pub path: String,
     /// The `Idempotency-Key`, verbatim.
     pub key: String,
-    /// Digest of the body: a keyed hash (`k1:…`), or SHA-256 in hex where no credential can be requested.
+    /// Digest of the body: a keyed hash (`k1:…`), or SHA-256 in hex where no credential can be
+    /// requested.
     pub body_digest: String,
     /// Task that the command returns.
     pub task_id: TaskId,
@@ -223,7 +228,7 @@ pub struct Journal {
     pub items: Vec<Item>,
     /// Time of the snapshot, by the database's clock.
     pub now: Time,
-    /// End of the uncertain history: a restore, or the promotion of a standby, has lost everything after some moment
-    /// before it.
+    /// End of the uncertain history: a restore, or the promotion of a standby, has lost everything
+    /// after some moment before it.
     pub history_uncertain_until: Option<Time>,
 }

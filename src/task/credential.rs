@@ -1,6 +1,5 @@
-//! Credentials that a person provided for one task, sealed.
-//! Invariant: a sealed value is bound to tenant, task, request and name, so that a moved or renamed row does
-//! not open.
+//! Credentials that a person provided for one task, sealed. Invariant: a sealed value is bound to
+//! tenant, task, request and name, so that a moved or renamed row does not open.
 
 use std::fmt;
 use std::time::Duration;
@@ -54,8 +53,19 @@ impl fmt::Debug for CredentialRow {
     }
 }
 
-/// The values that a sealed credential is bound to. Tenant and task are those of the task's own row.
+/// The values that a sealed credential is bound to. Tenant and task are those of the task's own
+/// row.
 #[must_use]
-pub fn credential_bound<'b>(tenant: &'b str, task: &'b TaskId, request: &'b RequestId, name: &'b str) -> [&'b [u8]; 4] {
-    [tenant.as_bytes(), task.0.as_bytes(), request.0.as_bytes(), name.as_bytes()]
+pub fn credential_bound<'b>(
+    tenant: &'b str,
+    task: &'b TaskId,
+    request: &'b RequestId,
+    name: &'b str,
+) -> [&'b [u8]; 4] {
+    [
+        tenant.as_bytes(),
+        task.0.as_bytes(),
+        request.0.as_bytes(),
+        name.as_bytes(),
+    ]
 }

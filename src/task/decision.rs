@@ -8,7 +8,19 @@ use serde_json::Value;
 use super::id::CallId;
 
 /// What an answer does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    schemars::JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
     /// Run the call as shown.
@@ -42,7 +54,19 @@ impl Action {
 }
 
 /// What follows a rejection.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    schemars::JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Then {
     /// The model is told, and goes on.
@@ -68,8 +92,8 @@ pub struct CallAnswer {
     /// The person's result as JSON text, of a respond.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_text: Option<String>,
-    /// Whether the call may run after this answer, which completes its approval or needs no further one. Not on the
-    /// wire.
+    /// Whether the call may run after this answer, which completes its approval or needs no further
+    /// one. Not on the wire.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leave: bool,
 }
@@ -78,7 +102,13 @@ impl CallAnswer {
     /// An answer with an action alone.
     #[must_use]
     pub fn plain(action: Action) -> Self {
-        Self { action, reason: None, edit: None, result_text: None, leave: false }
+        Self {
+            action,
+            reason: None,
+            edit: None,
+            result_text: None,
+            leave: false,
+        }
     }
 
     /// Whether this answer decides the call, however many approvals are required.
@@ -127,7 +157,8 @@ pub struct Decision {
     /// The person's reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The consequence named for a rejection; in the answer that decides the last call, the one that took effect.
+    /// The consequence named for a rejection; in the answer that decides the last call, the one
+    /// that took effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<Then>,
     /// The content of the form.
@@ -138,7 +169,8 @@ pub struct Decision {
     pub result_text: Option<String>,
     /// The calls that this answer decides.
     pub decisions: BTreeMap<CallId, CallAnswer>,
-    /// Whether this answer closes the request: no call stays undecided, or the request ends with it. Not on the wire.
+    /// Whether this answer closes the request: no call stays undecided, or the request ends with
+    /// it. Not on the wire.
     pub closes: bool,
 }
 
@@ -146,6 +178,10 @@ impl Decision {
     /// The person who answered, as a vote.
     #[must_use]
     pub fn vote(&self) -> Vote {
-        Vote { by: self.by.clone(), via: self.via.clone(), groups: self.groups.clone() }
+        Vote {
+            by: self.by.clone(),
+            via: self.via.clone(),
+            groups: self.groups.clone(),
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! Deltas of a model's answer that is not complete yet. Subscribers see them and the store never keeps them: the whole
-//! answer becomes an item of the journal, and its deltas add up to it.
+//! Deltas of a model's answer that is not complete yet. Subscribers see them and the store never
+//! keeps them: the whole answer becomes an item of the journal, and its deltas add up to it.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -18,8 +18,8 @@ pub struct Delta {
     pub agent_path: Vec<String>,
     /// Number that the answer will have within the task: 1, 2, 3 …
     pub turn: u32,
-    /// Last `seq` of the task's journal when the model was asked. A subscriber that lacks items up to it reads them
-    /// first; once the journal has later items, the answer is stored, or void.
+    /// Last `seq` of the task's journal when the model was asked. A subscriber that lacks items up
+    /// to it reads them first; once the journal has later items, the answer is stored, or void.
     pub after_seq: i64,
     /// Id of the attempt at this answer: deltas of two attempts never form one text.
     pub asking: Uuid,

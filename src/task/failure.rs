@@ -48,7 +48,11 @@ impl Failure {
     /// A failure without a limit's name.
     #[must_use]
     pub fn new(code: FailureCode, detail: impl Into<String>) -> Self {
-        Self { code, detail: detail.into(), limit: None }
+        Self {
+            code,
+            detail: detail.into(),
+            limit: None,
+        }
     }
 
     /// The failure for a limit that was reached.

@@ -1,7 +1,8 @@
 //! Items of a task's append-only journal, which is the state, the event stream and the audit trail.
 //!
-//! An item is stored as the JSON of its [`Fact`]. Members that the contract does not list (`raw`, `provider_id`,
-//! `terms`, `groups`, `timeout_ms`, `performer`, an asked call's `definition`) are internal and never on the wire.
+//! An item is stored as the JSON of its [`Fact`]. Members that the contract does not list (`raw`,
+//! `provider_id`, `terms`, `groups`, `timeout_ms`, `performer`, an asked call's `definition`) are
+//! internal and never on the wire.
 
 use std::collections::BTreeMap;
 
@@ -161,7 +162,9 @@ impl Fact {
     pub fn request_id(&self) -> Option<RequestId> {
         match self {
             Self::InterventionRequested(asked) => Some(asked.request_id),
-            Self::Decision { request_id, .. } | Self::RequestClosed { request_id, .. } => Some(*request_id),
+            Self::Decision { request_id, .. } | Self::RequestClosed { request_id, .. } => {
+                Some(*request_id)
+            }
             Self::TaskStatus { .. }
             | Self::UserMessage { .. }
             | Self::AssistantMessage(_)
@@ -236,11 +239,12 @@ pub struct ToolCall {
     pub name: String,
     /// The exact text that the model wrote, with secrets redacted.
     pub arguments_text: String,
-    /// Whether a secret in the arguments was redacted: the text is then not the model's, and the call never runs. Not
-    /// on the wire.
+    /// Whether a secret in the arguments was redacted: the text is then not the model's, and the
+    /// call never runs. Not on the wire.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub holds_secret: bool,
-    /// Id by which the provider knows the call: its own, or ours where its own was empty or repeated. Not on the wire.
+    /// Id by which the provider knows the call: its own, or ours where its own was empty or
+    /// repeated. Not on the wire.
     #[serde(default)]
     pub provider_id: String,
 }

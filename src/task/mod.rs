@@ -1,5 +1,5 @@
-//! Nouns of the contract, and `step::next_step`. Pure: no clock, no I/O, no memory. Every room may import this one; it
-//! imports none.
+//! Nouns of the contract, and `step::next_step`. Pure: no clock, no I/O, no memory. Every room may
+//! import this one; it imports none.
 
 #![warn(missing_docs)]
 

@@ -1,6 +1,6 @@
-//! Quarantined tools: no rule lets them run, because a call of theirs that must not happen twice ended with an unknown
-//! outcome, or in an error after it was sent. A person who decides any call of the tool lifts the quarantine; a
-//! message, a cancel or a retry does not.
+//! Quarantined tools: no rule lets them run, because a call of theirs that must not happen twice
+//! ended with an unknown outcome, or in an error after it was sent. A person who decides any call
+//! of the tool lifts the quarantine; a message, a cancel or a retry does not.
 
 use std::collections::BTreeMap;
 
@@ -45,11 +45,18 @@ impl Quarantine {
             }
             Fact::ToolResult(result) | Fact::LateResult(result) => self.ended(result, calls),
             // Calls that the failed task had started and that no request asks about any more.
-            Fact::TaskStatus { status: TaskStatus::Failed, .. } => {
+            Fact::TaskStatus {
+                status: TaskStatus::Failed,
+                ..
+            } => {
                 for state in calls.iter().filter(|state| state.effect == Effect::Once) {
                     if matches!(state.phase, Phase::Started(_) | Phase::OutcomeUnknown(_)) {
                         let (name, call) = (&state.call.name, state.call.tool_call_id);
-                        self.quarantine_tool(name, call, "was started, and what became of it is not known");
+                        self.quarantine_tool(
+                            name,
+                            call,
+                            "was started, and what became of it is not known",
+                        );
                     }
                 }
             }
@@ -71,7 +78,9 @@ impl Quarantine {
     }
 
     fn ended(&mut self, result: &ToolResult, calls: &[CallState]) {
-        let state = calls.iter().find(|state| state.call.tool_call_id == result.tool_call_id);
+        let state = calls
+            .iter()
+            .find(|state| state.call.tool_call_id == result.tool_call_id);
         let once = state.is_some_and(|state| state.effect == Effect::Once && state.attempts > 0);
         match (result.outcome, result.http_status) {
             (Outcome::Unknown, _) if once => {
@@ -90,7 +99,10 @@ impl Quarantine {
                 if let Some(entry) = self.0.get_mut(&result.name)
                     && entry.call == result.tool_call_id
                 {
-                    entry.known = format!("was in doubt; its answer came late: {}", result.outcome.as_str());
+                    entry.known = format!(
+                        "was in doubt; its answer came late: {}",
+                        result.outcome.as_str()
+                    );
                 }
             }
             (
@@ -108,6 +120,12 @@ impl Quarantine {
     }
 
     fn quarantine_tool(&mut self, tool: &str, call: CallId, known: &str) {
-        self.0.insert(tool.to_owned(), Quarantined { call, known: known.to_owned() });
+        self.0.insert(
+            tool.to_owned(),
+            Quarantined {
+                call,
+                known: known.to_owned(),
+            },
+        );
     }
 }

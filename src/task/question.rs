@@ -39,47 +39,63 @@ impl Progress {
         let delegated = |state: &CallState| state.child().is_some();
         let waits = |state: &CallState| matches!(state.phase, Phase::Asked(_) | Phase::Settled(..));
         let awaited = !self.open.is_empty() || self.unfinished().any(delegated);
-        !self.is_blocked() && (!awaited || !self.unfinished().all(|state| waits(state) || delegated(state)))
+        !self.is_blocked()
+            && (!awaited
+                || !self
+                    .unfinished()
+                    .all(|state| waits(state) || delegated(state)))
     }
 
     /// Whether the task waits for room: a call of it has to open a request, or may have to later.
     #[must_use]
     pub fn wants_room(&self) -> bool {
         self.unfinished().any(|state| match state.phase {
-            Phase::New | Phase::Allowed | Phase::Held(_) | Phase::Human(_) | Phase::Approved(_) | Phase::Started(_) => {
-                true
-            }
-            Phase::Asked(_) | Phase::Settled(..) | Phase::OutcomeUnknown(_) | Phase::Delegated(_) | Phase::Done(_) => {
-                false
-            }
+            Phase::New
+            | Phase::Allowed
+            | Phase::Held(_)
+            | Phase::Human(_)
+            | Phase::Approved(_)
+            | Phase::Started(_) => true,
+            Phase::Asked(_)
+            | Phase::Settled(..)
+            | Phase::OutcomeUnknown(_)
+            | Phase::Delegated(_)
+            | Phase::Done(_) => false,
         })
     }
 
-    /// Whether a person has supplied this call's result in a request that is still open: an answer about another call
-    /// of it may end the task, and then the supplied result does not count.
+    /// Whether a person has supplied this call's result in a request that is still open: an answer
+    /// about another call of it may end the task, and then the supplied result does not count.
     pub(super) fn may_be_given_up(&self, state: &CallState) -> bool {
         let given = Some(&Action::Respond);
         let decides = |open: &Open| open.decided.get(&state.call.tool_call_id) == given;
-        self.open.iter().any(|open| open.asked.kind == RequestKind::Approval && decides(open))
+        self.open
+            .iter()
+            .any(|open| open.asked.kind == RequestKind::Approval && decides(open))
     }
 
     /// How many more requests the tree may open.
     #[must_use]
     pub fn room(&self) -> usize {
-        OPEN.saturating_sub(self.open.len()).saturating_sub(self.elsewhere)
+        OPEN.saturating_sub(self.open.len())
+            .saturating_sub(self.elsewhere)
     }
 }
 
-/// One request for all held calls of equal terms, and one for each call that is itself a request or that a person has
-/// edited. Requests without room are opened later.
+/// One request for all held calls of equal terms, and one for each call that is itself a request or
+/// that a person has edited. Requests without room are opened later.
 pub(super) fn questions(progress: &Progress) -> Vec<Question> {
     // Each request with whether other calls may join it.
     let mut questions: Vec<(bool, Question)> = Vec::new();
     for state in progress.unfinished() {
         let (kind, terms) = match &state.phase {
             Phase::Held(terms) => (RequestKind::Approval, terms),
-            // A tool that asks a person and is none of the three known ones: an approver has to look at it.
-            Phase::Human(terms) => (RequestKind::of_tool(&state.call.name).unwrap_or(RequestKind::Approval), terms),
+            // A tool that asks a person and is none of the three known ones: an approver has to
+            // look at it.
+            Phase::Human(terms) => (
+                RequestKind::of_tool(&state.call.name).unwrap_or(RequestKind::Approval),
+                terms,
+            ),
             Phase::New
             | Phase::Allowed
             | Phase::Asked(_)
@@ -91,21 +107,36 @@ pub(super) fn questions(progress: &Progress) -> Vec<Question> {
             | Phase::Done(_) => continue,
         };
         let shares = kind == RequestKind::Approval && state.edited.is_none();
-        let with = |(alike, question): &&mut (bool, Question)| shares && *alike && question.terms == *terms;
+        let with = |(alike, question): &&mut (bool, Question)| {
+            shares && *alike && question.terms == *terms
+        };
         if let Some((_, question)) = questions.iter_mut().find(with) {
             question.calls.push(state.call.tool_call_id);
         } else {
             let calls = vec![state.call.tool_call_id];
-            questions.push((shares, Question { kind, calls, terms: terms.clone() }));
+            questions.push((
+                shares,
+                Question {
+                    kind,
+                    calls,
+                    terms: terms.clone(),
+                },
+            ));
         }
     }
-    questions.into_iter().map(|(_, question)| question).take(progress.room()).collect()
+    questions
+        .into_iter()
+        .map(|(_, question)| question)
+        .take(progress.room())
+        .collect()
 }
 
-/// Requests for the results of external calls, which the caller runs; they open when the turn is decided.
+/// Requests for the results of external calls, which the caller runs; they open when the turn is
+/// decided.
 pub(super) fn outside(progress: &Progress) -> Vec<Question> {
     let ready = progress.unfinished().filter(|state| {
-        state.performer == ToolKind::External && matches!(state.phase, Phase::Allowed | Phase::Approved(_))
+        state.performer == ToolKind::External
+            && matches!(state.phase, Phase::Allowed | Phase::Approved(_))
     });
     let asked = ready.map(|state| Question {
         kind: RequestKind::ExternalResult,
@@ -115,12 +146,15 @@ pub(super) fn outside(progress: &Progress) -> Vec<Question> {
     asked.take(progress.room()).collect()
 }
 
-/// The calls whose sub-agents start now: all at once, except that calls of a sub-agent that keeps its conversation
-/// (`sessions`, by name) start one after the other.
+/// The calls whose sub-agents start now: all at once, except that calls of a sub-agent that keeps
+/// its conversation (`sessions`, by name) start one after the other.
 pub(super) fn delegated(progress: &Progress, sessions: &BTreeSet<String>) -> Vec<CallId> {
     let mut talking: BTreeSet<&str> = BTreeSet::new();
     let mut starting = Vec::new();
-    for state in progress.unfinished().filter(|state| state.performer == ToolKind::Agent) {
+    for state in progress
+        .unfinished()
+        .filter(|state| state.performer == ToolKind::Agent)
+    {
         let name = state.call.name.as_str();
         let ready = matches!(state.phase, Phase::Allowed | Phase::Approved(_));
         let at_work = state.child().is_some();
@@ -136,8 +170,18 @@ pub(super) fn delegated(progress: &Progress, sessions: &BTreeSet<String>) -> Vec
 
 /// The events that the task waits for.
 pub(super) fn awaited(progress: &Progress, attempts: Vec<CallId>) -> Vec<On> {
-    let requests = progress.open.iter().map(|open| On::Request(open.asked.request_id));
-    let children = progress.unfinished().filter_map(CallState::child).map(On::Child);
+    let requests = progress
+        .open
+        .iter()
+        .map(|open| On::Request(open.asked.request_id));
+    let children = progress
+        .unfinished()
+        .filter_map(CallState::child)
+        .map(On::Child);
     let room = (progress.room() == 0 && progress.wants_room()).then_some(On::Room);
-    requests.chain(attempts.into_iter().map(On::Attempt)).chain(children).chain(room).collect()
+    requests
+        .chain(attempts.into_iter().map(On::Attempt))
+        .chain(children)
+        .chain(room)
+        .collect()
 }

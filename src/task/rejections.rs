@@ -1,6 +1,6 @@
-//! Rejected calls. An equal call (same tool, arguments equal as JSON values) is refused with the person's words,
-//! without a new request, until the user sends a message or a person approves such a call. An expired request is no
-//! rejection.
+//! Rejected calls. An equal call (same tool, arguments equal as JSON values) is refused with the
+//! person's words, without a new request, until the user sends a message or a person approves such
+//! a call. An expired request is no rejection.
 
 use serde_json::Value;
 
@@ -25,7 +25,10 @@ impl RejectedCalls {
     /// The last rejection of an equal call, if any.
     #[must_use]
     pub fn find(&self, tool: &str, arguments: &Value) -> Option<&RejectedCall> {
-        self.0.iter().rev().find(|no| no.tool == tool && same(&no.arguments, arguments))
+        self.0
+            .iter()
+            .rev()
+            .find(|no| no.tool == tool && same(&no.arguments, arguments))
     }
 
     /// The rejection of exactly this call.
@@ -34,16 +37,28 @@ impl RejectedCalls {
         self.0.iter().find(|no| no.call == call)
     }
 
-    pub(super) fn said(&mut self, call: CallId, tool: &str, arguments_text: &str, reason: Option<String>) {
+    pub(super) fn said(
+        &mut self,
+        call: CallId,
+        tool: &str,
+        arguments_text: &str,
+        reason: Option<String>,
+    ) {
         // Arguments that do not parse are never shown to a person.
         if let Ok(arguments) = read(arguments_text) {
-            self.0.push(RejectedCall { call, reason, tool: tool.to_owned(), arguments });
+            self.0.push(RejectedCall {
+                call,
+                reason,
+                tool: tool.to_owned(),
+                arguments,
+            });
         }
     }
 
     pub(super) fn unsaid(&mut self, tool: &str, arguments_text: &str) {
         if let Ok(arguments) = read(arguments_text) {
-            self.0.retain(|no| !(no.tool == tool && same(&no.arguments, &arguments)));
+            self.0
+                .retain(|no| !(no.tool == tool && same(&no.arguments, &arguments)));
         }
     }
 
@@ -62,12 +77,21 @@ fn read(text: &str) -> Result<Value, serde_json::Error> {
 fn same(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
-        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b)),
+        (Value::Array(a), Value::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
+        }
         (Value::Object(a), Value::Object(b)) => {
-            a.len() == b.len() && a.iter().all(|(name, a)| b.get(name).is_some_and(|b| same(a, b)))
+            a.len() == b.len()
+                && a.iter()
+                    .all(|(name, a)| b.get(name).is_some_and(|b| same(a, b)))
         }
         (
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) | Value::Object(_),
+            Value::Null
+            | Value::Bool(_)
+            | Value::Number(_)
+            | Value::String(_)
+            | Value::Array(_)
+            | Value::Object(_),
             _,
         ) => one == other,
     }
@@ -84,17 +108,42 @@ mod tests {
     fn equal_arguments_match_a_rejected_call_however_they_are_written() {
         let mut rejections = RejectedCalls::default();
         let call = CallId(Uuid::from_u128(1));
-        rejections.said(call, "pay", r#"{"amount": 1, "to": {"b": [1, 2.50], "a": null}}"#, None);
+        rejections.said(
+            call,
+            "pay",
+            r#"{"amount": 1, "to": {"b": [1, 2.50], "a": null}}"#,
+            None,
+        );
         for (arguments, found) in [
-            (json!({"to": {"a": null, "b": [1.0, 2.5]}, "amount": 1.0}), true),
-            (json!({"to": {"a": null, "b": [2.5, 1]}, "amount": 1}), false),
-            (json!({"to": {"a": null, "b": [1, 2.5]}, "amount": "1"}), false),
+            (
+                json!({"to": {"a": null, "b": [1.0, 2.5]}, "amount": 1.0}),
+                true,
+            ),
+            (
+                json!({"to": {"a": null, "b": [2.5, 1]}, "amount": 1}),
+                false,
+            ),
+            (
+                json!({"to": {"a": null, "b": [1, 2.5]}, "amount": "1"}),
+                false,
+            ),
             (json!({"to": {"a": null, "b": [1, 2.5]}}), false),
             (json!({"to": {"b": [1, 2.5]}, "amount": 1}), false),
         ] {
-            assert_eq!(rejections.find("pay", &arguments).is_some(), found, "{arguments}");
+            assert_eq!(
+                rejections.find("pay", &arguments).is_some(),
+                found,
+                "{arguments}"
+            );
         }
-        assert!(rejections.find("Pay", &json!({"to": {"a": null, "b": [1, 2.5]}, "amount": 1})).is_none());
+        assert!(
+            rejections
+                .find(
+                    "Pay",
+                    &json!({"to": {"a": null, "b": [1, 2.5]}, "amount": 1})
+                )
+                .is_none()
+        );
         rejections.unsaid("pay", r#"{"to":{"a":null,"b":[1,2.5]},"amount":1e0}"#);
         assert_eq!(rejections, RejectedCalls::default());
     }
@@ -102,7 +151,19 @@ mod tests {
     #[test]
     fn call_without_arguments_is_one_with_an_empty_object() {
         let mut rejections = RejectedCalls::default();
-        rejections.said(CallId(Uuid::from_u128(1)), "stop", " \n", Some("not now".to_owned()));
-        assert_eq!(rejections.find("stop", &json!({})).unwrap().reason.as_deref(), Some("not now"));
+        rejections.said(
+            CallId(Uuid::from_u128(1)),
+            "stop",
+            " \n",
+            Some("not now".to_owned()),
+        );
+        assert_eq!(
+            rejections
+                .find("stop", &json!({}))
+                .unwrap()
+                .reason
+                .as_deref(),
+            Some("not now")
+        );
     }
 }

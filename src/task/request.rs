@@ -29,8 +29,14 @@ pub enum RequestKind {
 
 impl RequestKind {
     /// All kinds.
-    pub const ALL: [Self; 6] =
-        [Self::Approval, Self::Guidance, Self::Credentials, Self::Confirmation, Self::ExternalResult, Self::Reconcile];
+    pub const ALL: [Self; 6] = [
+        Self::Approval,
+        Self::Guidance,
+        Self::Credentials,
+        Self::Confirmation,
+        Self::ExternalResult,
+        Self::Reconcile,
+    ];
 
     /// The word on the wire and in the database.
     #[must_use]
@@ -125,12 +131,12 @@ pub struct CallSpec {
     pub parameters: Value,
     /// Digest of the call, see [`call_digest`].
     pub digest: String,
-    /// The tool's definition that the digest covers, so that the digest can be recomputed from this row alone. `None`
-    /// where there is no such tool. Not on the wire.
+    /// The tool's definition that the digest covers, so that the digest can be recomputed from this
+    /// row alone. `None` where there is no such tool. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub definition: Option<String>,
-    /// Person who wrote these arguments in place of the model's; they may not approve them where several approvals are
-    /// required. Not on the wire.
+    /// Person who wrote these arguments in place of the model's; they may not approve them where
+    /// several approvals are required. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub editor: Option<String>,
 }
@@ -139,19 +145,38 @@ impl CallSpec {
     /// The target that an approver sees.
     #[must_use]
     pub fn shown_target(&self) -> &str {
-        self.address.as_ref().map_or(&self.target, |address| &address.text)
+        self.address
+            .as_ref()
+            .map_or(&self.target, |address| &address.text)
     }
 
-    /// Whether the digest and the address match the content. A call without a kept definition has no digest to compare.
+    /// Whether the digest and the address match the content. A call without a kept definition has
+    /// no digest to compare.
     fn is_sound(&self, tenant: &str, task: TaskId) -> bool {
-        let sealed = |address: &Address| *address == Address::of(&self.digest, address.text.clone());
+        let sealed =
+            |address: &Address| *address == Address::of(&self.digest, address.text.clone());
         if !self.address.as_ref().is_none_or(sealed) {
             return false;
         }
-        let Some(definition) = &self.definition else { return true };
-        let tool = Digested { name: &self.name, definition, target: &self.target, effect: self.effect };
+        let Some(definition) = &self.definition else {
+            return true;
+        };
+        let tool = Digested {
+            name: &self.name,
+            definition,
+            target: &self.target,
+            effect: self.effect,
+        };
         let rule = self.rule.as_deref();
-        self.digest == call_digest(tenant, task, self.tool_call_id, tool, &self.arguments_text, rule)
+        self.digest
+            == call_digest(
+                tenant,
+                task,
+                self.tool_call_id,
+                tool,
+                &self.arguments_text,
+                rule,
+            )
     }
 }
 
@@ -195,8 +220,8 @@ pub struct RequestSpec {
     /// JSON Schema of the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<Value>,
-    /// Digest over the members that the other digests leave out: kind, terms, question, whose login, and which call it
-    /// decides. Not on the wire.
+    /// Digest over the members that the other digests leave out: kind, terms, question, whose
+    /// login, and which call it decides. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seal: Option<String>,
 }
@@ -204,7 +229,9 @@ pub struct RequestSpec {
 impl RequestSpec {
     /// The calls that this request decides.
     pub fn own_calls(&self) -> impl Iterator<Item = &CallSpec> {
-        self.pending_tool_calls.iter().filter(|call| call.needs_decision)
+        self.pending_tool_calls
+            .iter()
+            .filter(|call| call.needs_decision)
     }
 
     /// Sets the digest and the seal, which cover everything else.
@@ -216,12 +243,27 @@ impl RequestSpec {
     }
 
     fn seal_now(&self) -> String {
-        let calls: Vec<_> =
-            self.pending_tool_calls.iter().map(|call| (call.tool_call_id, call.needs_decision, &call.editor)).collect();
+        let calls: Vec<_> = self
+            .pending_tool_calls
+            .iter()
+            .map(|call| (call.tool_call_id, call.needs_decision, &call.editor))
+            .collect();
         // The details of a login say whose it is; no other details decide anything.
-        let service = self.details.as_ref().filter(|_| self.kind == RequestKind::Credentials);
-        let members = (self.request_id, self.kind, &self.terms, &self.question, service, calls);
-        sha256(&Sha256::digest(serde_json::to_vec(&members).unwrap_or_default()))
+        let service = self
+            .details
+            .as_ref()
+            .filter(|_| self.kind == RequestKind::Credentials);
+        let members = (
+            self.request_id,
+            self.kind,
+            &self.terms,
+            &self.question,
+            service,
+            calls,
+        );
+        sha256(&Sha256::digest(
+            serde_json::to_vec(&members).unwrap_or_default(),
+        ))
     }
 
     /// Whether every digest of the request matches its content.
@@ -229,12 +271,18 @@ impl RequestSpec {
     pub fn is_sound(&self, tenant: &str, task: TaskId) -> bool {
         let own = request_digest(self.own_calls().map(|call| call.digest.as_str()));
         own == self.digest
-            && self.seal.as_ref().is_none_or(|seal| *seal == self.seal_now())
-            && self.pending_tool_calls.iter().all(|call| call.is_sound(tenant, task))
+            && self
+                .seal
+                .as_ref()
+                .is_none_or(|seal| *seal == self.seal_now())
+            && self
+                .pending_tool_calls
+                .iter()
+                .all(|call| call.is_sound(tenant, task))
     }
 
-    /// Number of people who have to agree: only an approval and a reconcile's retry count, any other answer needs one
-    /// person.
+    /// Number of people who have to agree: only an approval and a reconcile's retry count, any
+    /// other answer needs one person.
     #[must_use]
     pub fn required(&self) -> u32 {
         match self.kind {
@@ -246,15 +294,22 @@ impl RequestSpec {
         }
     }
 
-    /// The actions that this request takes, from anyone, where `required` people have to agree. A rule's `allow`
-    /// narrows only those of an approval.
+    /// The actions that this request takes, from anyone, where `required` people have to agree. A
+    /// rule's `allow` narrows only those of an approval.
     #[must_use]
     pub fn actions(&self, required: u32) -> Vec<Action> {
         match self.kind {
-            RequestKind::Approval => [Action::Approve, Action::Reject, Action::Edit, Action::Respond]
-                .into_iter()
-                .filter(|action| self.terms.allow.contains(action) && (*action != Action::Respond || required < 2))
-                .collect(),
+            RequestKind::Approval => [
+                Action::Approve,
+                Action::Reject,
+                Action::Edit,
+                Action::Respond,
+            ]
+            .into_iter()
+            .filter(|action| {
+                self.terms.allow.contains(action) && (*action != Action::Respond || required < 2)
+            })
+            .collect(),
             RequestKind::Confirmation => vec![Action::Approve, Action::Reject, Action::Respond],
             RequestKind::Reconcile => vec![Action::Retry, Action::Respond, Action::Reject],
             RequestKind::Guidance | RequestKind::Credentials | RequestKind::ExternalResult => {
@@ -279,12 +334,18 @@ pub struct Digested<'t> {
 
 impl<'t> From<&'t ToolSpec> for Digested<'t> {
     fn from(tool: &'t ToolSpec) -> Self {
-        Self { name: &tool.name, definition: &tool.definition, target: &tool.target, effect: tool.effect }
+        Self {
+            name: &tool.name,
+            definition: &tool.definition,
+            target: &tool.target,
+            effect: tool.effect,
+        }
     }
 }
 
-/// Digest of one call: SHA-256 over tenant, task, call, tool, the tool's definition, target, effect, argument bytes and
-/// rule, each length-prefixed (so that no separator can be forged). Opaque to clients.
+/// Digest of one call: SHA-256 over tenant, task, call, tool, the tool's definition, target,
+/// effect, argument bytes and rule, each length-prefixed (so that no separator can be forged).
+/// Opaque to clients.
 #[must_use]
 pub fn call_digest(
     tenant: &str,
@@ -317,7 +378,11 @@ pub fn call_digest(
 pub fn request_digest<'a>(calls: impl Iterator<Item = &'a str>) -> String {
     let mut hash = Sha256::new();
     for digest in calls {
-        hash.update(u64::try_from(digest.len()).unwrap_or(u64::MAX).to_be_bytes());
+        hash.update(
+            u64::try_from(digest.len())
+                .unwrap_or(u64::MAX)
+                .to_be_bytes(),
+        );
         hash.update(digest.as_bytes());
     }
     sha256(&hash.finalize())
@@ -358,9 +423,24 @@ mod tests {
             editor: None,
             definition: Some("sha256:ab".to_owned()),
         };
-        let tool = Digested { name: "refund", definition: "sha256:ab", target: &call.target, effect: Effect::Once };
-        call.digest = call_digest("acme", task, call.tool_call_id, tool, &call.arguments_text, Some("large"));
-        call.address = Some(Address::of(&call.digest, "POST http://payments.internal/refunds/1".to_owned()));
+        let tool = Digested {
+            name: "refund",
+            definition: "sha256:ab",
+            target: &call.target,
+            effect: Effect::Once,
+        };
+        call.digest = call_digest(
+            "acme",
+            task,
+            call.tool_call_id,
+            tool,
+            &call.arguments_text,
+            Some("large"),
+        );
+        call.address = Some(Address::of(
+            &call.digest,
+            "POST http://payments.internal/refunds/1".to_owned(),
+        ));
         call
     }
 
@@ -411,24 +491,38 @@ mod tests {
         let mut changed = asked(task);
         changed.pending_tool_calls[0].effect = Effect::Idempotent;
         assert!(!changed.is_sound("acme", task));
-        assert!(!asked(task).is_sound("other", task) && !asked(task).is_sound("acme", TaskId(Uuid::from_u128(4))));
+        assert!(
+            !asked(task).is_sound("other", task)
+                && !asked(task).is_sound("acme", TaskId(Uuid::from_u128(4)))
+        );
     }
 
     #[test]
     fn call_stored_before_addresses_is_read_and_shows_its_target() {
         let task = TaskId(Uuid::from_u128(2));
         let mut stored = serde_json::to_value(asked(task)).unwrap();
-        stored["pending_tool_calls"][0].as_object_mut().unwrap().remove("address").unwrap();
+        stored["pending_tool_calls"][0]
+            .as_object_mut()
+            .unwrap()
+            .remove("address")
+            .unwrap();
         let asked: RequestSpec = serde_json::from_value(stored).unwrap();
         assert!(asked.is_sound("acme", task));
-        assert_eq!(asked.pending_tool_calls[0].shown_target(), "POST http://payments.internal");
+        assert_eq!(
+            asked.pending_tool_calls[0].shown_target(),
+            "POST http://payments.internal"
+        );
     }
 
     #[test]
     fn call_stored_before_definitions_is_still_read() {
         let task = TaskId(Uuid::from_u128(2));
         let mut stored = serde_json::to_value(asked(task)).unwrap();
-        stored["pending_tool_calls"][0].as_object_mut().unwrap().remove("definition").unwrap();
+        stored["pending_tool_calls"][0]
+            .as_object_mut()
+            .unwrap()
+            .remove("definition")
+            .unwrap();
         let asked: RequestSpec = serde_json::from_value(stored).unwrap();
         assert!(asked.pending_tool_calls[0].definition.is_none() && asked.is_sound("acme", task));
     }

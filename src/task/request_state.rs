@@ -1,4 +1,5 @@
-//! How the answers to a request add up: which answer decided a call, who approved it, and what the whole amounts to.
+//! How the answers to a request add up: which answer decided a call, who approved it, and what the
+//! whole amounts to.
 
 use std::collections::BTreeSet;
 
@@ -45,22 +46,28 @@ impl<'a> RequestState<'a> {
         self.status == RequestStatus::Pending && !self.expired
     }
 
-    /// The answer that decided `call`: the first that needs no other, or with which enough people had approved. Once
-    /// the request is closed fewer approvals were enough (without accounts one is), so the last answer to the call
-    /// decided it.
+    /// The answer that decided `call`: the first that needs no other, or with which enough people
+    /// had approved. Once the request is closed fewer approvals were enough (without accounts one
+    /// is), so the last answer to the call decided it.
     #[must_use]
     pub fn deciding(&self, call: CallId) -> Option<&'a Given> {
         let required = self.asked.required().max(1) as usize;
         let mut people = BTreeSet::new();
         let found = self.answers.iter().find(|(_, answer)| {
-            let Some(given) = answer.decisions.get(&call) else { return false };
-            // `Folded` counts the fewest people: an answer that was enough under another setting settles its call
-            // itself.
+            let Some(given) = answer.decisions.get(&call) else {
+                return false;
+            };
+            // `Folded` counts the fewest people: an answer that was enough under another setting
+            // settles its call itself.
             people.insert(UserIds::Folded.key(&answer.by));
             given.settles() || people.len() >= required
         });
         let closed = self.answers.iter().any(|(_, answer)| answer.closes);
-        let last = || self.answers.iter().rfind(|(_, answer)| closed && answer.decisions.contains_key(&call));
+        let last = || {
+            self.answers
+                .iter()
+                .rfind(|(_, answer)| closed && answer.decisions.contains_key(&call))
+        };
         found.or_else(last)
     }
 
@@ -76,14 +83,19 @@ impl<'a> RequestState<'a> {
         };
         let mut people = BTreeSet::new();
         let answers = self.answers.iter();
-        answers.filter(|(_, answer)| approves(answer) && people.insert(ids.key(&answer.by))).collect()
+        answers
+            .filter(|(_, answer)| approves(answer) && people.insert(ids.key(&answer.by)))
+            .collect()
     }
 
     /// The first answer of `user`, to that call where one is named.
     #[must_use]
     pub fn answer_of(&self, user: &UserId, call: Option<CallId>) -> Option<&'a Given> {
-        let about = |answer: &Decision| call.is_none_or(|call| answer.decisions.contains_key(&call));
-        self.answers.iter().find(|(_, answer)| user.is(&answer.by) && about(answer))
+        let about =
+            |answer: &Decision| call.is_none_or(|call| answer.decisions.contains_key(&call));
+        self.answers
+            .iter()
+            .find(|(_, answer)| user.is(&answer.by) && about(answer))
     }
 
     /// The calls that `user` may still answer: undecided, and not answered by `user`.
@@ -99,19 +111,33 @@ impl<'a> RequestState<'a> {
     pub fn resolution(&self) -> Option<Resolution<'a>> {
         match self.status {
             RequestStatus::Responded | RequestStatus::Resumed => {}
-            RequestStatus::Pending | RequestStatus::Expired | RequestStatus::Withdrawn => return None,
+            RequestStatus::Pending | RequestStatus::Expired | RequestStatus::Withdrawn => {
+                return None;
+            }
         }
         let last = self.answers.last()?;
         let own = self.asked.own_calls().map(|call| call.tool_call_id);
-        let calls: Vec<_> = own.filter_map(|call| Some((call, self.deciding(call)?))).collect();
-        let actions: Vec<_> = calls.iter().filter_map(|(call, (_, answer))| answer.decisions.get(call)).collect();
+        let calls: Vec<_> = own
+            .filter_map(|call| Some((call, self.deciding(call)?)))
+            .collect();
+        let actions: Vec<_> = calls
+            .iter()
+            .filter_map(|(call, (_, answer))| answer.decisions.get(call))
+            .collect();
         let rejected = actions.iter().any(|given| given.action == Action::Reject);
         let action = match actions.split_first() {
             None => last.1.action,
-            Some((first, others)) if others.iter().all(|other| other.action == first.action) => first.action,
+            Some((first, others)) if others.iter().all(|other| other.action == first.action) => {
+                first.action
+            }
             Some(_) => Action::Mixed,
         };
-        Some(Resolution { last, action, then: last.1.then.or(rejected.then_some(Then::Continue)), calls })
+        Some(Resolution {
+            last,
+            action,
+            then: last.1.then.or(rejected.then_some(Then::Continue)),
+            calls,
+        })
     }
 }
 
@@ -183,8 +209,17 @@ mod tests {
         (Time(0), decision)
     }
 
-    fn state<'a>(asked: &'a RequestSpec, answers: &'a [Given], status: RequestStatus) -> RequestState<'a> {
-        RequestState { asked, answers, status, expired: false }
+    fn state<'a>(
+        asked: &'a RequestSpec,
+        answers: &'a [Given],
+        status: RequestStatus,
+    ) -> RequestState<'a> {
+        RequestState {
+            asked,
+            answers,
+            status,
+            expired: false,
+        }
     }
 
     fn decider<'a>(state: &RequestState<'a>, call: CallId) -> Option<&'a str> {
@@ -197,7 +232,10 @@ mod tests {
         let state = state(&asked, &answers, RequestStatus::Resumed);
         assert_eq!(decider(&state, FIRST), Some("bob"));
         let resolution = state.resolution().unwrap();
-        assert_eq!((resolution.action, resolution.then, resolution.calls.len()), (Action::Approve, None, 1));
+        assert_eq!(
+            (resolution.action, resolution.then, resolution.calls.len()),
+            (Action::Approve, None, 1)
+        );
         assert!(state.approvals(FIRST, UserIds::Folded).is_empty());
     }
 
@@ -206,10 +244,22 @@ mod tests {
         let asked = asked(2, &[FIRST]);
         let mut answers = vec![answer("bob", FIRST, Action::Approve)];
         let one = state(&asked, &answers, RequestStatus::Pending);
-        assert_eq!((decider(&one, FIRST), one.approvals(FIRST, UserIds::Folded).len()), (None, 1));
+        assert_eq!(
+            (
+                decider(&one, FIRST),
+                one.approvals(FIRST, UserIds::Folded).len()
+            ),
+            (None, 1)
+        );
         answers.push(answer("eve", FIRST, Action::Approve));
         let two = state(&asked, &answers, RequestStatus::Pending);
-        assert_eq!((decider(&two, FIRST), two.approvals(FIRST, UserIds::Folded).len()), (Some("eve"), 2));
+        assert_eq!(
+            (
+                decider(&two, FIRST),
+                two.approvals(FIRST, UserIds::Folded).len()
+            ),
+            (Some("eve"), 2)
+        );
     }
 
     #[test]
@@ -218,7 +268,10 @@ mod tests {
         let answers = ["bob", "BOB"].map(|by| answer(by, FIRST, Action::Approve));
         let state = state(&asked, &answers, RequestStatus::Pending);
         assert_eq!(decider(&state, FIRST), None);
-        assert_eq!([UserIds::Folded, UserIds::Exact].map(|ids| state.approvals(FIRST, ids).len()), [1, 2]);
+        assert_eq!(
+            [UserIds::Folded, UserIds::Exact].map(|ids| state.approvals(FIRST, ids).len()),
+            [1, 2]
+        );
     }
 
     #[test]
@@ -233,7 +286,13 @@ mod tests {
     fn closing_answer_decides_its_calls_however_many_are_required() {
         let asked = asked(2, &[FIRST]);
         let (at, closing) = answer("local", FIRST, Action::Approve);
-        let answers = [(at, Decision { closes: true, ..closing })];
+        let answers = [(
+            at,
+            Decision {
+                closes: true,
+                ..closing
+            },
+        )];
         let state = state(&asked, &answers, RequestStatus::Responded);
         assert_eq!(decider(&state, FIRST), Some("local"));
         assert_eq!(state.resolution().unwrap().calls.len(), 1);
@@ -242,13 +301,30 @@ mod tests {
     #[test]
     fn calls_with_different_actions_resolve_to_mixed() {
         let asked = asked(1, &[FIRST, SECOND]);
-        let answers = [answer("bob", FIRST, Action::Approve), answer("eve", SECOND, Action::Reject)];
+        let answers = [
+            answer("bob", FIRST, Action::Approve),
+            answer("eve", SECOND, Action::Reject),
+        ];
         let resolution = |status| {
             let state = state(&asked, &answers, status);
-            state.resolution().map(|whole| (whole.action, whole.last.1.by.clone(), whole.then, whole.calls.len()))
+            state.resolution().map(|whole| {
+                (
+                    whole.action,
+                    whole.last.1.by.clone(),
+                    whole.then,
+                    whole.calls.len(),
+                )
+            })
         };
-        assert_eq!(resolution(RequestStatus::Responded), Some((Action::Mixed, "eve".into(), Some(Then::Continue), 2)));
-        for status in [RequestStatus::Pending, RequestStatus::Expired, RequestStatus::Withdrawn] {
+        assert_eq!(
+            resolution(RequestStatus::Responded),
+            Some((Action::Mixed, "eve".into(), Some(Then::Continue), 2))
+        );
+        for status in [
+            RequestStatus::Pending,
+            RequestStatus::Expired,
+            RequestStatus::Withdrawn,
+        ] {
             assert_eq!(resolution(status), None);
         }
     }
@@ -256,19 +332,35 @@ mod tests {
     #[test]
     fn call_is_open_until_it_is_decided_or_the_user_has_answered_it() {
         let asked = asked(2, &[FIRST, SECOND]);
-        let answers = [answer("bob", FIRST, Action::Approve), answer("eve", SECOND, Action::Reject)];
+        let answers = [
+            answer("bob", FIRST, Action::Approve),
+            answer("eve", SECOND, Action::Reject),
+        ];
         let state = state(&asked, &answers, RequestStatus::Pending);
         let open = |user: &str| -> Vec<CallId> {
-            state.open_calls(&UserIds::Folded.id(user)).map(|call| call.tool_call_id).collect()
+            state
+                .open_calls(&UserIds::Folded.id(user))
+                .map(|call| call.tool_call_id)
+                .collect()
         };
-        assert_eq!((open("Bob"), open("eve"), open("dan")), (vec![], vec![FIRST], vec![FIRST]));
+        assert_eq!(
+            (open("Bob"), open("eve"), open("dan")),
+            (vec![], vec![FIRST], vec![FIRST])
+        );
     }
 
     #[test]
     fn expired_request_is_not_open_before_its_status_says_so() {
         let asked = asked(1, &[FIRST]);
         let pending = state(&asked, &[], RequestStatus::Pending);
-        assert!(pending.is_open() && !RequestState { expired: true, ..pending }.is_open());
+        assert!(
+            pending.is_open()
+                && !RequestState {
+                    expired: true,
+                    ..pending
+                }
+                .is_open()
+        );
         assert!(!state(&asked, &[], RequestStatus::Responded).is_open());
     }
 }

@@ -1,7 +1,7 @@
-//! Uncertain history after a restored backup or a promoted standby. The stored history ends early: calls that it shows
-//! as not started may have run in the lost part.
-//! Invariant: such a call never runs again unless its effect may be repeated, or a person who was asked after
-//! the database came back says so.
+//! Uncertain history after a restored backup or a promoted standby. The stored history ends early:
+//! calls that it shows as not started may have run in the lost part. Invariant: such a call never
+//! runs again unless its effect may be repeated, or a person who was asked after the database came
+//! back says so.
 
 use super::call_state::{CallState, Phase, UNKNOWN};
 use super::decision::{Action, CallAnswer, Decision};
@@ -19,19 +19,29 @@ pub const FORGOTTEN: &str = "Whether this call has run is not known: the databas
 pub const HISTORY_LOST: &str = "The database was restored from a backup, or a standby was promoted, since the user's \
     last message: what this task has done meanwhile is not known.";
 
-/// `seq` of the last item of the uncertain history; 0 where the history is certain. Items count by place, not by time:
-/// the clocks of two servers differ.
+/// `seq` of the last item of the uncertain history; 0 where the history is certain. Items count by
+/// place, not by time: the clocks of two servers differ.
 #[must_use]
 pub fn uncertain_seq(items: &[Item], history_uncertain_until: Option<Time>) -> i64 {
-    let Some(history_uncertain_until) = history_uncertain_until else { return 0 };
-    items.iter().rev().find(|item| item.at <= history_uncertain_until).map_or(0, |item| item.seq)
+    let Some(history_uncertain_until) = history_uncertain_until else {
+        return 0;
+    };
+    items
+        .iter()
+        .rev()
+        .find(|item| item.at <= history_uncertain_until)
+        .map_or(0, |item| item.seq)
 }
 
 impl Progress {
-    /// State after a whole journal, of which everything up to `history_uncertain_until` is uncertain.
+    /// State after a whole journal, of which everything up to `history_uncertain_until` is
+    /// uncertain.
     #[must_use]
     pub fn replay(items: &[Item], history_uncertain_until: Option<Time>) -> Self {
-        let mut progress = Self { uncertain_seq: uncertain_seq(items, history_uncertain_until), ..Self::new() };
+        let mut progress = Self {
+            uncertain_seq: uncertain_seq(items, history_uncertain_until),
+            ..Self::new()
+        };
         for item in items {
             progress.apply(item);
         }
@@ -42,8 +52,12 @@ impl Progress {
     pub(super) fn vouched(&mut self, decision: &Decision, known: bool) {
         for state in &mut self.calls {
             let answer = decision.decisions.get(&state.call.tool_call_id);
-            let of_leave =
-                |answer: &CallAnswer| matches!(answer.action, Action::Approve | Action::Edit | Action::Retry);
+            let of_leave = |answer: &CallAnswer| {
+                matches!(
+                    answer.action,
+                    Action::Approve | Action::Edit | Action::Retry
+                )
+            };
             if known && answer.is_some_and(of_leave) {
                 state.vouched = matches!(state.phase, Phase::Approved(_));
             }
@@ -55,7 +69,10 @@ impl CallState {
     /// Whether the lost history may have run the call, whatever was decided since.
     #[must_use]
     pub fn may_have_run(&self) -> bool {
-        let question = self.judgement.as_ref().is_some_and(|judgement| judgement.verdict == Verdict::Human);
+        let question = self
+            .judgement
+            .as_ref()
+            .is_some_and(|judgement| judgement.verdict == Verdict::Human);
         self.of_uncertain_turn && !question && !self.effect.repeatable()
     }
 
@@ -74,11 +91,16 @@ impl CallState {
     /// Text for the call while its outcome is unknown.
     #[must_use]
     pub(super) fn unknown(&self) -> String {
-        if self.attempts > 0 { UNKNOWN } else { FORGOTTEN }.to_owned()
+        if self.attempts > 0 {
+            UNKNOWN
+        } else {
+            FORGOTTEN
+        }
+        .to_owned()
     }
 
-    /// Text for a call that will not run (again): `why` and `and`, or, where the call may have run already, `why` and
-    /// that its outcome is unknown.
+    /// Text for a call that will not run (again): `why` and `and`, or, where the call may have run
+    /// already, `why` and that its outcome is unknown.
     pub(super) fn not_run(&self, why: &str, and: &str) -> String {
         if self.attempts > 0 || self.is_uncertain() {
             format!("{why}. {}", self.unknown())
@@ -89,7 +111,10 @@ impl CallState {
 
     /// Whether the call ends as `unknown` when it is canceled before it has a result.
     pub(super) fn ends_unknown(&self) -> bool {
-        let refused = matches!(self.phase, Phase::Settled(Outcome::Denied | Outcome::Invalid, _));
+        let refused = matches!(
+            self.phase,
+            Phase::Settled(Outcome::Denied | Outcome::Invalid, _)
+        );
         self.attempts > 0 || (self.is_uncertain() && !refused)
     }
 }
@@ -98,7 +123,11 @@ impl Warning {
     /// The warning for the approver of a call that the lost history may have run.
     #[must_use]
     pub fn may_already_have_run() -> Self {
-        Self { code: MAY_ALREADY_HAVE_RUN.to_owned(), pointer: String::new(), detail: FORGOTTEN.to_owned() }
+        Self {
+            code: MAY_ALREADY_HAVE_RUN.to_owned(),
+            pointer: String::new(),
+            detail: FORGOTTEN.to_owned(),
+        }
     }
 }
 

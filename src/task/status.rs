@@ -19,7 +19,13 @@ pub enum TaskStatus {
 
 impl TaskStatus {
     /// All statuses, in the contract's order.
-    pub const ALL: [Self; 5] = [Self::Running, Self::Paused, Self::Completed, Self::Failed, Self::Canceled];
+    pub const ALL: [Self; 5] = [
+        Self::Running,
+        Self::Paused,
+        Self::Completed,
+        Self::Failed,
+        Self::Canceled,
+    ];
 
     /// Whether the task is terminal: only a command continues it.
     #[must_use]
@@ -46,7 +52,8 @@ impl TaskStatus {
     }
 }
 
-/// A request's status: `pending → responded → resumed`, or from `pending` only `expired` or `withdrawn`.
+/// A request's status: `pending → responded → resumed`, or from `pending` only `expired` or
+/// `withdrawn`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestStatus {
@@ -64,7 +71,13 @@ pub enum RequestStatus {
 
 impl RequestStatus {
     /// All statuses.
-    pub const ALL: [Self; 5] = [Self::Pending, Self::Responded, Self::Resumed, Self::Expired, Self::Withdrawn];
+    pub const ALL: [Self; 5] = [
+        Self::Pending,
+        Self::Responded,
+        Self::Resumed,
+        Self::Expired,
+        Self::Withdrawn,
+    ];
 
     /// The word on the wire and in the database.
     #[must_use]

@@ -1,5 +1,5 @@
-//! Decides the next step of a task. Pure and total: no clock, no I/O, no memory. After a crash anywhere, asking again
-//! continues the task.
+//! Decides the next step of a task. Pure and total: no clock, no I/O, no memory. After a crash
+//! anywhere, asking again continues the task.
 
 use std::collections::BTreeSet;
 
@@ -17,8 +17,8 @@ use super::turn::{Last, Progress};
 pub enum Step {
     /// Call the model.
     CallModel,
-    /// Ask the policy about these calls. The verdicts are journaled; a later policy can tighten them, never loosen
-    /// them.
+    /// Ask the policy about these calls. The verdicts are journaled; a later policy can tighten
+    /// them, never loosen them.
     Judge(Vec<CallId>),
     /// Open these requests and pause.
     Ask(Vec<Question>),
@@ -28,7 +28,8 @@ pub enum Step {
     Start(Vec<CallId>),
     /// Run these calls together; `next_step` is not asked again while any of them is in flight.
     Run(Vec<CallId>),
-    /// Ask a person about these calls: started, without a result and no longer in flight, or of an uncertain history.
+    /// Ask a person about these calls: started, without a result and no longer in flight, or of an
+    /// uncertain history.
     Reconcile(Vec<CallId>),
     /// Write the results of these calls, which will not run.
     Settle(Vec<(CallId, Outcome, String)>),
@@ -84,7 +85,11 @@ pub fn next_step(progress: &Progress, budget: &Budget) -> Step {
     }
     if progress.ending.is_some() {
         let rest: Vec<_> = progress.unfinished().map(CallState::canceled).collect();
-        return if rest.is_empty() { Step::Finish(Ending::Canceled) } else { Step::Settle(rest) };
+        return if rest.is_empty() {
+            Step::Finish(Ending::Canceled)
+        } else {
+            Step::Settle(rest)
+        };
     }
     let new = ids(progress, |state| state.phase == Phase::New);
     if !new.is_empty() {
@@ -141,7 +146,11 @@ pub fn next_step(progress: &Progress, budget: &Budget) -> Step {
 }
 
 fn ids(progress: &Progress, which: impl Fn(&CallState) -> bool) -> Vec<CallId> {
-    progress.unfinished().filter(|state| which(state)).map(|state| state.call.tool_call_id).collect()
+    progress
+        .unfinished()
+        .filter(|state| which(state))
+        .map(|state| state.call.tool_call_id)
+        .collect()
 }
 
 /// Whether a call was started, has no result and is no longer in flight.
@@ -157,11 +166,14 @@ fn at_work(state: &CallState, budget: &Budget) -> bool {
 /// The next calls, in the model's order: repeatable neighbours together, any other call alone.
 fn next_together(progress: &Progress) -> Vec<CallId> {
     let mut together = Vec::new();
-    let ours = |state: &&CallState| !matches!(state.performer, ToolKind::External | ToolKind::Agent);
+    let ours =
+        |state: &&CallState| !matches!(state.performer, ToolKind::External | ToolKind::Agent);
     for state in progress.unfinished().filter(ours) {
         let repeatable = state.effect.repeatable();
         match state.phase {
-            Phase::Allowed | Phase::Approved(_) | Phase::Started(_) if together.is_empty() || repeatable => {
+            Phase::Allowed | Phase::Approved(_) | Phase::Started(_)
+                if together.is_empty() || repeatable =>
+            {
                 together.push(state.call.tool_call_id);
             }
             Phase::Allowed

@@ -1,12 +1,17 @@
-//! Text that both engines can store (no U+0000, which Postgres refuses), cuts at character boundaries, JSON pointers,
-//! and a map over the texts of a JSON value.
+//! Text that both engines can store (no U+0000, which Postgres refuses), cuts at character
+//! boundaries, JSON pointers, and a map over the texts of a JSON value.
 
 use serde_json::Value;
 
-/// Replaces each U+0000 by U+FFFD. For text from a model or a tool; a request with U+0000 is refused.
+/// Replaces each U+0000 by U+FFFD. For text from a model or a tool; a request with U+0000 is
+/// refused.
 #[must_use]
 pub fn cleaned(text: String) -> String {
-    if text.contains('\0') { text.replace('\0', "\u{FFFD}") } else { text }
+    if text.contains('\0') {
+        text.replace('\0', "\u{FFFD}")
+    } else {
+        text
+    }
 }
 
 /// Bytes as storable text: invalid UTF-8 and U+0000 become U+FFFD.
@@ -31,18 +36,25 @@ pub fn pointer(at: &str, member: &str) -> String {
     format!("{at}/{}", member.replace('~', "~0").replace('/', "~1"))
 }
 
-/// Maps each string, member name and number of a value through `say`, one by one, so that it stays JSON whatever `say`
-/// returns. A number that `say` changes becomes a string.
+/// Maps each string, member name and number of a value through `say`, one by one, so that it stays
+/// JSON whatever `say` returns. A number that `say` changes becomes a string.
 #[must_use]
 pub fn each_said(value: Value, say: &impl Fn(&str) -> String) -> Value {
     match value {
         Value::String(text) => Value::String(say(&text)),
         Value::Array(all) => all.into_iter().map(|one| each_said(one, say)).collect(),
-        Value::Object(members) => members.into_iter().map(|(name, one)| (say(&name), each_said(one, say))).collect(),
+        Value::Object(members) => members
+            .into_iter()
+            .map(|(name, one)| (say(&name), each_said(one, say)))
+            .collect(),
         Value::Number(number) => {
             let written = number.to_string();
             let said = say(&written);
-            if said == written { Value::Number(number) } else { Value::String(said) }
+            if said == written {
+                Value::Number(number)
+            } else {
+                Value::String(said)
+            }
         }
         Value::Null | Value::Bool(_) => value,
     }
@@ -56,8 +68,13 @@ mod tests {
 
     #[test]
     fn json_stays_json_whatever_its_texts_become() {
-        let said = each_said(json!({"a": [1, 23, true, null, "x1"], "1": {}}), &|text| text.replace('1', "\"}"));
-        assert_eq!(said, json!({"a": ["\"}", 23, true, null, "x\"}"], "\"}": {}}));
+        let said = each_said(json!({"a": [1, 23, true, null, "x1"], "1": {}}), &|text| {
+            text.replace('1', "\"}")
+        });
+        assert_eq!(
+            said,
+            json!({"a": ["\"}", 23, true, null, "x\"}"], "\"}": {}})
+        );
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! Makes text safe to review: shows every invisible character, and warns about arguments that look like something else.
-//! Invariant: no invisible character stays hidden, escaped in JSON or not; the number of findings is bounded,
-//! and the time is linear in the text.
+//! Makes text safe to review: shows every invisible character, and warns about arguments that look
+//! like something else. Invariant: no invisible character stays hidden, escaped in JSON or not; the
+//! number of findings is bounded, and the time is linear in the text.
 
 mod inspect;
 
@@ -31,8 +31,9 @@ pub const LARGE: &str = "large";
 /// Most bytes of arguments without a `LARGE` warning.
 const GLANCE: usize = 4 * 1024;
 
-/// Characters that are invisible or reorder others: control and format characters, separators, spaces other than
-/// U+0020, private-use and unassigned characters, and those that are drawn as nothing.
+/// Characters that are invisible or reorder others: control and format characters, separators,
+/// spaces other than U+0020, private-use and unassigned characters, and those that are drawn as
+/// nothing.
 static HIDDEN: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(
         r"[\p{Cc}\p{Cf}\p{Co}\p{Cn}\p{Zl}\p{Zp}[\p{Zs}--\x20]\p{Default_Ignorable_Code_Point}\p{Variation_Selector}\u{2800}]",
@@ -43,13 +44,19 @@ static HIDDEN: LazyLock<Option<Regex>> = LazyLock::new(|| {
 /// An emoji of several characters, drawn as one picture: its joiners hide nothing.
 static EMOJI: LazyLock<Option<Regex>> = LazyLock::new(|| {
     const ONE: &str = r"\p{Extended_Pictographic}[\u{1f3fb}-\u{1f3ff}]?[\u{fe0e}\u{fe0f}]?";
-    Regex::new(&format!(r"{ONE}(?:\u{{200d}}{ONE})*|[0-9#*]\u{{fe0f}}\u{{20e3}}")).ok()
+    Regex::new(&format!(
+        r"{ONE}(?:\u{{200d}}{ONE})*|[0-9#*]\u{{fe0f}}\u{{20e3}}"
+    ))
+    .ok()
 });
 
 /// The text with a dot in place of each emoji.
 fn without_emoji(text: &str) -> Cow<'_, str> {
     let may_have = text.contains(['\u{200d}', '\u{fe0e}', '\u{fe0f}']);
-    EMOJI.as_ref().filter(|_| may_have).map_or(Cow::Borrowed(text), |emoji| emoji.replace_all(text, "·"))
+    EMOJI
+        .as_ref()
+        .filter(|_| may_have)
+        .map_or(Cow::Borrowed(text), |emoji| emoji.replace_all(text, "·"))
 }
 
 /// The text with every invisible character shown as `\u{…}`. A line break is shown and kept.
@@ -62,10 +69,22 @@ pub fn visible(text: &str) -> String {
     match HIDDEN.as_ref() {
         Some(hidden) => hidden
             .replace_all(text, |found: &regex::Captures| {
-                found.get(0).map(|found| found.as_str().chars().map(shown).collect::<String>()).unwrap_or_default()
+                found
+                    .get(0)
+                    .map(|found| found.as_str().chars().map(shown).collect::<String>())
+                    .unwrap_or_default()
             })
             .into_owned(),
-        None => text.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c.to_string() } else { shown(c) }).collect(),
+        None => text
+            .chars()
+            .map(|c| {
+                if c.is_ascii_graphic() || c == ' ' {
+                    c.to_string()
+                } else {
+                    shown(c)
+                }
+            })
+            .collect(),
     }
 }
 
@@ -74,17 +93,21 @@ fn is_hidden(c: char) -> bool {
     if c.is_ascii() {
         return c.is_ascii_control();
     }
-    HIDDEN.as_ref().is_none_or(|hidden| hidden.is_match(c.encode_utf8(&mut [0; 4])))
+    HIDDEN
+        .as_ref()
+        .is_none_or(|hidden| hidden.is_match(c.encode_utf8(&mut [0; 4])))
 }
 
-/// Warnings for the approver of these arguments: one for each code and place, 50 at most, a few for each code. Pointers
-/// lead into the arguments, to a member also where its name is meant; arguments that are not JSON have the whole as
-/// their only place.
+/// Warnings for the approver of these arguments: one for each code and place, 50 at most, a few for
+/// each code. Pointers lead into the arguments, to a member also where its name is meant; arguments
+/// that are not JSON have the whole as their only place.
 #[must_use]
 pub fn warnings(arguments_text: &str) -> Vec<Warning> {
     let mut looked = Looked::default();
     let mut json = serde_json::Deserializer::from_str(arguments_text);
-    let read = (&mut Walk::new(&mut looked)).deserialize(&mut json).and_then(|()| json.end());
+    let read = (&mut Walk::new(&mut looked))
+        .deserialize(&mut json)
+        .and_then(|()| json.end());
     if read.is_ok() {
         inspect::between_strings(arguments_text, &mut looked);
     } else {
@@ -92,7 +115,10 @@ pub fn warnings(arguments_text: &str) -> Vec<Warning> {
         inspect::at_text(&unescaped(arguments_text), "", "", &mut looked);
     }
     if arguments_text.len() > GLANCE {
-        let detail = format!("The arguments are long: {} bytes. Read them to the end.", arguments_text.len());
+        let detail = format!(
+            "The arguments are long: {} bytes. Read them to the end.",
+            arguments_text.len()
+        );
         looked.add(LARGE, "", || detail);
     }
     looked.warnings()
@@ -101,7 +127,10 @@ pub fn warnings(arguments_text: &str) -> Vec<Warning> {
 /// Decodes the `\u` escapes of a text that is not JSON.
 fn unescaped(text: &str) -> String {
     let unit = |text: &str| {
-        let digits = text.strip_prefix("\\u")?.get(..4).filter(|four| four.bytes().all(|b| b.is_ascii_hexdigit()))?;
+        let digits = text
+            .strip_prefix("\\u")?
+            .get(..4)
+            .filter(|four| four.bytes().all(|b| b.is_ascii_hexdigit()))?;
         u16::from_str_radix(digits, 16).ok()
     };
     let mut out = String::with_capacity(text.len());
@@ -111,7 +140,10 @@ fn unescaped(text: &str) -> String {
         out.push_str(before);
         let Some(first) = unit(escape) else {
             // The escaped character is consumed with its `\`, so that `\\u` is no escape.
-            let end = escape.char_indices().nth(2).map_or(escape.len(), |(end, _)| end);
+            let end = escape
+                .char_indices()
+                .nth(2)
+                .map_or(escape.len(), |(end, _)| end);
             let (kept, tail) = escape.split_at(end);
             out.push_str(kept);
             rest = tail;
@@ -121,7 +153,11 @@ fn unescaped(text: &str) -> String {
         let mut units = char::decode_utf16([Some(first), second].into_iter().flatten());
         let decoded = units.next().and_then(Result::ok);
         out.push(decoded.unwrap_or(char::REPLACEMENT_CHARACTER));
-        let end = if decoded.is_some_and(|c| c.len_utf16() == 2) { 12 } else { 6 };
+        let end = if decoded.is_some_and(|c| c.len_utf16() == 2) {
+            12
+        } else {
+            6
+        };
         rest = escape.get(end..).unwrap_or_default();
     }
     out.push_str(rest);

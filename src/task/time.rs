@@ -7,7 +7,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 /// Microseconds since 1970-01-01T00:00:00Z. Shown as RFC 3339 UTC with six digits and `Z`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct Time(pub i64);
 
@@ -23,7 +25,10 @@ impl Add<Duration> for Time {
     type Output = Self;
 
     fn add(self, by: Duration) -> Self {
-        Self(self.0.saturating_add(i64::try_from(by.as_micros()).unwrap_or(i64::MAX)))
+        Self(
+            self.0
+                .saturating_add(i64::try_from(by.as_micros()).unwrap_or(i64::MAX)),
+        )
     }
 }
 
@@ -43,6 +48,9 @@ mod tests {
     #[test]
     fn time_is_written_with_six_digits_and_z() {
         assert_eq!(Time(0).to_string(), "1970-01-01T00:00:00.000000Z");
-        assert_eq!(Time(1_700_000_000_123_000).to_string(), "2023-11-14T22:13:20.123000Z");
+        assert_eq!(
+            Time(1_700_000_000_123_000).to_string(),
+            "2023-11-14T22:13:20.123000Z"
+        );
     }
 }

@@ -5,7 +5,9 @@ use serde_json::Value;
 use std::time::Duration;
 
 /// What repeating a call does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
     /// Changes nothing.
@@ -65,13 +67,15 @@ pub struct ToolSpec {
     pub effect: Effect,
     /// How its calls are performed.
     pub kind: ToolKind,
-    /// Target of its calls, as their digests contain it: `POST http://payments.internal`, `shell /srv/ops`.
+    /// Target of its calls, as their digests contain it: `POST http://payments.internal`, `shell
+    /// /srv/ops`.
     pub target: String,
     /// Template of the line an approver reads: `Refund {amount} for order {order}`.
     pub summary: Option<String>,
     /// Timeout of one attempt.
     pub timeout: Duration,
-    /// `sha256:…` over kind, target, parameters, effect, and headers and env unexpanded; not over texts or timeout.
+    /// `sha256:…` over kind, target, parameters, effect, and headers and env unexpanded; not over
+    /// texts or timeout.
     pub definition: String,
     /// The credentials that its headers, `url` and `env` refer to, each once, ordered by name.
     pub needs: Vec<String>,
@@ -93,11 +97,18 @@ pub enum SummaryPart<'t> {
 pub fn summary_parts(template: &str) -> impl Iterator<Item = SummaryPart<'_>> {
     let mut rest = template;
     std::iter::from_fn(move || {
-        let (part, tail) = match rest.strip_prefix('{').and_then(|after| after.split_once('}')) {
+        let (part, tail) = match rest
+            .strip_prefix('{')
+            .and_then(|after| after.split_once('}'))
+        {
             Some((name, tail)) => (SummaryPart::Argument(name), tail),
             None if rest.is_empty() => return None,
             None => {
-                let end = rest.char_indices().skip(1).find(|(_, c)| *c == '{').map_or(rest.len(), |(at, _)| at);
+                let end = rest
+                    .char_indices()
+                    .skip(1)
+                    .find(|(_, c)| *c == '{')
+                    .map_or(rest.len(), |(at, _)| at);
                 let (text, tail) = rest.split_at(end);
                 (SummaryPart::Text(text), tail)
             }
@@ -108,11 +119,13 @@ pub fn summary_parts(template: &str) -> impl Iterator<Item = SummaryPart<'_>> {
 }
 
 impl ToolSpec {
-    /// The summary for an approver: the template with the arguments filled in as text, each cut at 80 characters with
-    /// an ellipsis. Without a template, the tool's name.
+    /// The summary for an approver: the template with the arguments filled in as text, each cut at
+    /// 80 characters with an ellipsis. Without a template, the tool's name.
     #[must_use]
     pub fn summarize(&self, arguments: &Value) -> String {
-        let Some(template) = &self.summary else { return self.name.clone() };
+        let Some(template) = &self.summary else {
+            return self.name.clone();
+        };
         let mut line = String::new();
         for part in summary_parts(template) {
             match part {
@@ -129,7 +142,10 @@ impl ToolSpec {
 }
 
 fn put_cut(line: &mut String, text: &str) {
-    let end = text.char_indices().nth(SUMMARIZED).map_or(text.len(), |(end, _)| end);
+    let end = text
+        .char_indices()
+        .nth(SUMMARIZED)
+        .map_or(text.len(), |(end, _)| end);
     let (shown, cut) = text.split_at(end);
     line.push_str(shown);
     if !cut.is_empty() {
@@ -163,7 +179,10 @@ mod tests {
     fn template_is_filled_in_with_arguments_as_text() {
         let arguments = json!({"order": 17, "amount": 1.50, "why": "a {order} b", "list": ["x"]});
         for (template, expected) in [
-            ("Refund {amount} for order {order}", "Refund 1.5 for order 17"),
+            (
+                "Refund {amount} for order {order}",
+                "Refund 1.5 for order 17",
+            ),
             ("{order}{order}", "1717"),
             ("{why}: {list}", "a {order} b: [\"x\"]"),
             ("{gone}|{", "|{"),

@@ -1,5 +1,5 @@
-//! The journal as the conversation that the model sees. Every call of a turn has exactly one result, in the model's
-//! order, before the model is called again.
+//! The journal as the conversation that the model sees. Every call of a turn has exactly one
+//! result, in the model's order, before the model is called again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,8 @@ pub enum Message {
     },
     /// A turn of the model.
     Assistant {
-        /// The provider's own JSON, sent back unchanged except for call ids that had to be replaced.
+        /// The provider's own JSON, sent back unchanged except for call ids that had to be
+        /// replaced.
         raw: Value,
         /// Text of the turn, as we parse it.
         text: Option<String>,
@@ -46,15 +47,23 @@ pub enum Message {
 /// Most bytes of a result that the model sees.
 const SHOWN: usize = 64 * 1024;
 
-/// The conversation of a journal. A call without a result (which `next_step` never lets a model see) gets a text that
-/// says so.
+/// The conversation of a journal. A call without a result (which `next_step` never lets a model
+/// see) gets a text that says so.
 #[must_use]
 pub fn conversation(items: &[Item]) -> Vec<Message> {
     let (results, edits) = (results(items), edits(items));
     let mut messages = Vec::new();
     for item in items {
-        if let Fact::UserMessage { items, user_context, .. } = &item.fact {
-            messages.push(Message::User { context: user_context.clone(), parts: items.clone() });
+        if let Fact::UserMessage {
+            items,
+            user_context,
+            ..
+        } = &item.fact
+        {
+            messages.push(Message::User {
+                context: user_context.clone(),
+                parts: items.clone(),
+            });
         }
         if let Fact::AssistantMessage(turn) = &item.fact {
             let (ids, edits) = (provider_ids(turn), &edits);
@@ -68,8 +77,9 @@ pub fn conversation(items: &[Item]) -> Vec<Message> {
                         || "There is no result.".to_owned(),
                         |result| told(result, edits.get(&call.tool_call_id).copied()),
                     ),
-                    succeeded: result
-                        .is_some_and(|result| matches!(result.outcome, Outcome::Succeeded | Outcome::Responded)),
+                    succeeded: result.is_some_and(|result| {
+                        matches!(result.outcome, Outcome::Succeeded | Outcome::Responded)
+                    }),
                 }
             }));
         }
@@ -77,8 +87,9 @@ pub fn conversation(items: &[Item]) -> Vec<Message> {
     messages
 }
 
-/// The result of each call that the model sees. A late result replaces "unknown", whichever was written first: a call
-/// may get its `unknown` when the task is canceled long after an earlier attempt answered.
+/// The result of each call that the model sees. A late result replaces "unknown", whichever was
+/// written first: a call may get its `unknown` when the task is canceled long after an earlier
+/// attempt answered.
 fn results(items: &[Item]) -> BTreeMap<CallId, &ToolResult> {
     let mut results: BTreeMap<CallId, &ToolResult> = BTreeMap::new();
     let mut late = Vec::new();
@@ -100,15 +111,18 @@ fn results(items: &[Item]) -> BTreeMap<CallId, &ToolResult> {
         }
     }
     for late in late {
-        if results.get(&late.tool_call_id).is_some_and(|known| known.outcome == Outcome::Unknown) {
+        if results
+            .get(&late.tool_call_id)
+            .is_some_and(|known| known.outcome == Outcome::Unknown)
+        {
             results.insert(late.tool_call_id, late);
         }
     }
     results
 }
 
-/// The edited arguments that calls ran with: of calls started after the edit, and of external calls whose result was
-/// requested with the edited arguments and supplied.
+/// The edited arguments that calls ran with: of calls started after the edit, and of external calls
+/// whose result was requested with the edited arguments and supplied.
 fn edits(items: &[Item]) -> BTreeMap<CallId, &str> {
     let (mut changed, mut ran, mut outside) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
     for item in items {
@@ -118,15 +132,18 @@ fn edits(items: &[Item]) -> BTreeMap<CallId, &str> {
             outside.extend(asked.own_calls().map(|call| call.tool_call_id));
         }
         if let Fact::Decision { decision, .. } = &item.fact {
-            let given = decision
+            let given = decision.decisions.iter().filter(|(call, answer)| {
+                answer.action == Action::Respond && outside.contains(call)
+            });
+            ran.extend(given.filter_map(|(call, _)| Some((*call, *changed.get(call)?))));
+            let edits = decision
                 .decisions
                 .iter()
-                .filter(|(call, answer)| answer.action == Action::Respond && outside.contains(call));
-            ran.extend(given.filter_map(|(call, _)| Some((*call, *changed.get(call)?))));
-            let edits = decision.decisions.iter().filter_map(|(call, answer)| Some((*call, answer.edit.as_ref()?)));
+                .filter_map(|(call, answer)| Some((*call, answer.edit.as_ref()?)));
             changed.extend(edits.map(|(call, edit)| (call, edit.arguments_text.as_str())));
         }
-        if let Fact::ToolStarted { tool_call_id, .. } | Fact::SubAgentStarted { tool_call_id, .. } = &item.fact
+        if let Fact::ToolStarted { tool_call_id, .. } | Fact::SubAgentStarted { tool_call_id, .. } =
+            &item.fact
             && let Some(text) = changed.get(tool_call_id)
         {
             ran.insert(*tool_call_id, *text);
@@ -135,7 +152,8 @@ fn edits(items: &[Item]) -> BTreeMap<CallId, &str> {
     ran
 }
 
-/// The text of a result for the model, with the arguments that the call ran with where a person edited them.
+/// The text of a result for the model, with the arguments that the call ran with where a person
+/// edited them.
 fn told(result: &ToolResult, ran_with: Option<&str>) -> String {
     let content = shown(&result.content);
     match ran_with {
@@ -146,13 +164,17 @@ fn told(result: &ToolResult, ran_with: Option<&str>) -> String {
     }
 }
 
-/// The ids by which the provider knows a turn's calls. Our unique ids replace empty and repeated ones, also in a
-/// journal that other code wrote.
+/// The ids by which the provider knows a turn's calls. Our unique ids replace empty and repeated
+/// ones, also in a journal that other code wrote.
 fn provider_ids(turn: &Turn) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let id = |call: &ToolCall| {
         let usable = !call.provider_id.is_empty() && seen.insert(call.provider_id.clone());
-        if usable { call.provider_id.clone() } else { call.tool_call_id.to_string() }
+        if usable {
+            call.provider_id.clone()
+        } else {
+            call.tool_call_id.to_string()
+        }
     };
     turn.tool_calls.iter().map(id).collect()
 }
@@ -174,5 +196,9 @@ fn shown(content: &str) -> String {
     if content.len() <= SHOWN {
         return content.to_owned();
     }
-    format!("{}\n[cut: the result has {} bytes, {SHOWN} are shown]", cut(content, SHOWN), content.len())
+    format!(
+        "{}\n[cut: the result has {} bytes, {SHOWN} are shown]",
+        cut(content, SHOWN),
+        content.len()
+    )
 }

@@ -1,5 +1,6 @@
-//! The state of a tree of tasks, read item by item in the order of its events: each task's progress, and what all tasks
-//! share. A rejection, a quarantine and the user's message hold for the whole tree, whichever task they came from.
+//! The state of a tree of tasks, read item by item in the order of its events: each task's
+//! progress, and what all tasks share. A rejection, a quarantine and the user's message hold for
+//! the whole tree, whichever task they came from.
 
 use std::collections::BTreeMap;
 use std::mem::swap;
@@ -33,10 +34,14 @@ impl TreeProgress {
         }
     }
 
-    /// Reads the next event: an item of that task. `uncertain`: the item is of the uncertain history.
+    /// Reads the next event: an item of that task. `uncertain`: the item is of the uncertain
+    /// history.
     pub fn apply(&mut self, task: TaskId, item: &Item, uncertain: bool) {
         let is_root = task == self.root;
-        let progress = self.tasks.entry(task).or_insert_with(|| Progress { of_sub_agent: !is_root, ..Progress::new() });
+        let progress = self.tasks.entry(task).or_insert_with(|| Progress {
+            of_sub_agent: !is_root,
+            ..Progress::new()
+        });
         if uncertain {
             progress.uncertain_seq = item.seq;
         }
@@ -48,7 +53,9 @@ impl TreeProgress {
         swap(&mut progress.rejections, &mut self.rejections);
         swap(&mut progress.quarantine, &mut self.quarantine);
         if is_root && matches!(item.fact, Fact::UserMessage { .. }) {
-            self.tasks.values_mut().for_each(|progress| progress.counts_anew(item.at));
+            self.tasks
+                .values_mut()
+                .for_each(|progress| progress.counts_anew(item.at));
         }
     }
 
@@ -57,7 +64,12 @@ impl TreeProgress {
     pub fn progress(&self, task: TaskId) -> Option<Progress> {
         let own = self.tasks.get(&task)?.clone();
         let (rejections, quarantine) = (self.rejections.clone(), self.quarantine.clone());
-        Some(Progress { rejections, quarantine, message_uncertain: self.message_uncertain, ..own })
+        Some(Progress {
+            rejections,
+            quarantine,
+            message_uncertain: self.message_uncertain,
+            ..own
+        })
     }
 
     /// Progress of one task, without what all tasks of the tree share.

@@ -1,5 +1,5 @@
-//! Reads the journal item by item: the state of each call, the open requests, the model's last answer. `step.rs`
-//! decides what happens next.
+//! Reads the journal item by item: the state of each call, the open requests, the model's last
+//! answer. `step.rs` decides what happens next.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -53,7 +53,8 @@ pub struct Progress {
     pub open: Vec<Open>,
     /// Requests of the last turn whose decision may not have taken effect yet.
     pub responded: Vec<RequestId>,
-    /// How a decision or a deadline ended the task (or, with `CancelRoot`, its tree), until the journal says so.
+    /// How a decision or a deadline ended the task (or, with `CancelRoot`, its tree), until the
+    /// journal says so.
     pub ending: Option<Then>,
     /// The conversation's last message.
     pub last: Last,
@@ -130,7 +131,9 @@ impl Progress {
     /// The call with this id, if it has no result or is of the last turn.
     #[must_use]
     pub fn call(&self, id: CallId) -> Option<&CallState> {
-        self.calls.iter().find(|state| state.call.tool_call_id == id)
+        self.calls
+            .iter()
+            .find(|state| state.call.tool_call_id == id)
     }
 
     /// The open request with this id.
@@ -141,7 +144,9 @@ impl Progress {
 
     /// The calls without a result.
     pub fn unfinished(&self) -> impl Iterator<Item = &CallState> {
-        self.calls.iter().filter(|state| !matches!(state.phase, Phase::Done(_)))
+        self.calls
+            .iter()
+            .filter(|state| !matches!(state.phase, Phase::Done(_)))
     }
 
     /// Reads the next item.
@@ -160,16 +165,34 @@ impl Progress {
                 }
             }
             Fact::AssistantMessage(turn) => self.answered(turn, item.seq <= self.uncertain_seq),
-            Fact::Judged { tool_call_id, judgement, effect, performer } => {
+            Fact::Judged {
+                tool_call_id,
+                judgement,
+                effect,
+                performer,
+            } => {
                 self.judged(*tool_call_id, judgement, *effect, *performer);
             }
             Fact::InterventionRequested(asked) => self.asked(asked, item.at),
-            Fact::Decision { request_id, decision } => {
+            Fact::Decision {
+                request_id,
+                decision,
+            } => {
                 self.decided(*request_id, decision);
                 self.vouched(decision, item.seq > self.uncertain_seq);
             }
-            Fact::RequestClosed { request_id, status, reason } => self.closed(*request_id, *status, *reason),
-            Fact::ToolStarted { tool_call_id, attempt, timeout_ms, replica, .. } => {
+            Fact::RequestClosed {
+                request_id,
+                status,
+                reason,
+            } => self.closed(*request_id, *status, *reason),
+            Fact::ToolStarted {
+                tool_call_id,
+                attempt,
+                timeout_ms,
+                replica,
+                ..
+            } => {
                 let start = Start {
                     at: item.at,
                     attempt: *attempt,
@@ -187,7 +210,11 @@ impl Progress {
                     state.phase = Phase::Done(result.outcome);
                 }
             }
-            Fact::SubAgentStarted { tool_call_id, child_task_id, .. } => {
+            Fact::SubAgentStarted {
+                tool_call_id,
+                child_task_id,
+                ..
+            } => {
                 self.starts_since_message += 1;
                 self.starts += 1;
                 if let Some(state) = self.call_mut(*tool_call_id) {
@@ -207,8 +234,8 @@ impl Progress {
         self.running_since = self.running_since.map(|_| at);
     }
 
-    /// Gives these facts, the last ones applied, the time of their commit: the database's clock replaces the one they
-    /// were made by.
+    /// Gives these facts, the last ones applied, the time of their commit: the database's clock
+    /// replaces the one they were made by.
     pub fn committed<'f>(&mut self, facts: impl Iterator<Item = &'f Fact>, at: Time) {
         for fact in facts {
             if let Fact::TaskStatus { .. } | Fact::UserMessage { .. } = fact {
@@ -227,7 +254,9 @@ impl Progress {
     }
 
     pub(super) fn call_mut(&mut self, id: CallId) -> Option<&mut CallState> {
-        self.calls.iter_mut().find(|state| state.call.tool_call_id == id)
+        self.calls
+            .iter_mut()
+            .find(|state| state.call.tool_call_id == id)
     }
 
     fn status_changed(&mut self, status: TaskStatus, at: Time) {
@@ -246,44 +275,67 @@ impl Progress {
     }
 
     fn answered(&mut self, turn: &Turn, uncertain: bool) {
-        self.calls.retain(|state| !matches!(state.phase, Phase::Done(_)));
+        self.calls
+            .retain(|state| !matches!(state.phase, Phase::Done(_)));
         self.responded.clear();
-        self.calls.extend(turn.tool_calls.iter().map(|call| CallState {
-            call: call.clone(),
-            edited: None,
-            turn: turn.turn,
-            phase: Phase::New,
-            judgement: None,
-            effect: Effect::Once,
-            performer: ToolKind::default(),
-            approval: None,
-            attempts: 0,
-            start: None,
-            of_uncertain_turn: uncertain,
-            vouched: false,
-        }));
+        self.calls
+            .extend(turn.tool_calls.iter().map(|call| CallState {
+                call: call.clone(),
+                edited: None,
+                turn: turn.turn,
+                phase: Phase::New,
+                judgement: None,
+                effect: Effect::Once,
+                performer: ToolKind::default(),
+                approval: None,
+                attempts: 0,
+                start: None,
+                of_uncertain_turn: uncertain,
+                vouched: false,
+            }));
         self.turns += 1;
         self.turns_since_message += 1;
         self.last = Last::Model(turn.clone());
     }
 
     fn judged(&mut self, id: CallId, judgement: &Judgement, effect: Effect, performer: ToolKind) {
-        let repeated = judgement.repeats.map(|call| no_again(self.rejections.of(call)));
+        let repeated = judgement
+            .repeats
+            .map(|call| no_again(self.rejections.of(call)));
         self.repeats += u32::from(repeated.is_some());
-        let Some(state) = self.call_mut(id) else { return };
-        let reason = || judgement.reason.clone().unwrap_or_else(|| "No reason is given.".to_owned());
+        let Some(state) = self.call_mut(id) else {
+            return;
+        };
+        let reason = || {
+            judgement
+                .reason
+                .clone()
+                .unwrap_or_else(|| "No reason is given.".to_owned())
+        };
         let started = matches!(state.phase, Phase::Started(_));
         state.phase = match judgement.verdict {
-            // The call may have run already: a later refusal prevents a repetition and undoes nothing.
-            Verdict::Deny | Verdict::Invalid if started => Phase::Settled(Outcome::Unknown, UNKNOWN.to_owned()),
-            // The call may not be repeated either: it stays started, and a person is asked about its outcome.
-            Verdict::Allow | Verdict::Hold | Verdict::Human if started && !effect.repeatable() => state.phase.clone(),
+            // The call may have run already: a later refusal prevents a repetition and undoes
+            // nothing.
+            Verdict::Deny | Verdict::Invalid if started => {
+                Phase::Settled(Outcome::Unknown, UNKNOWN.to_owned())
+            }
+            // The call may not be repeated either: it stays started, and a person is asked about
+            // its outcome.
+            Verdict::Allow | Verdict::Hold | Verdict::Human if started && !effect.repeatable() => {
+                state.phase.clone()
+            }
             Verdict::Allow => Phase::Allowed,
             Verdict::Hold => Phase::Held(judgement.terms.clone().unwrap_or_default()),
             Verdict::Human => Phase::Human(judgement.terms.clone().unwrap_or_default()),
             Verdict::Deny if let Some(text) = repeated => Phase::Settled(Outcome::Rejected, text),
-            Verdict::Deny => Phase::Settled(Outcome::Denied, format!("A rule refused this call: {}", reason())),
-            Verdict::Invalid => Phase::Settled(Outcome::Invalid, format!("This call was not run: {}", reason())),
+            Verdict::Deny => Phase::Settled(
+                Outcome::Denied,
+                format!("A rule refused this call: {}", reason()),
+            ),
+            Verdict::Invalid => Phase::Settled(
+                Outcome::Invalid,
+                format!("This call was not run: {}", reason()),
+            ),
         };
         state.effect = effect;
         state.performer = performer;
@@ -295,8 +347,12 @@ impl Progress {
 
 /// The result that the model sees for a call that repeats a rejected one.
 fn no_again(no: Option<&RejectedCall>) -> String {
-    let reason = no.and_then(|no| no.reason.as_ref()).map_or(String::new(), |reason| format!(" Reason: {reason}"));
-    format!("A human has rejected this same call; it was not run, and asking again does not help.{reason}")
+    let reason = no
+        .and_then(|no| no.reason.as_ref())
+        .map_or(String::new(), |reason| format!(" Reason: {reason}"));
+    format!(
+        "A human has rejected this same call; it was not run, and asking again does not help.{reason}"
+    )
 }
 
 impl Default for Progress {

@@ -1,6 +1,6 @@
-//! User ids: when two spellings belong to one person, and how an id is shown.
-//! Invariant: every comparison of user ids goes through here. Rows store the spelling; the current setting
-//! says how spellings compare, so a changed setting holds for rows stored before it.
+//! User ids: when two spellings belong to one person, and how an id is shown. Invariant: every
+//! comparison of user ids goes through here. Rows store the spelling; the current setting says how
+//! spellings compare, so a changed setting holds for rows stored before it.
 
 use std::fmt;
 
@@ -10,7 +10,18 @@ use unicode_normalization::{UnicodeNormalization as _, is_nfc};
 
 /// When two ids are one person's.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    schemars::JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum UserIds {
@@ -53,18 +64,25 @@ impl UserIds {
     #[must_use]
     pub fn id(self, spelling: impl Into<String>) -> UserId {
         let spelling = spelling.into();
-        UserId { key: self.key(&spelling), spelling, ids: self }
+        UserId {
+            key: self.key(&spelling),
+            spelling,
+            ids: self,
+        }
     }
 }
 
-/// Canonical caseless matching (Unicode, D145): full case folding, after a normalization, because folding takes marks
-/// apart, and before another, because folding can reorder marks.
+/// Canonical caseless matching (Unicode, D145): full case folding, after a normalization, because
+/// folding takes marks apart, and before another, because folding can reorder marks.
 fn folded(id: &str) -> String {
     if id.bytes().all(|byte| byte.is_ascii()) {
         return id.to_ascii_lowercase();
     }
     let decomposed: String = id.nfd().collect();
-    UniCase::unicode(decomposed).to_folded_case().nfc().collect()
+    UniCase::unicode(decomposed)
+        .to_folded_case()
+        .nfc()
+        .collect()
 }
 
 /// Whether a text is in NFC.
@@ -73,8 +91,8 @@ pub fn is_normal(text: &str) -> bool {
     is_nfc(text)
 }
 
-/// A user's id, and how it compares. Two ids are equal when they belong to one person; [`UserId::is`] compares a stored
-/// spelling.
+/// A user's id, and how it compares. Two ids are equal when they belong to one person;
+/// [`UserId::is`] compares a stored spelling.
 #[derive(Clone)]
 pub struct UserId {
     spelling: String,
@@ -101,7 +119,8 @@ impl UserId {
         self.ids
     }
 
-    /// The comparison form, unless it is the spelling itself: the database keeps it beside the spelling.
+    /// The comparison form, unless it is the spelling itself: the database keeps it beside the
+    /// spelling.
     #[must_use]
     pub fn folded(&self) -> Option<UserKey> {
         (self.ids == UserIds::Folded).then(|| self.key.clone())
@@ -183,8 +202,14 @@ mod tests {
     fn spellings_that_differ_in_case_and_form_are_one_person() {
         for (one, other) in ONE_PERSON {
             assert!(UserIds::Folded.same(one, other), "{one} {other}");
-            assert!(UserIds::Folded.id(one).is(other) && UserIds::Folded.id(other) == UserIds::Folded.id(one));
-            assert!(!UserIds::Exact.same(one, other) && !UserIds::Exact.id(one).is(other), "{one} {other}");
+            assert!(
+                UserIds::Folded.id(one).is(other)
+                    && UserIds::Folded.id(other) == UserIds::Folded.id(one)
+            );
+            assert!(
+                !UserIds::Exact.same(one, other) && !UserIds::Exact.id(one).is(other),
+                "{one} {other}"
+            );
         }
     }
 
@@ -192,26 +217,40 @@ mod tests {
     fn different_letters_are_different_people() {
         for (one, other) in TWO_PEOPLE {
             for ids in [UserIds::Folded, UserIds::Exact] {
-                assert!(!ids.same(one, other) && !ids.id(one).is(other), "{one} {other}");
+                assert!(
+                    !ids.same(one, other) && !ids.id(one).is(other),
+                    "{one} {other}"
+                );
             }
         }
     }
 
-    /// Every character that folding or normalization changes or moves; none is beyond the second plane.
+    /// Every character that folding or normalization changes or moves; none is beyond the second
+    /// plane.
     fn characters() -> impl Iterator<Item = char> {
-        let moves = |c: &char| !('\u{3400}'..='\u{9fff}').contains(c) && !('\u{ac00}'..='\u{f8ff}').contains(c);
+        let moves = |c: &char| {
+            !('\u{3400}'..='\u{9fff}').contains(c) && !('\u{ac00}'..='\u{f8ff}').contains(c)
+        };
         let changes = |c: &char| {
             let text = c.to_string();
             is_combining_mark(*c) || folded(&text) != text || text.nfd().ne(text.chars())
         };
-        (0..=0x1_ffff).filter_map(char::from_u32).filter(moves).filter(changes)
+        (0..=0x1_ffff)
+            .filter_map(char::from_u32)
+            .filter(moves)
+            .filter(changes)
     }
 
     #[test]
     fn key_of_a_key_is_itself_for_every_character() {
         assert!(characters().count() > 4000);
         for c in characters() {
-            for text in [c.to_string(), format!("a{c}"), format!("{c}\u{323}"), format!("\u{345}{c}\u{301}")] {
+            for text in [
+                c.to_string(),
+                format!("a{c}"),
+                format!("{c}\u{323}"),
+                format!("\u{345}{c}\u{301}"),
+            ] {
                 let key = folded(&text);
                 assert_eq!(folded(&key), key, "{text:?}");
                 assert!(is_normal(&key), "{text:?}");
@@ -223,13 +262,17 @@ mod tests {
     fn every_form_of_a_character_has_its_key() {
         for c in characters() {
             let text = c.to_string();
-            let (composed, decomposed): (String, String) = (text.nfc().collect(), text.nfd().collect());
+            let (composed, decomposed): (String, String) =
+                (text.nfc().collect(), text.nfd().collect());
             assert_eq!(folded(&composed), folded(&text), "{text:?}");
             assert_eq!(folded(&decomposed), folded(&text), "{text:?}");
             // The dotless i shares the capital of the dotted i, and is another letter.
             if c != '\u{131}' {
                 let (upper, lower) = (text.to_uppercase(), text.to_lowercase());
-                assert!(folded(&upper) == folded(&text) || folded(&lower) == folded(&text), "{text:?}");
+                assert!(
+                    folded(&upper) == folded(&text) || folded(&lower) == folded(&text),
+                    "{text:?}"
+                );
             }
         }
     }

@@ -38,12 +38,19 @@ pub struct Approvers {
 impl Default for Approvers {
     /// The owner alone.
     fn default() -> Self {
-        Self { owner: true, users: Vec::new(), groups: Vec::new(), required: 1 }
+        Self {
+            owner: true,
+            users: Vec::new(),
+            groups: Vec::new(),
+            required: 1,
+        }
     }
 }
 
 /// What happens to undecided calls at the deadline.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum OnExpiry {
     /// The model is told that it expired.
@@ -53,8 +60,8 @@ pub enum OnExpiry {
     Cancel,
 }
 
-/// The terms of a rule, copied into each request it opens, where they never change. Held calls of one turn whose terms
-/// are equal share one request.
+/// The terms of a rule, copied into each request it opens, where they never change. Held calls of
+/// one turn whose terms are equal share one request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
     /// The people who may decide.
@@ -79,7 +86,12 @@ impl Default for Terms {
             expires_in: Some(Duration::from_hours(24)),
             on_expiry: OnExpiry::Continue,
             on_reject: Then::Cancel,
-            allow: vec![Action::Approve, Action::Reject, Action::Edit, Action::Respond],
+            allow: vec![
+                Action::Approve,
+                Action::Reject,
+                Action::Edit,
+                Action::Respond,
+            ],
             message: None,
         }
     }
@@ -97,7 +109,8 @@ pub struct Judgement {
     /// Terms of the request. Present when `verdict` is `hold` or `human`. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terms: Option<Terms>,
-    /// The rejected call that this one repeats; it is refused with that rejection's reason. Not on the wire.
+    /// The rejected call that this one repeats; it is refused with that rejection's reason. Not on
+    /// the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<CallId>,
 }
@@ -106,12 +119,21 @@ impl Judgement {
     /// A verdict without a rule, a reason or terms.
     #[must_use]
     pub fn of(verdict: Verdict) -> Self {
-        Self { verdict, rule: None, reason: None, terms: None, repeats: None }
+        Self {
+            verdict,
+            rule: None,
+            reason: None,
+            terms: None,
+            repeats: None,
+        }
     }
 
     /// The judgement of an invalid call, which is not put to the policy.
     #[must_use]
     pub fn invalid(reason: impl Into<String>) -> Self {
-        Self { reason: Some(reason.into()), ..Self::of(Verdict::Invalid) }
+        Self {
+            reason: Some(reason.into()),
+            ..Self::of(Verdict::Invalid)
+        }
     }
 }

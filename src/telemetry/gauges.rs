@@ -1,5 +1,5 @@
-//! Gauges counted in the database: at most once in [`EVERY`] for all callers, and never two counts at once. A count
-//! reads the whole task table, and `/metrics` needs no key.
+//! Gauges counted in the database: at most once in [`EVERY`] for all callers, and never two counts
+//! at once. A count reads the whole task table, and `/metrics` needs no key.
 
 use std::fmt;
 use std::future::Future;
@@ -46,15 +46,22 @@ impl Gauges {
     /// Counts on demand, as a task of `tracker`.
     #[must_use]
     pub fn new(count: Count, uptime: Uptime, tracker: TaskTracker) -> Arc<Self> {
-        Arc::new(Self { count, uptime, tracker, last: Mutex::default() })
+        Arc::new(Self {
+            count,
+            uptime,
+            tracker,
+            last: Mutex::default(),
+        })
     }
 
-    /// The numbers. A caller that finds them too old waits for a new count; a caller during that count gets the
-    /// previous numbers at once, so that a slow count holds one connection and not all of them.
+    /// The numbers. A caller that finds them too old waits for a new count; a caller during that
+    /// count gets the previous numbers at once, so that a slow count holds one connection and not
+    /// all of them.
     pub async fn census(self: &Arc<Self>) -> Census {
         if self.begin() {
             let this = Arc::clone(self);
-            // An abandoned scrape does not stop the count: the next scrape would have to start over.
+            // An abandoned scrape does not stop the count: the next scrape would have to start
+            // over.
             let counted = self.tracker.spawn(async move {
                 let _ends = Ends(&this);
                 let census = (this.count)().await;
@@ -69,7 +76,11 @@ impl Gauges {
     fn begin(&self) -> bool {
         let now = (self.uptime)();
         let mut last = self.lock();
-        if last.counting || last.begun.is_some_and(|begun| now.saturating_sub(begun) < EVERY) {
+        if last.counting
+            || last
+                .begun
+                .is_some_and(|begun| now.saturating_sub(begun) < EVERY)
+        {
             return false;
         }
         last.begun = Some(now);
@@ -115,21 +126,41 @@ mod tests {
             Box::pin(async move {
                 let number = counting.fetch_add(1, Ordering::SeqCst) + 1;
                 waiting.acquire().await.unwrap().forget();
-                Census { tasks: vec![("Paused".into(), number)], requests: Vec::new() }
+                Census {
+                    tasks: vec![("Paused".into(), number)],
+                    requests: Vec::new(),
+                }
             })
         });
         let told = Arc::<Mutex<Duration>>::clone(&clock);
-        let gauges = Gauges::new(count, Arc::new(move || *told.lock().unwrap()), TaskTracker::new());
-        World { clock, counts, leave, gauges }
+        let gauges = Gauges::new(
+            count,
+            Arc::new(move || *told.lock().unwrap()),
+            TaskTracker::new(),
+        );
+        World {
+            clock,
+            counts,
+            leave,
+            gauges,
+        }
     }
 
     fn counted(number: i64) -> Census {
-        Census { tasks: vec![("Paused".into(), number)], requests: Vec::new() }
+        Census {
+            tasks: vec![("Paused".into(), number)],
+            requests: Vec::new(),
+        }
     }
 
     #[tokio::test]
     async fn gauges_are_counted_once_in_15_seconds_for_all_readers() {
-        let World { clock, counts, leave, gauges } = world();
+        let World {
+            clock,
+            counts,
+            leave,
+            gauges,
+        } = world();
         leave.add_permits(100);
         for _ in 0..50 {
             assert_eq!(gauges.census().await, counted(1));
@@ -144,7 +175,10 @@ mod tests {
 
     #[tokio::test]
     async fn count_that_panics_is_followed_by_the_next_one_15_seconds_later() {
-        let (counts, clock) = (Arc::new(AtomicI64::new(0)), Arc::new(Mutex::new(Duration::ZERO)));
+        let (counts, clock) = (
+            Arc::new(AtomicI64::new(0)),
+            Arc::new(Mutex::new(Duration::ZERO)),
+        );
         let count: Count = Arc::new(move || {
             let number = counts.fetch_add(1, Ordering::SeqCst) + 1;
             Box::pin(async move {
@@ -153,7 +187,11 @@ mod tests {
             })
         });
         let told = Arc::<Mutex<Duration>>::clone(&clock);
-        let gauges = Gauges::new(count, Arc::new(move || *told.lock().unwrap()), TaskTracker::new());
+        let gauges = Gauges::new(
+            count,
+            Arc::new(move || *told.lock().unwrap()),
+            TaskTracker::new(),
+        );
         assert_eq!(gauges.census().await, Census::default());
         *clock.lock().unwrap() = EVERY;
         assert_eq!(gauges.census().await, counted(2));
@@ -161,7 +199,12 @@ mod tests {
 
     #[tokio::test]
     async fn slow_count_runs_once_and_only_its_first_reader_waits() {
-        let World { clock, counts, leave, gauges } = world();
+        let World {
+            clock,
+            counts,
+            leave,
+            gauges,
+        } = world();
         let first = TaskTracker::new().spawn({
             let gauges = Arc::clone(&gauges);
             async move { gauges.census().await }
@@ -176,13 +219,21 @@ mod tests {
         }
         first.abort();
         assert!(first.await.unwrap_err().is_cancelled());
-        assert_eq!(gauges.census().await, Census::default(), "the count goes on without its asker");
+        assert_eq!(
+            gauges.census().await,
+            Census::default(),
+            "the count goes on without its asker"
+        );
         leave.add_permits(1);
         while Arc::strong_count(&gauges) > 1 {
             tokio::task::yield_now().await;
         }
         leave.add_permits(1);
-        assert_eq!(gauges.census().await, counted(2), "it was begun ten minutes ago");
+        assert_eq!(
+            gauges.census().await,
+            counted(2),
+            "it was begun ten minutes ago"
+        );
         assert_eq!(counts.load(Ordering::SeqCst), 2);
     }
 }

@@ -1,6 +1,6 @@
-//! The tool with which an agent calls another one, as a model, a rule and an approver see it. The engine performs it.
-//! Invariant: every sub-agent takes the same arguments, and its description for a model is the caller's
-//! pinned text, never part of what is approved.
+//! The tool with which an agent calls another one, as a model, a rule and an approver see it. The
+//! engine performs it. Invariant: every sub-agent takes the same arguments, and its description for
+//! a model is the caller's pinned text, never part of what is approved.
 
 use std::time::Duration;
 
@@ -40,10 +40,16 @@ pub fn spec(name: &str) -> ToolSpec {
 pub fn entry(name: &str) -> Option<Entry> {
     let spec = spec(name);
     let schema = CompiledSchema::closed(&spec.parameters).ok()?;
-    Some(Entry { spec, schema, form: None, tool: None })
+    Some(Entry {
+        spec,
+        schema,
+        form: None,
+        tool: None,
+    })
 }
 
-/// The description of the agent for a model: the operator's text, or a default sentence if it is blank.
+/// The description of the agent for a model: the operator's text, or a default sentence if it is
+/// blank.
 #[must_use]
 pub fn description(name: &str, said: &str) -> String {
     match said.trim() {
@@ -70,8 +76,13 @@ mod tests {
         let entry = entry("analyst").unwrap();
         let fits = |text: &str| arguments::read(text, &entry.schema).is_ok();
         assert!(fits(r#"{"task": "count the orders"}"#));
-        for text in [r#"{"task": ""}"#, r#"{"task": 1}"#, "{}", r#"{"task": "x", "agent": "boss"}"#, r#"{"Task": "x"}"#]
-        {
+        for text in [
+            r#"{"task": ""}"#,
+            r#"{"task": 1}"#,
+            "{}",
+            r#"{"task": "x", "agent": "boss"}"#,
+            r#"{"Task": "x"}"#,
+        ] {
             assert!(!fits(text), "{text}");
         }
         assert!(entry.tool.is_none(), "the engine performs it");
@@ -80,8 +91,14 @@ mod tests {
     #[test]
     fn approver_reads_which_agent_is_called_with_which_task() {
         let spec = spec("analyst");
-        assert_eq!((spec.kind, spec.effect, spec.target.as_str()), (ToolKind::Agent, Effect::Once, "agent analyst"));
-        assert_eq!(spec.summarize(&json!({"task": "count {orders}"})), "analyst: count {orders}");
+        assert_eq!(
+            (spec.kind, spec.effect, spec.target.as_str()),
+            (ToolKind::Agent, Effect::Once, "agent analyst")
+        );
+        assert_eq!(
+            spec.summarize(&json!({"task": "count {orders}"})),
+            "analyst: count {orders}"
+        );
     }
 
     #[test]
@@ -95,6 +112,9 @@ mod tests {
     #[test]
     fn operator_description_is_what_a_model_is_told() {
         assert_eq!(description("analyst", "Counts. "), "Counts. ");
-        assert_eq!(description("analyst", " \n"), "Gives a task to the agent analyst and returns its answer.");
+        assert_eq!(
+            description("analyst", " \n"),
+            "Gives a task to the agent analyst and returns its answer."
+        );
     }
 }

@@ -1,9 +1,10 @@
-//! Reads a call's arguments once, before policy and before any request. Invariant: accepted bytes mean the
-//! same to every reader. So validation refuses what two JSON readers could take differently (repeated members, numbers
-//! that a double changes, lone surrogates) and every member that the tool does not declare.
+//! Reads a call's arguments once, before policy and before any request. Invariant: accepted bytes
+//! mean the same to every reader. So validation refuses what two JSON readers could take
+//! differently (repeated members, numbers that a double changes, lone surrogates) and every member
+//! that the tool does not declare.
 //!
-//! An empty text counts as `{}`: some models send it for a tool without arguments. It still fails a schema with
-//! required members.
+//! An empty text counts as `{}`: some models send it for a tool without arguments. It still fails a
+//! schema with required members.
 
 use std::collections::BTreeMap;
 
@@ -23,8 +24,11 @@ pub const DEPTH: usize = 32;
 /// # Errors
 /// The places that do not fit and what was expected, never the value.
 pub fn read(text: &str, schema: &CompiledSchema) -> Result<Value, Misfits> {
-    let value =
-        if text.trim_matches([' ', '\t', '\n', '\r']).is_empty() { Value::Object(Map::new()) } else { parse(text)? };
+    let value = if text.trim_matches([' ', '\t', '\n', '\r']).is_empty() {
+        Value::Object(Map::new())
+    } else {
+        parse(text)?
+    };
     if !value.is_object() {
         return Err(Misfits::one("", "must be a JSON object"));
     }
@@ -32,19 +36,31 @@ pub fn read(text: &str, schema: &CompiledSchema) -> Result<Value, Misfits> {
     Ok(value)
 }
 
-/// Reads a JSON text that every reader takes alike (RFC 8259, restricted as in the module's header).
+/// Reads a JSON text that every reader takes alike (RFC 8259, restricted as in the module's
+/// header).
 ///
 /// # Errors
 /// The place where the text breaks these rules.
 pub fn parse(text: &str) -> Result<Value, Misfits> {
     if text.len() > SIZE {
-        return Err(Misfits::one("", format!("must not be longer than {} KiB", SIZE / 1024)));
+        return Err(Misfits::one(
+            "",
+            format!("must not be longer than {} KiB", SIZE / 1024),
+        ));
     }
-    let mut reader = Reader { text, at: 0, place: Vec::new() };
+    let mut reader = Reader {
+        text,
+        at: 0,
+        place: Vec::new(),
+    };
     reader.space();
     let value = reader.value(0)?;
     reader.space();
-    if reader.peek().is_some() { reader.refuse("there is text after the end of the JSON value") } else { Ok(value) }
+    if reader.peek().is_some() {
+        reader.refuse("there is text after the end of the JSON value")
+    } else {
+        Ok(value)
+    }
 }
 
 struct Reader<'t> {
@@ -78,7 +94,10 @@ impl<'t> Reader<'t> {
     }
 
     fn refuse<T>(&self, detail: &str) -> Result<T, Misfits> {
-        let place = self.place.iter().fold(String::new(), |place, step| pointer(&place, step));
+        let place = self
+            .place
+            .iter()
+            .fold(String::new(), |place, step| pointer(&place, step));
         Err(Misfits::one(cut(&place, 120), detail))
     }
 
@@ -94,9 +113,18 @@ impl<'t> Reader<'t> {
     }
 
     fn word(&mut self) -> Result<Value, Misfits> {
-        for (word, value) in [("true", Value::Bool(true)), ("false", Value::Bool(false)), ("null", Value::Null)] {
-            let after = self.rest().strip_prefix(word).map(|after| after.as_bytes().first());
-            if after.is_some_and(|next| !next.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')) {
+        for (word, value) in [
+            ("true", Value::Bool(true)),
+            ("false", Value::Bool(false)),
+            ("null", Value::Null),
+        ] {
+            let after = self
+                .rest()
+                .strip_prefix(word)
+                .map(|after| after.as_bytes().first());
+            if after.is_some_and(|next| {
+                !next.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
+            }) {
                 self.at += word.len();
                 return Ok(value);
             }
@@ -105,7 +133,11 @@ impl<'t> Reader<'t> {
     }
 
     fn deep_enough(&self, depth: usize) -> Result<(), Misfits> {
-        if depth > DEPTH { self.refuse(&format!("must not nest deeper than {DEPTH}")) } else { Ok(()) }
+        if depth > DEPTH {
+            self.refuse(&format!("must not nest deeper than {DEPTH}"))
+        } else {
+            Ok(())
+        }
     }
 
     fn object(&mut self, depth: usize) -> Result<Value, Misfits> {
@@ -177,7 +209,9 @@ impl<'t> Reader<'t> {
         let mut string = String::new();
         loop {
             let rest = self.rest();
-            let plain = rest.find(|c: char| c == '"' || c == '\\' || c < ' ').unwrap_or(rest.len());
+            let plain = rest
+                .find(|c: char| c == '"' || c == '\\' || c < ' ')
+                .unwrap_or(rest.len());
             string.push_str(rest.get(..plain).unwrap_or_default());
             self.at += plain;
             match self.peek() {
@@ -194,7 +228,9 @@ impl<'t> Reader<'t> {
 
     fn escape(&mut self) -> Result<char, Misfits> {
         self.at += 1;
-        let Some(kind) = self.peek() else { return self.refuse("the text ends in the middle of a string") };
+        let Some(kind) = self.peek() else {
+            return self.refuse("the text ends in the middle of a string");
+        };
         self.at += 1;
         Ok(match kind {
             b'"' | b'\\' | b'/' => char::from(kind),
@@ -213,7 +249,11 @@ impl<'t> Reader<'t> {
         let code = match first {
             0 => return self.refuse("U+0000 is not allowed"),
             0xD800..=0xDBFF => {
-                let second = if self.take(b'\\') && self.take(b'u') { self.four_digits()? } else { 0 };
+                let second = if self.take(b'\\') && self.take(b'u') {
+                    self.four_digits()?
+                } else {
+                    0
+                };
                 if !(0xDC00..=0xDFFF).contains(&second) {
                     return self.refuse("there is a lone surrogate");
                 }
@@ -228,7 +268,10 @@ impl<'t> Reader<'t> {
     }
 
     fn four_digits(&mut self) -> Result<u32, Misfits> {
-        let digits = self.rest().get(..4).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        let digits = self
+            .rest()
+            .get(..4)
+            .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
         match digits.and_then(|digits| u32::from_str_radix(digits, 16).ok()) {
             Some(code) => {
                 self.at += 4;
@@ -243,7 +286,11 @@ impl<'t> Reader<'t> {
         while matches!(self.peek(), Some(b'0'..=b'9')) {
             self.at += 1;
         }
-        if self.at == from { self.refuse("is not a JSON number") } else { Ok(()) }
+        if self.at == from {
+            self.refuse("is not a JSON number")
+        } else {
+            Ok(())
+        }
     }
 
     fn number(&mut self) -> Result<Value, Misfits> {
@@ -262,19 +309,22 @@ impl<'t> Reader<'t> {
             }
             self.digits()?;
         }
-        if self.peek().is_some_and(|next| next.is_ascii_alphanumeric() || matches!(next, b'.' | b'+' | b'-' | b'_')) {
+        if self.peek().is_some_and(|next| {
+            next.is_ascii_alphanumeric() || matches!(next, b'.' | b'+' | b'-' | b'_')
+        }) {
             return self.refuse("is not a JSON number");
         }
         let text = self.text.get(from..self.at).unwrap_or_default();
         match surviving(text, self.at == whole) {
             Some(number) => Ok(Value::Number(number)),
-            None => self.refuse("the number has more digits or a greater exponent than a double can hold"),
+            None => self
+                .refuse("the number has more digits or a greater exponent than a double can hold"),
         }
     }
 }
 
-/// The number, if a double keeps it: an integer must convert exactly, any other number must be written like the
-/// shortest text that reads back as the same double.
+/// The number, if a double keeps it: an integer must convert exactly, any other number must be
+/// written like the shortest text that reads back as the same double.
 fn surviving(text: &str, whole: bool) -> Option<Number> {
     let double: f64 = text.parse().ok()?;
     if !double.is_finite() {
@@ -291,7 +341,9 @@ fn surviving(text: &str, whole: bool) -> Option<Number> {
             return exact(double, integer).then(|| Number::from(fits));
         }
     }
-    (decimal(text)? == decimal(&format!("{double:e}"))?).then(|| Number::from_f64(double)).flatten()
+    (decimal(text)? == decimal(&format!("{double:e}"))?)
+        .then(|| Number::from_f64(double))
+        .flatten()
 }
 
 /// Whether the double equals the integer.
@@ -300,9 +352,12 @@ fn exact(double: f64, integer: i128) -> bool {
     format!("{double:.0}").parse() == Ok(integer)
 }
 
-/// A decimal number as its sign, its digits without zeros at either end, and the exponent of the last digit.
+/// A decimal number as its sign, its digits without zeros at either end, and the exponent of the
+/// last digit.
 fn decimal(text: &str) -> Option<(bool, String, i64)> {
-    let (negative, text) = text.strip_prefix('-').map_or((false, text), |text| (true, text));
+    let (negative, text) = text
+        .strip_prefix('-')
+        .map_or((false, text), |text| (true, text));
     let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     let digits = format!("{whole}{fraction}");
@@ -312,7 +367,9 @@ fn decimal(text: &str) -> Option<(bool, String, i64)> {
     }
     let dropped = digits.len() - digits.trim_end_matches('0').len();
     let exponent: i64 = exponent.parse().ok()?;
-    let power = exponent.checked_add(i64::try_from(dropped).ok()?)?.checked_sub(i64::try_from(fraction.len()).ok()?)?;
+    let power = exponent
+        .checked_add(i64::try_from(dropped).ok()?)?
+        .checked_sub(i64::try_from(fraction.len()).ok()?)?;
     Some((negative, significant.to_owned(), power))
 }
 

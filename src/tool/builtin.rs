@@ -1,6 +1,7 @@
-//! The demonstration's two endpoints, `builtin:refunds/lookup_order` and `builtin:refunds/refund_payment`, answered by
-//! the process itself. They keep no state: the same order always reads the same, and the same `Idempotency-Key` always
-//! gives the same refund, as a real endpoint must treat a key.
+//! The demonstration's two endpoints, `builtin:refunds/lookup_order` and
+//! `builtin:refunds/refund_payment`, answered by the process itself. They keep no state: the same
+//! order always reads the same, and the same `Idempotency-Key` always gives the same refund, as a
+//! real endpoint must treat a key.
 
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -31,29 +32,46 @@ impl Endpoint {
 
     /// The `url` of the endpoint.
     pub(super) fn url(self) -> &'static str {
-        ENDPOINTS.iter().find(|(_, endpoint)| *endpoint == self).map_or(PREFIX, |(url, _)| url)
+        ENDPOINTS
+            .iter()
+            .find(|(_, endpoint)| *endpoint == self)
+            .map_or(PREFIX, |(url, _)| url)
     }
 
     /// The answer as status and body.
     pub(super) fn answer(self, key: &str, arguments: &Value) -> (u16, String) {
         let order = arguments.get("order").and_then(whole);
         let Some(order) = order.filter(|order| (1..=9999).contains(order)) else {
-            return (404, json!({"error": "not found: the demonstration has the orders 1 to 9999"}).to_string());
+            return (
+                404,
+                json!({"error": "not found: the demonstration has the orders 1 to 9999"})
+                    .to_string(),
+            );
         };
         match self {
             Self::LookupOrder => (200, lookup(order).to_string()),
-            Self::RefundPayment => refund(key, order, arguments.get("amount").unwrap_or(&Value::Null)),
+            Self::RefundPayment => {
+                refund(key, order, arguments.get("amount").unwrap_or(&Value::Null))
+            }
         }
     }
 }
 
 fn whole(value: &Value) -> Option<i64> {
-    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let text = value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned);
     text.strip_suffix(".0").unwrap_or(&text).parse().ok()
 }
 
 fn lookup(order: i64) -> Value {
-    let items = ["a lamp", "two chairs", "a desk", "a set of plates", "a coffee machine"];
+    let items = [
+        "a lamp",
+        "two chairs",
+        "a desk",
+        "a set of plates",
+        "a coffee machine",
+    ];
     let index = usize::try_from(order).unwrap_or(0) % items.len();
     json!({
         "order": order,
@@ -68,12 +86,17 @@ fn lookup(order: i64) -> Value {
 fn refund(key: &str, order: i64, amount: &Value) -> (u16, String) {
     let positive = amount.as_f64().is_some_and(|amount| amount > 0.0);
     if !positive {
-        return (422, json!({"error": "the amount must be a number above 0"}).to_string());
+        return (
+            422,
+            json!({"error": "the amount must be a number above 0"}).to_string(),
+        );
     }
     let digest = Sha256::digest(key.as_bytes());
-    let number = digest.iter().take(4).fold(0_u32, |number, byte| number << 8 | u32::from(*byte));
-    let refund =
-        json!({"refund_id": format!("R-{number:08X}"), "status": "refunded", "order": order, "amount": amount});
+    let number = digest
+        .iter()
+        .take(4)
+        .fold(0_u32, |number, byte| number << 8 | u32::from(*byte));
+    let refund = json!({"refund_id": format!("R-{number:08X}"), "status": "refunded", "order": order, "amount": amount});
     (200, refund.to_string())
 }
 
@@ -86,28 +109,57 @@ mod tests {
         let arguments = json!({"order": 17, "amount": 120});
         let (status, first) = Endpoint::RefundPayment.answer("key-1", &arguments);
         assert_eq!(status, 200);
-        assert_eq!(Endpoint::RefundPayment.answer("key-1", &arguments), (200, first.clone()));
+        assert_eq!(
+            Endpoint::RefundPayment.answer("key-1", &arguments),
+            (200, first.clone())
+        );
         let (_, second) = Endpoint::RefundPayment.answer("key-2", &arguments);
         assert_ne!(first, second);
         let read: Value = serde_json::from_str(&first).unwrap();
-        assert_eq!((&read["status"], &read["amount"]), (&json!("refunded"), &json!(120)));
+        assert_eq!(
+            (&read["status"], &read["amount"]),
+            (&json!("refunded"), &json!(120))
+        );
         assert!(read["refund_id"].as_str().unwrap().starts_with("R-"));
     }
 
     #[test]
     fn order_always_reads_the_same_and_an_unknown_one_is_not_found() {
         let (status, first) = Endpoint::LookupOrder.answer("a", &json!({"order": 17}));
-        assert_eq!((status, first.clone()), Endpoint::LookupOrder.answer("b", &json!({"order": "17"})));
+        assert_eq!(
+            (status, first.clone()),
+            Endpoint::LookupOrder.answer("b", &json!({"order": "17"}))
+        );
         assert!(first.contains("\"order\":17"));
-        for order in [json!(0), json!(-1), json!(10_000), json!("x"), json!(1.5), Value::Null] {
-            assert_eq!(Endpoint::LookupOrder.answer("a", &json!({"order": order})).0, 404);
+        for order in [
+            json!(0),
+            json!(-1),
+            json!(10_000),
+            json!("x"),
+            json!(1.5),
+            Value::Null,
+        ] {
+            assert_eq!(
+                Endpoint::LookupOrder
+                    .answer("a", &json!({"order": order}))
+                    .0,
+                404
+            );
         }
-        assert_eq!(Endpoint::RefundPayment.answer("a", &json!({"order": 1, "amount": 0})).0, 422);
+        assert_eq!(
+            Endpoint::RefundPayment
+                .answer("a", &json!({"order": 1, "amount": 0}))
+                .0,
+            422
+        );
     }
 
     #[test]
     fn only_the_two_urls_are_known() {
-        assert_eq!(Endpoint::of("builtin:refunds/lookup_order"), Ok(Endpoint::LookupOrder));
+        assert_eq!(
+            Endpoint::of("builtin:refunds/lookup_order"),
+            Ok(Endpoint::LookupOrder)
+        );
         assert!(Endpoint::of("builtin:refunds/x").is_err());
     }
 }

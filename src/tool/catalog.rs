@@ -1,6 +1,6 @@
-//! The configured tools, each with its spec, its compiled schema and its implementation. Invariant: a
-//! definition's digest is over the operator's text, with `${…}` unexpanded wherever a secret could stand, and changes
-//! with everything a call of the tool could do.
+//! The configured tools, each with its spec, its compiled schema and its implementation. Invariant:
+//! a definition's digest is over the operator's text, with `${…}` unexpanded wherever a secret
+//! could stand, and changes with everything a call of the tool could do.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -69,7 +69,8 @@ impl Entry {
     }
 }
 
-/// The configured tools, by name; the tools that call another agent; and each agent's tools for asking a human.
+/// The configured tools, by name; the tools that call another agent; and each agent's tools for
+/// asking a human.
 #[derive(Clone, Default)]
 pub struct Catalog {
     entries: BTreeMap<String, Entry>,
@@ -101,7 +102,9 @@ impl Settings {
         match (&self.parameters, &self.kind) {
             (Some(written), _) => written.clone(),
             (None, Kind::Shell(_)) => shell::parameters(),
-            (None, Kind::Http(_) | Kind::External(_)) => json!({"type": "object", "properties": {}}),
+            (None, Kind::Http(_) | Kind::External(_)) => {
+                json!({"type": "object", "properties": {}})
+            }
         }
     }
 
@@ -109,7 +112,10 @@ impl Settings {
         let before = mistakes.found.len();
         let parameters = self.parameters();
         for flaw in parameters_flaws(&parameters) {
-            mistakes.add(&["tools", name, "parameters"], format!("the schema of `{name}` {flaw}"));
+            mistakes.add(
+                &["tools", name, "parameters"],
+                format!("the schema of `{name}` {flaw}"),
+            );
         }
         if let Some(summary) = &self.summary {
             check_summary(name, summary, &parameters, mistakes);
@@ -133,7 +139,11 @@ impl Settings {
                 add_all(mistakes, &["tools", name, "shell"], settings.mistakes());
                 check_command(name, &parameters, mistakes);
                 needs = settings.needs();
-                (ToolKind::Shell, format!("shell {}", self.shown_directory(settings)), settings.timeout)
+                (
+                    ToolKind::Shell,
+                    format!("shell {}", self.shown_directory(settings)),
+                    settings.timeout,
+                )
             }
             Kind::External(settings) => {
                 match settings.form() {
@@ -164,31 +174,48 @@ impl Settings {
             definition,
             needs: needs.into_iter().collect(),
         };
-        Some(Prepared { spec, schema: schema?, form, http: checked })
+        Some(Prepared {
+            spec,
+            schema: schema?,
+            form,
+            http: checked,
+        })
     }
 
     /// The working directory for an approver: unexpanded if it contains `${…}`.
     fn shown_directory<'s>(&'s self, settings: &'s shell::Settings) -> &'s str {
-        let written = self.raw.pointer("/shell/working_dir").and_then(Value::as_str);
-        written.filter(|written| written.contains("${")).unwrap_or(&settings.working_dir)
+        let written = self
+            .raw
+            .pointer("/shell/working_dir")
+            .and_then(Value::as_str);
+        written
+            .filter(|written| written.contains("${"))
+            .unwrap_or(&settings.working_dir)
     }
 
-    /// `sha256:…` over everything a call could do: kind, method and whole URL (or directory), parameters, effect, and
-    /// headers and env as written. Texts and timeouts are excluded.
+    /// `sha256:…` over everything a call could do: kind, method and whole URL (or directory),
+    /// parameters, effect, and headers and env as written. Texts and timeouts are excluded.
     fn definition(&self, kind: ToolKind, target: &str, parameters: &Value) -> String {
-        let written = |keys: &[&str]| keys.iter().try_fold(&self.raw, |value, key| value.get(key)).cloned();
+        let written = |keys: &[&str]| {
+            keys.iter()
+                .try_fold(&self.raw, |value, key| value.get(key))
+                .cloned()
+        };
         let goes = match &self.kind {
             Kind::Http(settings) => format!("{} {}", settings.method, settings.url),
             Kind::Shell(_) | Kind::External(_) => target.to_owned(),
         };
         let names = |names: Vec<&String>| json!(names);
         let (headers, env) = match &self.kind {
-            Kind::Http(settings) => {
-                (written(&["http", "headers"]).unwrap_or_else(|| names(settings.headers.keys().collect())), Value::Null)
-            }
-            Kind::Shell(settings) => {
-                (Value::Null, written(&["shell", "env"]).unwrap_or_else(|| names(settings.env.iter().collect())))
-            }
+            Kind::Http(settings) => (
+                written(&["http", "headers"])
+                    .unwrap_or_else(|| names(settings.headers.keys().collect())),
+                Value::Null,
+            ),
+            Kind::Shell(settings) => (
+                Value::Null,
+                written(&["shell", "env"]).unwrap_or_else(|| names(settings.env.iter().collect())),
+            ),
             Kind::External(_) => (Value::Null, Value::Null),
         };
         let parameters = match written(&["parameters"]).filter(|_| self.parameters.is_some()) {
@@ -219,24 +246,52 @@ impl Catalog {
     ) -> Self {
         let mut entries = BTreeMap::new();
         for (name, settings) in settings {
-            let Some(prepared) = settings.prepare(&name, mistakes) else { continue };
-            let Prepared { spec, schema, form, http } = prepared;
+            let Some(prepared) = settings.prepare(&name, mistakes) else {
+                continue;
+            };
+            let Prepared {
+                spec,
+                schema,
+                form,
+                http,
+            } = prepared;
             let redactor = Arc::clone(redactor);
             let tool: Option<Arc<dyn Tool>> = match settings.kind {
                 Kind::Http(_) => http.map(|checked| {
-                    let tool: Arc<dyn Tool> =
-                        Arc::new(HttpTool { spec: spec.clone(), checked, net: net.clone(), redactor });
+                    let tool: Arc<dyn Tool> = Arc::new(HttpTool {
+                        spec: spec.clone(),
+                        checked,
+                        net: net.clone(),
+                        redactor,
+                    });
                     tool
                 }),
-                Kind::Shell(settings) => {
-                    Some(Arc::new(ShellTool { spec: spec.clone(), settings, guard: Guard::default(), redactor }))
-                }
+                Kind::Shell(settings) => Some(Arc::new(ShellTool {
+                    spec: spec.clone(),
+                    settings,
+                    guard: Guard::default(),
+                    redactor,
+                })),
                 Kind::External(_) => None,
             };
-            entries.insert(name, Entry { spec, schema, form, tool });
+            entries.insert(
+                name,
+                Entry {
+                    spec,
+                    schema,
+                    form,
+                    tool,
+                },
+            );
         }
         let redactor = Arc::clone(redactor);
-        Self { entries, agents: BTreeMap::new(), human: BTreeMap::new(), plain: Arc::default(), redactor }
+        Self {
+            entries,
+            agents: BTreeMap::new(),
+            human: BTreeMap::new(),
+            plain: Arc::default(),
+            redactor,
+        }
     }
 
     /// Finds the configuration's secrets in a text.
@@ -248,7 +303,10 @@ impl Catalog {
     /// Sets the credential fields that are not secret.
     #[must_use]
     pub fn with_plain_fields(self, plain: PlainFields) -> Self {
-        Self { plain: Arc::new(plain), ..self }
+        Self {
+            plain: Arc::new(plain),
+            ..self
+        }
     }
 
     /// The credential fields that are not secret.
@@ -260,28 +318,47 @@ impl Catalog {
     /// Sets the agents that other agents may call.
     #[must_use]
     pub fn with_agents<'n>(mut self, names: impl IntoIterator<Item = &'n str>) -> Self {
-        self.agents = names.into_iter().filter_map(|name| Some((name.to_owned(), agent::entry(name)?))).collect();
+        self.agents = names
+            .into_iter()
+            .filter_map(|name| Some((name.to_owned(), agent::entry(name)?)))
+            .collect();
         self
     }
 
-    /// The tool that calls the agent of this name, compared byte by byte, if any agent is offered it.
+    /// The tool that calls the agent of this name, compared byte by byte, if any agent is offered
+    /// it.
     #[must_use]
     pub fn agent(&self, name: &str) -> Option<&Entry> {
         self.agents.get(name)
     }
 
-    /// Sets an agent's ways to ask a human: these kinds of question, and these services' credentials.
+    /// Sets an agent's ways to ask a human: these kinds of question, and these services'
+    /// credentials.
     #[must_use]
-    pub fn with_human(mut self, agent: &str, kinds: &[RequestKind], services: Vec<Service>) -> Self {
-        let entries = kinds.iter().filter_map(|kind| human::entry(*kind, &services)).collect();
-        self.human.insert(agent.to_owned(), Human { entries, services });
+    pub fn with_human(
+        mut self,
+        agent: &str,
+        kinds: &[RequestKind],
+        services: Vec<Service>,
+    ) -> Self {
+        let entries = kinds
+            .iter()
+            .filter_map(|kind| human::entry(*kind, &services))
+            .collect();
+        self.human
+            .insert(agent.to_owned(), Human { entries, services });
         self
     }
 
-    /// The agent's tool of this name for asking a human, compared byte by byte, if the agent is offered it.
+    /// The agent's tool of this name for asking a human, compared byte by byte, if the agent is
+    /// offered it.
     #[must_use]
     pub fn human(&self, agent: &str, tool_name: &str) -> Option<&Entry> {
-        self.human.get(agent)?.entries.iter().find(|entry| entry.spec.name == tool_name)
+        self.human
+            .get(agent)?
+            .entries
+            .iter()
+            .find(|entry| entry.spec.name == tool_name)
     }
 
     /// The services whose credentials an agent may ask for.
@@ -304,7 +381,11 @@ impl Catalog {
 
 fn add_all(mistakes: &mut Mistakes, at: &[&str], wrong: Vec<(Vec<String>, String)>) {
     for (keys, detail) in wrong {
-        let place: Vec<&str> = at.iter().copied().chain(keys.iter().map(String::as_str)).collect();
+        let place: Vec<&str> = at
+            .iter()
+            .copied()
+            .chain(keys.iter().map(String::as_str))
+            .collect();
         let key = keys.last().map_or("", String::as_str);
         mistakes.add(&place, format!("`{key}` {detail}"));
     }
@@ -312,19 +393,30 @@ fn add_all(mistakes: &mut Mistakes, at: &[&str], wrong: Vec<(Vec<String>, String
 
 /// Checks that an HTTP tool's arguments can stand in its URL.
 fn check_members(name: &str, http: &Checked, parameters: &Value, mistakes: &mut Mistakes) {
-    let Goal::Url(template) = &http.goal else { return };
+    let Goal::Url(template) = &http.goal else {
+        return;
+    };
     let members = declared(parameters);
     let required = parameters.get("required").and_then(Value::as_array);
     let is_scalar = |schemas: &Vec<&Value>| schemas.iter().any(|schema| scalar(parameters, schema));
     for (argument, _) in template.arguments() {
         let place = ["tools", name, "http", "url"];
         match members.get(argument) {
-            None => mistakes.add(&place, format!("`{{{argument}}}` is not declared in the parameters of `{name}`")),
+            None => mistakes.add(
+                &place,
+                format!("`{{{argument}}}` is not declared in the parameters of `{name}`"),
+            ),
             Some(schemas) if !is_scalar(schemas) => {
-                mistakes.add(&place, format!("`{{{argument}}}` must be declared as text, a number or a boolean"));
+                mistakes.add(
+                    &place,
+                    format!("`{{{argument}}}` must be declared as text, a number or a boolean"),
+                );
             }
             Some(_) if !required.is_some_and(|names| names.iter().any(|name| name == argument)) => {
-                mistakes.warn(&place, format!("`{{{argument}}}` is not `required`: a call without it fails"));
+                mistakes.warn(
+                    &place,
+                    format!("`{{{argument}}}` is not `required`: a call without it fails"),
+                );
             }
             Some(_) => {}
         }
@@ -342,25 +434,37 @@ fn check_members(name: &str, http: &Checked, parameters: &Value, mistakes: &mut 
                 format!("`{member}` goes into the query of a {method}: declare it as text, a number or a boolean"),
             );
         }
-        let used = template.arguments().any(|(argument, _)| argument == *member);
+        let used = template
+            .arguments()
+            .any(|(argument, _)| argument == *member);
         if !used && taken.contains(&names::folded(member)) {
-            mistakes.add(&place, format!("`{member}` is a name that the query of the `url` has already"));
+            mistakes.add(
+                &place,
+                format!("`{member}` is a name that the query of the `url` has already"),
+            );
         }
     }
     let further = parameters.get("additionalProperties");
     if further.is_some_and(|schema| *schema != Value::Bool(true) && !scalar(parameters, schema)) {
         let place = ["tools", name, "parameters", "additionalProperties"];
-        mistakes.add(&place, "further arguments go into the query: declare them as text, a number or a boolean");
+        mistakes.add(
+            &place,
+            "further arguments go into the query: declare them as text, a number or a boolean",
+        );
     }
 }
 
-/// Refuses unknown arguments in a summary: they would leave a gap in the line that an approver reads.
+/// Refuses unknown arguments in a summary: they would leave a gap in the line that an approver
+/// reads.
 fn check_summary(name: &str, summary: &str, parameters: &Value, mistakes: &mut Mistakes) {
     let (place, members) = (["tools", name, "summary"], declared(parameters));
     for part in summary_parts(summary) {
         match part {
             SummaryPart::Argument(argument) if !members.contains_key(argument) => {
-                mistakes.add(&place, format!("`{{{argument}}}` is not declared in the parameters of `{name}`"));
+                mistakes.add(
+                    &place,
+                    format!("`{{{argument}}}` is not declared in the parameters of `{name}`"),
+                );
             }
             SummaryPart::Text(text) if text.starts_with('{') => {
                 mistakes.add(&place, "`summary` has a `{` that is not part of a `{name}`");
@@ -372,11 +476,16 @@ fn check_summary(name: &str, summary: &str, parameters: &Value, mistakes: &mut M
 
 /// Checks that a shell tool's parameters declare the command.
 fn check_command(name: &str, parameters: &Value, mistakes: &mut Mistakes) {
-    let text = parameters.pointer("/properties/command/type").and_then(Value::as_str) == Some("string");
+    let text = parameters
+        .pointer("/properties/command/type")
+        .and_then(Value::as_str)
+        == Some("string");
     let required = parameters.get("required").and_then(Value::as_array);
     if !text || !required.is_some_and(|names| names.iter().any(|name| name == "command")) {
-        mistakes
-            .add(&["tools", name, "parameters"], format!("`{name}` must declare `command`, required, of type string"));
+        mistakes.add(
+            &["tools", name, "parameters"],
+            format!("`{name}` must declare `command`, required, of type string"),
+        );
     }
 }
 
@@ -384,9 +493,16 @@ fn check_command(name: &str, parameters: &Value, mistakes: &mut Mistakes) {
 fn canonical(value: &Value) -> Value {
     match value {
         Value::Object(members) => {
-            let sorted: BTreeMap<&String, Value> =
-                members.iter().map(|(name, value)| (name, canonical(value))).collect();
-            Value::Object(sorted.into_iter().map(|(name, value)| (name.clone(), value)).collect::<Map<_, _>>())
+            let sorted: BTreeMap<&String, Value> = members
+                .iter()
+                .map(|(name, value)| (name, canonical(value)))
+                .collect();
+            Value::Object(
+                sorted
+                    .into_iter()
+                    .map(|(name, value)| (name.clone(), value))
+                    .collect::<Map<_, _>>(),
+            )
         }
         Value::Array(elements) => Value::Array(elements.iter().map(canonical).collect()),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.clone(),

@@ -1,13 +1,15 @@
-//! Rewrites a JSON Schema so that it refuses undeclared members at every level and refers to nothing outside itself.
-//! Invariant:
+//! Rewrites a JSON Schema so that it refuses undeclared members at every level and refers to
+//! nothing outside itself. Invariant:
 //!
-//! - The schemas that apply to one value (a schema with everything that `allOf`, `anyOf`, `oneOf`, `if`, `then`,
-//!   `else`, `dependentSchemas` and `$ref` bring in) are closed once, at the outermost: a branch closed by itself would
-//!   refuse its neighbour's members.
-//! - So a `$ref` never points at a closed schema: each target is copied, open, into `$defs`, and closed where it is
-//!   used.
-//! - A schema that only tests (`not`, `if`, `contains`) is not closed inside: stricter there would be looser outside.
-//! - A schema with `additionalProperties` or `unevaluatedProperties`, or without `properties`, stays as it is.
+//! - The schemas that apply to one value (a schema with everything that `allOf`, `anyOf`, `oneOf`,
+//!   `if`, `then`, `else`, `dependentSchemas` and `$ref` bring in) are closed once, at the
+//!   outermost: a branch closed by itself would refuse its neighbour's members.
+//! - So a `$ref` never points at a closed schema: each target is copied, open, into `$defs`, and
+//!   closed where it is used.
+//! - A schema that only tests (`not`, `if`, `contains`) is not closed inside: stricter there would
+//!   be looser outside.
+//! - A schema with `additionalProperties` or `unevaluatedProperties`, or without `properties`,
+//!   stays as it is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,9 +18,14 @@ use serde_json::{Map, Value, json};
 use super::names;
 
 /// Keywords whose value is a schema for nested values.
-const CHILD: [&str; 4] = ["additionalProperties", "items", "unevaluatedItems", "unevaluatedProperties"];
-/// Keywords whose value is a schema that only tests: it is not closed inside, since that would change the condition
-/// (and make a `not` looser).
+const CHILD: [&str; 4] = [
+    "additionalProperties",
+    "items",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+];
+/// Keywords whose value is a schema that only tests: it is not closed inside, since that would
+/// change the condition (and make a `not` looser).
 const ASKING: [&str; 4] = ["not", "if", "contains", "propertyNames"];
 /// Keywords whose value is a list of schemas for nested values.
 const CHILD_LIST: [&str; 1] = ["prefixItems"];
@@ -31,10 +38,23 @@ const SAME_LIST: [&str; 3] = ["allOf", "anyOf", "oneOf"];
 /// Keywords whose value holds schemas for the same value, by name.
 const SAME_MAP: [&str; 1] = ["dependentSchemas"];
 /// Keywords that we resolve ourselves and leave out.
-const LEFT_OUT: [&str; 6] = ["$schema", "$id", "$anchor", "$defs", "definitions", "$comment"];
+const LEFT_OUT: [&str; 6] = [
+    "$schema",
+    "$id",
+    "$anchor",
+    "$defs",
+    "definitions",
+    "$comment",
+];
 /// Keywords that the 2020-12 draft would ignore, or whose meaning depends on more than the file.
-const REFUSED: [&str; 6] =
-    ["$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor", "dependencies", "additionalItems"];
+const REFUSED: [&str; 6] = [
+    "$dynamicRef",
+    "$dynamicAnchor",
+    "$recursiveRef",
+    "$recursiveAnchor",
+    "dependencies",
+    "additionalItems",
+];
 /// The deepest nesting of a schema.
 const DEPTH: usize = 64;
 /// The most schemas that may apply to one value.
@@ -54,20 +74,28 @@ pub(super) struct Rewriter<'s> {
     flaws: BTreeSet<String>,
 }
 
-/// The schema with every local `$ref` resolved to a copy and, with `close`, undeclared members refused.
+/// The schema with every local `$ref` resolved to a copy and, with `close`, undeclared members
+/// refused.
 pub(super) fn rewrite(schema: &Value, close: bool) -> Result<Value, Vec<String>> {
     if depth(schema) > DEPTH {
         return Err(vec![format!("is nested deeper than {DEPTH}")]);
     }
-    let mut rewriter =
-        Rewriter { root: schema, close, targets: BTreeMap::new(), waiting: Vec::new(), flaws: BTreeSet::new() };
+    let mut rewriter = Rewriter {
+        root: schema,
+        close,
+        targets: BTreeMap::new(),
+        waiting: Vec::new(),
+        flaws: BTreeSet::new(),
+    };
     rewriter.whole()
 }
 
 /// The schema that a local `$ref` names: `#`, a JSON pointer, or an anchor.
 pub(super) fn resolve<'s>(root: &'s Value, reference: &str) -> Option<&'s Value> {
     let fragment = reference.strip_prefix('#')?;
-    let fragment = percent_encoding::percent_decode_str(fragment).decode_utf8().ok()?;
+    let fragment = percent_encoding::percent_decode_str(fragment)
+        .decode_utf8()
+        .ok()?;
     let found = if fragment.is_empty() || fragment.starts_with('/') {
         root.pointer(&fragment)
     } else {
@@ -81,17 +109,27 @@ pub(super) fn in_place<'s>(root: &'s Value, schema: &'s Value) -> Vec<&'s Map<St
     let mut found: Vec<&Map<String, Value>> = Vec::new();
     let mut waiting = vec![schema];
     while let Some(next) = waiting.pop() {
-        let Value::Object(members) = next else { continue };
+        let Value::Object(members) = next else {
+            continue;
+        };
         if found.iter().any(|seen| std::ptr::eq(*seen, members)) {
             continue;
         }
         found.push(members);
         for (keyword, value) in members {
             match keyword.as_str() {
-                "$ref" => waiting.extend(value.as_str().and_then(|reference| resolve(root, reference))),
+                "$ref" => waiting.extend(
+                    value
+                        .as_str()
+                        .and_then(|reference| resolve(root, reference)),
+                ),
                 "if" | "then" | "else" => waiting.push(value),
-                "allOf" | "anyOf" | "oneOf" => waiting.extend(value.as_array().into_iter().flatten()),
-                "dependentSchemas" => waiting.extend(value.as_object().into_iter().flat_map(Map::values)),
+                "allOf" | "anyOf" | "oneOf" => {
+                    waiting.extend(value.as_array().into_iter().flatten())
+                }
+                "dependentSchemas" => {
+                    waiting.extend(value.as_object().into_iter().flat_map(Map::values))
+                }
                 _ => {}
             }
         }
@@ -110,7 +148,10 @@ impl Rewriter<'_> {
             let copy = if let Some(found) = resolve(self.root, &reference) {
                 self.open(found, &reference)
             } else {
-                self.flaws.insert(format!("has a `$ref` to `{}`, where there is no schema", short(&reference)));
+                self.flaws.insert(format!(
+                    "has a `$ref` to `{}`, where there is no schema",
+                    short(&reference)
+                ));
                 Value::Bool(false)
             };
             copies.insert(number.to_string(), copy);
@@ -130,22 +171,29 @@ impl Rewriter<'_> {
     /// Rewrites a schema for a value of its own: closes it where needed.
     fn child(&mut self, schema: &Value, at: &str) -> Value {
         let mut rewritten = self.open(schema, at);
-        let (Value::Object(original), Value::Object(members)) = (schema, &mut rewritten) else { return rewritten };
+        let (Value::Object(original), Value::Object(members)) = (schema, &mut rewritten) else {
+            return rewritten;
+        };
         let mut declared: BTreeMap<String, &str> = BTreeMap::new();
         let mut any = false;
         for part in in_place(self.root, schema) {
-            let Some(properties) = part.get("properties").and_then(Value::as_object) else { continue };
+            let Some(properties) = part.get("properties").and_then(Value::as_object) else {
+                continue;
+            };
             any = true;
             for name in properties.keys() {
                 if let Some(twin) = declared.insert(names::folded(name), name)
                     && twin != name
                 {
                     let (one, other) = (short(twin), short(name));
-                    self.flaws.insert(format!("declares `{one}` and `{other}`, which differ only in case or form"));
+                    self.flaws.insert(format!(
+                        "declares `{one}` and `{other}`, which differ only in case or form"
+                    ));
                 }
             }
         }
-        let says = original.contains_key("additionalProperties") || original.contains_key("unevaluatedProperties");
+        let says = original.contains_key("additionalProperties")
+            || original.contains_key("unevaluatedProperties");
         if self.close && any && !says {
             members.insert("unevaluatedProperties".to_owned(), Value::Bool(false));
         }
@@ -154,7 +202,9 @@ impl Rewriter<'_> {
 
     /// Rewrites a schema that shares its value with others: closes only nested schemas.
     fn open(&mut self, schema: &Value, at: &str) -> Value {
-        let Value::Object(members) = schema else { return schema.clone() };
+        let Value::Object(members) = schema else {
+            return schema.clone();
+        };
         let mut rewritten = Map::new();
         for (keyword, value) in members {
             let keyword = keyword.as_str();
@@ -164,7 +214,8 @@ impl Rewriter<'_> {
                 continue;
             }
             if REFUSED.contains(&keyword) {
-                self.flaws.insert(format!("says `{keyword}`, which is not supported"));
+                self.flaws
+                    .insert(format!("says `{keyword}`, which is not supported"));
             }
             let value = if keyword == "$ref" {
                 self.reference(value)
@@ -195,29 +246,54 @@ impl Rewriter<'_> {
 
     fn left_out(&mut self, keyword: &str, value: &Value, at: &str) {
         if keyword == "$id" && !at.is_empty() {
-            self.flaws.insert("says `$id` inside, which is not supported".to_owned());
+            self.flaws
+                .insert("says `$id` inside, which is not supported".to_owned());
         }
-        if keyword == "$schema" && value.as_str().map(|dialect| dialect.trim_end_matches('#')) != Some(DIALECT) {
-            self.flaws.insert(format!("says another `$schema` than {DIALECT}"));
+        if keyword == "$schema"
+            && value.as_str().map(|dialect| dialect.trim_end_matches('#')) != Some(DIALECT)
+        {
+            self.flaws
+                .insert(format!("says another `$schema` than {DIALECT}"));
         }
     }
 
     fn each_of(&mut self, list: &Value, at: &str, child: bool) -> Value {
-        let Value::Array(schemas) = list else { return list.clone() };
-        Value::Array(schemas.iter().map(|schema| self.one(schema, at, child)).collect())
+        let Value::Array(schemas) = list else {
+            return list.clone();
+        };
+        Value::Array(
+            schemas
+                .iter()
+                .map(|schema| self.one(schema, at, child))
+                .collect(),
+        )
     }
 
     fn each_in(&mut self, map: &Value, at: &str, child: bool) -> Value {
-        let Value::Object(schemas) = map else { return map.clone() };
-        Value::Object(schemas.iter().map(|(name, schema)| (name.clone(), self.one(schema, at, child))).collect())
+        let Value::Object(schemas) = map else {
+            return map.clone();
+        };
+        Value::Object(
+            schemas
+                .iter()
+                .map(|(name, schema)| (name.clone(), self.one(schema, at, child)))
+                .collect(),
+        )
     }
 
     fn one(&mut self, schema: &Value, at: &str, child: bool) -> Value {
-        if child { self.child(schema, at) } else { self.open(schema, at) }
+        if child {
+            self.child(schema, at)
+        } else {
+            self.open(schema, at)
+        }
     }
 
     fn reference(&mut self, value: &Value) -> Value {
-        let Some(reference) = value.as_str().filter(|reference| reference.starts_with('#')) else {
+        let Some(reference) = value
+            .as_str()
+            .filter(|reference| reference.starts_with('#'))
+        else {
             self.flaws.insert(
                 "has a `$ref` that does not begin with `#`; only places in the same schema can be used".to_owned(),
             );
@@ -233,7 +309,8 @@ impl Rewriter<'_> {
     }
 }
 
-/// Bounds the number of schemas that apply to one value; refuses a schema that applies to itself endlessly.
+/// Bounds the number of schemas that apply to one value; refuses a schema that applies to itself
+/// endlessly.
 fn weigh(schema: &Value, copies: &Map<String, Value>) -> Result<(), String> {
     let mut known = BTreeMap::new();
     for (number, copy) in copies {
@@ -253,13 +330,20 @@ fn weight<'s>(
     known: &mut BTreeMap<&'s String, u64>,
     path: &mut Vec<&'s String>,
 ) -> Result<u64, String> {
-    let Value::Object(members) = schema else { return Ok(1) };
+    let Value::Object(members) = schema else {
+        return Ok(1);
+    };
     let mut total = 1_u64;
     for (keyword, value) in members {
         let keyword = keyword.as_str();
         if keyword == "$ref" {
-            let target = value.as_str().and_then(|reference| reference.strip_prefix("#/$defs/"));
-            let Some((number, copy)) = target.and_then(|number| copies.get_key_value(number)) else { continue };
+            let target = value
+                .as_str()
+                .and_then(|reference| reference.strip_prefix("#/$defs/"));
+            let Some((number, copy)) = target.and_then(|number| copies.get_key_value(number))
+            else {
+                continue;
+            };
             if path.contains(&number) {
                 return Err("has a `$ref` that leads back to itself for the same value".to_owned());
             }
@@ -296,7 +380,9 @@ fn anchored<'s>(schema: &'s Value, anchor: &str) -> Option<&'s Value> {
             }
             members.values().find_map(|member| anchored(member, anchor))
         }
-        Value::Array(elements) => elements.iter().find_map(|element| anchored(element, anchor)),
+        Value::Array(elements) => elements
+            .iter()
+            .find_map(|element| anchored(element, anchor)),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
     }
 }

@@ -1,6 +1,7 @@
-//! The opened credentials of a call, and the references to them in a tool's headers, `url` and `env`:
-//! `{{credential:NAME.FIELD}}`. Invariant: a value is filled in right before sending and shown nowhere; a
-//! missing value, or a value that could end a line, keeps the call from being sent.
+//! The opened credentials of a call, and the references to them in a tool's headers, `url` and
+//! `env`: `{{credential:NAME.FIELD}}`. Invariant: a value is filled in right before sending and
+//! shown nowhere; a missing value, or a value that could end a line, keeps the call from being
+//! sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -31,8 +32,9 @@ pub struct Credentials {
 /// Fields (credential, field) whose values may be shown.
 pub type PlainFields = BTreeSet<(String, String)>;
 
-/// The least number of characters of a value that is redacted. A shorter value, or one of several words, may occur in
-/// other people's text: filling in a credential must not be a way to choose words that are hidden from others.
+/// The least number of characters of a value that is redacted. A shorter value, or one of several
+/// words, may occur in other people's text: filling in a credential must not be a way to choose
+/// words that are hidden from others.
 const SEARCHED: usize = 12;
 
 impl fmt::Debug for Credentials {
@@ -54,25 +56,35 @@ impl Credentials {
     /// Whether this field of this credential is present.
     #[must_use]
     pub fn has(&self, name: &str, field: &str) -> bool {
-        self.fields.get(name).is_some_and(|fields| fields.contains_key(field))
+        self.fields
+            .get(name)
+            .is_some_and(|fields| fields.contains_key(field))
     }
 
     /// The same credentials, with these fields exempt from redaction.
     #[must_use]
     pub fn searched_but_for(self, plain: &Arc<PlainFields>) -> Self {
-        Self { plain: Arc::clone(plain), ..self }
+        Self {
+            plain: Arc::clone(plain),
+            ..self
+        }
     }
 
     /// A redactor for the secret values.
     #[must_use]
     pub fn redactor(&self) -> Redactor {
-        let all = self.fields.iter().flat_map(|(name, fields)| fields.iter().map(move |field| (name, field)));
+        let all = self
+            .fields
+            .iter()
+            .flat_map(|(name, fields)| fields.iter().map(move |field| (name, field)));
         let secret = all.filter(|(name, (field, value))| {
             let value = value.reveal();
             let is_word = value.chars().count() >= SEARCHED && !value.contains(char::is_whitespace);
             is_word && !self.plain.contains(&((*name).clone(), (*field).clone()))
         });
-        let named: Vec<_> = secret.map(|(name, (field, value))| (format!("{name}.{field}"), value)).collect();
+        let named: Vec<_> = secret
+            .map(|(name, (field, value))| (format!("{name}.{field}"), value))
+            .collect();
         Redactor::new(named.iter().map(|(name, value)| (name.as_str(), *value)))
     }
 
@@ -81,7 +93,9 @@ impl Credentials {
     /// # Errors
     /// Names the credential that is missing or cannot be sent; never its value.
     pub(super) fn value(&self, name: &str, field: &str) -> Result<&str, String> {
-        let Some(fields) = self.fields.get(name) else { return Err(format!("the credential `{name}` is missing")) };
+        let Some(fields) = self.fields.get(name) else {
+            return Err(format!("the credential `{name}` is missing"));
+        };
         let Some(value) = fields.get(field) else {
             return Err(format!("the credential `{name}` has no field `{field}`"));
         };
@@ -89,17 +103,21 @@ impl Credentials {
         if is_sendable(value) {
             Ok(value)
         } else {
-            Err(format!("the field `{field}` of the credential `{name}` has a character that cannot be sent"))
+            Err(format!(
+                "the field `{field}` of the credential `{name}` has a character that cannot be sent"
+            ))
         }
     }
 
-    /// Opens a task's credentials: `path` is the task and then its ancestors, nearest first; of one name the nearest
-    /// counts. A credential that fails to open is left out, as if never given.
+    /// Opens a task's credentials: `path` is the task and then its ancestors, nearest first; of one
+    /// name the nearest counts. A credential that fails to open is left out, as if never given.
     #[must_use]
     pub fn open(sealer: &Sealer, tenant: &str, path: &[TaskId], rows: &[CredentialRow]) -> Self {
         let mut nearest: BTreeMap<&str, (usize, &CredentialRow)> = BTreeMap::new();
         for row in rows {
-            let Some(distance) = path.iter().position(|task| *task == row.task_id) else { continue };
+            let Some(distance) = path.iter().position(|task| *task == row.task_id) else {
+                continue;
+            };
             let known = nearest.get(row.name.as_str());
             if known.is_none_or(|(other, _)| distance < *other) {
                 nearest.insert(&row.name, (distance, row));
@@ -136,17 +154,32 @@ pub fn sealed(
     (name, fields): (&str, &Fields),
     expires_in: Option<Duration>,
 ) -> Result<SealedCredential, SealError> {
-    let fields: BTreeMap<&str, &str> =
-        fields.iter().map(|(field, value)| (field.as_str(), value.reveal().as_str())).collect();
+    let fields: BTreeMap<&str, &str> = fields
+        .iter()
+        .map(|(field, value)| (field.as_str(), value.reveal().as_str()))
+        .collect();
     let plain = Zeroizing::new(serde_json::to_vec(&fields).map_err(|_| SealError::Unsealed)?);
-    let Sealed { key_id, text } = sealer.seal(&credential_bound(tenant, &task, &request_id, name), &plain)?;
-    Ok(SealedCredential { name: name.to_owned(), request_id, key_id, text, expires_in })
+    let Sealed { key_id, text } =
+        sealer.seal(&credential_bound(tenant, &task, &request_id, name), &plain)?;
+    Ok(SealedCredential {
+        name: name.to_owned(),
+        request_id,
+        key_id,
+        text,
+        expires_in,
+    })
 }
 
 /// Opens the fields of a row.
 fn opened(sealer: &Sealer, tenant: &str, row: &CredentialRow) -> Result<Fields, SealError> {
-    let kept = Sealed { key_id: row.key_id.clone(), text: row.text.clone() };
-    let plain = sealer.open(&credential_bound(tenant, &row.task_id, &row.request_id, &row.name), &kept)?;
+    let kept = Sealed {
+        key_id: row.key_id.clone(),
+        text: row.text.clone(),
+    };
+    let plain = sealer.open(
+        &credential_bound(tenant, &row.task_id, &row.request_id, &row.name),
+        &kept,
+    )?;
     let plain = Zeroizing::new(plain.into_inner());
     serde_json::from_slice(&plain).map_err(|_| SealError::Broken)
 }
@@ -168,14 +201,23 @@ pub fn references(text: &str) -> Result<Vec<(&str, &str)>, String> {
 
 /// The reference at the start of a text, and the rest.
 pub(super) fn split(text: &str) -> Result<((&str, &str), &str), String> {
-    let inside = text.strip_prefix(OPEN).and_then(|after| after.split_once("}}"));
-    let Some((reference, tail)) = inside else { return Err("has a `{{credential:` without its `}}`".to_owned()) };
+    let inside = text
+        .strip_prefix(OPEN)
+        .and_then(|after| after.split_once("}}"));
+    let Some((reference, tail)) = inside else {
+        return Err("has a `{{credential:` without its `}}`".to_owned());
+    };
     let name = |word: &str| {
         !word.is_empty()
             && word.len() <= 64
-            && word.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'))
+            && word
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'))
     };
-    match reference.split_once('.').filter(|(credential, field)| name(credential) && name(field)) {
+    match reference
+        .split_once('.')
+        .filter(|(credential, field)| name(credential) && name(field))
+    {
         Some(pair) => Ok((pair, tail)),
         None => Err("names a credential otherwise than `{{credential:NAME.FIELD}}`".to_owned()),
     }
@@ -198,56 +240,122 @@ mod tests {
 
     /// The row of a credential of the tenant `acme`.
     fn row(task: u128, request: u128, name: &str, token: &str) -> CredentialRow {
-        let (task_id, request_id) = (TaskId(Uuid::from_u128(task)), RequestId(Uuid::from_u128(request)));
-        let SealedCredential { name, key_id, text, .. } =
-            sealed(&sealer(1), "acme", (task_id, request_id), (name, &fields(token)), None).unwrap();
-        CredentialRow { task_id, name, request_id, key_id, text, created_at: Time(0), expires_at: None }
+        let (task_id, request_id) = (
+            TaskId(Uuid::from_u128(task)),
+            RequestId(Uuid::from_u128(request)),
+        );
+        let SealedCredential {
+            name, key_id, text, ..
+        } = sealed(
+            &sealer(1),
+            "acme",
+            (task_id, request_id),
+            (name, &fields(token)),
+            None,
+        )
+        .unwrap();
+        CredentialRow {
+            task_id,
+            name,
+            request_id,
+            key_id,
+            text,
+            created_at: Time(0),
+            expires_at: None,
+        }
     }
 
     fn open(rows: &[CredentialRow]) -> Credentials {
-        Credentials::open(&sealer(1), "acme", &[TaskId(Uuid::from_u128(2)), TaskId(Uuid::from_u128(1))], rows)
+        Credentials::open(
+            &sealer(1),
+            "acme",
+            &[TaskId(Uuid::from_u128(2)), TaskId(Uuid::from_u128(1))],
+            rows,
+        )
     }
 
     #[test]
     fn references_are_found_and_misspelt_ones_refused() {
-        assert_eq!(references("Bearer {{credential:jira.token}}"), Ok(vec![("jira", "token")]));
-        assert_eq!(references("{{credential:a.b}}{{credential:c.d}}"), Ok(vec![("a", "b"), ("c", "d")]));
+        assert_eq!(
+            references("Bearer {{credential:jira.token}}"),
+            Ok(vec![("jira", "token")])
+        );
+        assert_eq!(
+            references("{{credential:a.b}}{{credential:c.d}}"),
+            Ok(vec![("a", "b"), ("c", "d")])
+        );
         assert_eq!(references("{{other}}"), Ok(vec![]));
-        for wrong in ["{{credential:jira}}", "{{credential:.x}}", "{{credential:a.b}", "{{credential:a.b.c}}"] {
+        for wrong in [
+            "{{credential:jira}}",
+            "{{credential:.x}}",
+            "{{credential:a.b}",
+            "{{credential:a.b.c}}",
+        ] {
             assert!(references(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn nearest_tasks_credential_counts_and_another_tasks_never() {
-        let (root, child, other) =
-            (row(1, 1, "jira", "of the root"), row(2, 2, "jira", "of the child"), row(3, 3, "crm", "x"));
+        let (root, child, other) = (
+            row(1, 1, "jira", "of the root"),
+            row(2, 2, "jira", "of the child"),
+            row(3, 3, "crm", "x"),
+        );
         for rows in [[root.clone(), child.clone()], [child.clone(), root.clone()]] {
             assert_eq!(open(&rows).value("jira", "token"), Ok("of the child"));
         }
-        assert_eq!(open(std::slice::from_ref(&root)).value("jira", "token"), Ok("of the root"));
+        assert_eq!(
+            open(std::slice::from_ref(&root)).value("jira", "token"),
+            Ok("of the root")
+        );
         let found = open(&[root, other]);
         assert!(found.has("jira", "token") && !found.has("jira", "email"));
-        assert_eq!(found.value("crm", "token"), Err("the credential `crm` is missing".to_owned()));
-        assert_eq!(found.value("jira", "email"), Err("the credential `jira` has no field `email`".to_owned()));
+        assert_eq!(
+            found.value("crm", "token"),
+            Err("the credential `crm` is missing".to_owned())
+        );
+        assert_eq!(
+            found.value("jira", "email"),
+            Err("the credential `jira` has no field `email`".to_owned())
+        );
     }
 
     #[test]
     fn credential_that_does_not_open_counts_as_never_given() {
         let good = row(1, 1, "jira", "hunter2");
         let moved = [
-            CredentialRow { task_id: TaskId(Uuid::from_u128(2)), ..good.clone() },
-            CredentialRow { request_id: RequestId(Uuid::from_u128(2)), ..good.clone() },
-            CredentialRow { name: "crm".to_owned(), ..good.clone() },
-            CredentialRow { key_id: "k0".to_owned(), ..good.clone() },
-            CredentialRow { text: row(1, 2, "jira", "hunter2").text, ..good.clone() },
+            CredentialRow {
+                task_id: TaskId(Uuid::from_u128(2)),
+                ..good.clone()
+            },
+            CredentialRow {
+                request_id: RequestId(Uuid::from_u128(2)),
+                ..good.clone()
+            },
+            CredentialRow {
+                name: "crm".to_owned(),
+                ..good.clone()
+            },
+            CredentialRow {
+                key_id: "k0".to_owned(),
+                ..good.clone()
+            },
+            CredentialRow {
+                text: row(1, 2, "jira", "hunter2").text,
+                ..good.clone()
+            },
         ];
         for row in moved {
             assert!(open(&[row]).is_empty());
         }
         let path = [good.task_id];
-        assert!(Credentials::open(&sealer(2), "acme", &path, std::slice::from_ref(&good)).is_empty());
-        assert!(Credentials::open(&sealer(1), "globex", &path, std::slice::from_ref(&good)).is_empty());
+        assert!(
+            Credentials::open(&sealer(2), "acme", &path, std::slice::from_ref(&good)).is_empty()
+        );
+        assert!(
+            Credentials::open(&sealer(1), "globex", &path, std::slice::from_ref(&good)).is_empty()
+        );
         assert!(!open(&[good]).is_empty());
     }
 
@@ -256,7 +364,10 @@ mod tests {
         let mut credentials = Credentials::default();
         credentials.insert("jira", fields("hunter2-hunter2"));
         assert_eq!(format!("{credentials:?}"), "{\"jira\"}");
-        assert_eq!(credentials.redactor().clean("is hunter2-hunter2"), "is [secret jira.token]");
+        assert_eq!(
+            credentials.redactor().clean("is hunter2-hunter2"),
+            "is [secret jira.token]"
+        );
         let plain = Arc::new(PlainFields::from([("jira".to_owned(), "token".to_owned())]));
         let plain = credentials.clone().searched_but_for(&plain);
         assert!(!plain.redactor().finds("hunter2-hunter2") && plain.value("jira", "token").is_ok());
@@ -273,7 +384,10 @@ mod tests {
         for value in ["a\r\nb: c", "a\0", "\u{85}", "\t", "\u{7f}"] {
             credentials.insert("jira", fields(value));
             let refused = credentials.value("jira", "token").unwrap_err();
-            assert_eq!(refused, "the field `token` of the credential `jira` has a character that cannot be sent");
+            assert_eq!(
+                refused,
+                "the field `token` of the credential `jira` has a character that cannot be sent"
+            );
         }
     }
 }

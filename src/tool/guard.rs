@@ -1,11 +1,13 @@
-//! The guard of one shell command: a process of its own (`holdpoint __guard`), so that the command ends even when the
-//! service is killed. It reads its order from standard input, runs the command in a separate process group, and kills
-//! that group at the timeout, when its input closes, and when the command has ended (to stop background processes).
+//! The guard of one shell command: a process of its own (`holdpoint __guard`), so that the command
+//! ends even when the service is killed. It reads its order from standard input, runs the command
+//! in a separate process group, and kills that group at the timeout, when its input closes, and
+//! when the command has ended (to stop background processes).
 //!
-//! Invariant: only this file signals the group, and only while its leader is not yet reaped, so that the
-//! number cannot belong to another group by then. The command begins only after the guard has reported its group:
-//! without that report nothing ran, and with it the service can end the group of a guard that was killed. The guard
-//! reports exactly what happened, or nothing: the service then treats the outcome as unknown.
+//! Invariant: only this file signals the group, and only while its leader is not yet reaped, so
+//! that the number cannot belong to another group by then. The command begins only after the guard
+//! has reported its group: without that report nothing ran, and with it the service can end the
+//! group of a guard that was killed. The guard reports exactly what happened, or nothing: the
+//! service then treats the outcome as unknown.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -17,17 +19,21 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
-use rustix::thread::{CapabilitySet, capabilities, remove_capability_from_bounding_set, set_capabilities};
+use rustix::thread::{
+    CapabilitySet, capabilities, remove_capability_from_bounding_set, set_capabilities,
+};
 use serde::{Deserialize, Serialize};
 
 /// The line before the guard's report.
 pub(super) const GREETING: &str = "holdpoint guard 1";
 /// The longest order, in bytes.
 const ORDER: u32 = 8 * 1024 * 1024;
-/// Waits for one line, then becomes the command: the same process, with empty input. The variables that shells export
-/// by themselves are unset.
-const WAITING: &str = r#"read -r _go && unset _go PWD OLDPWD SHLVL && exec /bin/sh -c "$0" </dev/null"#;
-/// How long the last output may take to arrive when a process outside the group holds the pipe open.
+/// Waits for one line, then becomes the command: the same process, with empty input. The variables
+/// that shells export by themselves are unset.
+const WAITING: &str =
+    r#"read -r _go && unset _go PWD OLDPWD SHLVL && exec /bin/sh -c "$0" </dev/null"#;
+/// How long the last output may take to arrive when a process outside the group holds the pipe
+/// open.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// The command to run. Its environment may hold secrets.
@@ -50,7 +56,11 @@ pub(super) enum Line {
     /// The command could not be started.
     NotStarted(String),
     /// The command has ended. The two outputs follow, with the lengths given here.
-    Over { end: End, stdout: Stream, stderr: Stream },
+    Over {
+        end: End,
+        stdout: Stream,
+        stderr: Stream,
+    },
 }
 
 /// How the command ended.
@@ -98,11 +108,16 @@ pub fn guard_main(_arguments: &[String]) -> i32 {
     }
 }
 
-/// Takes from this thread's children the capabilities to read the memory and environment of undumpable processes, which
-/// commands would have where the service runs as root. Fails if there are none to take.
+/// Takes from this thread's children the capabilities to read the memory and environment of
+/// undumpable processes, which commands would have where the service runs as root. Fails if there
+/// are none to take.
 fn forbid_spying() -> io::Result<()> {
     // The first is ptrace's own; Linux lets the other two read another process's memory as well.
-    let spying = [CapabilitySet::SYS_PTRACE, CapabilitySet::PERFMON, CapabilitySet::SYS_ADMIN];
+    let spying = [
+        CapabilitySet::SYS_PTRACE,
+        CapabilitySet::PERFMON,
+        CapabilitySet::SYS_ADMIN,
+    ];
     let mut own = capabilities(None)?;
     for capability in spying {
         remove_capability_from_bounding_set(capability)?;
@@ -112,21 +127,30 @@ fn forbid_spying() -> io::Result<()> {
 }
 
 /// Runs one order. An error comes from the pipes: the service no longer reads.
-pub(super) fn guard(mut input: impl Read + Send + 'static, output: &mut impl Write) -> io::Result<()> {
+pub(super) fn guard(
+    mut input: impl Read + Send + 'static,
+    output: &mut impl Write,
+) -> io::Result<()> {
     let order = read_order(&mut input)?;
     output.write_all(format!("{GREETING}\n").as_bytes())?;
     let mut child = match start(&order) {
         Ok(child) => child,
         Err(error) => {
-            let why = format!("the command could not be started in its working directory: {}", error.kind());
+            let why = format!(
+                "the command could not be started in its working directory: {}",
+                error.kind()
+            );
             return say(output, &Line::NotStarted(why));
         }
     };
     let began = Instant::now();
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let Some(pid) = pid else { return Err(io::ErrorKind::InvalidData.into()) };
+    let Some(pid) = pid else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
     let watched = watch(&mut child, pid, input, order.keep);
-    let said = say(output, &Line::Started(pid.as_raw_nonzero().get())).and_then(|()| begin(&mut child));
+    let said =
+        say(output, &Line::Started(pid.as_raw_nonzero().get())).and_then(|()| begin(&mut child));
     let (events, stdout, stderr) = match (watched, said) {
         (Ok(watched), Ok(())) => watched,
         (Err(error), _) | (_, Err(error)) => {
@@ -156,7 +180,11 @@ pub(super) fn guard(mut input: impl Read + Send + 'static, output: &mut impl Wri
             Err(_) => break,
         }
     }
-    let end = if timed_out { End::Timeout } else { end_of(status) };
+    let end = if timed_out {
+        End::Timeout
+    } else {
+        end_of(status)
+    };
     report(output, end, &stdout, &stderr)
 }
 
@@ -175,7 +203,10 @@ fn read_order(input: &mut impl Read) -> io::Result<Order> {
 /// An order in the form that the guard reads.
 pub(super) fn written(order: &Order) -> io::Result<Vec<u8>> {
     let text = serde_json::to_vec(order)?;
-    let length = u32::try_from(text.len()).ok().filter(|length| *length <= ORDER).ok_or(io::ErrorKind::InvalidInput)?;
+    let length = u32::try_from(text.len())
+        .ok()
+        .filter(|length| *length <= ORDER)
+        .ok_or(io::ErrorKind::InvalidInput)?;
     Ok([length.to_be_bytes().as_slice(), &text].concat())
 }
 
@@ -195,21 +226,31 @@ fn start(order: &Order) -> io::Result<Child> {
 }
 
 fn begin(child: &mut Child) -> io::Result<()> {
-    child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?.write_all(b"\n")
+    child
+        .stdin
+        .take()
+        .ok_or(io::ErrorKind::BrokenPipe)?
+        .write_all(b"\n")
 }
 
 type Watched = (Receiver<Event>, Arc<Mutex<Kept>>, Arc<Mutex<Kept>>);
 
-fn watch(child: &mut Child, pid: Pid, mut input: impl Read + Send + 'static, keep: usize) -> io::Result<Watched> {
+fn watch(
+    child: &mut Child,
+    pid: Pid,
+    mut input: impl Read + Send + 'static,
+    keep: usize,
+) -> io::Result<Watched> {
     let (sender, events) = channel();
     let stdout = drain(child.stdout.take(), keep, sender.clone())?;
     let stderr = drain(child.stderr.take(), keep, sender.clone())?;
     let exited = sender.clone();
     thread::Builder::new().spawn(move || {
         // Waits without reaping: the process id must stay taken until the group is killed.
-        while let Err(rustix::io::Errno::INTR) = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
-        {
-        }
+        while let Err(rustix::io::Errno::INTR) = waitid(
+            WaitId::Pid(pid),
+            WaitIdOptions::EXITED | WaitIdOptions::NOWAIT,
+        ) {}
         let _ = exited.send(Event::Exited);
     })?;
     thread::Builder::new().spawn(move || {
@@ -227,7 +268,11 @@ fn watch(child: &mut Child, pid: Pid, mut input: impl Read + Send + 'static, kee
     Ok((events, stdout, stderr))
 }
 
-fn drain(from: Option<impl Read + Send + 'static>, keep: usize, done: Sender<Event>) -> io::Result<Arc<Mutex<Kept>>> {
+fn drain(
+    from: Option<impl Read + Send + 'static>,
+    keep: usize,
+    done: Sender<Event>,
+) -> io::Result<Arc<Mutex<Kept>>> {
     let kept = Arc::new(Mutex::new(Kept::default()));
     let shared = Arc::clone(&kept);
     thread::Builder::new().spawn(move || {
@@ -242,7 +287,8 @@ fn drain(from: Option<impl Read + Send + 'static>, keep: usize, done: Sender<Eve
             };
             let mut kept = shared.lock().unwrap_or_else(PoisonError::into_inner);
             let room = keep.saturating_sub(kept.bytes.len()).min(read.len());
-            kept.bytes.extend_from_slice(read.get(..room).unwrap_or_default());
+            kept.bytes
+                .extend_from_slice(read.get(..room).unwrap_or_default());
             kept.more |= room < read.len();
         }
         let _ = done.send(Event::Drained);
@@ -271,10 +317,25 @@ fn say(output: &mut impl Write, line: &Line) -> io::Result<()> {
     output.flush()
 }
 
-fn report(output: &mut impl Write, end: End, stdout: &Mutex<Kept>, stderr: &Mutex<Kept>) -> io::Result<()> {
+fn report(
+    output: &mut impl Write,
+    end: End,
+    stdout: &Mutex<Kept>,
+    stderr: &Mutex<Kept>,
+) -> io::Result<()> {
     let (stdout, stderr) = (taken(stdout), taken(stderr));
-    let stream = |kept: &Kept| Stream { bytes: kept.bytes.len(), complete: !kept.more };
-    say(output, &Line::Over { end, stdout: stream(&stdout), stderr: stream(&stderr) })?;
+    let stream = |kept: &Kept| Stream {
+        bytes: kept.bytes.len(),
+        complete: !kept.more,
+    };
+    say(
+        output,
+        &Line::Over {
+            end,
+            stdout: stream(&stdout),
+            stderr: stream(&stderr),
+        },
+    )?;
     output.write_all(&stdout.bytes)?;
     output.write_all(&stderr.bytes)?;
     output.flush()

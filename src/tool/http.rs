@@ -1,6 +1,7 @@
-//! HTTP tools. Invariant: one attempt is one request, never repeated here; a complete 2xx answer is never a
-//! failure; a request that may have had an effect but has no complete answer is `Unknown`; a request that provably
-//! never left is `Failed`. No text holds a URL, a header's value or a known secret.
+//! HTTP tools. Invariant: one attempt is one request, never repeated here; a complete 2xx answer is
+//! never a failure; a request that may have had an effect but has no complete answer is `Unknown`;
+//! a request that provably never left is `Failed`. No text holds a URL, a header's value or a known
+//! secret.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,11 +26,18 @@ use crate::task::tool_spec::ToolSpec;
 const FAILURE: usize = 2 * 1024;
 /// The longest timeout of one attempt.
 const LONGEST: Duration = Duration::from_mins(10);
-/// Encoded in our own headers, so that every text fits and none can pass for another: everything but visible ASCII, and
-/// `%`.
+/// Encoded in our own headers, so that every text fits and none can pass for another: everything
+/// but visible ASCII, and `%`.
 const HEADER: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
 /// Headers that an operator may not set: our own, and those of the connection.
-const OURS: [&str; 6] = ["idempotency-key", "traceparent", "content-length", "transfer-encoding", "connection", "te"];
+const OURS: [&str; 6] = [
+    "idempotency-key",
+    "traceparent",
+    "content-length",
+    "transfer-encoding",
+    "connection",
+    "te",
+];
 /// The prefix of further headers of ours.
 const OURS_PREFIX: &str = "holdpoint-";
 
@@ -67,12 +75,24 @@ impl Settings {
     /// Checks the settings; returns each mistake with its key.
     pub(super) fn checked(&self) -> (Option<Checked>, Vec<(Vec<String>, String)>) {
         let mut mistakes = Vec::new();
-        let known = [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
+        let known = [
+            Method::GET,
+            Method::POST,
+            Method::PUT,
+            Method::PATCH,
+            Method::DELETE,
+        ];
         if !known.contains(&self.method) {
-            mistakes.push((vec!["method".to_owned()], "must be GET, POST, PUT, PATCH or DELETE".to_owned()));
+            mistakes.push((
+                vec!["method".to_owned()],
+                "must be GET, POST, PUT, PATCH or DELETE".to_owned(),
+            ));
         }
         if self.timeout.is_zero() || self.timeout > LONGEST {
-            mistakes.push((vec!["timeout".to_owned()], "must be more than 0 and at most 10m".to_owned()));
+            mistakes.push((
+                vec!["timeout".to_owned()],
+                "must be more than 0 and at most 10m".to_owned(),
+            ));
         }
         let goal = if self.url.starts_with(builtin::PREFIX) {
             Endpoint::of(&self.url).map(Goal::Builtin)
@@ -91,7 +111,10 @@ impl Settings {
             match header(name, value) {
                 Ok((name, value, template)) => {
                     if headers.insert(name.clone(), value).is_some() {
-                        mistakes.push((vec!["headers".to_owned(), name.to_string()], "is there twice".to_owned()));
+                        mistakes.push((
+                            vec!["headers".to_owned(), name.to_string()],
+                            "is there twice".to_owned(),
+                        ));
                     }
                     if template.needs().next().is_some() {
                         templates.push((name, template));
@@ -104,17 +127,31 @@ impl Settings {
             headers.remove(name);
         }
         let (method, timeout) = (self.method.clone(), self.timeout);
-        (goal.map(|goal| Checked { method, goal, headers, templates, timeout }), mistakes)
+        (
+            goal.map(|goal| Checked {
+                method,
+                goal,
+                headers,
+                templates,
+                timeout,
+            }),
+            mistakes,
+        )
     }
 }
 
-fn header(name: &str, value: &Secret<String>) -> Result<(HeaderName, HeaderValue, Template), String> {
-    let parsed = HeaderName::from_bytes(name.as_bytes()).map_err(|_| "is no name of a header".to_owned())?;
+fn header(
+    name: &str,
+    value: &Secret<String>,
+) -> Result<(HeaderName, HeaderValue, Template), String> {
+    let parsed =
+        HeaderName::from_bytes(name.as_bytes()).map_err(|_| "is no name of a header".to_owned())?;
     if OURS.contains(&parsed.as_str()) || parsed.as_str().starts_with(OURS_PREFIX) {
         return Err("is set by Holdpoint or by the connection".to_owned());
     }
     let template = Template::read(value.reveal())?;
-    let value = header_value(value).ok_or_else(|| "has a value that no header can have".to_owned())?;
+    let value =
+        header_value(value).ok_or_else(|| "has a value that no header can have".to_owned())?;
     Ok((parsed, value, template))
 }
 
@@ -128,12 +165,18 @@ fn header_value(value: &Secret<String>) -> Option<HeaderValue> {
 impl Checked {
     /// The credentials that the headers and the `url` refer to.
     pub(super) fn needs(&self) -> BTreeSet<String> {
-        let headers = self.templates.iter().flat_map(|(_, template)| template.needs());
+        let headers = self
+            .templates
+            .iter()
+            .flat_map(|(_, template)| template.needs());
         let url = match &self.goal {
             Goal::Url(template) => Some(template.needs()),
             Goal::Builtin(_) => None,
         };
-        headers.chain(url.into_iter().flatten()).map(str::to_owned).collect()
+        headers
+            .chain(url.into_iter().flatten())
+            .map(str::to_owned)
+            .collect()
     }
 
     /// The headers with credentials filled in.
@@ -141,9 +184,15 @@ impl Checked {
         let filled = self.templates.iter().map(|(name, template)| {
             let unfit = || {
                 let needs: Vec<_> = template.needs().map(|name| format!("`{name}`")).collect();
-                format!("the credential {} holds what no header can hold", needs.join(" or "))
+                format!(
+                    "the credential {} holds what no header can hold",
+                    needs.join(" or ")
+                )
             };
-            Ok((name.clone(), header_value(&template.fill(credentials)?).ok_or_else(unfit)?))
+            Ok((
+                name.clone(),
+                header_value(&template.fill(credentials)?).ok_or_else(unfit)?,
+            ))
         });
         filled.collect()
     }
@@ -176,7 +225,9 @@ impl Tool for HttpTool {
     }
 
     fn refuses(&self, arguments: &Value) -> Option<String> {
-        let Goal::Url(template) = &self.checked.goal else { return None };
+        let Goal::Url(template) = &self.checked.goal else {
+            return None;
+        };
         template.refuses(arguments, !self.checked.has_body())
     }
 
@@ -213,12 +264,28 @@ impl HttpTool {
             Err(why) => return self.not_sent(&why),
         };
         let room = |status: StatusCode| {
-            let enough = if status.is_success() { output::KEPT } else { FAILURE };
-            Room { enough, most: output::to_read(&redactor, enough) }
+            let enough = if status.is_success() {
+                output::KEPT
+            } else {
+                FAILURE
+            };
+            Room {
+                enough,
+                most: output::to_read(&redactor, enough),
+            }
         };
         let permit = call.permit.clone();
-        match self.net.alone(request, self.checked.timeout, move || permit.holds(), room).await {
-            Ok(answer) => self.read(&redactor, answer.status.as_u16(), &answer.body, !answer.more),
+        match self
+            .net
+            .alone(request, self.checked.timeout, move || permit.holds(), room)
+            .await
+        {
+            Ok(answer) => self.read(
+                &redactor,
+                answer.status.as_u16(),
+                &answer.body,
+                !answer.more,
+            ),
             Err(failure) => self.failed(failure),
         }
     }
@@ -248,18 +315,30 @@ impl HttpTool {
             ("holdpoint-task-id", task.as_str()),
             ("holdpoint-tool-call-id", id.as_str()),
         ];
-        ours.extend(call.decided_by.as_deref().map(|by| ("holdpoint-decided-by", by)));
+        ours.extend(
+            call.decided_by
+                .as_deref()
+                .map(|by| ("holdpoint-decided-by", by)),
+        );
         for (name, value) in ours {
             let value = utf8_percent_encode(value, HEADER).to_string();
-            let value = HeaderValue::from_str(&value).map_err(|_| "a header could not be written".to_owned())?;
+            let value = HeaderValue::from_str(&value)
+                .map_err(|_| "a header could not be written".to_owned())?;
             headers.insert(HeaderName::from_static(name), value);
         }
-        if let Some(value) = HeaderValue::from_str(&call.traceparent).ok().filter(|value| !value.is_empty()) {
+        if let Some(value) = HeaderValue::from_str(&call.traceparent)
+            .ok()
+            .filter(|value| !value.is_empty())
+        {
             headers.insert(HeaderName::from_static("traceparent"), value);
         }
         if has_body {
             // An empty text was read as `{}`, so send that.
-            let text = if call.arguments_text.trim_ascii().is_empty() { "{}" } else { &call.arguments_text };
+            let text = if call.arguments_text.trim_ascii().is_empty() {
+                "{}"
+            } else {
+                &call.arguments_text
+            };
             *request.body_mut() = Some(text.to_owned().into());
         }
         Ok(request)
@@ -270,7 +349,10 @@ impl HttpTool {
         let name = &self.spec.name;
         if (200..300).contains(&status) {
             let content = output::result(redactor, body, complete);
-            return ToolAnswer::Succeeded { content, http_status: Some(status) };
+            return ToolAnswer::Succeeded {
+                content,
+                http_status: Some(status),
+            };
         }
         if matches!(status, 502 | 504) {
             let problem = format!(
@@ -279,8 +361,13 @@ impl HttpTool {
             return ToolAnswer::Unknown { problem };
         }
         let (body, cut) = output::clean(redactor, body, complete, FAILURE);
-        let redirect = if (300..400).contains(&status) { " (a redirect, which is not followed)" } else { "" };
-        let mut content = format!("The tool `{name}` failed: it answered with status {status}{redirect}.");
+        let redirect = if (300..400).contains(&status) {
+            " (a redirect, which is not followed)"
+        } else {
+            ""
+        };
+        let mut content =
+            format!("The tool `{name}` failed: it answered with status {status}{redirect}.");
         if !body.is_empty() {
             content.push('\n');
             content.push_str(&body);
@@ -288,7 +375,10 @@ impl HttpTool {
         if cut {
             content.push_str("\n[cut: the first 2 KiB of the answer]");
         }
-        ToolAnswer::Failed { content, http_status: Some(status) }
+        ToolAnswer::Failed {
+            content,
+            http_status: Some(status),
+        }
     }
 
     fn failed(&self, failure: Failure) -> ToolAnswer {
@@ -304,8 +394,14 @@ impl HttpTool {
     }
 
     fn not_sent(&self, why: &str) -> ToolAnswer {
-        let content = format!("The tool `{}` failed before anything was sent: {why}.", self.spec.name);
-        ToolAnswer::Failed { content, http_status: None }
+        let content = format!(
+            "The tool `{}` failed before anything was sent: {why}.",
+            self.spec.name
+        );
+        ToolAnswer::Failed {
+            content,
+            http_status: None,
+        }
     }
 }
 

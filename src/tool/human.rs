@@ -1,7 +1,7 @@
-//! The three tools with which an agent asks a human: their texts for a model, and the question that a call asks. The
-//! engine performs them. Invariant: the agent's words stand in `question` and `details`, the operator's in
-//! the form of a credential, never mixed; an agent's form is flat and asks for no secret; an error about a call never
-//! quotes a value.
+//! The three tools with which an agent asks a human: their texts for a model, and the question that
+//! a call asks. The engine performs them. Invariant: the agent's words stand in `question` and
+//! `details`, the operator's in the form of a credential, never mixed; an agent's form is flat and
+//! asks for no secret; an error about a call never quotes a value.
 
 mod form;
 
@@ -49,21 +49,28 @@ pub struct Question {
     pub form: Option<Value>,
 }
 
-/// The catalog entry of the tool. `None` for a kind without a tool, and for credentials without a service.
+/// The catalog entry of the tool. `None` for a kind without a tool, and for credentials without a
+/// service.
 #[must_use]
 pub fn entry(kind: RequestKind, services: &[Service]) -> Option<Entry> {
     let name = kind.tool()?;
     let parameters = parameters(kind, services)?;
     let schema = CompiledSchema::closed(&parameters).ok()?;
     let (kind_of_tool, effect, target) = (ToolKind::Human, Effect::ReadOnly, "human");
-    // A person who fills in a credential agrees to its fields and receivers, so the definition covers both.
+    // A person who fills in a credential agrees to its fields and receivers, so the definition
+    // covers both.
     let asked: Vec<Value> = if kind == RequestKind::Credentials {
         let fields = |service: &Service| {
-            let fields = service.fields.iter().map(|field| (field.name.clone(), json!(field.format)));
+            let fields = service
+                .fields
+                .iter()
+                .map(|field| (field.name.clone(), json!(field.format)));
             fields.collect::<Map<_, _>>()
         };
         let services = services.iter();
-        services.map(|one| json!({"name": one.name, "fields": fields(one), "receivers": one.receivers})).collect()
+        services
+            .map(|one| json!({"name": one.name, "fields": fields(one), "receivers": one.receivers}))
+            .collect()
     } else {
         Vec::new()
     };
@@ -82,7 +89,12 @@ pub fn entry(kind: RequestKind, services: &[Service]) -> Option<Entry> {
         needs: Vec::new(),
         definition,
     };
-    Some(Entry { spec, schema, form: None, tool: None })
+    Some(Entry {
+        spec,
+        schema,
+        form: None,
+        tool: None,
+    })
 }
 
 fn description(kind: RequestKind, services: &[Service]) -> Option<String> {
@@ -117,7 +129,8 @@ fn description(kind: RequestKind, services: &[Service]) -> Option<String> {
 
 fn parameters(kind: RequestKind, services: &[Service]) -> Option<Value> {
     let text = |description: &str| json!({"type": "string", "description": description});
-    let needed = |description: &str| json!({"type": "string", "minLength": 1, "description": description});
+    let needed =
+        |description: &str| json!({"type": "string", "minLength": 1, "description": description});
     let texts = |description: &str| json!({"type": "array", "items": {"type": "string"}, "description": description});
     let (properties, required) = match kind {
         RequestKind::Guidance => {
@@ -148,16 +161,27 @@ fn parameters(kind: RequestKind, services: &[Service]) -> Option<Value> {
             (properties, "action")
         }
         RequestKind::Credentials => {
-            let names: Vec<&str> = services.iter().map(|service| service.name.as_str()).collect();
+            let names: Vec<&str> = services
+                .iter()
+                .map(|service| service.name.as_str())
+                .collect();
             if names.is_empty() {
                 return None;
             }
-            let service = json!({"type": "string", "enum": names, "description": "Whose login is needed."});
-            (json!({"service": service, "reason": text("What it is needed for.")}), "service")
+            let service =
+                json!({"type": "string", "enum": names, "description": "Whose login is needed."});
+            (
+                json!({"service": service, "reason": text("What it is needed for.")}),
+                "service",
+            )
         }
-        RequestKind::Approval | RequestKind::ExternalResult | RequestKind::Reconcile => return None,
+        RequestKind::Approval | RequestKind::ExternalResult | RequestKind::Reconcile => {
+            return None;
+        }
     };
-    Some(json!({"type": "object", "properties": properties, "required": [required], "additionalProperties": false}))
+    Some(
+        json!({"type": "object", "properties": properties, "required": [required], "additionalProperties": false}),
+    )
 }
 
 /// The question that a call asks, from its arguments (already checked against the schema).
@@ -169,8 +193,15 @@ pub fn question(kind: RequestKind, args: &Value, services: &[Service]) -> Result
         RequestKind::Guidance => {
             let mut details = Map::new();
             keep(args, "context", &mut details);
-            if let Some(tried) = args.get("attempted_approaches").filter(|tried| !tried.is_null()) {
-                let tried = if tried.is_string() { json!([tried]) } else { tried.clone() };
+            if let Some(tried) = args
+                .get("attempted_approaches")
+                .filter(|tried| !tried.is_null())
+            {
+                let tried = if tried.is_string() {
+                    json!([tried])
+                } else {
+                    tried.clone()
+                };
                 details.insert("attempted_approaches".to_owned(), tried);
             }
             keep(args, "options", &mut details);
@@ -178,7 +209,12 @@ pub fn question(kind: RequestKind, args: &Value, services: &[Service]) -> Result
                 Some(own) => form::own(own)?,
                 None => form::answer(),
             };
-            Ok(Question { kind, question: Some(said(args, "question")?), details: some(details), form: Some(form) })
+            Ok(Question {
+                kind,
+                question: Some(said(args, "question")?),
+                details: some(details),
+                form: Some(form),
+            })
         }
         RequestKind::Confirmation => {
             let mut details = Map::new();
@@ -186,12 +222,20 @@ pub fn question(kind: RequestKind, args: &Value, services: &[Service]) -> Result
                 keep(args, name, &mut details);
             }
             let form = form::confirmation();
-            Ok(Question { kind, question: Some(said(args, "action")?), details: some(details), form: Some(form) })
+            Ok(Question {
+                kind,
+                question: Some(said(args, "action")?),
+                details: some(details),
+                form: Some(form),
+            })
         }
         RequestKind::Credentials => {
             let name = args.get("service").and_then(Value::as_str);
-            let service = services.iter().find(|service| Some(service.name.as_str()) == name);
-            let service = service.ok_or("`service` is not one of the services that can be asked for")?;
+            let service = services
+                .iter()
+                .find(|service| Some(service.name.as_str()) == name);
+            let service =
+                service.ok_or("`service` is not one of the services that can be asked for")?;
             Ok(Question {
                 kind,
                 question: said(args, "reason").ok(),
@@ -207,8 +251,12 @@ pub fn question(kind: RequestKind, args: &Value, services: &[Service]) -> Result
 
 /// A text argument that is not blank.
 fn said(args: &Value, name: &str) -> Result<String, String> {
-    let text = args.get(name).and_then(Value::as_str).filter(|text| !text.trim().is_empty());
-    text.map(str::to_owned).ok_or_else(|| format!("`{name}` must be a text that is not empty"))
+    let text = args
+        .get(name)
+        .and_then(Value::as_str)
+        .filter(|text| !text.trim().is_empty());
+    text.map(str::to_owned)
+        .ok_or_else(|| format!("`{name}` must be a text that is not empty"))
 }
 
 fn keep(args: &Value, name: &str, details: &mut Map<String, Value>) {
@@ -221,13 +269,16 @@ fn some(details: Map<String, Value>) -> Option<Value> {
     (!details.is_empty()).then_some(Value::Object(details))
 }
 
-/// The form for a service's credential, in the operator's words: every field a text, all required. `x-receivers` names
-/// the receivers, `x-expires-in` the seconds until it is deleted at the latest.
+/// The form for a service's credential, in the operator's words: every field a text, all required.
+/// `x-receivers` names the receivers, `x-expires-in` the seconds until it is deleted at the latest.
 #[must_use]
 pub fn credential_form(service: &Service) -> Value {
     let mut properties = Map::new();
     for field in &service.fields {
-        let mut schema = Map::from_iter([("type".to_owned(), json!("string")), ("minLength".to_owned(), json!(1))]);
+        let mut schema = Map::from_iter([
+            ("type".to_owned(), json!("string")),
+            ("minLength".to_owned(), json!(1)),
+        ]);
         if let Some(format) = &field.format {
             schema.insert("format".to_owned(), json!(format));
         }
@@ -236,7 +287,11 @@ pub fn credential_form(service: &Service) -> Value {
         }
         properties.insert(field.name.clone(), Value::Object(schema));
     }
-    let required: Vec<&str> = service.fields.iter().map(|field| field.name.as_str()).collect();
+    let required: Vec<&str> = service
+        .fields
+        .iter()
+        .map(|field| field.name.as_str())
+        .collect();
     let mut form = json!({
         "type": "object", "title": service.name, "properties": properties, "required": required,
         "additionalProperties": false, "x-receivers": service.receivers,

@@ -1,5 +1,5 @@
-//! Performs calls: one trait, one file per kind. `human`, `agent` and `external` tools are only specs; the engine
-//! performs them.
+//! Performs calls: one trait, one file per kind. `human`, `agent` and `external` tools are only
+//! specs; the engine performs them.
 
 pub mod agent;
 pub mod arguments;
@@ -42,8 +42,8 @@ pub trait Tool: Send + Sync {
         None
     }
 
-    /// The address of a call for a person, if it says more than the spec's `target`. Contains no credential and no
-    /// query.
+    /// The address of a call for a person, if it says more than the spec's `target`. Contains no
+    /// credential and no query.
     fn address(&self, _arguments: &Value) -> Option<String> {
         None
     }
@@ -76,7 +76,8 @@ pub struct Invocation {
 }
 
 impl Invocation {
-    /// Redacts the configuration's secrets and every credential of the call, whether the tool uses it or not.
+    /// Redacts the configuration's secrets and every credential of the call, whether the tool uses
+    /// it or not.
     fn redactor<'r>(&self, known: &'r Redactor) -> Cow<'r, Redactor> {
         if self.credentials.is_empty() {
             return Cow::Borrowed(known);
@@ -85,8 +86,9 @@ impl Invocation {
     }
 }
 
-/// The permit to send one attempt. Asked for once, at the last moment before anything goes out (after a connection is
-/// made): it is gone if the process was suspended meanwhile or the task was canceled.
+/// The permit to send one attempt. Asked for once, at the last moment before anything goes out
+/// (after a connection is made): it is gone if the process was suspended meanwhile or the task was
+/// canceled.
 #[derive(Clone)]
 pub struct SendPermit {
     given: Arc<dyn Fn() -> bool + Send + Sync>,
@@ -96,7 +98,10 @@ pub struct SendPermit {
 impl SendPermit {
     /// A permit that holds as long as `given` returns true.
     pub fn of(given: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        Self { given: Arc::new(given), refused: Arc::default() }
+        Self {
+            given: Arc::new(given),
+            refused: Arc::default(),
+        }
     }
 
     /// Whether the attempt may be sent now. If not, nothing has been sent, and nothing may be.

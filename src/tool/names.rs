@@ -1,16 +1,21 @@
-//! Folds member names that some reader takes as equal: they differ only in case or Unicode normal form.
+//! Folds member names that some reader takes as equal: they differ only in case or Unicode normal
+//! form.
 
 use unicode_normalization::UnicodeNormalization as _;
 
-/// The folded form, shared by all names that differ only in case or normal form (compatibility forms included).
+/// The folded form, shared by all names that differ only in case or normal form (compatibility
+/// forms included).
 #[must_use]
 pub fn folded(name: &str) -> String {
     if name.is_ascii() {
         return name.to_ascii_lowercase();
     }
-    // Upper case first: `ſ` and `ß` have lower-case twins that `to_lowercase` alone does not find. Character by
-    // character, because `str::to_lowercase` writes a final sigma differently.
-    let upper = name.nfkc().flat_map(char::to_uppercase).flat_map(char::to_lowercase);
+    // Upper case first: `ſ` and `ß` have lower-case twins that `to_lowercase` alone does not find.
+    // Character by character, because `str::to_lowercase` writes a final sigma differently.
+    let upper = name
+        .nfkc()
+        .flat_map(char::to_uppercase)
+        .flat_map(char::to_lowercase);
     upper.nfkc().flat_map(char::to_lowercase).nfkc().collect()
 }
 

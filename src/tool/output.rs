@@ -1,5 +1,5 @@
-//! Prepares a tool's output for storage: valid text, without known secrets, of bounded length. Redaction comes before
-//! truncation, so that no part of a secret stays at the cut.
+//! Prepares a tool's output for storage: valid text, without known secrets, of bounded length.
+//! Redaction comes before truncation, so that no part of a secret stays at the cut.
 
 use crate::secret::Redactor;
 use crate::task::text::{cut, from_bytes};
@@ -14,8 +14,14 @@ pub(super) fn to_read(redactor: &Redactor, limit: usize) -> usize {
     limit.saturating_add(redactor.longest()).saturating_add(4)
 }
 
-/// At most `limit` bytes of redacted text, and whether something is missing. `complete` says that nothing followed.
-pub(super) fn clean(redactor: &Redactor, bytes: &[u8], complete: bool, limit: usize) -> (String, bool) {
+/// At most `limit` bytes of redacted text, and whether something is missing. `complete` says that
+/// nothing followed.
+pub(super) fn clean(
+    redactor: &Redactor,
+    bytes: &[u8],
+    complete: bool,
+    limit: usize,
+) -> (String, bool) {
     if complete {
         let text = from_bytes(bytes);
         let text = redactor.clean(&text);
@@ -23,9 +29,14 @@ pub(super) fn clean(redactor: &Redactor, bytes: &[u8], complete: bool, limit: us
     }
     // The bytes may end inside a secret or a character.
     let last = bytes.iter().rposition(|byte| !(0x80..0xC0).contains(byte));
-    let whole = last.filter(|last| bytes.get(*last).is_some_and(|byte| *byte >= 0xC0)).unwrap_or(bytes.len());
+    let whole = last
+        .filter(|last| bytes.get(*last).is_some_and(|byte| *byte >= 0xC0))
+        .unwrap_or(bytes.len());
     let text = from_bytes(bytes.get(..whole).unwrap_or_default());
-    (cut(&redactor.clean_beginning(&text), limit).to_owned(), true)
+    (
+        cut(&redactor.clean_beginning(&text), limit).to_owned(),
+        true,
+    )
 }
 
 /// A result: whole, or cut with a note.
@@ -49,7 +60,10 @@ mod tests {
         let secret = Secret::new("hunter2-hunter2".to_owned());
         let redactor = Redactor::new([("KEY", &secret)]);
         for before in 0..40 {
-            let text = format!("{}hunter2-hunter2 and more, and more, and more", "x".repeat(before));
+            let text = format!(
+                "{}hunter2-hunter2 and more, and more, and more",
+                "x".repeat(before)
+            );
             let read = text.get(..to_read(&redactor, 20)).unwrap_or(&text);
             let (clean, cut) = clean(&redactor, read.as_bytes(), read.len() == text.len(), 20);
             assert!(cut && !clean.contains("hun"), "{clean}");
@@ -62,10 +76,15 @@ mod tests {
         let secret = "hünter2-hünter2";
         let redactor = Redactor::new([("KEY", &Secret::new(secret.to_owned()))]);
         let base64 = base64::Engine::encode(&base64::prelude::BASE64_STANDARD, secret);
-        let json = secret.encode_utf16().fold(String::new(), |json, unit| json + &format!("\\u{unit:04x}"));
-        for (spelled, begins) in
-            [(secret.to_owned(), "h"), (json.clone(), "\\"), (json.replace('\\', "\\u005c"), "\\"), (base64, "aM")]
-        {
+        let json = secret
+            .encode_utf16()
+            .fold(String::new(), |json, unit| json + &format!("\\u{unit:04x}"));
+        for (spelled, begins) in [
+            (secret.to_owned(), "h"),
+            (json.clone(), "\\"),
+            (json.replace('\\', "\\u005c"), "\\"),
+            (base64, "aM"),
+        ] {
             for read in 1..spelled.len() {
                 let text = format!("xx{spelled}");
                 let (clean, cut) = clean(&redactor, &text.as_bytes()[..2 + read], false, 4096);
@@ -87,6 +106,9 @@ mod tests {
 
     #[test]
     fn unstorable_bytes_are_replaced() {
-        assert_eq!(result(&Redactor::default(), b"a\0b\xff", true), "a\u{FFFD}b\u{FFFD}");
+        assert_eq!(
+            result(&Redactor::default(), b"a\0b\xff", true),
+            "a\u{FFFD}b\u{FFFD}"
+        );
     }
 }

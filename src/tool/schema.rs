@@ -1,6 +1,6 @@
-//! The one place where a JSON Schema is compiled (draft 2020-12). Invariant: nothing outside the schema is
-//! fetched or read, patterns run in linear time, its size is bounded, and an error about a value names the place and
-//! the expectation, never the value.
+//! The one place where a JSON Schema is compiled (draft 2020-12). Invariant: nothing outside the
+//! schema is fetched or read, patterns run in linear time, its size is bounded, and an error about
+//! a value names the place and the expectation, never the value.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -35,15 +35,27 @@ pub struct Misfits(pub Vec<Misfit>);
 impl Misfits {
     /// A single misfit.
     pub(crate) fn one(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self(vec![Misfit { pointer: pointer.into(), detail: detail.into() }])
+        Self(vec![Misfit {
+            pointer: pointer.into(),
+            detail: detail.into(),
+        }])
     }
 }
 
 impl fmt::Display for Misfits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, misfit) in self.0.iter().enumerate() {
-            let place = if misfit.pointer.is_empty() { "the whole" } else { &misfit.pointer };
-            write!(f, "{}{place}: {}", if index == 0 { "" } else { "; " }, misfit.detail)?;
+            let place = if misfit.pointer.is_empty() {
+                "the whole"
+            } else {
+                &misfit.pointer
+            };
+            write!(
+                f,
+                "{}{place}: {}",
+                if index == 0 { "" } else { "; " },
+                misfit.detail
+            )?;
         }
         Ok(())
     }
@@ -55,8 +67,8 @@ pub struct CompiledSchema {
 }
 
 impl CompiledSchema {
-    /// For a tool's arguments: refuses members that the schema does not declare, at any level, except where it has
-    /// `additionalProperties` or declares no `properties`.
+    /// For a tool's arguments: refuses members that the schema does not declare, at any level,
+    /// except where it has `additionalProperties` or declares no `properties`.
     ///
     /// # Errors
     /// The flaws of the schema.
@@ -78,13 +90,21 @@ impl CompiledSchema {
         }
         let rewritten = rewrite(schema, close)?;
         let meta = jsonschema::draft202012::meta::validator();
-        let wrong: Vec<String> = meta.iter_errors(schema).take(TOLD).map(|error| meta_flaw(&error)).collect();
+        let wrong: Vec<String> = meta
+            .iter_errors(schema)
+            .take(TOLD)
+            .map(|error| meta_flaw(&error))
+            .collect();
         if !wrong.is_empty() {
             return Err(wrong);
         }
         let validator = jsonschema::options()
             .with_draft(Draft::Draft202012)
-            .with_pattern_options(PatternOptions::regex().size_limit(1 << 20).dfa_size_limit(1 << 20))
+            .with_pattern_options(
+                PatternOptions::regex()
+                    .size_limit(1 << 20)
+                    .dfa_size_limit(1 << 20),
+            )
             .should_validate_formats(true)
             .offline()
             .build(&rewritten);
@@ -109,20 +129,28 @@ impl CompiledSchema {
             let kind = error.kind();
             if matches!(
                 kind,
-                ValidationErrorKind::UnevaluatedProperties { .. } | ValidationErrorKind::AdditionalProperties { .. }
+                ValidationErrorKind::UnevaluatedProperties { .. }
+                    | ValidationErrorKind::AdditionalProperties { .. }
             ) {
                 undeclared.extend(misfits(&error));
             } else {
                 told.extend(misfits(&error));
             }
         }
-        undeclared.retain(|extra| !told.iter().any(|misfit| misfit.pointer.starts_with(&extra.pointer)));
+        undeclared.retain(|extra| {
+            !told
+                .iter()
+                .any(|misfit| misfit.pointer.starts_with(&extra.pointer))
+        });
         told.extend(undeclared);
         let mut seen = std::collections::BTreeSet::new();
         told.retain(|misfit| seen.insert(misfit.clone()));
         told.truncate(TOLD);
         if told.is_empty() {
-            told.push(Misfit { pointer: String::new(), detail: "does not fit its JSON Schema".to_owned() });
+            told.push(Misfit {
+                pointer: String::new(),
+                detail: "does not fit its JSON Schema".to_owned(),
+            });
         }
         Err(Misfits(told))
     }
@@ -135,16 +163,27 @@ pub fn parameters_flaws(parameters: &Value) -> Vec<String> {
     if parameters.get("type").and_then(Value::as_str) != Some("object") {
         flaws.push("must say `type: object`".to_owned());
     }
-    flaws.extend(CompiledSchema::closed(parameters).err().into_iter().flatten());
+    flaws.extend(
+        CompiledSchema::closed(parameters)
+            .err()
+            .into_iter()
+            .flatten(),
+    );
     flaws
 }
 
-/// The members that an object schema declares, with their schemas, across all schemas that apply to the same object.
+/// The members that an object schema declares, with their schemas, across all schemas that apply to
+/// the same object.
 #[must_use]
 pub fn declared(parameters: &Value) -> BTreeMap<&str, Vec<&Value>> {
     let mut members: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
     for part in in_place(parameters, parameters) {
-        for (name, schema) in part.get("properties").and_then(Value::as_object).into_iter().flatten() {
+        for (name, schema) in part
+            .get("properties")
+            .and_then(Value::as_object)
+            .into_iter()
+            .flatten()
+        {
             members.entry(name).or_default().push(schema);
         }
     }
@@ -158,28 +197,41 @@ pub fn scalar(root: &Value, schema: &Value) -> bool {
 }
 
 fn scalar_within(root: &Value, schema: &Value, depth: usize) -> bool {
-    let Some(depth) = depth.checked_sub(1) else { return false };
-    let Value::Object(members) = schema else { return *schema == Value::Bool(false) };
+    let Some(depth) = depth.checked_sub(1) else {
+        return false;
+    };
+    let Value::Object(members) = schema else {
+        return *schema == Value::Bool(false);
+    };
     let types: Vec<&str> = match members.get("type") {
         Some(Value::String(one)) => vec![one],
         Some(Value::Array(several)) => several.iter().filter_map(Value::as_str).collect(),
-        Some(Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_)) | None => Vec::new(),
+        Some(Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_)) | None => {
+            Vec::new()
+        }
     };
     if !types.is_empty() {
         return !types.iter().any(|one| matches!(*one, "object" | "array"));
     }
     if let Some(options) = members.get("enum").and_then(Value::as_array) {
-        return options.iter().all(|option| !option.is_object() && !option.is_array());
+        return options
+            .iter()
+            .all(|option| !option.is_object() && !option.is_array());
     }
     if let Some(constant) = members.get("const") {
         return !constant.is_object() && !constant.is_array();
     }
-    let referenced = members.get("$ref").and_then(Value::as_str).and_then(|reference| resolve(root, reference));
+    let referenced = members
+        .get("$ref")
+        .and_then(Value::as_str)
+        .and_then(|reference| resolve(root, reference));
     if referenced.is_some_and(|target| scalar_within(root, target, depth)) {
         return true;
     }
     let list = |keyword: &str| list_of(members, keyword);
-    list("allOf").iter().any(|one| scalar_within(root, one, depth))
+    list("allOf")
+        .iter()
+        .any(|one| scalar_within(root, one, depth))
         || ["anyOf", "oneOf"].iter().any(|keyword| {
             let several = list(keyword);
             !several.is_empty() && several.iter().all(|one| scalar_within(root, one, depth))
@@ -187,12 +239,19 @@ fn scalar_within(root: &Value, schema: &Value, depth: usize) -> bool {
 }
 
 fn list_of<'s>(members: &'s Map<String, Value>, keyword: &str) -> &'s [Value] {
-    members.get(keyword).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    members
+        .get(keyword)
+        .and_then(Value::as_array)
+        .map_or(&[], Vec::as_slice)
 }
 
 fn meta_flaw(error: &ValidationError<'_>) -> String {
     let place = error.instance_path().to_string();
-    let place = if place.is_empty() { "its top".to_owned() } else { cut(&place, NAME).to_owned() };
+    let place = if place.is_empty() {
+        "its top".to_owned()
+    } else {
+        cut(&place, NAME).to_owned()
+    };
     if let ValidationErrorKind::Format { format } = error.kind()
         && format == "regex"
     {
@@ -207,14 +266,23 @@ fn misfits(error: &ValidationError<'_>) -> Vec<Misfit> {
     if let ValidationErrorKind::UnevaluatedProperties { unexpected }
     | ValidationErrorKind::AdditionalProperties { unexpected } = error.kind()
     {
-        let undeclared = |name: &String| Misfit { pointer: inside(name), detail: "is not declared".to_owned() };
+        let undeclared = |name: &String| Misfit {
+            pointer: inside(name),
+            detail: "is not declared".to_owned(),
+        };
         return unexpected.iter().take(TOLD).map(undeclared).collect();
     }
     if let ValidationErrorKind::Required { property } = error.kind() {
         let name = property.as_str().unwrap_or_default();
-        return vec![Misfit { pointer: inside(name), detail: "is required".to_owned() }];
+        return vec![Misfit {
+            pointer: inside(name),
+            detail: "is required".to_owned(),
+        }];
     }
-    vec![Misfit { pointer: cut(&at, NAME).to_owned(), detail: expectation(error.kind()) }]
+    vec![Misfit {
+        pointer: cut(&at, NAME).to_owned(),
+        detail: expectation(error.kind()),
+    }]
 }
 
 /// The expectation, in words.
@@ -222,8 +290,12 @@ fn expectation(kind: &ValidationErrorKind) -> String {
     use ValidationErrorKind as Kind;
     let briefly = |value: &Value| cut(&value.to_string(), NAME).to_owned();
     match kind {
-        Kind::Type { kind: TypeKind::Single(one) } => format!("must be of type {one}"),
-        Kind::Type { kind: TypeKind::Multiple(several) } => {
+        Kind::Type {
+            kind: TypeKind::Single(one),
+        } => format!("must be of type {one}"),
+        Kind::Type {
+            kind: TypeKind::Multiple(several),
+        } => {
             let several: Vec<String> = several.iter().map(|one| one.to_string()).collect();
             format!("must be of type {}", several.join(" or "))
         }
@@ -251,7 +323,9 @@ fn expectation(kind: &ValidationErrorKind) -> String {
             "has a member that is not declared".to_owned()
         }
         Kind::UnevaluatedItems { .. } => "has elements that are not declared".to_owned(),
-        Kind::AnyOf { .. } | Kind::OneOfNotValid { .. } => "fits none of the declared forms".to_owned(),
+        Kind::AnyOf { .. } | Kind::OneOfNotValid { .. } => {
+            "fits none of the declared forms".to_owned()
+        }
         Kind::OneOfMultipleValid { .. } => "fits more than one of the declared forms".to_owned(),
         Kind::Not { .. } => "fits a form that is excluded".to_owned(),
         Kind::FalseSchema => "nothing is allowed here".to_owned(),

@@ -1,6 +1,7 @@
-//! Shell tools: `/bin/sh -c` under a guard (`guard.rs`), a second process of this program. Invariant: the
-//! command ends with the call, even if the service is killed or the call is dropped; its environment is exactly what
-//! the operator named; without the guard's report the outcome is unknown.
+//! Shell tools: `/bin/sh -c` under a guard (`guard.rs`), a second process of this program.
+//! Invariant: the command ends with the call, even if the service is killed or the call is dropped;
+//! its environment is exactly what the operator named; without the guard's report the outcome is
+//! unknown.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -11,7 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rustix::process::{DumpableBehavior, Pid, Signal, getpgid, kill_process_group, set_dumpable_behavior};
+use rustix::process::{
+    DumpableBehavior, Pid, Signal, getpgid, kill_process_group, set_dumpable_behavior,
+};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
@@ -40,7 +43,8 @@ pub struct Settings {
     pub working_dir: String,
     /// Limits one command; the default is 30 s.
     pub timeout: Duration,
-    /// The whole environment of a command, read with the configuration: the named variables that exist.
+    /// The whole environment of a command, read with the configuration: the named variables that
+    /// exist.
     pub environment: BTreeMap<String, Secret<String>>,
     /// The names as written, whether or not such variables exist.
     pub env: Vec<String>,
@@ -52,7 +56,8 @@ impl Settings {
     /// Each mistake in the settings, with its key.
     pub(super) fn mistakes(&self) -> Vec<(Vec<String>, String)> {
         let mut mistakes = Vec::new();
-        let mut add = |key: &str, detail: &str| mistakes.push((vec![key.to_owned()], detail.to_owned()));
+        let mut add =
+            |key: &str, detail: &str| mistakes.push((vec![key.to_owned()], detail.to_owned()));
         if self.working_dir.is_empty() || self.working_dir.contains('\0') {
             add("working_dir", "must be a directory");
         }
@@ -82,14 +87,25 @@ impl Settings {
 impl Settings {
     /// The credentials that the environment refers to.
     pub(super) fn needs(&self) -> BTreeSet<String> {
-        let values = self.environment.values().filter_map(|value| Template::read(value.reveal()).ok());
-        values.flat_map(|template| template.needs().map(str::to_owned).collect::<Vec<_>>()).collect()
+        let values = self
+            .environment
+            .values()
+            .filter_map(|value| Template::read(value.reveal()).ok());
+        values
+            .flat_map(|template| template.needs().map(str::to_owned).collect::<Vec<_>>())
+            .collect()
     }
 
     /// The environment of one command, with credentials filled in.
     fn filled(&self, credentials: &Credentials) -> Result<BTreeMap<String, String>, String> {
         let filled = self.environment.iter().map(|(name, value)| {
-            Ok((name.clone(), Template::read(value.reveal())?.fill(credentials)?.reveal().clone()))
+            Ok((
+                name.clone(),
+                Template::read(value.reveal())?
+                    .fill(credentials)?
+                    .reveal()
+                    .clone(),
+            ))
         });
         filled.collect()
     }
@@ -116,12 +132,20 @@ impl Default for Guard {
     /// This program, even if its file has been replaced since it started.
     fn default() -> Self {
         let program = PathBuf::from("/proc/self/exe");
-        let program = if program.exists() { program } else { std::env::current_exe().unwrap_or(program) };
-        Self { program, arguments: vec!["__guard".to_owned()] }
+        let program = if program.exists() {
+            program
+        } else {
+            std::env::current_exe().unwrap_or(program)
+        };
+        Self {
+            program,
+            arguments: vec!["__guard".to_owned()],
+        }
     }
 }
 
-/// Forbids other processes of the same user to read this one's memory and environment (`PR_SET_DUMPABLE` 0).
+/// Forbids other processes of the same user to read this one's memory and environment
+/// (`PR_SET_DUMPABLE` 0).
 ///
 /// # Errors
 /// When the system refuses.
@@ -139,7 +163,11 @@ pub(super) struct ShellTool {
 /// The outcome of a command that was handed to a guard.
 enum Outcome {
     NotStarted(String),
-    Over { end: End, stdout: (Vec<u8>, bool), stderr: (Vec<u8>, bool) },
+    Over {
+        end: End,
+        stdout: (Vec<u8>, bool),
+        stderr: (Vec<u8>, bool),
+    },
     Lost,
 }
 
@@ -173,13 +201,17 @@ impl ShellTool {
         };
         match self.run(&order, &call.permit).await {
             Outcome::NotStarted(why) => self.not_started(&redactor.clean(&why)),
-            Outcome::Over { end, stdout, stderr } => self.over(&redactor, end, &stdout, &stderr),
+            Outcome::Over {
+                end,
+                stdout,
+                stderr,
+            } => self.over(&redactor, end, &stdout, &stderr),
             Outcome::Lost => self.unknown("was started, and what became of it is not known"),
         }
     }
 
-    /// Hands an order to a guard and waits for its report. Dropping the future closes the guard's input, which ends the
-    /// command.
+    /// Hands an order to a guard and waits for its report. Dropping the future closes the guard's
+    /// input, which ends the command.
     async fn run(&self, order: &Order, permit: &SendPermit) -> Outcome {
         let spawned = Command::new(&self.guard.program)
             .args(&self.guard.arguments)
@@ -189,7 +221,9 @@ impl ShellTool {
             .stderr(Stdio::null())
             .process_group(0)
             .spawn();
-        let Ok(mut guard) = spawned else { return Outcome::NotStarted("its guard could not be started".to_owned()) };
+        let Ok(mut guard) = spawned else {
+            return Outcome::NotStarted("its guard could not be started".to_owned());
+        };
         let (Some(mut input), Some(report)) = (guard.stdin.take(), guard.stdout.take()) else {
             return Outcome::NotStarted("its guard could not be started".to_owned());
         };
@@ -205,19 +239,38 @@ impl ShellTool {
             return Outcome::NotStarted("its guard could not be started".to_owned());
         }
         let mut group = None;
-        let reported = tokio::time::timeout(self.settings.timeout + GRACE, read_report(report, order.keep, &mut group));
+        let reported = tokio::time::timeout(
+            self.settings.timeout + GRACE,
+            read_report(report, order.keep, &mut group),
+        );
         let outcome = match reported.await {
             Ok(Ok(outcome)) => outcome,
             // The guard ended without reporting the command's group, so the command never began.
-            Ok(Err(_)) if group.is_none() => Outcome::NotStarted("its guard ended early".to_owned()),
+            Ok(Err(_)) if group.is_none() => {
+                Outcome::NotStarted("its guard ended early".to_owned())
+            }
             Ok(Err(_)) | Err(_) => Outcome::Lost,
         };
         drop(input);
-        settle(guard, if matches!(outcome, Outcome::Lost) { group } else { None }).await;
+        settle(
+            guard,
+            if matches!(outcome, Outcome::Lost) {
+                group
+            } else {
+                None
+            },
+        )
+        .await;
         outcome
     }
 
-    fn over(&self, redactor: &Redactor, end: End, stdout: &(Vec<u8>, bool), stderr: &(Vec<u8>, bool)) -> ToolAnswer {
+    fn over(
+        &self,
+        redactor: &Redactor,
+        end: End,
+        stdout: &(Vec<u8>, bool),
+        stderr: &(Vec<u8>, bool),
+    ) -> ToolAnswer {
         let limit = self.settings.max_output;
         let (out, out_cut) = output::clean(redactor, &stdout.0, stdout.1, limit);
         let (err, err_cut) = output::clean(redactor, &stderr.0, stderr.1, limit);
@@ -230,7 +283,12 @@ impl ShellTool {
         let mut content = match end {
             End::Code(code) => format!("exit code {code}"),
             End::Signal(signal) => format!("ended by signal {signal}"),
-            End::Timeout => return self.unknown(&format!("was killed at its timeout ({:?})", self.settings.timeout)),
+            End::Timeout => {
+                return self.unknown(&format!(
+                    "was killed at its timeout ({:?})",
+                    self.settings.timeout
+                ));
+            }
         };
         for (label, text) in [("stdout", out_shown), ("stderr", err_shown)] {
             if !text.is_empty() {
@@ -238,23 +296,40 @@ impl ShellTool {
             }
         }
         if cut {
-            let _ = write!(content, "\n[cut: there was more than {limit} bytes of output]");
+            let _ = write!(
+                content,
+                "\n[cut: there was more than {limit} bytes of output]"
+            );
         }
         if end == End::Code(0) {
-            ToolAnswer::Succeeded { content, http_status: None }
+            ToolAnswer::Succeeded {
+                content,
+                http_status: None,
+            }
         } else {
-            ToolAnswer::Failed { content, http_status: None }
+            ToolAnswer::Failed {
+                content,
+                http_status: None,
+            }
         }
     }
 
     fn not_started(&self, why: &str) -> ToolAnswer {
-        let content = format!("The tool `{}` failed before the command was started: {why}.", self.spec.name);
-        ToolAnswer::Failed { content, http_status: None }
+        let content = format!(
+            "The tool `{}` failed before the command was started: {why}.",
+            self.spec.name
+        );
+        ToolAnswer::Failed {
+            content,
+            http_status: None,
+        }
     }
 
     fn unknown(&self, what: &str) -> ToolAnswer {
-        let problem =
-            format!("The command of the tool `{}` {what}. It may have done some or all of it.", self.spec.name);
+        let problem = format!(
+            "The command of the tool `{}` {what}. It may have done some or all of it.",
+            self.spec.name
+        );
         ToolAnswer::Unknown { problem }
     }
 }
@@ -264,9 +339,19 @@ async fn hand_over(input: &mut ChildStdin, order: &[u8]) -> io::Result<()> {
     input.flush().await
 }
 
-async fn read_report(report: ChildStdout, keep: usize, group: &mut Option<i32>) -> io::Result<Outcome> {
-    let mut report =
-        BufReader::new(report.take(u64::try_from(keep).unwrap_or(u64::MAX / 4).saturating_mul(2) + 64 * 1024));
+async fn read_report(
+    report: ChildStdout,
+    keep: usize,
+    group: &mut Option<i32>,
+) -> io::Result<Outcome> {
+    let mut report = BufReader::new(
+        report.take(
+            u64::try_from(keep)
+                .unwrap_or(u64::MAX / 4)
+                .saturating_mul(2)
+                + 64 * 1024,
+        ),
+    );
     let mut line = String::new();
     while line.trim_end() != GREETING {
         line.clear();
@@ -280,10 +365,18 @@ async fn read_report(report: ChildStdout, keep: usize, group: &mut Option<i32>) 
         match serde_json::from_str(&line)? {
             Line::Started(leader) => *group = Some(leader),
             Line::NotStarted(why) => return Ok(Outcome::NotStarted(why)),
-            Line::Over { end, stdout, stderr } => {
+            Line::Over {
+                end,
+                stdout,
+                stderr,
+            } => {
                 let stdout = read_stream(&mut report, stdout, keep).await?;
                 let stderr = read_stream(&mut report, stderr, keep).await?;
-                return Ok(Outcome::Over { end, stdout, stderr });
+                return Ok(Outcome::Over {
+                    end,
+                    stdout,
+                    stderr,
+                });
             }
         }
     }
@@ -299,14 +392,18 @@ async fn read_stream(
     Ok((bytes, stream.complete))
 }
 
-/// Waits for a guard to end, killing it if it does not. After a lost report, also kills the group it left behind.
+/// Waits for a guard to end, killing it if it does not. After a lost report, also kills the group
+/// it left behind.
 async fn settle(mut guard: Child, group: Option<i32>) {
     if tokio::time::timeout(GRACE, guard.wait()).await.is_err() {
         let _ = guard.start_kill();
         let _ = guard.wait().await;
     }
-    let Some(leader) = group.and_then(Pid::from_raw) else { return };
-    // Only while the leader exists and still leads: its number may belong to another process by now.
+    let Some(leader) = group.and_then(Pid::from_raw) else {
+        return;
+    };
+    // Only while the leader exists and still leads: its number may belong to another process by
+    // now.
     if getpgid(Some(leader)) == Ok(leader) {
         let _ = kill_process_group(leader, Signal::KILL);
     }

@@ -1,5 +1,5 @@
-//! A configured text with `{{credential:NAME.FIELD}}` in it: the value of a header or a variable. Invariant:
-//! only the operator's text is a template; a filled-in value is never parsed again.
+//! A configured text with `{{credential:NAME.FIELD}}` in it: the value of a header or a variable.
+//! Invariant: only the operator's text is a template; a filled-in value is never parsed again.
 
 use super::credential::{self, Credentials};
 use crate::secret::Secret;
@@ -19,7 +19,10 @@ impl Template {
     pub(super) fn read(text: &str) -> Result<Self, String> {
         let mut pieces = Vec::new();
         let mut rest = text;
-        while let Some((before, after)) = rest.find(credential::OPEN).and_then(|at| rest.split_at_checked(at)) {
+        while let Some((before, after)) = rest
+            .find(credential::OPEN)
+            .and_then(|at| rest.split_at_checked(at))
+        {
             let ((name, field), tail) = credential::split(after)?;
             pieces.push(Piece::Text(Secret::new(before.to_owned())));
             pieces.push(Piece::Credential(name.to_owned(), field.to_owned()));
@@ -63,14 +66,30 @@ mod tests {
     fn filled_in_values_are_never_expanded_again() {
         let mut credentials = Credentials::default();
         let value = |text: &str| Secret::new(text.to_owned());
-        credentials.insert("a", BTreeMap::from([("x".to_owned(), value("{{credential:b.y}}"))]));
+        credentials.insert(
+            "a",
+            BTreeMap::from([("x".to_owned(), value("{{credential:b.y}}"))]),
+        );
         credentials.insert("b", BTreeMap::from([("y".to_owned(), value("inner"))]));
-        let template = Template::read("1{{credential:a.x}}2{{credential:b.y}}{{credential:b.y}}3").unwrap();
+        let template =
+            Template::read("1{{credential:a.x}}2{{credential:b.y}}{{credential:b.y}}3").unwrap();
         assert_eq!(template.needs().collect::<Vec<_>>(), ["a", "b", "b"]);
         let filled = template.fill(&credentials).unwrap();
         assert_eq!(filled.reveal(), "1{{credential:b.y}}2innerinner3");
-        assert_eq!(Template::read("plain {x}").unwrap().fill(&credentials).unwrap().reveal(), "plain {x}");
-        assert!(Template::read("{{credential:b.z}}").unwrap().fill(&credentials).is_err());
+        assert_eq!(
+            Template::read("plain {x}")
+                .unwrap()
+                .fill(&credentials)
+                .unwrap()
+                .reveal(),
+            "plain {x}"
+        );
+        assert!(
+            Template::read("{{credential:b.z}}")
+                .unwrap()
+                .fill(&credentials)
+                .is_err()
+        );
         assert!(Template::read("{{credential:b}}").is_err());
         assert!(!format!("{:?}", Template::read("s3cr3t").unwrap()).contains("s3cr3t"));
     }

@@ -1,5 +1,6 @@
-//! A tool's `url`, with `{name}` for arguments. Invariant: a filled-in value never changes scheme, host, port
-//! or its path segment; it can only be the text of one segment, or of one value of the query.
+//! A tool's `url`, with `{name}` for arguments. Invariant: a filled-in value never changes scheme,
+//! host, port or its path segment; it can only be the text of one segment, or of one value of the
+//! query.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -12,7 +13,11 @@ use super::credential::{self, Credentials};
 use super::names::folded;
 
 /// Left unencoded: the unreserved characters of RFC 3986.
-const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'_')
+    .remove(b'.')
+    .remove(b'~');
 
 /// A part of a template after its origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,8 +41,12 @@ impl UrlTemplate {
     /// # Errors
     /// The mistake in the template.
     pub fn read(text: &str) -> Result<Self, String> {
-        let after_scheme = text.split_once("://").map(|(scheme, rest)| (scheme.to_ascii_lowercase(), rest));
-        let Some((scheme, rest)) = after_scheme.filter(|(scheme, _)| scheme == "http" || scheme == "https") else {
+        let after_scheme = text
+            .split_once("://")
+            .map(|(scheme, rest)| (scheme.to_ascii_lowercase(), rest));
+        let Some((scheme, rest)) =
+            after_scheme.filter(|(scheme, _)| scheme == "http" || scheme == "https")
+        else {
             return Err("must begin with `http://` or `https://`".to_owned());
         };
         let end = rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len());
@@ -56,36 +65,51 @@ impl UrlTemplate {
         }
         let start = format!("{scheme}://{authority}");
         let origin = match Url::parse(&start) {
-            Ok(url) if url.host_str().is_some_and(|host| !host.is_empty()) => url.origin().ascii_serialization(),
+            Ok(url) if url.host_str().is_some_and(|host| !host.is_empty()) => {
+                url.origin().ascii_serialization()
+            }
             Ok(_) | Err(_) => return Err("has no usable host and port".to_owned()),
         };
-        let (path, query) = rest.split_once('?').map_or((rest, None), |(path, query)| (path, Some(query)));
+        let (path, query) = rest
+            .split_once('?')
+            .map_or((rest, None), |(path, query)| (path, Some(query)));
         if path.split('/').any(has_dots) {
             return Err("has a segment `.` or `..`".to_owned());
         }
         let query = query.map(pieces).transpose()?;
         if !query.iter().all(|pieces| credentials_are_values(pieces)) {
-            return Err("has a credential in its query that is not a value behind a `=`".to_owned());
+            return Err(
+                "has a credential in its query that is not a value behind a `=`".to_owned(),
+            );
         }
-        Ok(Self { origin, start, path: pieces(path)?, query })
+        Ok(Self {
+            origin,
+            start,
+            path: pieces(path)?,
+            query,
+        })
     }
 
     /// The argument names, each with whether it stands in the path.
     pub fn arguments(&self) -> impl Iterator<Item = (&str, bool)> {
         let path = self.path.iter().map(|piece| (piece, true));
         let query = self.query.iter().flatten().map(|piece| (piece, false));
-        path.chain(query).filter_map(|(piece, in_path)| match piece {
-            Piece::Argument(name) => Some((name.as_str(), in_path)),
-            Piece::Text(_) | Piece::Credential(..) => None,
-        })
+        path.chain(query)
+            .filter_map(|(piece, in_path)| match piece {
+                Piece::Argument(name) => Some((name.as_str(), in_path)),
+                Piece::Text(_) | Piece::Credential(..) => None,
+            })
     }
 
     /// The names of the credentials it refers to.
     pub fn needs(&self) -> impl Iterator<Item = &str> {
-        self.path.iter().chain(self.query.iter().flatten()).filter_map(|piece| match piece {
-            Piece::Credential(name, _) => Some(name.as_str()),
-            Piece::Text(_) | Piece::Argument(_) => None,
-        })
+        self.path
+            .iter()
+            .chain(self.query.iter().flatten())
+            .filter_map(|piece| match piece {
+                Piece::Credential(name, _) => Some(name.as_str()),
+                Piece::Text(_) | Piece::Argument(_) => None,
+            })
     }
 
     /// The folded names in the template's own query.
@@ -97,33 +121,55 @@ impl UrlTemplate {
                 Piece::Argument(_) | Piece::Credential(..) => text.push('x'),
             }
         }
-        url::form_urlencoded::parse(text.as_bytes()).map(|(name, _)| folded(&name)).collect()
+        url::form_urlencoded::parse(text.as_bytes())
+            .map(|(name, _)| folded(&name))
+            .collect()
     }
 
-    /// The URL of one call. With `rest`, arguments that the template does not name go into the query.
+    /// The URL of one call. With `rest`, arguments that the template does not name go into the
+    /// query.
     ///
     /// # Errors
     /// Why there is none; names the argument or the credential, never its value.
-    pub fn fill(&self, arguments: &Value, credentials: &Credentials, rest: bool) -> Result<Url, String> {
-        self.filled(arguments, rest, &|name, field| credentials.value(name, field))
+    pub fn fill(
+        &self,
+        arguments: &Value,
+        credentials: &Credentials,
+        rest: bool,
+    ) -> Result<Url, String> {
+        self.filled(arguments, rest, &|name, field| {
+            credentials.value(name, field)
+        })
     }
 
-    /// Why these arguments give no URL, whatever the credentials; names the argument, never its value.
+    /// Why these arguments give no URL, whatever the credentials; names the argument, never its
+    /// value.
     #[must_use]
     pub fn refuses(&self, arguments: &Value, rest: bool) -> Option<String> {
         self.filled(arguments, rest, &|_, _| Ok("x")).err()
     }
 
-    fn filled(&self, arguments: &Value, rest: bool, credential: Credential<'_>) -> Result<Url, String> {
+    fn filled(
+        &self,
+        arguments: &Value,
+        rest: bool,
+        credential: Credential<'_>,
+    ) -> Result<Url, String> {
         let path = filled(&self.path, arguments, credential, true)?;
         if path.split('/').any(has_dots) {
-            return Err("what is filled in would make `.` or `..` a segment of the path".to_owned());
+            return Err(
+                "what is filled in would make `.` or `..` a segment of the path".to_owned(),
+            );
         }
         let mut query = match &self.query {
             Some(pieces) => Some(filled(pieces, arguments, credential, false)?),
             None => None,
         };
-        for (name, text) in if rest { self.others(arguments)? } else { BTreeMap::new() } {
+        for (name, text) in if rest {
+            self.others(arguments)?
+        } else {
+            BTreeMap::new()
+        } {
             let query = query.get_or_insert_default();
             if !query.is_empty() && !query.ends_with('&') {
                 query.push('&');
@@ -135,20 +181,25 @@ impl UrlTemplate {
             whole.push('?');
             whole.push_str(&query);
         }
-        let url = Url::parse(&whole).map_err(|_| "what is filled in makes no usable URL".to_owned())?;
+        let url =
+            Url::parse(&whole).map_err(|_| "what is filled in makes no usable URL".to_owned())?;
         let segments = url.path().split('/').count();
-        if url.origin().ascii_serialization() != self.origin || segments != path.split('/').count().max(2) {
+        if url.origin().ascii_serialization() != self.origin
+            || segments != path.split('/').count().max(2)
+        {
             return Err("what is filled in would change where the call goes".to_owned());
         }
         Ok(url)
     }
 
-    /// The address of one call for a person: without the query, credentials as references. Arguments appear as they are
-    /// sent; an argument that cannot be sent stays `{name}`.
+    /// The address of one call for a person: without the query, credentials as references.
+    /// Arguments appear as they are sent; an argument that cannot be sent stays `{name}`.
     pub fn shown(&self, arguments: &Value) -> String {
         let none = |_: &str, _: &str| Err(String::new());
         let piece = |piece: &Piece| filled(std::slice::from_ref(piece), arguments, &none, true);
-        self.address(piece).or_else(|| self.address(|_| Err(String::new()))).unwrap_or_else(|| self.origin.clone())
+        self.address(piece)
+            .or_else(|| self.address(|_| Err(String::new())))
+            .unwrap_or_else(|| self.origin.clone())
     }
 
     /// The address, with the pieces that `fill` has a text for filled in and the others as written.
@@ -165,7 +216,10 @@ impl UrlTemplate {
                 }
                 Piece::Credential(name, field) => {
                     path.push_str(&mark(index));
-                    kept.push((mark(index), format!("{}{name}.{field}}}}}", credential::OPEN)));
+                    kept.push((
+                        mark(index),
+                        format!("{}{name}.{field}}}}}", credential::OPEN),
+                    ));
                 }
             }
         }
@@ -174,9 +228,14 @@ impl UrlTemplate {
         }
         let url = Url::parse(&format!("{}{path}", self.start)).ok()?;
         let segments = path.split('/').count().max(2);
-        let stays = url.path().split('/').count() == segments && url.origin().ascii_serialization() == self.origin;
+        let stays = url.path().split('/').count() == segments
+            && url.origin().ascii_serialization() == self.origin;
         let address = format!("{}{}", self.origin, url.path());
-        stays.then(|| kept.iter().fold(address, |address, (mark, shown)| address.replace(mark, shown)))
+        stays.then(|| {
+            kept.iter().fold(address, |address, (mark, shown)| {
+                address.replace(mark, shown)
+            })
+        })
     }
 
     fn others<'a>(&self, arguments: &'a Value) -> Result<BTreeMap<&'a str, String>, String> {
@@ -188,10 +247,16 @@ impl UrlTemplate {
                 continue;
             }
             if taken.contains(&folded(name)) {
-                return Err("an argument has the name of something that the URL's query has already".to_owned());
+                return Err(
+                    "an argument has the name of something that the URL's query has already"
+                        .to_owned(),
+                );
             }
             let Some(text) = scalar_text(value) else {
-                return Err(format!("the argument `{}` is no text, number or boolean", short(name)));
+                return Err(format!(
+                    "the argument `{}` is no text, number or boolean",
+                    short(name)
+                ));
             };
             others.insert(name.as_str(), text);
         }
@@ -227,7 +292,12 @@ fn credentials_are_values(query: &[Piece]) -> bool {
 /// Returns the value of a credential's field.
 type Credential<'c> = &'c dyn Fn(&str, &str) -> Result<&'c str, String>;
 
-fn filled(pieces: &[Piece], arguments: &Value, credential: Credential<'_>, in_path: bool) -> Result<String, String> {
+fn filled(
+    pieces: &[Piece],
+    arguments: &Value,
+    credential: Credential<'_>,
+    in_path: bool,
+) -> Result<String, String> {
     let mut text = String::new();
     for piece in pieces {
         match piece {
@@ -235,16 +305,22 @@ fn filled(pieces: &[Piece], arguments: &Value, credential: Credential<'_>, in_pa
             Piece::Credential(name, field) => {
                 let value = credential(name, field)?;
                 if in_path && (value.is_empty() || has_dots(value)) {
-                    return Err(format!("the field `{field}` of the credential `{name}` {NO_SEGMENT}"));
+                    return Err(format!(
+                        "the field `{field}` of the credential `{name}` {NO_SEGMENT}"
+                    ));
                 }
                 text.push_str(&encoded(value));
             }
             Piece::Argument(name) => {
                 let Some(value) = arguments.get(name) else {
-                    return Err(format!("the argument `{name}`, which its URL needs, is missing"));
+                    return Err(format!(
+                        "the argument `{name}`, which its URL needs, is missing"
+                    ));
                 };
                 let Some(value) = scalar_text(value) else {
-                    return Err(format!("the argument `{name}`, which its URL needs, is no text, number or boolean"));
+                    return Err(format!(
+                        "the argument `{name}`, which its URL needs, is no text, number or boolean"
+                    ));
                 };
                 if in_path && (value.is_empty() || has_dots(&value)) {
                     return Err(format!("the argument `{name}` {NO_SEGMENT}"));
@@ -257,28 +333,32 @@ fn filled(pieces: &[Piece], arguments: &Value, credential: Credential<'_>, in_pa
 }
 
 /// The reason why a value cannot stand in a path.
-const NO_SEGMENT: &str =
-    "is empty, or has `.` or `..` between slashes or its ends, also after percent-decoding: no segment of a path may";
+const NO_SEGMENT: &str = "is empty, or has `.` or `..` between slashes or its ends, also after percent-decoding: no segment of a path may";
 
 fn encoded(text: &str) -> String {
     utf8_percent_encode(text, SEGMENT).to_string()
 }
 
-/// Whether a server that decodes a segment, even repeatedly, could find `.` or `..` between slashes, backslashes or the
-/// ends.
+/// Whether a server that decodes a segment, even repeatedly, could find `.` or `..` between
+/// slashes, backslashes or the ends.
 fn has_dots(segment: &str) -> bool {
     let mut decoded = Vec::with_capacity(segment.len());
     for byte in segment.bytes() {
         decoded.push(byte);
         // A decoded character may complete another escape.
         while let [.., b'%', high, low] = decoded.as_slice()
-            && let (Some(high), Some(low)) = (char::from(*high).to_digit(16), char::from(*low).to_digit(16))
+            && let (Some(high), Some(low)) = (
+                char::from(*high).to_digit(16),
+                char::from(*low).to_digit(16),
+            )
         {
             decoded.truncate(decoded.len() - 3);
             decoded.extend(u8::try_from(high * 16 + low));
         }
     }
-    decoded.split(|byte| matches!(byte, b'/' | b'\\')).any(|part| matches!(part, b"." | b".."))
+    decoded
+        .split(|byte| matches!(byte, b'/' | b'\\'))
+        .any(|part| matches!(part, b"." | b".."))
 }
 
 fn pieces(text: &str) -> Result<Vec<Piece>, String> {
@@ -295,8 +375,11 @@ fn pieces(text: &str) -> Result<Vec<Piece>, String> {
             rest = tail;
             continue;
         }
-        let name = after.strip_prefix('{').and_then(|after| after.split_once('}'));
-        let Some((name, tail)) = name.filter(|(name, _)| !name.is_empty() && !name.contains('{')) else {
+        let name = after
+            .strip_prefix('{')
+            .and_then(|after| after.split_once('}'));
+        let Some((name, tail)) = name.filter(|(name, _)| !name.is_empty() && !name.contains('{'))
+        else {
             return Err("has a `{` or `}` that is not part of a `{name}`".to_owned());
         };
         pieces.push(Piece::Argument(name.to_owned()));

@@ -40,9 +40,15 @@ fn malformed(call: &str) -> Vec<(u16, String)> {
         json(422, json!({"action": "retry"})),
         json(422, json!({"action": "respond"})),
         json(422, json!({"action": "respond", "result": "done"})),
-        json(422, json!({"action": "respond", "response": {"answer": "yes"}})),
+        json(
+            422,
+            json!({"action": "respond", "response": {"answer": "yes"}}),
+        ),
         json(422, json!({"action": "edit"})),
-        json(422, json!({"action": "edit", "arguments": {"order": 1, "amount": 1}})),
+        json(
+            422,
+            json!({"action": "edit", "arguments": {"order": 1, "amount": 1}}),
+        ),
         json(422, json!({"action": "approve", "then": "continue"})),
         json(422, json!({"action": "reject", "then": "stop"})),
         json(422, json!({"action": "reject", "then": null, "extra": 1})),
@@ -51,18 +57,27 @@ fn malformed(call: &str) -> Vec<(u16, String)> {
         json(422, json!({"action": "approve", "arguments": {}})),
         json(422, json!({"action": "approve", "reason": 5})),
         json(422, json!({"action": "approve", "reason": "a\u{0}b"})),
-        json(422, json!({"action": "approve", "reason": "x".repeat(4097)})),
+        json(
+            422,
+            json!({"action": "approve", "reason": "x".repeat(4097)}),
+        ),
         json(422, json!({"action": "approve", "digest": 5})),
         json(422, json!({"action": "approve", "by": "bob"})),
         json(422, json!({"action": "approve", "decisions": {}})),
         json(422, json!({"decisions": {}})),
         json(422, json!({"decisions": []})),
         json(422, json!({"decisions": null})),
-        json(422, json!({"decisions": {"00000000-0000-7000-8000-000000000000": {"action": "approve"}}})),
+        json(
+            422,
+            json!({"decisions": {"00000000-0000-7000-8000-000000000000": {"action": "approve"}}}),
+        ),
         json(422, json!({"decisions": {call: {"action": "aprove"}}})),
         json(422, json!({"decisions": {call: "approve"}})),
         json(422, json!({"decisions": {call: {}}})),
-        json(422, json!({"decisions": {call: {"action": "approve", "extra": 1}}})),
+        json(
+            422,
+            json!({"decisions": {call: {"action": "approve", "extra": 1}}}),
+        ),
         json(412, json!({"action": "approve", "digest": "sha256:0000"})),
     ]
 }

@@ -1,13 +1,13 @@
-//! Tasks that ask people in every way: long tasks across restarts, turns with several requests at once, forms filled in
-//! wrongly, and the terms of a request.
+//! Tasks that ask people in every way: long tasks across restarts, turns with several requests at
+//! once, forms filled in wrongly, and the terms of a request.
 
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::cycle::on_both;
 use super::kinds::{
-    ASKING, KINDS, Question, TOKEN, ask, asking, asks, begin, each_has_one_result, filled_in, items, request,
-    results_of, told,
+    ASKING, KINDS, Question, TOKEN, ask, asking, asks, begin, each_has_one_result, filled_in,
+    items, request, results_of, told,
 };
 use crate::support::app::{ACCOUNTS, BOB, On, Reply, TestApp};
 use crate::support::model::{calls, says};
@@ -33,22 +33,45 @@ fn response(value: Value) -> Value {
 /// Sends an answer that does not fit; returns the pointers of the errors.
 async fn places(app: &TestApp, question: &Question, body: &Value) -> Vec<String> {
     let reply = app.owner().post(&question.path(), body).await;
-    assert_eq!((reply.status, reply.str("/code").as_str()), (422, "invalid"), "{body}: {}", reply.text);
-    assert!(!reply.text.contains("s3cret"), "no value is repeated: {}", reply.text);
+    assert_eq!(
+        (reply.status, reply.str("/code").as_str()),
+        (422, "invalid"),
+        "{body}: {}",
+        reply.text
+    );
+    assert!(
+        !reply.text.contains("s3cret"),
+        "no value is repeated: {}",
+        reply.text
+    );
     let errors = reply.body["errors"].as_array().unwrap();
-    let mut places: Vec<_> = errors.iter().map(|error| error["pointer"].as_str().unwrap().to_owned()).collect();
+    let mut places: Vec<_> = errors
+        .iter()
+        .map(|error| error["pointer"].as_str().unwrap().to_owned())
+        .collect();
     places.sort();
     places.dedup();
     places
 }
 
 fn kinds_of(requests: &Value) -> Vec<&str> {
-    requests.as_array().unwrap().iter().map(|request| request["kind"].as_str().unwrap()).collect()
+    requests
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|request| request["kind"].as_str().unwrap())
+        .collect()
 }
 
 /// How long a request stays open, in seconds.
 fn open_for(request: &Value) -> i64 {
-    let at = |name: &str| request[name].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+    let at = |name: &str| {
+        request[name]
+            .as_str()
+            .unwrap()
+            .parse::<jiff::Timestamp>()
+            .unwrap()
+    };
     at("expires_at").duration_since(at("created_at")).as_secs()
 }
 
@@ -236,7 +259,8 @@ on_both! {
         ] {
             assert_eq!(places(&app, question, &response(filled.clone())).await, expected, "{filled}");
         }
-        // An error about a credential names no member either: a user may have typed the secret as a member's name.
+        // An error about a credential names no member either: a user may have typed the secret as a
+        // member's name.
         for (body, expected) in [
             (r#"{"action":"respond","response":{"s3cret":"a","email":"a@b.example","token":"t"}}"#, "/response"),
             (r#"{"action":"respond","response":{"s3cret":{"s3cret":1e999}}}"#, ""),

@@ -23,17 +23,33 @@ async fn large_body_of_a_post_that_waits_leaves_room_for_the_next() {
     app.tool.close();
     app.model.otherwise(|messages| {
         let called = messages.to_string().contains("tool_call_id");
-        if called { says("done") } else { calls(&[("lookup", r#"{"order":1}"#)]) }
+        if called {
+            says("done")
+        } else {
+            calls(&[("lookup", r#"{"order":1}"#)])
+        }
     });
     let body = format!(r#"{{"input":"go"{}}}"#, " ".repeat(17 * SMALL));
-    let post = async || app.owner().header("prefer", "wait=300").bytes("/v1/tasks", body.clone().into_bytes()).await;
+    let post = async || {
+        app.owner()
+            .header("prefer", "wait=300")
+            .bytes("/v1/tasks", body.clone().into_bytes())
+            .await
+    };
     let opened = async {
-        timeout(SOON, app.tool.reached(4)).await.expect("every body has been read");
+        timeout(SOON, app.tool.reached(4))
+            .await
+            .expect("every body has been read");
         app.tool.open();
     };
     let (first, second, third, fourth, ()) = tokio::join!(post(), post(), post(), post(), opened);
     for reply in [first, second, third, fourth] {
-        assert_eq!((reply.status, reply.str("/output").as_str()), (201, "done"), "{}", reply.text);
+        assert_eq!(
+            (reply.status, reply.str("/output").as_str()),
+            (201, "done"),
+            "{}",
+            reply.text
+        );
     }
     app.stop().await;
 }

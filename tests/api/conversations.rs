@@ -12,12 +12,18 @@ const HELD: (&str, &str) = ("refund", r#"{"order":1,"amount":50}"#);
 /// The results after the last turn in a prompt, by id.
 fn results(body: &Value) -> Vec<(String, String)> {
     let messages = body["messages"].as_array().unwrap();
-    let turn = messages.iter().rposition(|message| message["role"] == "assistant").unwrap();
+    let turn = messages
+        .iter()
+        .rposition(|message| message["role"] == "assistant")
+        .unwrap();
     messages[turn + 1..]
         .iter()
         .inspect(|message| assert_eq!(message["role"], "tool"))
         .map(|message| {
-            (message["tool_call_id"].as_str().unwrap().to_owned(), message["content"].as_str().unwrap().to_owned())
+            (
+                message["tool_call_id"].as_str().unwrap().to_owned(),
+                message["content"].as_str().unwrap().to_owned(),
+            )
         })
         .collect()
 }

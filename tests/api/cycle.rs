@@ -158,7 +158,10 @@ async fn task_created_on_one_replica_is_approved_on_another() {
     let other = app.replica().await;
     let held = app.held().await;
     app.model.then(says("refunded"));
-    let done = other.owner().hit(&format!("/resume/{}/approve", held.request)).await;
+    let done = other
+        .owner()
+        .hit(&format!("/resume/{}/approve", held.request))
+        .await;
     assert_eq!(done.str("/status"), "Completed", "{}", done.text);
     let here = app.owner().get(&format!("/v1/tasks/{}", held.task)).await;
     assert_eq!(here.body["output"], "refunded");
@@ -170,11 +173,22 @@ async fn task_created_on_one_replica_is_approved_on_another() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn anyone_may_decide_without_accounts() {
     let app = TestApp::open(On::Sqlite).await;
-    app.model.then(calls(&[("refund", r#"{"order":1,"amount":500}"#)])).then(says("ok"));
-    let held = app.nobody().post("/v1/tasks", &json!({"input": "go"})).await;
+    app.model
+        .then(calls(&[("refund", r#"{"order":1,"amount":500}"#)]))
+        .then(says("ok"));
+    let held = app
+        .nobody()
+        .post("/v1/tasks", &json!({"input": "go"}))
+        .await;
     assert_eq!(held.body["user_id"], "local");
     assert_eq!(held.body["pending"][0]["can_decide"], Value::Bool(true));
-    let done = app.nobody().hit(&format!("/resume/{}/approve", held.str("/pending/0/request_id"))).await;
+    let done = app
+        .nobody()
+        .hit(&format!(
+            "/resume/{}/approve",
+            held.str("/pending/0/request_id")
+        ))
+        .await;
     assert_eq!(done.str("/status"), "Completed", "{}", done.text);
     app.stop().await;
 }

@@ -1,5 +1,5 @@
-//! The API document, from which clients are generated and which people try out. Every answer that a test gets is
-//! checked against it in `support/document.rs`.
+//! The API document, from which clients are generated and which people try out. Every answer that a
+//! test gets is checked against it in `support/document.rs`.
 
 use serde_json::{Value, json};
 
@@ -18,11 +18,16 @@ fn post_operations_declare_no_stream_and_one_success_type_each() {
     for (path, item) in document["paths"].as_object().unwrap() {
         for (method, operation) in item.as_object().unwrap() {
             let responses = operation["responses"].as_object().unwrap();
-            if responses.values().any(|response| response["content"]["text/event-stream"].is_object()) {
+            if responses
+                .values()
+                .any(|response| response["content"]["text/event-stream"].is_object())
+            {
                 streams.push(format!("{method} {path}"));
             }
             // One type for each operation's success, so that a generated client needs one type.
-            let types = responses.iter().filter(|(status, _)| status.starts_with('2'));
+            let types = responses
+                .iter()
+                .filter(|(status, _)| status.starts_with('2'));
             let types: std::collections::BTreeSet<_> = types
                 .flat_map(|(_, response)| response["content"].as_object().into_iter().flatten())
                 .map(|(kind, _)| kind)
@@ -35,7 +40,9 @@ fn post_operations_declare_no_stream_and_one_success_type_each() {
 
 /// The examples of a body that the documentation page offers.
 fn examples(component: &str) -> Vec<Value> {
-    let found = document()["components"]["schemas"][component]["examples"].as_array().cloned();
+    let found = document()["components"]["schemas"][component]["examples"]
+        .as_array()
+        .cloned();
     found.unwrap_or_else(|| panic!("{component} has no example"))
 }
 
@@ -43,14 +50,24 @@ fn examples(component: &str) -> Vec<Value> {
 async fn examples_of_bodies_do_what_they_say_on_the_demonstration() {
     let app = TestApp::with(On::Sqlite, DEMONSTRATION).await;
     let user = app.nobody();
-    let [create] = &examples("CreateTask")[..] else { panic!("one") };
+    let [create] = &examples("CreateTask")[..] else {
+        panic!("one")
+    };
     let mut done = Vec::new();
-    for (door, component) in
-        [("", "ApproveDecision"), ("", "RejectDecision"), ("/approve", "ApproveBody"), ("/reject", "RejectBody")]
-    {
+    for (door, component) in [
+        ("", "ApproveDecision"),
+        ("", "RejectDecision"),
+        ("/approve", "ApproveBody"),
+        ("/reject", "RejectBody"),
+    ] {
         for example in examples(component) {
             let task = user.post("/v1/tasks", create).await;
-            assert_eq!((task.status, task.str("/status").as_str()), (201, "Paused"), "{}", task.text);
+            assert_eq!(
+                (task.status, task.str("/status").as_str()),
+                (201, "Paused"),
+                "{}",
+                task.text
+            );
             let path = format!("/resume/{}{door}", task.str("/pending/0/request_id"));
             let decided = user.post(&path, &example).await;
             assert_eq!(
@@ -62,9 +79,18 @@ async fn examples_of_bodies_do_what_they_say_on_the_demonstration() {
             done.push(task.str("/task_id"));
         }
     }
-    let [message] = &examples("SendMessage")[..] else { panic!("one") };
-    let sent = user.post(&format!("/v1/tasks/{}/messages", done[0]), message).await;
-    assert_eq!((sent.status, sent.str("/status").as_str()), (200, "Completed"), "{}", sent.text);
+    let [message] = &examples("SendMessage")[..] else {
+        panic!("one")
+    };
+    let sent = user
+        .post(&format!("/v1/tasks/{}/messages", done[0]), message)
+        .await;
+    assert_eq!(
+        (sent.status, sent.str("/status").as_str()),
+        (200, "Completed"),
+        "{}",
+        sent.text
+    );
     app.stop().await;
 }
 
@@ -73,9 +99,16 @@ async fn sign_in_form_without_a_key_is_refused_with_and_without_accounts() {
     let with = TestApp::start(On::Sqlite).await;
     let without = TestApp::with(On::Sqlite, DEMONSTRATION).await;
     for app in [with, without] {
-        for (form, place) in [("", "/key"), ("next=%2Fdocs", "/key"), ("key=x&then=y", "/then")] {
+        for (form, place) in [
+            ("", "/key"),
+            ("next=%2Fdocs", "/key"),
+            ("key=x&then=y", "/then"),
+        ] {
             let body = Some(("application/x-www-form-urlencoded", form.to_owned()));
-            let reply = app.nobody().send(reqwest::Method::POST, "/sign-in", body).await;
+            let reply = app
+                .nobody()
+                .send(reqwest::Method::POST, "/sign-in", body)
+                .await;
             assert_eq!(
                 (reply.status, &reply.body["errors"][0]["pointer"]),
                 (422, &json!(place)),

@@ -1,5 +1,5 @@
-//! Every endpoint of a request, for every caller and every way in which a rule names approvers: one table. A turn has
-//! calls under two rules, and each request has its own approvers.
+//! Every endpoint of a request, for every caller and every way in which a rule names approvers: one
+//! table. A turn has calls under two rules, and each request has its own approvers.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -42,8 +42,15 @@ const RULES: [(&str, &str); 6] = [
 /// The tools that one turn calls.
 const TURNS: [[usize; 2]; 3] = [[0, 1], [2, 3], [4, 5]];
 
-/// A caller: (name, key, headers, the rules the caller may decide, what the caller reads regardless of that).
-struct Person(&'static str, &'static str, &'static [(&'static str, &'static str)], [bool; 6], Reads);
+/// A caller: (name, key, headers, the rules the caller may decide, what the caller reads regardless
+/// of that).
+struct Person(
+    &'static str,
+    &'static str,
+    &'static [(&'static str, &'static str)],
+    [bool; 6],
+    Reads,
+);
 
 #[derive(Clone, Copy, PartialEq)]
 enum Reads {
@@ -108,14 +115,18 @@ agents:
   billing: { description: Asks., model: main, tools: [owner, users, groups, two, also, named] }
 "#
     .to_owned();
-    let lines = |line: &dyn Fn(&str, &str) -> String| RULES.map(|(name, terms)| line(name, terms)).concat();
+    let lines =
+        |line: &dyn Fn(&str, &str) -> String| RULES.map(|(name, terms)| line(name, terms)).concat();
     yaml += "tools:\n";
     yaml += &lines(&|name, _| {
-        format!("  {name}: {{ parameters: {{ type: object }}, http: {{ method: POST, url: \"{{tool}}/{name}\" }} }}\n")
+        format!(
+            "  {name}: {{ parameters: {{ type: object }}, http: {{ method: POST, url: \"{{tool}}/{name}\" }} }}\n"
+        )
     });
     yaml += "policy:\n";
-    yaml +=
-        &lines(&|name, terms| format!("  - {{ name: {name}, tools: [{name}], decide: hold, {terms}reason: Look. }}\n"));
+    yaml += &lines(&|name, terms| {
+        format!("  - {{ name: {name}, tools: [{name}], decide: hold, {terms}reason: Look. }}\n")
+    });
     yaml
 }
 
@@ -126,10 +137,18 @@ struct RequestSpec {
 }
 
 async fn ask(app: &TestApp, owner: &Actor<'_>, turn: [usize; 2]) -> RequestSpec {
-    app.model.then(calls(&turn.map(|rule| (RULES[rule].0, "{}"))));
+    app.model
+        .then(calls(&turn.map(|rule| (RULES[rule].0, "{}"))));
     let reply = owner.post("/v1/tasks", &json!({"input": "go"})).await;
-    let pending = reply.body["pending"].as_array().unwrap_or_else(|| panic!("{}", reply.text));
-    assert_eq!(pending.len(), 2, "each request has its own approvers: {}", reply.text);
+    let pending = reply.body["pending"]
+        .as_array()
+        .unwrap_or_else(|| panic!("{}", reply.text));
+    assert_eq!(
+        pending.len(),
+        2,
+        "each request has its own approvers: {}",
+        reply.text
+    );
     let question = |rule: usize| {
         let own = |request: &&Value| {
             request["tool_calls"]
@@ -138,23 +157,40 @@ async fn ask(app: &TestApp, owner: &Actor<'_>, turn: [usize; 2]) -> RequestSpec 
                 .iter()
                 .any(|call| call["needs_decision"] == true && call["name"] == RULES[rule].0)
         };
-        (rule, pending.iter().find(own).unwrap()["request_id"].as_str().unwrap().to_owned())
+        (
+            rule,
+            pending.iter().find(own).unwrap()["request_id"]
+                .as_str()
+                .unwrap()
+                .to_owned(),
+        )
     };
-    RequestSpec { task: reply.str("/task_id"), questions: turn.map(question).to_vec() }
+    RequestSpec {
+        task: reply.str("/task_id"),
+        questions: turn.map(question).to_vec(),
+    }
 }
 
 fn actor<'a>(app: &'a TestApp, person: &Person) -> Actor<'a> {
-    person.2.iter().fold(app.actor(person.1), |actor, (name, value)| actor.header(name, value))
+    person
+        .2
+        .iter()
+        .fold(app.actor(person.1), |actor, (name, value)| {
+            actor.header(name, value)
+        })
 }
 
-/// The status of every deciding endpoint. No body is valid, so 422 means that the caller may decide.
+/// The status of every deciding endpoint. No body is valid, so 422 means that the caller may
+/// decide.
 async fn deciding(app: &TestApp, person: &Person, request: &str) -> Vec<u16> {
     let (json, form) = ("application/json", "application/x-www-form-urlencoded");
     let mut statuses = Vec::new();
     for door in ["", "/approve", "/reject"] {
         for (kind, body) in [(json, r#"{"zzz":1}"#), (form, "zzz=1")] {
             let path = format!("/resume/{request}{door}");
-            let reply = actor(app, person).send(Method::POST, &path, Some((kind, body.to_owned()))).await;
+            let reply = actor(app, person)
+                .send(Method::POST, &path, Some((kind, body.to_owned())))
+                .await;
             statuses.push(reply.status);
         }
     }
@@ -164,14 +200,24 @@ async fn deciding(app: &TestApp, person: &Person, request: &str) -> Vec<u16> {
 /// The status of every endpoint that shows the request, and whether the two links have a button.
 async fn looking(app: &TestApp, person: &Person, request: &str) -> (Vec<u16>, Vec<bool>) {
     let (mut statuses, mut buttons) = (Vec::new(), Vec::new());
-    statuses.push(actor(app, person).get(&format!("/resume/{request}")).await.status);
+    statuses.push(
+        actor(app, person)
+            .get(&format!("/resume/{request}"))
+            .await
+            .status,
+    );
     for door in ["", "/approve", "/reject"] {
         let path = format!("/resume/{request}{door}");
-        let page = actor(app, person).header("accept", "text/html").get(&path).await;
+        let page = actor(app, person)
+            .header("accept", "text/html")
+            .get(&path)
+            .await;
         statuses.push(page.status);
         buttons.push(
             page.text.contains(&format!("action=\"{path}\""))
-                || page.text.contains(&format!("action=\"{}{path}\"", app.url())),
+                || page
+                    .text
+                    .contains(&format!("action=\"{}{path}\"", app.url())),
         );
     }
     (statuses, buttons)
@@ -187,31 +233,61 @@ async fn everything(app: &TestApp, people: &[Person], asked: &RequestSpec) {
             Reads::What(HeDecides::Elsewhere(rules)) => involved(rules),
             Reads::Nothing | Reads::OfAnotherTenant => false,
         };
-        let no = if *reads == Reads::OfAnotherTenant { 404 } else { 403 };
+        let no = if *reads == Reads::OfAnotherTenant {
+            404
+        } else {
+            403
+        };
         let read = if may_read { 200 } else { no };
         for path in ["", "/items"] {
-            let reply = actor(app, person).get(&format!("/v1/tasks/{}{path}", asked.task)).await;
+            let reply = actor(app, person)
+                .get(&format!("/v1/tasks/{}{path}", asked.task))
+                .await;
             assert_eq!(reply.status, read, "{who} {path}: {}", reply.text);
         }
-        let tree = actor(app, person).get(&format!("/v1/requests?task_id={}", asked.task)).await;
+        let tree = actor(app, person)
+            .get(&format!("/v1/requests?task_id={}", asked.task))
+            .await;
         assert_eq!(tree.status, read, "{who}: {}", tree.text);
         if may_read {
-            assert_eq!(tree.body["requests"].as_array().unwrap().len(), 2, "{who}: {}", tree.text);
+            assert_eq!(
+                tree.body["requests"].as_array().unwrap().len(),
+                2,
+                "{who}: {}",
+                tree.text
+            );
         }
         let inbox = actor(app, person).get("/v1/requests?limit=200").await;
-        assert_eq!(inbox.status, if *reads == Reads::Nothing { 403 } else { 200 }, "{who}: {}", inbox.text);
+        assert_eq!(
+            inbox.status,
+            if *reads == Reads::Nothing { 403 } else { 200 },
+            "{who}: {}",
+            inbox.text
+        );
         for (rule, request) in &asked.questions {
             let (may, about) = (decides[*rule], format!("{who}, {}", RULES[*rule].0));
             let listed = inbox.text.contains(&format!(r#""request_id":"{request}""#));
             assert_eq!(listed, may, "{about}: {}", inbox.text);
-            assert_eq!(deciding(app, person, request).await, [if may { 422 } else { no }; 6], "{about}");
+            assert_eq!(
+                deciding(app, person, request).await,
+                [if may { 422 } else { no }; 6],
+                "{about}"
+            );
             let (statuses, buttons) = looking(app, person, request).await;
             assert_eq!(statuses, [read; 4], "{about}");
-            assert_eq!(buttons[1..], [may; 2], "{about}: a button only for a caller who may decide");
+            assert_eq!(
+                buttons[1..],
+                [may; 2],
+                "{about}: a button only for a caller who may decide"
+            );
             if may_read {
                 let shown = actor(app, person).get(&format!("/resume/{request}")).await;
                 assert_eq!(shown.body["can_decide"], may, "{about}");
-                assert_eq!(shown.body["allowed_actions"].as_array().unwrap().is_empty(), !may, "{about}");
+                assert_eq!(
+                    shown.body["allowed_actions"].as_array().unwrap().is_empty(),
+                    !may,
+                    "{about}"
+                );
             }
         }
     }

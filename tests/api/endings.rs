@@ -1,12 +1,13 @@
-//! Other ends of a request: declined, canceled with its task, expired, over the limit of open requests; and results
-//! that the caller supplies.
+//! Other ends of a request: declined, canceled with its task, expired, over the limit of open
+//! requests; and results that the caller supplies.
 
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::cycle::on_both;
 use super::kinds::{
-    KINDS, Question, ask, asking, asks, begin, each_has_one_result, filled_in, items, request, results_of, short, told,
+    KINDS, Question, ask, asking, asks, begin, each_has_one_result, filled_in, items, request,
+    results_of, short, told,
 };
 use crate::support::app::On;
 
@@ -16,7 +17,12 @@ const BIG: &str = "12345678901234567890123";
 fn outcomes(items: &[Value]) -> Vec<(String, String)> {
     let results = items.iter().filter(|item| item["type"] == "tool_result");
     results
-        .map(|item| (item["name"].as_str().unwrap().to_owned(), item["outcome"].as_str().unwrap().to_owned()))
+        .map(|item| {
+            (
+                item["name"].as_str().unwrap().to_owned(),
+                item["outcome"].as_str().unwrap().to_owned(),
+            )
+        })
         .collect()
 }
 

@@ -1,4 +1,5 @@
-//! The page of a request: its headline after the decision, a call's target, and the notice for the wrong account.
+//! The page of a request: its headline after the decision, a call's target, and the notice for the
+//! wrong account.
 
 use reqwest::Method;
 use serde_json::json;
@@ -18,15 +19,24 @@ fn finance() -> String {
 async fn headline(app: &TestApp, request: &str) -> [String; 2] {
     let mut said = Vec::new();
     for language in ["en", ZH] {
-        let reader = app.approver().header("accept", "text/html").header("accept-language", language);
+        let reader = app
+            .approver()
+            .header("accept", "text/html")
+            .header("accept-language", language);
         let page = reader.get(&format!("/resume/{request}")).await;
         assert_eq!(page.status, 200, "{}", page.text);
         let between = |start: &str, end: &str| {
-            let (_, rest) = page.text.split_once(start).unwrap_or_else(|| panic!("no {start} in {}", page.text));
+            let (_, rest) = page
+                .text
+                .split_once(start)
+                .unwrap_or_else(|| panic!("no {start} in {}", page.text));
             rest.split_once(end).unwrap().0.to_owned()
         };
         let headline = between("id=\"headline\">", "</h1>");
-        assert_eq!(between("<title>billing: ", " · Holdpoint</title>"), headline);
+        assert_eq!(
+            between("<title>billing: ", " · Holdpoint</title>"),
+            headline
+        );
         said.push(headline);
     }
     said.try_into().unwrap()
@@ -34,19 +44,37 @@ async fn headline(app: &TestApp, request: &str) -> [String; 2] {
 
 async fn approve(app: &TestApp, held: &Held) {
     let approver = app.approver().header("prefer", "respond-async");
-    assert_eq!(approver.hit(&format!("/resume/{}/approve", held.request)).await.status, 202);
+    assert_eq!(
+        approver
+            .hit(&format!("/resume/{}/approve", held.request))
+            .await
+            .status,
+        202
+    );
 }
 
 /// Waits until the task has stopped; returns its status.
 async fn stopped(app: &TestApp, held: &Held) -> String {
-    app.owner().header("prefer", "wait=30").get(&format!("/v1/tasks/{}", held.task)).await.str("/status")
+    app.owner()
+        .header("prefer", "wait=30")
+        .get(&format!("/v1/tasks/{}", held.task))
+        .await
+        .str("/status")
 }
 
 /// The cookie of a browser that is signed in with this key.
 async fn cookie(app: &TestApp, key: &str) -> String {
-    let entered = app.nobody().send(Method::POST, "/sign-in", Some((FORM, format!("key={key}")))).await;
+    let entered = app
+        .nobody()
+        .send(Method::POST, "/sign-in", Some((FORM, format!("key={key}"))))
+        .await;
     assert_eq!(entered.status, 303, "{}", entered.text);
-    entered.header("set-cookie").split(';').next().unwrap().to_owned()
+    entered
+        .header("set-cookie")
+        .split(';')
+        .next()
+        .unwrap()
+        .to_owned()
 }
 
 on_both! {

@@ -7,7 +7,8 @@ use super::cycle::on_both;
 use crate::support::app::{ACCOUNTS, On, REFUNDS, TestApp};
 use crate::support::model::{calls, says};
 
-/// Arguments that do not fit `{order: integer, amount: number > 0}`, or that can be read in two ways.
+/// Arguments that do not fit `{order: integer, amount: number > 0}`, or that can be read in two
+/// ways.
 const HOSTILE: [&str; 30] = [
     r#"{"order": 1, "amount": "5"}"#,
     r#"{"order": "1", "amount": 5}"#,

@@ -1,13 +1,17 @@
-//! Retention of user input: of a body a keyed hash, never an unkeyed one; of a credential nothing once it is over.
+//! Retention of user input: of a body a keyed hash, never an unkeyed one; of a credential nothing
+//! once it is over.
 
 use serde_json::json;
-use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _, SqliteConnection};
+use sqlx::{
+    AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _, SqliteConnection,
+};
 
 use super::cycle::on_both;
 use crate::support::app::{On, TestApp};
 use crate::support::model::{calls, says};
 
-const KEYS: &str = "\nsecrets: { keys: [ { id: k1, key: 'MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=' } ] }\n";
+const KEYS: &str =
+    "\nsecrets: { keys: [ { id: k1, key: 'MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=' } ] }\n";
 const ANEW: &str = "\nsecrets: { keys: [ { id: k2, key: 'YWJjZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXoxMjM0NTY=' }, \
     { id: k1, key: 'MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=' } ] }\n";
 /// SHA-256 of `{"input":"go"}`.
@@ -18,10 +22,22 @@ async fn texts(app: &TestApp, sql: &str) -> Vec<String> {
     let sql = AssertSqlSafe(sql.to_owned());
     if app.database.url().starts_with("postgres") {
         let mut connection = PgConnection::connect(app.database.url()).await.unwrap();
-        return connection.fetch_all(sql).await.unwrap().iter().map(|row| row.get(0)).collect();
+        return connection
+            .fetch_all(sql)
+            .await
+            .unwrap()
+            .iter()
+            .map(|row| row.get(0))
+            .collect();
     }
     let mut connection = SqliteConnection::connect(app.database.url()).await.unwrap();
-    connection.fetch_all(sql).await.unwrap().iter().map(|row| row.get(0)).collect()
+    connection
+        .fetch_all(sql)
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| row.get(0))
+        .collect()
 }
 
 on_both! {

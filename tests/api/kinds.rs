@@ -1,11 +1,19 @@
-//! One agent that asks requests of every kind, and a task for each kind: shared by the tests of requests and decisions.
+//! One agent that asks requests of every kind, and a task for each kind: shared by the tests of
+//! requests and decisions.
 
 use serde_json::{Value, json};
 
 use crate::support::app::{ACCOUNTS, On, Reply, TestApp};
 use crate::support::model::calls;
 
-pub const KINDS: [&str; 6] = ["approval", "guidance", "confirmation", "credentials", "external_result", "reconcile"];
+pub const KINDS: [&str; 6] = [
+    "approval",
+    "guidance",
+    "confirmation",
+    "credentials",
+    "external_result",
+    "reconcile",
+];
 
 /// The token that the tests fill in as a login; it must not appear in anything that is read.
 pub const TOKEN: &str = "jira-token-0123456789";
@@ -47,7 +55,8 @@ policy:
 
 /// Rules that give every kind of request this deadline, and these further terms.
 pub fn short(time: &str, terms: &str) -> String {
-    let tools = "request_human_guidance, request_confirmation, request_credentials, refund, count, lose";
+    let tools =
+        "request_human_guidance, request_confirmation, request_credentials, refund, count, lose";
     format!("  - {{ name: short, tools: [{tools}], decide: hold, expires_in: {time}{terms} }}\n")
 }
 
@@ -55,9 +64,18 @@ pub fn short(time: &str, terms: &str) -> String {
 pub fn asks(kind: &str) -> (&'static str, &'static str) {
     match kind {
         "approval" => ("refund", r#"{"order":17,"amount":120}"#),
-        "guidance" => ("request_human_guidance", r#"{"question":"Which shop?","options":["north","south"]}"#),
-        "confirmation" => ("request_confirmation", r#"{"action":"Close the shop.","risks":["angry people"]}"#),
-        "credentials" => ("request_credentials", r#"{"service":"jira","reason":"To comment."}"#),
+        "guidance" => (
+            "request_human_guidance",
+            r#"{"question":"Which shop?","options":["north","south"]}"#,
+        ),
+        "confirmation" => (
+            "request_confirmation",
+            r#"{"action":"Close the shop.","risks":["angry people"]}"#,
+        ),
+        "credentials" => (
+            "request_credentials",
+            r#"{"service":"jira","reason":"To comment."}"#,
+        ),
         "external_result" => ("count", r#"{"what":"orders"}"#),
         "reconcile" => ("lose", r#"{"order":17}"#),
         _ => panic!("no kind {kind}"),
@@ -87,11 +105,27 @@ pub struct Question {
 impl Question {
     /// The open request of that kind in a task's `pending`.
     pub fn of(reply: &Reply, kind: &str) -> Self {
-        let pending = reply.body["pending"].as_array().unwrap_or_else(|| panic!("{}", reply.text));
+        let pending = reply.body["pending"]
+            .as_array()
+            .unwrap_or_else(|| panic!("{}", reply.text));
         let found = pending.iter().find(|request| request["kind"] == kind);
-        let request = found.unwrap_or_else(|| panic!("no {kind} in {}", reply.text)).clone();
-        let text = |pointer: &str| request.pointer(pointer).unwrap().as_str().unwrap().to_owned();
-        let own = request["tool_calls"].as_array().unwrap().iter().find(|call| call["needs_decision"] == true).unwrap();
+        let request = found
+            .unwrap_or_else(|| panic!("no {kind} in {}", reply.text))
+            .clone();
+        let text = |pointer: &str| {
+            request
+                .pointer(pointer)
+                .unwrap()
+                .as_str()
+                .unwrap()
+                .to_owned()
+        };
+        let own = request["tool_calls"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|call| call["needs_decision"] == true)
+            .unwrap();
         Self {
             task: text("/root_task_id"),
             id: text("/request_id"),
@@ -108,9 +142,15 @@ impl Question {
 
 /// A task that waits for an answer of that kind; a call held by a rule before that is approved.
 pub async fn ask(app: &TestApp, kind: &str) -> Question {
-    app.tool.answers(if kind == "reconcile" { 502 } else { 200 }, r#"{"ok":true}"#);
+    app.tool.answers(
+        if kind == "reconcile" { 502 } else { 200 },
+        r#"{"ok":true}"#,
+    );
     app.model.then(calls(&[asks(kind)]));
-    let mut reply = app.owner().post("/v1/tasks", &json!({"input": "please"})).await;
+    let mut reply = app
+        .owner()
+        .post("/v1/tasks", &json!({"input": "please"}))
+        .await;
     assert_eq!(reply.status, 201, "{}", reply.text);
     if kind != "approval" && reply.body["pending"][0]["kind"] == "approval" {
         let path = format!("/resume/{}/approve", reply.str("/pending/0/request_id"));
@@ -118,13 +158,21 @@ pub async fn ask(app: &TestApp, kind: &str) -> Question {
     }
     app.tool.answers(200, r#"{"ok":true}"#);
     assert_eq!(reply.str("/status"), "Paused", "{}", reply.text);
-    assert_eq!(reply.body["pending"].as_array().unwrap().len(), 1, "{}", reply.text);
+    assert_eq!(
+        reply.body["pending"].as_array().unwrap().len(),
+        1,
+        "{}",
+        reply.text
+    );
     Question::of(&reply, kind)
 }
 
 /// A task's journal.
 pub async fn items(app: &TestApp, task: &str) -> Vec<Value> {
-    let reply = app.owner().get(&format!("/v1/tasks/{task}/items?limit=200")).await;
+    let reply = app
+        .owner()
+        .get(&format!("/v1/tasks/{task}/items?limit=200"))
+        .await;
     assert_eq!(reply.status, 200, "{}", reply.text);
     reply.body["items"].as_array().unwrap().clone()
 }
@@ -138,21 +186,34 @@ pub async fn request(app: &TestApp, id: &str) -> Value {
 
 /// The results of one call, in the journal.
 pub fn results_of<'i>(items: &'i [Value], call: &str) -> Vec<&'i Value> {
-    items.iter().filter(|item| item["type"] == "tool_result" && item["tool_call_id"] == call).collect()
+    items
+        .iter()
+        .filter(|item| item["type"] == "tool_result" && item["tool_call_id"] == call)
+        .collect()
 }
 
-/// The results in the model's last prompt: the contents of all results after its last turn, in order.
+/// The results in the model's last prompt: the contents of all results after its last turn, in
+/// order.
 pub fn told(app: &TestApp) -> Vec<String> {
     let sent = app.model.sent();
     let messages = sent.last().unwrap()["messages"].as_array().unwrap().clone();
-    let last = messages.iter().rposition(|message| message["role"] == "assistant").unwrap();
-    let results = messages[last..].iter().filter(|message| message["role"] == "tool");
-    results.map(|message| message["content"].as_str().unwrap().to_owned()).collect()
+    let last = messages
+        .iter()
+        .rposition(|message| message["role"] == "assistant")
+        .unwrap();
+    let results = messages[last..]
+        .iter()
+        .filter(|message| message["role"] == "tool");
+    results
+        .map(|message| message["content"].as_str().unwrap().to_owned())
+        .collect()
 }
 
 /// Every call of a journal has exactly one result.
 pub fn each_has_one_result(items: &[Value]) {
-    let calls = items.iter().filter(|item| item["type"] == "assistant_message");
+    let calls = items
+        .iter()
+        .filter(|item| item["type"] == "assistant_message");
     for call in calls.flat_map(|item| item["tool_calls"].as_array().unwrap()) {
         let found = results_of(items, call["tool_call_id"].as_str().unwrap());
         assert_eq!(found.len(), 1, "{call}: {items:#?}");

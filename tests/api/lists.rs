@@ -1,5 +1,5 @@
-//! Lists as a client pages through them: no page is larger than 4 MiB, long arguments are cut, and an overdue request
-//! that is not closed yet is pending.
+//! Lists as a client pages through them: no page is larger than 4 MiB, long arguments are cut, and
+//! an overdue request that is not closed yet is pending.
 
 use serde_json::{Value, json};
 
@@ -15,10 +15,18 @@ async fn pages(app: &TestApp, path: &str, member: &str) -> (usize, Vec<Value>) {
     let (mut count, mut all, mut next) = (0, Vec::new(), String::new());
     let join = if path.contains('?') { '&' } else { '?' };
     loop {
-        let page = app.owner().get(&format!("{path}{join}limit=200{next}")).await;
+        let page = app
+            .owner()
+            .get(&format!("{path}{join}limit=200{next}"))
+            .await;
         assert_eq!(page.status, 200, "{}", page.text);
         let entries = page.body[member].as_array().unwrap().clone();
-        assert!(page.text.len() <= PAGE || entries.len() == 1, "{} bytes in {}", page.text.len(), entries.len());
+        assert!(
+            page.text.len() <= PAGE || entries.len() == 1,
+            "{} bytes in {}",
+            page.text.len(),
+            entries.len()
+        );
         count += usize::from(!entries.is_empty());
         let more = if let Some(cursor) = page.body["next_cursor"].as_str() {
             next = format!("&cursor={cursor}");
@@ -36,22 +44,31 @@ async fn pages(app: &TestApp, path: &str, member: &str) -> (usize, Vec<Value>) {
 }
 
 fn long(bytes: usize) -> String {
-    format!(r#"{{"order": 17, "amount": 120, "note": "{}"}}"#, "x".repeat(bytes))
+    format!(
+        r#"{{"order": 17, "amount": 120, "note": "{}"}}"#,
+        "x".repeat(bytes)
+    )
 }
 
 /// The refund agent with a note on refunds; the owner decides.
 async fn noting(on: On) -> TestApp {
     let note = "amount: { type: number, exclusiveMinimum: 0 }";
-    let yaml =
-        REFUNDS.replace("{approvers}", "{ owner: true }").replace(note, &format!("{note}, note: {{ type: string }}"));
+    let yaml = REFUNDS
+        .replace("{approvers}", "{ owner: true }")
+        .replace(note, &format!("{note}, note: {{ type: string }}"));
     TestApp::with(on, &(yaml + ACCOUNTS)).await
 }
 
 /// A task with `count` held refunds in one request, each with arguments of about `bytes` bytes.
 async fn held(app: &TestApp, count: usize, bytes: usize) -> Reply {
     let arguments = long(bytes);
-    app.model.then(calls(&vec![("refund", arguments.as_str()); count]));
-    let task = app.owner().header("prefer", "wait=300").post("/v1/tasks", &json!({"input": "please"})).await;
+    app.model
+        .then(calls(&vec![("refund", arguments.as_str()); count]));
+    let task = app
+        .owner()
+        .header("prefer", "wait=300")
+        .post("/v1/tasks", &json!({"input": "please"}))
+        .await;
     assert_eq!(task.str("/status"), "Paused", "{}", task.text);
     task
 }
@@ -59,7 +76,8 @@ async fn held(app: &TestApp, count: usize, bytes: usize) -> Reply {
 on_both! {
     async fn page_of_items_ends_at_4_mib_and_has_at_least_one_entry(on: On) {
         let app = TestApp::start(on).await;
-        // Each message is too large for the fake model, so it adds three items: Running, the message, Failed.
+        // Each message is too large for the fake model, so it adds three items: Running, the
+        // message, Failed.
         let first = app.owner().post("/v1/tasks", &json!({"input": "x".repeat(5 << 20)})).await;
         let path = format!("/v1/tasks/{}", first.str("/task_id"));
         for _ in 0..4 {
@@ -68,7 +86,8 @@ on_both! {
         let (count, items) = pages(&app, &format!("{path}/items"), "items").await;
         let seqs: Vec<_> = items.iter().map(|item| item["seq"].as_i64().unwrap()).collect();
         assert_eq!(seqs, (1..=i64::try_from(items.len()).unwrap()).collect::<Vec<_>>(), "none twice, none left out");
-        // The pages: the items before the first message, that message, two of the others, the last two.
+        // The pages: the items before the first message, that message, two of the others, the last
+        // two.
         assert_eq!((count, items.len()), (4, 3 + 4 * 3));
         app.stop().await;
     }

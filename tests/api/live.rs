@@ -1,5 +1,5 @@
-//! A model's answer as a person sees it arrive: the whole way from the model's endpoint to a reader, on this replica
-//! and on another.
+//! A model's answer as a person sees it arrive: the whole way from the model's endpoint to a
+//! reader, on this replica and on another.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +17,13 @@ type Turns = BTreeMap<u64, (String, BTreeMap<String, (String, String)>)>;
 /// Puts the deltas together as a client does; fails on a gap.
 fn put_together(events: &[Event]) -> Turns {
     let mut turns = Turns::new();
-    for event in events.iter().filter(|event| event.id.is_none() && event.name != "caught_up") {
-        let turn = turns.entry(event.data["turn"].as_u64().unwrap()).or_default();
+    for event in events
+        .iter()
+        .filter(|event| event.id.is_none() && event.name != "caught_up")
+    {
+        let turn = turns
+            .entry(event.data["turn"].as_u64().unwrap())
+            .or_default();
         let word = |name: &str| event.data[name].as_str().unwrap().to_owned();
         let fits = |text: &str| assert_eq!(event.data["offset"], text.chars().count(), "{event:?}");
         match event.name.as_str() {
@@ -27,10 +32,17 @@ fn put_together(events: &[Event]) -> Turns {
                 turn.0 += &word("delta");
             }
             "tool_call.named" => {
-                assert!(turn.1.insert(word("tool_call_id"), (word("name"), String::new())).is_none());
+                assert!(
+                    turn.1
+                        .insert(word("tool_call_id"), (word("name"), String::new()))
+                        .is_none()
+                );
             }
             "tool_call.arguments.delta" => {
-                let call = turn.1.get_mut(&word("tool_call_id")).expect("the name comes first");
+                let call = turn
+                    .1
+                    .get_mut(&word("tool_call_id"))
+                    .expect("the name comes first");
                 fits(&call.1);
                 call.1 += &word("delta");
             }
@@ -44,14 +56,24 @@ fn put_together(events: &[Event]) -> Turns {
 
 /// The same of the stored answers.
 fn stored(events: &[Event]) -> Turns {
-    let turns = events.iter().filter(|event| event.name == "message.completed").map(|event| {
-        let text = event.data["text"].as_str().unwrap_or_default().to_owned();
-        let calls = event.data["tool_calls"].as_array().unwrap().iter().map(|call| {
-            let word = |name: &str| call[name].as_str().unwrap().to_owned();
-            (word("tool_call_id"), (word("name"), word("arguments_text")))
+    let turns = events
+        .iter()
+        .filter(|event| event.name == "message.completed")
+        .map(|event| {
+            let text = event.data["text"].as_str().unwrap_or_default().to_owned();
+            let calls = event.data["tool_calls"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|call| {
+                    let word = |name: &str| call[name].as_str().unwrap().to_owned();
+                    (word("tool_call_id"), (word("name"), word("arguments_text")))
+                });
+            (
+                event.data["turn"].as_u64().unwrap(),
+                (text, calls.collect()),
+            )
         });
-        (event.data["turn"].as_u64().unwrap(), (text, calls.collect()))
-    });
     turns.collect()
 }
 
@@ -62,7 +84,10 @@ fn names(events: &[Event]) -> Vec<&str> {
 /// A task whose first answer comes as this stream, watched from its creation on.
 async fn watched(app: &TestApp, answer: Stream) -> Watch {
     app.model.then_streams(answer);
-    let watch = app.owner().post_and_watch("/v1/tasks", &json!({"input": "Refund 120 for order 17"})).await;
+    let watch = app
+        .owner()
+        .post_and_watch("/v1/tasks", &json!({"input": "Refund 120 for order 17"}))
+        .await;
     assert_eq!(watch.status, 200);
     watch
 }
@@ -158,30 +183,49 @@ on_both! {
 async fn reader_on_another_replica_sees_the_same_stream() {
     let app = TestApp::start(On::Postgres).await;
     let other = app.replica().await;
-    app.model.then_streams(Stream::of(&calls(&[REFUND])).unwrap().hold_after(0));
-    let task = app.owner().header("prefer", "wait=0").post("/v1/tasks", &json!({"input": "go"})).await.str("/task_id");
+    app.model
+        .then_streams(Stream::of(&calls(&[REFUND])).unwrap().hold_after(0));
+    let task = app
+        .owner()
+        .header("prefer", "wait=0")
+        .post("/v1/tasks", &json!({"input": "go"}))
+        .await
+        .str("/task_id");
     let mut here = app.owner().watch(&task, None).await;
     let mut there = other.owner().watch(&task, None).await;
     let mut both: Vec<Vec<Event>> = Vec::new();
     for watch in [&mut here, &mut there] {
         both.push(watch.until("caught_up").await);
     }
-    // The other replica's interest in the task is known here once a delta of another tree has arrived there.
+    // The other replica's interest in the task is known here once a delta of another tree has
+    // arrived there.
     known(&app, &other).await;
     app.model.go_on();
     for (watch, events) in [&mut here, &mut there].into_iter().zip(&mut both) {
         events.extend(watch.until("task.paused").await);
     }
-    let request = both[0].iter().find(|event| event.name == "request.created").unwrap().data["request_id"].clone();
-    app.model.then(says("All is paid, and everybody has been told of it."));
-    app.owner().hit(&format!("/resume/{}/approve", request.as_str().unwrap())).await;
+    let request = both[0]
+        .iter()
+        .find(|event| event.name == "request.created")
+        .unwrap()
+        .data["request_id"]
+        .clone();
+    app.model
+        .then(says("All is paid, and everybody has been told of it."));
+    app.owner()
+        .hit(&format!("/resume/{}/approve", request.as_str().unwrap()))
+        .await;
     both[0].extend(here.rest().await);
     both[1].extend(there.rest().await);
     let durable = |events: &[Event], url: &str| {
         let told = events.iter().filter(|event| event.id.is_some());
-        told.map(|event| (event.id, event.data.to_string().replace(url, "http://host"))).collect::<Vec<_>>()
+        told.map(|event| (event.id, event.data.to_string().replace(url, "http://host")))
+            .collect::<Vec<_>>()
     };
-    assert_eq!(durable(&both[0], &app.url()), durable(&both[1], &other.url()));
+    assert_eq!(
+        durable(&both[0], &app.url()),
+        durable(&both[1], &other.url())
+    );
     for events in &both {
         assert_eq!(put_together(events), stored(events), "{:?}", names(events));
     }
@@ -200,11 +244,22 @@ async fn known(app: &TestApp, other: &TestApp) {
     tokio::pin!(next);
     let (agent_path, said) = (vec!["billing".to_owned()], Said::Reset);
     let asking = uuid::Uuid::nil();
-    let piece =
-        Delta { root_task_id: root, task_id: root, agent_path, turn: 1, after_seq: 1, asking, at: Time(1), said };
+    let piece = Delta {
+        root_task_id: root,
+        task_id: root,
+        agent_path,
+        turn: 1,
+        after_seq: 1,
+        asking,
+        at: Time(1),
+        said,
+    };
     loop {
         app.store().say(piece.clone());
-        if tokio::time::timeout(std::time::Duration::from_millis(20), &mut next).await.is_ok() {
+        if tokio::time::timeout(std::time::Duration::from_millis(20), &mut next)
+            .await
+            .is_ok()
+        {
             return;
         }
     }
@@ -212,15 +267,37 @@ async fn known(app: &TestApp, other: &TestApp) {
 
 #[test]
 fn deltas_put_together_are_the_text_that_was_streamed() {
-    let piece = |name: &str, data: Value| Event { id: None, name: name.to_owned(), data };
+    let piece = |name: &str, data: Value| Event {
+        id: None,
+        name: name.to_owned(),
+        data,
+    };
     let events = [
-        piece("output_text.delta", json!({"turn": 1, "offset": 0, "delta": "é"})),
+        piece(
+            "output_text.delta",
+            json!({"turn": 1, "offset": 0, "delta": "é"}),
+        ),
         piece("message.reset", json!({"turn": 1})),
-        piece("output_text.delta", json!({"turn": 1, "offset": 0, "delta": "a😀"})),
-        piece("tool_call.named", json!({"turn": 1, "tool_call_id": "x", "name": "pay"})),
-        piece("output_text.delta", json!({"turn": 1, "offset": 2, "delta": "b"})),
-        piece("tool_call.arguments.delta", json!({"turn": 1, "tool_call_id": "x", "offset": 0, "delta": "{}"})),
+        piece(
+            "output_text.delta",
+            json!({"turn": 1, "offset": 0, "delta": "a😀"}),
+        ),
+        piece(
+            "tool_call.named",
+            json!({"turn": 1, "tool_call_id": "x", "name": "pay"}),
+        ),
+        piece(
+            "output_text.delta",
+            json!({"turn": 1, "offset": 2, "delta": "b"}),
+        ),
+        piece(
+            "tool_call.arguments.delta",
+            json!({"turn": 1, "tool_call_id": "x", "offset": 0, "delta": "{}"}),
+        ),
     ];
     let call = BTreeMap::from([("x".to_owned(), ("pay".to_owned(), "{}".to_owned()))]);
-    assert_eq!(put_together(&events), Turns::from([(1, ("a😀b".to_owned(), call))]));
+    assert_eq!(
+        put_together(&events),
+        Turns::from([(1, ("a😀b".to_owned(), call))])
+    );
 }

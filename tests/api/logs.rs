@@ -26,10 +26,19 @@ impl Drop for Binary {
 fn start(folder: &Path, yaml: &str) -> Binary {
     fs::write(folder.join("holdpoint.yaml"), yaml).unwrap();
     let child = Command::new(env!("CARGO_BIN_EXE_holdpoint"))
-        .args(["serve", "--config", "holdpoint.yaml", "--listen", "127.0.0.1:0"])
+        .args([
+            "serve",
+            "--config",
+            "holdpoint.yaml",
+            "--listen",
+            "127.0.0.1:0",
+        ])
         .current_dir(folder)
         .env_clear()
-        .envs([("MODEL_KEY", "sk-model-Mk7qZ-0123456789"), ("TOOL_SECRET", "tool-secret-Mk7qZ-0123456789")])
+        .envs([
+            ("MODEL_KEY", "sk-model-Mk7qZ-0123456789"),
+            ("TOOL_SECRET", "tool-secret-Mk7qZ-0123456789"),
+        ])
         .env("RUST_LOG", "trace")
         .stderr(File::create(folder.join("log")).unwrap())
         .stdout(Stdio::null())
@@ -41,10 +50,19 @@ fn start(folder: &Path, yaml: &str) -> Binary {
 /// The address, once it is in the log.
 async fn address(folder: &Path, binary: &mut Binary) -> String {
     loop {
-        assert!(binary.0.try_wait().unwrap().is_none(), "{}", fs::read_to_string(folder.join("log")).unwrap());
+        assert!(
+            binary.0.try_wait().unwrap().is_none(),
+            "{}",
+            fs::read_to_string(folder.join("log")).unwrap()
+        );
         let log = fs::read_to_string(folder.join("log")).unwrap();
-        let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        if let Some(line) = lines.into_iter().find(|line| line["message"] == "listening") {
+        let lines = log
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        if let Some(line) = lines
+            .into_iter()
+            .find(|line| line["message"] == "listening")
+        {
             return format!("http://{}", line["address"].as_str().unwrap());
         }
         tokio::task::yield_now().await;
@@ -53,76 +71,175 @@ async fn address(folder: &Path, binary: &mut Binary) -> String {
 
 #[tokio::test]
 async fn log_holds_nothing_that_was_sent() {
-    let (folder, model, tool) = (tempfile::tempdir().unwrap(), FakeModel::start().await, FakeTool::start().await);
+    let (folder, model, tool) = (
+        tempfile::tempdir().unwrap(),
+        FakeModel::start().await,
+        FakeTool::start().await,
+    );
     let yaml = (REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS)
         .replace("{model}", &model.base_url)
         .replace("{tool}", &tool.url);
     let mut binary = start(folder.path(), &yaml);
     let url = address(folder.path(), &mut binary).await;
-    #[expect(clippy::disallowed_methods, reason = "a test is a client like any other")]
-    let http = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build().unwrap();
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a test is a client like any other"
+    )]
+    let http = reqwest::Client::builder()
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .build()
+        .unwrap();
     let send = async |method: Method, path: &str, body: Option<Value>| -> (u16, Value) {
-        let mut request = http.request(method, format!("{url}{path}")).bearer_auth(ALICE);
-        for name in ["idempotency-key", "prefer", "traceparent", "user-agent", "x-request-id", "cookie", "referer"] {
+        let mut request = http
+            .request(method, format!("{url}{path}"))
+            .bearer_auth(ALICE);
+        for name in [
+            "idempotency-key",
+            "prefer",
+            "traceparent",
+            "user-agent",
+            "x-request-id",
+            "cookie",
+            "referer",
+        ] {
             request = request.header(name, format!("{MARK}-{path}").replace('/', "_"));
         }
-        let request = if let Some(body) = body { request.json(&body) } else { request };
+        let request = if let Some(body) = body {
+            request.json(&body)
+        } else {
+            request
+        };
         let reply = request.send().await.unwrap();
-        (reply.status().as_u16(), serde_json::from_str(&reply.text().await.unwrap()).unwrap_or_default())
+        (
+            reply.status().as_u16(),
+            serde_json::from_str(&reply.text().await.unwrap()).unwrap_or_default(),
+        )
     };
     tool.answers(500, format!("it broke: {MARK}"));
     let refund = r#"{"order":17,"amount":120}"#;
     model
-        .then(calls(&[("refund", refund), (MARK, MARK), ("tag", &json!({"text": MARK}).to_string())]))
+        .then(calls(&[
+            ("refund", refund),
+            (MARK, MARK),
+            ("tag", &json!({"text": MARK}).to_string()),
+        ]))
         .then(says(MARK));
     let task = json!({"input": MARK, "metadata": {MARK: MARK}, "user_context": {MARK: MARK}, "session_id": MARK});
     let (status, held) = send(Method::POST, "/v1/tasks", Some(task)).await;
     assert_eq!((status, &held["status"]), (201, &json!("Paused")), "{held}");
-    let request = format!("/resume/{}", held["pending"][0]["request_id"].as_str().unwrap());
+    let request = format!(
+        "/resume/{}",
+        held["pending"][0]["request_id"].as_str().unwrap()
+    );
     for (method, path, body, expected) in [
         (Method::GET, format!("/v1/tasks?agent={MARK}"), None, 200),
         (Method::GET, format!("/{MARK}?{MARK}={MARK}"), None, 404),
         (Method::GET, format!("/resume/{MARK}"), None, 404),
         (Method::GET, format!("/problems/{MARK}"), None, 404),
-        (Method::from_bytes(MARK.as_bytes()).unwrap(), "/v1/tasks".to_owned(), None, 405),
-        (Method::POST, "/v1/tasks".to_owned(), Some(json!({"input": "x", MARK: MARK})), 422),
-        (Method::POST, "/v1/tasks".to_owned(), Some(json!({"input": "x", "agent": MARK})), 422),
-        (Method::POST, request.clone(), Some(json!({"action": MARK})), 422),
-        (Method::POST, request.clone(), Some(json!({"action": "approve", "reason": MARK})), 200),
+        (
+            Method::from_bytes(MARK.as_bytes()).unwrap(),
+            "/v1/tasks".to_owned(),
+            None,
+            405,
+        ),
+        (
+            Method::POST,
+            "/v1/tasks".to_owned(),
+            Some(json!({"input": "x", MARK: MARK})),
+            422,
+        ),
+        (
+            Method::POST,
+            "/v1/tasks".to_owned(),
+            Some(json!({"input": "x", "agent": MARK})),
+            422,
+        ),
+        (
+            Method::POST,
+            request.clone(),
+            Some(json!({"action": MARK})),
+            422,
+        ),
+        (
+            Method::POST,
+            request.clone(),
+            Some(json!({"action": "approve", "reason": MARK})),
+            200,
+        ),
     ] {
         assert_eq!(send(method, &path, body).await.0, expected, "{path}");
     }
     assert!(!tool.ledger().is_empty());
-    let wrong = http.get(format!("{url}/v1/me")).bearer_auth(format!("{MARK}-0123456789")).send().await.unwrap();
+    let wrong = http
+        .get(format!("{url}/v1/me"))
+        .bearer_auth(format!("{MARK}-0123456789"))
+        .send()
+        .await
+        .unwrap();
     assert_eq!(wrong.status(), 401);
     let token = sign_in(&http, &url).await;
     drop(binary);
     let log = fs::read_to_string(folder.path().join("log")).unwrap();
     assert!(log.lines().count() > 10, "{log}");
-    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let wrong: Vec<_> =
-        lines.filter(|line| line["message"] == "a wrong key").map(|line| line["source"].clone()).collect();
-    assert_eq!(wrong, ["127.0.0.1", "127.0.0.1"], "one in the API, one at the sign-in");
+    let lines = log
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let wrong: Vec<_> = lines
+        .filter(|line| line["message"] == "a wrong key")
+        .map(|line| line["source"].clone())
+        .collect();
+    assert_eq!(
+        wrong,
+        ["127.0.0.1", "127.0.0.1"],
+        "one in the API, one at the sign-in"
+    );
     for line in log.lines() {
-        assert!(serde_json::from_str::<Value>(line).is_ok(), "one JSON line each: {line}");
-        assert!(!line.contains(MARK) && !line.contains(ALICE) && !line.contains(&token), "{line}");
+        assert!(
+            serde_json::from_str::<Value>(line).is_ok(),
+            "one JSON line each: {line}"
+        );
+        assert!(
+            !line.contains(MARK) && !line.contains(ALICE) && !line.contains(&token),
+            "{line}"
+        );
     }
 }
 
-/// Signs in as a browser does, with a wrong key and with a right one, and out again. Returns the session's token.
+/// Signs in as a browser does, with a wrong key and with a right one, and out again. Returns the
+/// session's token.
 async fn sign_in(http: &reqwest::Client, url: &str) -> String {
     let enter = async |key: &str| {
         let form = format!("key={key}&next=https%3A%2F%2F{MARK}");
         let request = http.post(format!("{url}/sign-in?{MARK}={MARK}")).body(form);
-        request.header("content-type", "application/x-www-form-urlencoded").send().await.unwrap()
+        request
+            .header("content-type", "application/x-www-form-urlencoded")
+            .send()
+            .await
+            .unwrap()
     };
     assert_eq!(enter(&format!("{MARK}-0123456789")).await.status(), 401);
     let entered = enter(ALICE).await;
     assert_eq!(entered.status(), 303);
-    let cookie = entered.headers()["set-cookie"].to_str().unwrap().split(';').next().unwrap().to_owned();
-    for (method, path) in [(Method::GET, "/v1/me"), (Method::GET, "/sign-in"), (Method::POST, "/sign-out")] {
-        let request = http.request(method, format!("{url}{path}")).header("cookie", &cookie);
-        assert!(!request.send().await.unwrap().status().is_client_error(), "{path}");
+    let cookie = entered.headers()["set-cookie"]
+        .to_str()
+        .unwrap()
+        .split(';')
+        .next()
+        .unwrap()
+        .to_owned();
+    for (method, path) in [
+        (Method::GET, "/v1/me"),
+        (Method::GET, "/sign-in"),
+        (Method::POST, "/sign-out"),
+    ] {
+        let request = http
+            .request(method, format!("{url}{path}"))
+            .header("cookie", &cookie);
+        assert!(
+            !request.send().await.unwrap().status().is_client_error(),
+            "{path}"
+        );
     }
     cookie.split('=').nth(1).unwrap().to_owned()
 }

@@ -1,12 +1,14 @@
-//! Every kind of request, every way to answer it, and every reason to refuse the answer. The expectations follow the
-//! contract's table of kinds, one line for each accepted answer; every other answer is 422.
+//! Every kind of request, every way to answer it, and every reason to refuse the answer. The
+//! expectations follow the contract's table of kinds, one line for each accepted answer; every
+//! other answer is 422.
 
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::cycle::on_both;
 use super::kinds::{
-    ASKING, KINDS, Question, TOKEN, ask, each_has_one_result, filled_in, items, request, results_of, short, told,
+    ASKING, KINDS, Question, TOKEN, ask, each_has_one_result, filled_in, items, request,
+    results_of, short, told,
 };
 use crate::support::app::{ACCOUNTS, Actor, CAROL, OTHER, On, Reply, TestApp};
 use crate::support::document::is_a;
@@ -15,7 +17,8 @@ const JSON: &str = "application/json";
 const RAN: &str = r#"{"ok":true}"#;
 const EDITED: &str = r#"{"order":17,"amount":1.50}"#;
 
-/// Every way to answer: `action`s, answers to one call, and the approve and reject endpoints with an empty body.
+/// Every way to answer: `action`s, answers to one call, and the approve and reject endpoints with
+/// an empty body.
 const ANSWERS: [&str; 11] = [
     "approve",
     "reject",
@@ -102,7 +105,9 @@ const ALLOWED: [(&str, &[&str]); 6] = [
 ];
 
 fn is_taken(kind: &str, answer: &str) -> bool {
-    TAKEN.iter().any(|taken| (taken.kind, taken.answer) == (kind, answer))
+    TAKEN
+        .iter()
+        .any(|taken| (taken.kind, taken.answer) == (kind, answer))
 }
 
 /// The path to which an answer is posted, and its body.
@@ -123,7 +128,11 @@ fn post(question: &Question, kind: &str, answer: &str) -> (String, Value) {
 
 /// Sends an answer as its client would: an endpoint that needs no body gets none.
 async fn send(actor: &Actor<'_>, path: &str, body: &Value) -> Reply {
-    if *body == json!({}) { actor.hit(path).await } else { actor.post(path, body).await }
+    if *body == json!({}) {
+        actor.hit(path).await
+    } else {
+        actor.post(path, body).await
+    }
 }
 
 fn with(body: &Value, name: &str, value: Value) -> Value {
@@ -135,12 +144,22 @@ fn with(body: &Value, name: &str, value: Value) -> Value {
 /// The state that a refusal must not change: journal, task, executions, model calls.
 async fn state(app: &TestApp, task: &str) -> (Vec<Value>, Value, usize, usize) {
     let shown = app.owner().get(&format!("/v1/tasks/{task}")).await;
-    (items(app, task).await, shown.body, app.tool.ledger().len(), app.model.sent().len())
+    (
+        items(app, task).await,
+        shown.body,
+        app.tool.ledger().len(),
+        app.model.sent().len(),
+    )
 }
 
 #[track_caller]
 fn is(reply: &Reply, status: u16, code: &str, about: &str) {
-    assert_eq!((reply.status, reply.str("/code").as_str()), (status, code), "{about}: {}", reply.text);
+    assert_eq!(
+        (reply.status, reply.str("/code").as_str()),
+        (status, code),
+        "{about}: {}",
+        reply.text
+    );
     assert_eq!(reply.header("content-type"), "application/problem+json");
 }
 
@@ -160,40 +179,96 @@ async fn no_other_answer_is_taken(app: &TestApp, question: &Question, kind: &str
         let errors = reply.body["errors"].as_array().unwrap();
         let known = ["/action", "/response", "/result", "/decisions"];
         let at = errors[0]["pointer"].as_str().unwrap();
-        assert!(known.iter().any(|known| at.starts_with(known)), "{kind} {answer}: {}", reply.text);
-        assert!(!reply.text.contains(TOKEN), "no value is repeated: {}", reply.text);
+        assert!(
+            known.iter().any(|known| at.starts_with(known)),
+            "{kind} {answer}: {}",
+            reply.text
+        );
+        assert!(
+            !reply.text.contains(TOKEN),
+            "no value is repeated: {}",
+            reply.text
+        );
     }
 }
 
-/// Sends a valid answer from the wrong callers, with the wrong digest, and with bodies that do not fit.
-async fn in_the_wrong_way(app: &TestApp, question: &Question, path: &str, body: &Value, about: &str) {
-    is(&send(&app.actor(CAROL), path, body).await, 403, "forbidden", about);
-    is(&send(&app.actor(OTHER), path, body).await, 404, "not_found", about);
-    is(&send(&app.nobody(), path, body).await, 401, "unauthorized", about);
-    let other = app.owner().post(path, &with(body, "digest", json!("sha256:00"))).await;
+/// Sends a valid answer from the wrong callers, with the wrong digest, and with bodies that do not
+/// fit.
+async fn in_the_wrong_way(
+    app: &TestApp,
+    question: &Question,
+    path: &str,
+    body: &Value,
+    about: &str,
+) {
+    is(
+        &send(&app.actor(CAROL), path, body).await,
+        403,
+        "forbidden",
+        about,
+    );
+    is(
+        &send(&app.actor(OTHER), path, body).await,
+        404,
+        "not_found",
+        about,
+    );
+    is(
+        &send(&app.nobody(), path, body).await,
+        401,
+        "unauthorized",
+        about,
+    );
+    let other = app
+        .owner()
+        .post(path, &with(body, "digest", json!("sha256:00")))
+        .await;
     is(&other, 412, "digest_mismatch", about);
     shows(&other, question, "pending");
     let more = app.owner().post(path, &with(body, "zzz", json!(1))).await;
     is(&more, 422, "invalid", about);
     // An error about a credential names no member: the name may be the secret.
-    let place = if about.starts_with("credentials") { "" } else { "/zzz" };
+    let place = if about.starts_with("credentials") {
+        ""
+    } else {
+        "/zzz"
+    };
     assert_eq!(more.str("/errors/0/pointer"), place, "{}", more.text);
-    let nul = app.owner().post(path, &with(body, "reason", json!("a\u{0}b"))).await;
+    let nul = app
+        .owner()
+        .post(path, &with(body, "reason", json!("a\u{0}b")))
+        .await;
     is(&nul, 422, "invalid", about);
-    is(&app.owner().bytes(path, b"{".to_vec()).await, 400, "bad_json", about);
-    let text = app.owner().send(Method::POST, path, Some(("text/plain", body.to_string()))).await;
+    is(
+        &app.owner().bytes(path, b"{".to_vec()).await,
+        400,
+        "bad_json",
+        about,
+    );
+    let text = app
+        .owner()
+        .send(Method::POST, path, Some(("text/plain", body.to_string())))
+        .await;
     is(&text, 415, "unsupported_media_type", about);
 }
 
 /// The decision as the contract writes it.
 fn decision(question: &Question, taken: &Taken, at: &Value) -> Value {
-    let result = if taken.answer.ends_with("result") { json!({"by": "hand"}) } else { Value::Null };
+    let result = if taken.answer.ends_with("result") {
+        json!({"by": "hand"})
+    } else {
+        Value::Null
+    };
     let response = match (taken.kind, taken.answer) {
         ("credentials", "respond response") => json!({"email": null, "token": null}),
         (kind, "respond response") => filled_in(kind),
         _ => Value::Null,
     };
-    let arguments = if taken.action == "edit" { json!({"order": 17, "amount": 1.5}) } else { Value::Null };
+    let arguments = if taken.action == "edit" {
+        json!({"order": 17, "amount": 1.5})
+    } else {
+        Value::Null
+    };
     let own = if taken.action == "respond" && taken.answer != "respond response" {
         json!({"by": "hand"})
     } else {
@@ -212,14 +287,26 @@ async fn is_stored(app: &TestApp, question: &Question, taken: &Taken) {
     let about = format!("{} {}", taken.kind, taken.answer);
     let after = request(app, &question.id).await;
     assert_eq!(after["status"], "resumed", "{about}: {after}");
-    assert_eq!((&after["can_decide"], &after["allowed_actions"]), (&json!(false), &json!([])), "{about}");
+    assert_eq!(
+        (&after["can_decide"], &after["allowed_actions"]),
+        (&json!(false), &json!([])),
+        "{about}"
+    );
     let expected = decision(question, taken, &after["decision"]["at"]);
     assert_eq!(after["decision"], expected, "{about}");
-    let own = after["tool_calls"].as_array().unwrap().iter().find(|call| call["needs_decision"] == true).unwrap();
+    let own = after["tool_calls"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|call| call["needs_decision"] == true)
+        .unwrap();
     assert_eq!(own["decision"]["action"], taken.action, "{about}: {own}");
     assert_eq!(
         (&after["digest"], &own["arguments_text"]),
-        (&question.request["digest"], &question.request["tool_calls"][0]["arguments_text"])
+        (
+            &question.request["digest"],
+            &question.request["tool_calls"][0]["arguments_text"]
+        )
     );
 
     let journal = items(app, &question.task).await;
@@ -231,7 +318,11 @@ async fn is_stored(app: &TestApp, question: &Question, taken: &Taken) {
     assert_eq!(decided[0]["decision"], expected, "{about}");
     let results = results_of(&journal, &question.call);
     assert_eq!(results.len(), 1, "{about}: {journal:#?}");
-    assert_eq!(results[0]["outcome"], taken.outcome, "{about}: {}", results[0]);
+    assert_eq!(
+        results[0]["outcome"], taken.outcome,
+        "{about}: {}",
+        results[0]
+    );
     let content = results[0]["content"].as_str().unwrap();
     assert!(content.contains(taken.says), "{about}: {content}");
     each_has_one_result(&journal);
@@ -239,7 +330,11 @@ async fn is_stored(app: &TestApp, question: &Question, taken: &Taken) {
         let shown = told(app);
         assert_eq!(shown.len(), 1, "{about}: {shown:?}");
         assert!(shown[0].ends_with(content), "{about}: {shown:?}");
-        assert_eq!(shown[0].contains(EDITED), taken.action == "edit", "{about}: {shown:?}");
+        assert_eq!(
+            shown[0].contains(EDITED),
+            taken.action == "edit",
+            "{about}: {shown:?}"
+        );
     }
     let all = format!("{after} {} {:?}", Value::from(journal), app.model.sent());
     assert!(!all.contains(TOKEN), "{about}: a login is never shown");
@@ -252,47 +347,101 @@ async fn one_is_taken(app: &TestApp, taken: &Taken) {
     let (path, mut body) = post(&question, taken.kind, taken.answer);
     let before = state(app, &question.task).await;
     in_the_wrong_way(app, &question, &path, &body, &about).await;
-    assert_eq!(state(app, &question.task).await, before, "{about}: a refusal changed something");
+    assert_eq!(
+        state(app, &question.task).await,
+        before,
+        "{about}: a refusal changed something"
+    );
 
     let door = taken.answer.starts_with('/');
     if !door {
-        assert!(is_a("DecisionBody", &body), "the document does not know {body}");
+        assert!(
+            is_a("DecisionBody", &body),
+            "the document does not know {body}"
+        );
         body = with(&body, "digest", json!(question.digest));
-        assert!(is_a("DecisionBody", &body), "the document does not know {body}");
+        assert!(
+            is_a("DecisionBody", &body),
+            "the document does not know {body}"
+        );
     }
     // An edit as a person types it: those exact bytes run.
-    let text = if door { String::new() } else { body.to_string().replace(r#"{"amount":1.5,"order":17}"#, EDITED) };
+    let text = if door {
+        String::new()
+    } else {
+        body.to_string()
+            .replace(r#"{"amount":1.5,"order":17}"#, EDITED)
+    };
     let post = async |actor: Actor<'_>| match text.as_str() {
         "" => actor.hit(&path).await,
-        text => actor.send(Method::POST, &path, Some((JSON, text.to_owned()))).await,
+        text => {
+            actor
+                .send(Method::POST, &path, Some((JSON, text.to_owned())))
+                .await
+        }
     };
     let key = || app.owner().header("idempotency-key", "only-once");
     let done = post(key()).await;
-    assert_eq!((done.status, done.str("/status").as_str()), (200, taken.status), "{about}: {}", done.text);
-    assert_eq!((done.str("/task_id"), &done.body["pending"]), (question.task.clone(), &json!([])), "{about}");
+    assert_eq!(
+        (done.status, done.str("/status").as_str()),
+        (200, taken.status),
+        "{about}: {}",
+        done.text
+    );
+    assert_eq!(
+        (done.str("/task_id"), &done.body["pending"]),
+        (question.task.clone(), &json!([])),
+        "{about}"
+    );
     assert_eq!(app.tool.ledger().len(), before.2 + taken.runs, "{about}");
-    assert_eq!(app.model.sent().len(), before.3 + usize::from(taken.status == "Completed"), "{about}");
+    assert_eq!(
+        app.model.sent().len(),
+        before.3 + usize::from(taken.status == "Completed"),
+        "{about}"
+    );
     if taken.action == "edit" {
         assert_eq!(app.tool.ledger().last().unwrap().body, EDITED);
     }
     if taken.action == "retry" {
-        assert_eq!(app.tool.ledger().last().unwrap().header("idempotency-key"), question.call);
+        assert_eq!(
+            app.tool.ledger().last().unwrap().header("idempotency-key"),
+            question.call
+        );
     }
     is_stored(app, &question, taken).await;
 
     let after = state(app, &question.task).await;
     let replay = post(key()).await;
-    assert_eq!((replay.status, replay.header("idempotency-replayed")), (200, "true"), "{about}: {}", replay.text);
+    assert_eq!(
+        (replay.status, replay.header("idempotency-replayed")),
+        (200, "true"),
+        "{about}: {}",
+        replay.text
+    );
     assert_eq!(replay.body, done.body, "{about}");
-    for actor in [app.owner(), app.owner().header("idempotency-key", "another")] {
+    for actor in [
+        app.owner(),
+        app.owner().header("idempotency-key", "another"),
+    ] {
         let again = post(actor).await;
         is(&again, 409, "already_decided", &about);
         shows(&again, &question, "resumed");
-        assert_eq!(again.body["decision"], request(app, &question.id).await["decision"], "{about}");
+        assert_eq!(
+            again.body["decision"],
+            request(app, &question.id).await["decision"],
+            "{about}"
+        );
     }
-    let digest = app.owner().post(&path, &with(&body, "digest", json!("sha256:00"))).await;
+    let digest = app
+        .owner()
+        .post(&path, &with(&body, "digest", json!("sha256:00")))
+        .await;
     is(&digest, 412, "digest_mismatch", &about);
-    assert_eq!(state(app, &question.task).await, after, "{about}: a refusal changed something");
+    assert_eq!(
+        state(app, &question.task).await,
+        after,
+        "{about}: a refusal changed something"
+    );
 }
 
 /// A closed request still checks the kind and the body first.
@@ -315,13 +464,30 @@ async fn nothing_is_taken_any_more(
         if code == "request_withdrawn" {
             assert_eq!(late.body["pending"], json!([]), "{about}");
         }
-        let digest = app.owner().post(&path, &with(&body, "digest", json!("sha256:00"))).await;
+        let digest = app
+            .owner()
+            .post(&path, &with(&body, "digest", json!("sha256:00")))
+            .await;
         is(&digest, 412, "digest_mismatch", &about);
-        is(&send(&app.actor(CAROL), &path, &body).await, 403, "forbidden", &about);
-        is(&send(&app.actor(OTHER), &path, &body).await, 404, "not_found", &about);
+        is(
+            &send(&app.actor(CAROL), &path, &body).await,
+            403,
+            "forbidden",
+            &about,
+        );
+        is(
+            &send(&app.actor(OTHER), &path, &body).await,
+            404,
+            "not_found",
+            &about,
+        );
     }
     no_other_answer_is_taken(app, question, kind).await;
-    assert_eq!(state(app, &question.task).await, before, "{kind} {stands}: a refusal changed something");
+    assert_eq!(
+        state(app, &question.task).await,
+        before,
+        "{kind} {stands}: a refusal changed something"
+    );
 }
 
 /// Returns once the request's deadline has passed.

@@ -1,4 +1,5 @@
-//! Every message and every retry checks, against the current configuration, whether the agent is open to the caller.
+//! Every message and every retry checks, against the current configuration, whether the agent is
+//! open to the caller.
 
 use serde_json::json;
 
@@ -15,14 +16,27 @@ async fn app(on: On) -> TestApp {
     let yaml = REFUNDS
         .replace("{approvers}", "{ groups: [finance] }")
         .replace("agents:", open)
-        .replace("description: Refunds.,", "description: Refunds., open_to: { groups: [support], users: [Zoe] },");
-    TestApp::with(on, &format!("{yaml}default_agent: billing\n{}\n{admin}", ACCOUNTS.trim_end())).await
+        .replace(
+            "description: Refunds.,",
+            "description: Refunds., open_to: { groups: [support], users: [Zoe] },",
+        );
+    TestApp::with(
+        on,
+        &format!(
+            "{yaml}default_agent: billing\n{}\n{admin}",
+            ACCOUNTS.trim_end()
+        ),
+    )
+    .await
 }
 
 async fn told(actor: &Actor<'_>, path: &str) -> Vec<u16> {
     let message = json!({"input": "more", "supersede": true});
     vec![
-        actor.post(&format!("{path}/messages"), &message).await.status,
+        actor
+            .post(&format!("{path}/messages"), &message)
+            .await
+            .status,
         actor.hit(&format!("{path}/retry")).await.status,
     ]
 }

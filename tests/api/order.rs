@@ -15,7 +15,15 @@ const SPEAKS: (&str, &str) = ("holdpoint-user", "zoe");
 const JSON: &str = "application/json";
 
 /// An attempt: method, path, key, headers, content type, body, expected status.
-struct Attempt<'a>(Method, &'a str, &'static str, &'a [(&'a str, &'a str)], &'a str, &'a str, u16);
+struct Attempt<'a>(
+    Method,
+    &'a str,
+    &'static str,
+    &'a [(&'a str, &'a str)],
+    &'a str,
+    &'a str,
+    u16,
+);
 
 async fn tell(app: &TestApp, attempts: &[Attempt<'_>]) {
     for Attempt(method, path, key, headers, kind, body, status) in attempts {
@@ -29,15 +37,25 @@ async fn tell(app: &TestApp, attempts: &[Attempt<'_>]) {
         for (name, value) in *headers {
             actor = actor.header(name, value);
         }
-        let reply = actor.send(method.clone(), path, Some((kind, (*body).to_owned()))).await;
+        let reply = actor
+            .send(method.clone(), path, Some((kind, (*body).to_owned())))
+            .await;
         let short: String = body.chars().take(60).collect();
-        assert_eq!(reply.status, *status, "{method} {path} {headers:?} {kind} {short}: {}", reply.text);
+        assert_eq!(
+            reply.status, *status,
+            "{method} {path} {headers:?} {kind} {short}: {}",
+            reply.text
+        );
         assert_eq!(reply.body["status"], *status, "{}", reply.text);
     }
 }
 
 async fn updated(app: &TestApp, held: &Held) -> Value {
-    app.owner().get(&format!("/v1/tasks/{}", held.task)).await.body["updated_at"].clone()
+    app.owner()
+        .get(&format!("/v1/tasks/{}", held.task))
+        .await
+        .body["updated_at"]
+        .clone()
 }
 
 on_both! {

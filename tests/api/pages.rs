@@ -11,21 +11,61 @@ use crate::support::raw;
 const JSON: &str = "application/json";
 
 /// (headers, content type and body of an approval, expected status)
-type Attempt = (&'static [(&'static str, &'static str)], Option<(&'static str, &'static str)>, u16);
+type Attempt = (
+    &'static [(&'static str, &'static str)],
+    Option<(&'static str, &'static str)>,
+    u16,
+);
 
 const HOSTILE: [Attempt; 12] = [
-    (&[("origin", "null")], Some((JSON, r#"{"action":"approve"}"#)), 403),
-    (&[("origin", "https://evil.example")], Some((JSON, r#"{"action":"approve"}"#)), 403),
-    (&[("origin", "http://127.0.0.1")], Some((JSON, r#"{"action":"approve"}"#)), 403),
-    (&[("origin", "http://127.0.0.1:1")], Some((JSON, r#"{"action":"approve"}"#)), 403),
-    (&[("origin", "https://app.example.evil.example")], Some((JSON, r#"{"action":"approve"}"#)), 403),
-    (&[("origin", "")], Some((JSON, r#"{"action":"approve"}"#)), 403),
-    (&[("sec-fetch-site", "cross-site")], Some((JSON, r#"{"action":"approve"}"#)), 403),
-    (&[("sec-fetch-site", "same-site")], Some((JSON, r#"{"action":"approve"}"#)), 403),
+    (
+        &[("origin", "null")],
+        Some((JSON, r#"{"action":"approve"}"#)),
+        403,
+    ),
+    (
+        &[("origin", "https://evil.example")],
+        Some((JSON, r#"{"action":"approve"}"#)),
+        403,
+    ),
+    (
+        &[("origin", "http://127.0.0.1")],
+        Some((JSON, r#"{"action":"approve"}"#)),
+        403,
+    ),
+    (
+        &[("origin", "http://127.0.0.1:1")],
+        Some((JSON, r#"{"action":"approve"}"#)),
+        403,
+    ),
+    (
+        &[("origin", "https://app.example.evil.example")],
+        Some((JSON, r#"{"action":"approve"}"#)),
+        403,
+    ),
+    (
+        &[("origin", "")],
+        Some((JSON, r#"{"action":"approve"}"#)),
+        403,
+    ),
+    (
+        &[("sec-fetch-site", "cross-site")],
+        Some((JSON, r#"{"action":"approve"}"#)),
+        403,
+    ),
+    (
+        &[("sec-fetch-site", "same-site")],
+        Some((JSON, r#"{"action":"approve"}"#)),
+        403,
+    ),
     (&[("sec-fetch-site", "cross-site")], None, 403),
     (&[], Some(("text/plain", r#"{"action":"approve"}"#)), 415),
     (&[], Some(("multipart/form-data; boundary=x", "x")), 415),
-    (&[("origin", "https://evil.example")], Some(("application/x-www-form-urlencoded", "action=approve")), 403),
+    (
+        &[("origin", "https://evil.example")],
+        Some(("application/x-www-form-urlencoded", "action=approve")),
+        403,
+    ),
 ];
 
 on_both! {
@@ -265,6 +305,8 @@ on_both! {
 
 /// A page's form as a browser sends it.
 fn form(fields: &[(&str, &str)]) -> (&'static str, String) {
-    let body = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
+    let body = url::form_urlencoded::Serializer::new(String::new())
+        .extend_pairs(fields)
+        .finish();
     ("application/x-www-form-urlencoded", body)
 }

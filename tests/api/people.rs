@@ -1,10 +1,13 @@
-//! Permissions to read, change and decide: every key of two tenants at every endpoint, and the inbox.
+//! Permissions to read, change and decide: every key of two tenants at every endpoint, and the
+//! inbox.
 
 use reqwest::Method;
 use serde_json::json;
 
 use super::cycle::on_both;
-use crate::support::app::{ACCOUNTS, ALICE, Actor, BOB, CAROL, OPS, OTHER, On, REFUNDS, TestApp, WEB};
+use crate::support::app::{
+    ACCOUNTS, ALICE, Actor, BOB, CAROL, OPS, OTHER, On, REFUNDS, TestApp, WEB,
+};
 use crate::support::model::{calls, says};
 
 const BOB_READS: &str = "bob-reads-0123456789";
@@ -20,11 +23,15 @@ const NARROW: &str = r#"
 
 async fn app(on: On) -> TestApp {
     let accounts = format!("{}{}", ACCOUNTS.trim_end(), NARROW);
-    TestApp::with(on, &(REFUNDS.replace("{approvers}", "{ groups: [finance] }") + &accounts)).await
+    TestApp::with(
+        on,
+        &(REFUNDS.replace("{approvers}", "{ groups: [finance] }") + &accounts),
+    )
+    .await
 }
 
-/// The status that a caller gets at each endpoint. No body is valid (`/zzz`), so nothing changes: 422 means that the
-/// caller may.
+/// The status that a caller gets at each endpoint. No body is valid (`/zzz`), so nothing changes:
+/// 422 means that the caller may.
 async fn told(actor: &Actor<'_>, task: &str, request: &str) -> Vec<u16> {
     let tree = format!("/v1/tasks/{task}");
     let mut statuses = Vec::new();

@@ -16,18 +16,46 @@ const ARGUMENTS: &str = "{ \"order\": 17,\n  \"amount\": 120.50 }";
 fn yaml(messages: &FakeMessages) -> String {
     let openai = r#"provider: openai, base_url: "{model}", model: fake"#;
     assert!(REFUNDS.contains(openai));
-    let anthropic = format!(r#"provider: anthropic, base_url: "{}", model: claude-fake"#, messages.base_url);
-    REFUNDS.replace(openai, &anthropic).replace("{approvers}", "{ owner: true }") + ACCOUNTS
+    let anthropic = format!(
+        r#"provider: anthropic, base_url: "{}", model: claude-fake"#,
+        messages.base_url
+    );
+    REFUNDS
+        .replace(openai, &anthropic)
+        .replace("{approvers}", "{ owner: true }")
+        + ACCOUNTS
 }
 
 /// A task whose model has thought, and whose refund call is held.
 async fn held(app: &TestApp, fake: &FakeMessages) -> (String, String) {
-    let redacted = (json!({"type": "redacted_thinking", "data": REDACTED}), Vec::new());
+    let redacted = (
+        json!({"type": "redacted_thinking", "data": REDACTED}),
+        Vec::new(),
+    );
     let call = messages::calls("toolu_01", "refund", ARGUMENTS);
-    fake.then(&[messages::thinks(THOUGHT, SIGNATURE), redacted, messages::says("On it."), call], "tool_use");
-    let reply = app.owner().post("/v1/tasks", &json!({"input": "Pay it back."})).await;
-    assert_eq!((reply.status, reply.str("/status").as_str()), (201, "Paused"), "{}", reply.text);
-    assert_eq!(reply.str("/pending/0/tool_calls/0/arguments_text"), ARGUMENTS);
+    fake.then(
+        &[
+            messages::thinks(THOUGHT, SIGNATURE),
+            redacted,
+            messages::says("On it."),
+            call,
+        ],
+        "tool_use",
+    );
+    let reply = app
+        .owner()
+        .post("/v1/tasks", &json!({"input": "Pay it back."}))
+        .await;
+    assert_eq!(
+        (reply.status, reply.str("/status").as_str()),
+        (201, "Paused"),
+        "{}",
+        reply.text
+    );
+    assert_eq!(
+        reply.str("/pending/0/tool_calls/0/arguments_text"),
+        ARGUMENTS
+    );
     (reply.str("/task_id"), reply.str("/pending/0/request_id"))
 }
 
@@ -119,5 +147,10 @@ on_both! {
 }
 
 fn kinds(content: &Value) -> Vec<&str> {
-    content.as_array().unwrap().iter().map(|block| block["type"].as_str().unwrap()).collect()
+    content
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|block| block["type"].as_str().unwrap())
+        .collect()
 }

@@ -15,7 +15,11 @@ const RACERS: usize = 64;
 async fn approved_by_all_at_once(app: &TestApp, other: Option<&TestApp>, times: usize) {
     app.model.otherwise(|body| {
         let last = body["messages"].as_array().unwrap().last().unwrap().clone();
-        if last["role"] == "tool" { says("done") } else { calls(&[("refund", r#"{"order":1,"amount":50}"#)]) }
+        if last["role"] == "tool" {
+            says("done")
+        } else {
+            calls(&[("refund", r#"{"order":1,"amount":50}"#)])
+        }
     });
     for round in 1..=times {
         let task = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
@@ -23,15 +27,29 @@ async fn approved_by_all_at_once(app: &TestApp, other: Option<&TestApp>, times: 
         let replies = join_all((0..RACERS).map(|racer| {
             let path = path.clone();
             async move {
-                let app = if racer % 2 == 0 { app } else { other.unwrap_or(app) };
+                let app = if racer % 2 == 0 {
+                    app
+                } else {
+                    other.unwrap_or(app)
+                };
                 app.owner().hit(&path).await
             }
         }))
         .await;
         let (won, lost): (Vec<_>, Vec<_>) = replies.iter().partition(|reply| reply.status == 200);
-        assert_eq!(won.len(), 1, "one winner: {:?}", replies.iter().map(|reply| reply.status).collect::<Vec<_>>());
+        assert_eq!(
+            won.len(),
+            1,
+            "one winner: {:?}",
+            replies.iter().map(|reply| reply.status).collect::<Vec<_>>()
+        );
         for reply in lost {
-            assert_eq!((reply.status, reply.str("/code").as_str()), (409, "already_decided"), "{}", reply.text);
+            assert_eq!(
+                (reply.status, reply.str("/code").as_str()),
+                (409, "already_decided"),
+                "{}",
+                reply.text
+            );
             assert_eq!(reply.str("/decision/by"), "alice");
         }
         assert_eq!(won[0].str("/status"), "Completed", "{}", won[0].text);

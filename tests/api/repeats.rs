@@ -17,19 +17,37 @@ auth:
     - { user: carol, tenant: acme, groups: [finance], key: "carol-key-0123456789" }
 "#;
 
-/// Sends the same body twice, and another body with the same key; the second answer equals the first and is marked as
-/// replayed.
+/// Sends the same body twice, and another body with the same key; the second answer equals the
+/// first and is marked as replayed.
 async fn twice(actor: &Actor<'_>, path: &str, body: &Value) -> Reply {
     let first = actor.post(path, body).await;
     assert!(first.status < 300, "{path}: {}", first.text);
     assert_eq!(first.header("idempotency-replayed"), "");
     let again = actor.post(path, body).await;
-    assert_eq!((again.status, again.header("idempotency-replayed")), (first.status, "true"), "{path}: {}", again.text);
+    assert_eq!(
+        (again.status, again.header("idempotency-replayed")),
+        (first.status, "true"),
+        "{path}: {}",
+        again.text
+    );
     assert_eq!(again.header("location"), first.header("location"));
     assert_eq!(again.body["task_id"], first.body["task_id"], "{path}");
-    assert_eq!(again.body["updated_at"], first.body["updated_at"], "{path}: nothing more was done");
-    let other = actor.send(Method::POST, path, Some(("application/json", format!(" {body}")))).await;
-    assert_eq!((other.status, other.str("/code").as_str()), (422, "idempotency_key_reused"), "{path}");
+    assert_eq!(
+        again.body["updated_at"], first.body["updated_at"],
+        "{path}: nothing more was done"
+    );
+    let other = actor
+        .send(
+            Method::POST,
+            path,
+            Some(("application/json", format!(" {body}"))),
+        )
+        .await;
+    assert_eq!(
+        (other.status, other.str("/code").as_str()),
+        (422, "idempotency_key_reused"),
+        "{path}"
+    );
     first
 }
 

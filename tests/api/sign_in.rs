@@ -9,10 +9,14 @@ use base64::prelude::{BASE64_STANDARD_NO_PAD, BASE64_URL_SAFE_NO_PAD};
 use reqwest::Method;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _, SqliteConnection};
+use sqlx::{
+    AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _, SqliteConnection,
+};
 
 use super::cycle::on_both;
-use crate::support::app::{ACCOUNTS, ALICE, Actor, BOB, OPS, OTHER, On, REFUNDS, Reply, TestApp, WEB};
+use crate::support::app::{
+    ACCOUNTS, ALICE, Actor, BOB, OPS, OTHER, On, REFUNDS, Reply, TestApp, WEB,
+};
 use crate::support::model::says;
 
 const FORM: &str = "application/x-www-form-urlencoded";
@@ -23,14 +27,26 @@ fn encoded(text: &str) -> String {
 }
 
 async fn post(actor: &Actor<'_>, path: &str, form: &str) -> Reply {
-    actor.send(Method::POST, path, Some((FORM, form.to_owned()))).await
+    actor
+        .send(Method::POST, path, Some((FORM, form.to_owned())))
+        .await
 }
 
 /// The cookie that a sign-in with this key sets, as a browser sends it back.
 async fn cookie(app: &TestApp, key: &str) -> String {
     let entered = post(&app.nobody(), "/sign-in", &format!("key={key}")).await;
-    assert_eq!((entered.status, entered.header("location")), (303, "/sign-in"), "{}", entered.text);
-    entered.header("set-cookie").split(';').next().unwrap().to_owned()
+    assert_eq!(
+        (entered.status, entered.header("location")),
+        (303, "/sign-in"),
+        "{}",
+        entered.text
+    );
+    entered
+        .header("set-cookie")
+        .split(';')
+        .next()
+        .unwrap()
+        .to_owned()
 }
 
 fn browser<'a>(app: &'a TestApp, cookie: &str) -> Actor<'a> {
@@ -44,17 +60,34 @@ fn program<'a>(app: &'a TestApp, cookie: &str) -> Actor<'a> {
 /// The service with a `public_url`; finance decides.
 async fn at(on: On, public_url: &str) -> TestApp {
     let server = format!("\nserver: {{ public_url: \"{public_url}\" }}\n");
-    TestApp::with(on, &(REFUNDS.replace("{approvers}", "{ groups: [finance] }") + ACCOUNTS + &server)).await
+    TestApp::with(
+        on,
+        &(REFUNDS.replace("{approvers}", "{ groups: [finance] }") + ACCOUNTS + &server),
+    )
+    .await
 }
 
 /// The names under which sessions are stored.
 async fn sessions(app: &TestApp) -> Vec<String> {
-    let (url, sql) = (app.database.url(), "select token_sha256 from browser_session");
+    let (url, sql) = (
+        app.database.url(),
+        "select token_sha256 from browser_session",
+    );
     if url.starts_with("postgres") {
-        let rows = PgConnection::connect(url).await.unwrap().fetch_all(sql).await.unwrap();
+        let rows = PgConnection::connect(url)
+            .await
+            .unwrap()
+            .fetch_all(sql)
+            .await
+            .unwrap();
         return rows.iter().map(|row| row.get(0)).collect();
     }
-    let rows = SqliteConnection::connect(url).await.unwrap().fetch_all(sql).await.unwrap();
+    let rows = SqliteConnection::connect(url)
+        .await
+        .unwrap()
+        .fetch_all(sql)
+        .await
+        .unwrap();
     rows.iter().map(|row| row.get(0)).collect()
 }
 
@@ -63,15 +96,24 @@ async fn everything(app: &TestApp) -> Vec<u8> {
     let url = app.database.url();
     if let Some(file) = url.strip_prefix("sqlite://") {
         let folder = Path::new(file).parent().unwrap();
-        let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-        return files.flat_map(|file| std::fs::read(file).unwrap()).collect();
+        let files = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().path());
+        return files
+            .flat_map(|file| std::fs::read(file).unwrap())
+            .collect();
     }
     let mut connection = PgConnection::connect(url).await.unwrap();
-    let tables =
-        connection.fetch_all("select tablename::text from pg_tables where schemaname = 'public'").await.unwrap();
+    let tables = connection
+        .fetch_all("select tablename::text from pg_tables where schemaname = 'public'")
+        .await
+        .unwrap();
     let mut all = String::new();
     for table in tables {
-        let sql = format!("select row_to_json(t)::text from {} t", table.get::<String, _>(0));
+        let sql = format!(
+            "select row_to_json(t)::text from {} t",
+            table.get::<String, _>(0)
+        );
         for row in connection.fetch_all(AssertSqlSafe(sql)).await.unwrap() {
             let _ = writeln!(all, "{}", row.get::<String, _>(0));
         }
@@ -84,7 +126,9 @@ fn holds(all: &[u8], part: &[u8]) -> bool {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+    bytes
+        .iter()
+        .fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 on_both! {
@@ -172,8 +216,8 @@ on_both! {
         assert!(set.ends_with("; Path=/; Max-Age=43200; HttpOnly; SameSite=Lax; Secure"), "{set}");
         let cookie = set.split(';').next().unwrap();
         assert_eq!(program(&app, cookie).get("/v1/me").await.str("/user_id"), "bob");
-        // A neighbour on the same domain can set a cookie without the prefix: it does not sign in, and does not hide
-        // the real one.
+        // A neighbour on the same domain can set a cookie without the prefix: it does not sign in,
+        // and does not hide the real one.
         let plain = cookie.strip_prefix("__Host-").unwrap();
         assert_eq!(program(&app, plain).get("/v1/me").await.status, 401);
         assert_eq!(program(&app, &format!("{plain}; {cookie}")).get("/v1/me").await.str("/user_id"), "bob");
@@ -409,7 +453,10 @@ async fn session_is_known_to_every_replica_and_ends_on_all_of_them() {
     let here = TestApp::start(On::Postgres).await;
     let there = here.replica().await;
     let cookie = cookie(&here, ALICE).await;
-    assert_eq!(program(&there, &cookie).get("/v1/me").await.str("/user_id"), "alice");
+    assert_eq!(
+        program(&there, &cookie).get("/v1/me").await.str("/user_id"),
+        "alice"
+    );
     assert_eq!(program(&there, &cookie).hit("/sign-out").await.status, 303);
     assert_eq!(program(&here, &cookie).get("/v1/me").await.status, 401);
     there.stop().await;

@@ -1,5 +1,5 @@
-//! One person, many spellings: the required approvals count people, at every endpoint, however a proxy spells their
-//! names.
+//! One person, many spellings: the required approvals count people, at every endpoint, however a
+//! proxy spells their names.
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
@@ -23,14 +23,22 @@ const ONE_PERSON: [(&str, &str); 6] = [
 async fn app(on: On) -> TestApp {
     let admin = "    - { user: ops, tenant: acme, key: \"admin-key-0123456789\", admin: true }\n";
     let accounts = format!("{}\n{admin}", ACCOUNTS.trim_end());
-    TestApp::with(on, &(REFUNDS.replace("{approvers}", "{ users: [Eve], groups: [finance], required: 2 }") + &accounts))
-        .await
+    TestApp::with(
+        on,
+        &(REFUNDS.replace(
+            "{approvers}",
+            "{ users: [Eve], groups: [finance], required: 2 }",
+        ) + &accounts),
+    )
+    .await
 }
 
 const ADMIN: &str = "admin-key-0123456789";
 
 fn finance<'a>(app: &'a TestApp, user: &str) -> Actor<'a> {
-    app.actor(WEB).header("holdpoint-user", user).header("holdpoint-groups", "finance")
+    app.actor(WEB)
+        .header("holdpoint-user", user)
+        .header("holdpoint-groups", "finance")
 }
 
 fn per_call(held: &Held, answer: &Value) -> Value {
@@ -38,7 +46,10 @@ fn per_call(held: &Held, answer: &Value) -> Value {
 }
 
 fn edit(held: &Held) -> Value {
-    per_call(held, &json!({"action": "edit", "arguments": {"order": 17, "amount": 99}}))
+    per_call(
+        held,
+        &json!({"action": "edit", "arguments": {"order": 17, "amount": 99}}),
+    )
 }
 
 async fn answer(actor: &Actor<'_>, held: &Held, body: &Value) -> Reply {
@@ -50,8 +61,13 @@ fn approval() -> Value {
 }
 
 fn ids(list: &Reply) -> Vec<String> {
-    let tasks = list.body["tasks"].as_array().unwrap_or_else(|| panic!("{}", list.text));
-    tasks.iter().map(|task| task["task_id"].as_str().unwrap().to_owned()).collect()
+    let tasks = list.body["tasks"]
+        .as_array()
+        .unwrap_or_else(|| panic!("{}", list.text));
+    tasks
+        .iter()
+        .map(|task| task["task_id"].as_str().unwrap().to_owned())
+        .collect()
 }
 
 on_both! {
@@ -345,7 +361,8 @@ on_both! {
             assert_eq!(voted.status, 200, "{}", voted.text);
         }
         app.restart_with(|yaml| yaml.replace("user_ids: exact", "user_ids: folded")).await;
-        // The other call is rejected, so the turn goes on, and the first call has only one person's approval.
+        // The other call is rejected, so the turn goes on, and the first call has only one person's
+        // approval.
         let rest = app.approver().post(&format!("/resume/{request}"), &json!({"action": "reject", "then": "continue"})).await;
         assert_eq!((rest.status, rest.str("/status").as_str()), (200, "Paused"), "{}", rest.text);
         assert!(app.tool.ledger().is_empty());

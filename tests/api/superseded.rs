@@ -1,10 +1,12 @@
-//! The user sends another message while requests are open: the requests are withdrawn, every call gets its one result,
-//! and the model's next prompt has the new message.
+//! The user sends another message while requests are open: the requests are withdrawn, every call
+//! gets its one result, and the model's next prompt has the new message.
 
 use serde_json::{Value, json};
 
 use super::cycle::on_both;
-use super::kinds::{ASKING, KINDS, Question, ask, asks, each_has_one_result, filled_in, items, request, results_of};
+use super::kinds::{
+    ASKING, KINDS, Question, ask, asks, each_has_one_result, filled_in, items, request, results_of,
+};
 use crate::support::app::{ACCOUNTS, On, Reply, TestApp};
 use crate::support::model::{calls, says};
 
@@ -16,9 +18,20 @@ async fn app(on: On) -> TestApp {
 async fn supersede(app: &TestApp, task: &str) -> Reply {
     app.model.then(says("I see"));
     let body = json!({"input": "never mind", "supersede": true});
-    let reply = app.owner().post(&format!("/v1/tasks/{task}/messages"), &body).await;
-    assert_eq!((reply.status, reply.str("/status").as_str()), (200, "Completed"), "{}", reply.text);
-    assert_eq!((&reply.body["output"], &reply.body["pending"]), (&json!("I see"), &json!([])));
+    let reply = app
+        .owner()
+        .post(&format!("/v1/tasks/{task}/messages"), &body)
+        .await;
+    assert_eq!(
+        (reply.status, reply.str("/status").as_str()),
+        (200, "Completed"),
+        "{}",
+        reply.text
+    );
+    assert_eq!(
+        (&reply.body["output"], &reply.body["pending"]),
+        (&json!("I see"), &json!([]))
+    );
     reply
 }
 
@@ -42,7 +55,10 @@ fn facts(items: &[Value]) -> Vec<(String, String)> {
 #[track_caller]
 fn follows(items: &[Value], before: usize, expected: &[(&str, &str)]) {
     let found = facts(&items[before..]);
-    let found: Vec<_> = found.iter().map(|(kind, said)| (kind.as_str(), said.as_str())).collect();
+    let found: Vec<_> = found
+        .iter()
+        .map(|(kind, said)| (kind.as_str(), said.as_str()))
+        .collect();
     assert_eq!(found, expected, "{items:#?}");
 }
 
@@ -50,12 +66,20 @@ fn follows(items: &[Value], before: usize, expected: &[(&str, &str)]) {
 fn prompt(app: &TestApp) -> Vec<(String, String)> {
     let sent = app.model.sent();
     let messages = sent.last().unwrap()["messages"].as_array().unwrap().clone();
-    let last = messages.iter().rposition(|message| message["role"] == "assistant").unwrap();
+    let last = messages
+        .iter()
+        .rposition(|message| message["role"] == "assistant")
+        .unwrap();
     let text = |message: &Value| {
         let content = &message["content"];
-        content.as_str().map_or_else(|| content.to_string(), str::to_owned)
+        content
+            .as_str()
+            .map_or_else(|| content.to_string(), str::to_owned)
     };
-    messages[last + 1..].iter().map(|message| (message["role"].as_str().unwrap().to_owned(), text(message))).collect()
+    messages[last + 1..]
+        .iter()
+        .map(|message| (message["role"].as_str().unwrap().to_owned(), text(message)))
+        .collect()
 }
 
 /// Asserts that a late answer gets the request's final state, and the requests that are open now.
@@ -67,13 +91,22 @@ async fn is_too_late(app: &TestApp, question: &Question, kind: &str) {
     };
     let before = items(app, &question.task).await;
     let late = app.owner().post(&question.path(), &body).await;
-    assert_eq!((late.status, late.str("/code").as_str()), (409, "request_withdrawn"), "{kind}: {}", late.text);
+    assert_eq!(
+        (late.status, late.str("/code").as_str()),
+        (409, "request_withdrawn"),
+        "{kind}: {}",
+        late.text
+    );
     assert_eq!(
         (late.str("/request/request_id"), late.str("/request/status")),
         (question.id.clone(), "withdrawn".into())
     );
     assert_eq!(late.body["pending"], json!([]), "{kind}");
-    assert_eq!(items(app, &question.task).await, before, "{kind}: a refusal changed something");
+    assert_eq!(
+        items(app, &question.task).await,
+        before,
+        "{kind}: a refusal changed something"
+    );
 }
 
 on_both! {

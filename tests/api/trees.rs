@@ -1,5 +1,6 @@
-//! Agents that call agents, as a client sees them. One model plays all of them: an agent's input is a list of its
-//! turns, each a text or calls, and its call of a sub-agent carries such a list again.
+//! Agents that call agents, as a client sees them. One model plays all of them: an agent's input is
+//! a list of its turns, each a text or calls, and its call of a sub-agent carries such a list
+//! again.
 
 mod changes;
 mod credentials;
@@ -23,8 +24,8 @@ use super::kinds::items;
 use crate::support::app::{ACCOUNTS, Actor, On, Reply, TestApp};
 use crate::support::model::{calls, says};
 
-/// A supervisor, an analyst and a clerk below it, which may call each other at any depth, and a scribe with a session.
-/// `{more}` are rules before all others.
+/// A supervisor, an analyst and a clerk below it, which may call each other at any depth, and a
+/// scribe with a session. `{more}` are rules before all others.
 const TREES: &str = r#"
 models:
   main: { provider: openai, base_url: "{model}", model: fake, api_key: "${MODEL_KEY}", retries: 1 }
@@ -99,48 +100,86 @@ fn limited(agent: &'static str, limits: &'static str) -> impl Fn(String) -> Stri
     }
 }
 
-/// The answer of any agent: the next turn of its list; after the last turn, its name and its results since.
+/// The answer of any agent: the next turn of its list; after the last turn, its name and its
+/// results since.
 fn play(body: &Value) -> Value {
     let since = since_user(body);
-    let Ok(turns) = serde_json::from_str::<Vec<Value>>(&text(&since[0])) else { return says("what?") };
-    let turn = since.iter().filter(|message| message["role"] == "assistant").count();
+    let Ok(turns) = serde_json::from_str::<Vec<Value>>(&text(&since[0])) else {
+        return says("what?");
+    };
+    let turn = since
+        .iter()
+        .filter(|message| message["role"] == "assistant")
+        .count();
     match turns.get(turn) {
         Some(Value::String(text)) => says(text),
         Some(Value::Array(list)) => {
-            let list: Vec<_> = list.iter().map(|call| (call[0].as_str().unwrap(), call[1].to_string())).collect();
-            calls(&list.iter().map(|(name, arguments)| (*name, arguments.as_str())).collect::<Vec<_>>())
+            let list: Vec<_> = list
+                .iter()
+                .map(|call| (call[0].as_str().unwrap(), call[1].to_string()))
+                .collect();
+            calls(
+                &list
+                    .iter()
+                    .map(|(name, arguments)| (*name, arguments.as_str()))
+                    .collect::<Vec<_>>(),
+            )
         }
         Some(_) => json!({"error": {"message": "no"}}),
-        None => says(&format!("{}: {}", agent_of(body), results(body).join(" | "))),
+        None => says(&format!(
+            "{}: {}",
+            agent_of(body),
+            results(body).join(" | ")
+        )),
     }
 }
 
 /// The messages from the user's last one on.
 fn since_user(body: &Value) -> &[Value] {
     let messages = body["messages"].as_array().unwrap();
-    let last = messages.iter().rposition(|message| message["role"] == "user").unwrap();
+    let last = messages
+        .iter()
+        .rposition(|message| message["role"] == "user")
+        .unwrap();
     &messages[last..]
 }
 
 fn text(message: &Value) -> String {
     let content = &message["content"];
-    content.as_str().map_or_else(|| content[0]["text"].as_str().unwrap_or_default().to_owned(), str::to_owned)
+    content.as_str().map_or_else(
+        || content[0]["text"].as_str().unwrap_or_default().to_owned(),
+        str::to_owned,
+    )
 }
 
 /// The results since the user's last message.
 fn results(body: &Value) -> Vec<String> {
-    since_user(body).iter().filter(|message| message["role"] == "tool").map(text).collect()
+    since_user(body)
+        .iter()
+        .filter(|message| message["role"] == "tool")
+        .map(text)
+        .collect()
 }
 
 /// The name of the agent whose prompt this is.
 fn agent_of(body: &Value) -> String {
     let system = text(&body["messages"][0]);
-    system.strip_prefix("You are ").unwrap().split('.').next().unwrap().to_owned()
+    system
+        .strip_prefix("You are ")
+        .unwrap()
+        .split('.')
+        .next()
+        .unwrap()
+        .to_owned()
 }
 
 /// All prompts of an agent's model, in order.
 fn prompts(app: &TestApp, agent: &str) -> Vec<Value> {
-    app.model.sent().into_iter().filter(|body| agent_of(body) == agent).collect()
+    app.model
+        .sent()
+        .into_iter()
+        .filter(|body| agent_of(body) == agent)
+        .collect()
 }
 
 /// One call of a turn.
@@ -165,12 +204,21 @@ pub(super) fn turn(list: &[Value]) -> Value {
 
 /// A call of a sub-agent that requests one refund and then reports it.
 pub(super) fn pays(agent: &str, order: u32) -> Value {
-    give(agent, &[turn(&[refund(order)]), json!(format!("{agent} paid {order}"))])
+    give(
+        agent,
+        &[
+            turn(&[refund(order)]),
+            json!(format!("{agent} paid {order}")),
+        ],
+    )
 }
 
 /// Alice gives the supervisor these turns.
 pub(super) async fn begin(app: &TestApp, turns: &[Value]) -> Reply {
-    let reply = app.owner().post("/v1/tasks", &json!({"input": json!(turns).to_string()})).await;
+    let reply = app
+        .owner()
+        .post("/v1/tasks", &json!({"input": json!(turns).to_string()}))
+        .await;
     assert!([201, 202].contains(&reply.status), "{}", reply.text);
     reply
 }
@@ -178,14 +226,24 @@ pub(super) async fn begin(app: &TestApp, turns: &[Value]) -> Reply {
 /// Like `begin`, for a task that then waits for a person.
 pub(super) async fn paused(app: &TestApp, turns: &[Value]) -> Reply {
     let reply = begin(app, turns).await;
-    assert_eq!((reply.status, reply.str("/status").as_str()), (201, "Paused"), "{}", reply.text);
+    assert_eq!(
+        (reply.status, reply.str("/status").as_str()),
+        (201, "Paused"),
+        "{}",
+        reply.text
+    );
     reply
 }
 
 /// Like `begin`, for a task that completes.
 async fn done(app: &TestApp, turns: &[Value]) -> Reply {
     let reply = begin(app, turns).await;
-    assert_eq!((reply.status, reply.str("/status").as_str()), (201, "Completed"), "{}", reply.text);
+    assert_eq!(
+        (reply.status, reply.str("/status").as_str()),
+        (201, "Completed"),
+        "{}",
+        reply.text
+    );
     reply
 }
 
@@ -199,8 +257,17 @@ async fn task(app: &TestApp, id: &str) -> Reply {
 /// Waits until the task no longer runs.
 pub(super) async fn still(app: &TestApp, id: &str) -> Reply {
     loop {
-        let reply = app.owner().header("prefer", "wait=20").get(&format!("/v1/tasks/{id}")).await;
-        assert_eq!((reply.status, reply.header("preference-applied")), (200, "wait=20"), "{}", reply.text);
+        let reply = app
+            .owner()
+            .header("prefer", "wait=20")
+            .get(&format!("/v1/tasks/{id}"))
+            .await;
+        assert_eq!(
+            (reply.status, reply.header("preference-applied")),
+            (200, "wait=20"),
+            "{}",
+            reply.text
+        );
         if reply.str("/status") != "Running" {
             return reply;
         }
@@ -209,7 +276,10 @@ pub(super) async fn still(app: &TestApp, id: &str) -> Reply {
 
 /// The tasks of a tree, the oldest first.
 pub(super) async fn tree(app: &TestApp, root: &str) -> Vec<Value> {
-    let reply = app.owner().get(&format!("/v1/tasks?root_task_id={root}&limit=200")).await;
+    let reply = app
+        .owner()
+        .get(&format!("/v1/tasks?root_task_id={root}&limit=200"))
+        .await;
     assert_eq!(reply.status, 200, "{}", reply.text);
     let mut tasks = reply.body["tasks"].as_array().unwrap().clone();
     tasks.reverse();
@@ -218,7 +288,11 @@ pub(super) async fn tree(app: &TestApp, root: &str) -> Vec<Value> {
 
 /// The tasks of that agent in a tree.
 pub(super) async fn of(app: &TestApp, root: &str, agent: &str) -> Vec<Value> {
-    tree(app, root).await.into_iter().filter(|task| task["agent"] == agent).collect()
+    tree(app, root)
+        .await
+        .into_iter()
+        .filter(|task| task["agent"] == agent)
+        .collect()
 }
 
 /// The only task of that agent in a tree.
@@ -234,9 +308,14 @@ pub(super) fn id(task: &Value) -> String {
 
 /// The open requests, each with the id of the task that asks.
 pub(super) fn open(reply: &Reply) -> Vec<(String, String)> {
-    let pending = reply.body["pending"].as_array().unwrap_or_else(|| panic!("{}", reply.text));
+    let pending = reply.body["pending"]
+        .as_array()
+        .unwrap_or_else(|| panic!("{}", reply.text));
     let word = |request: &Value, name: &str| request[name].as_str().unwrap().to_owned();
-    pending.iter().map(|request| (word(request, "task_id"), word(request, "request_id"))).collect()
+    pending
+        .iter()
+        .map(|request| (word(request, "task_id"), word(request, "request_id")))
+        .collect()
 }
 
 /// Approves every call of a request.
@@ -251,29 +330,58 @@ fn typed<'i>(items: &'i [Value], kind: &str) -> Vec<&'i Value> {
 
 /// The statuses in a task's journal, in order.
 fn statuses(items: &[Value]) -> Vec<&str> {
-    typed(items, "task_status").iter().map(|item| item["status"].as_str().unwrap()).collect()
+    typed(items, "task_status")
+        .iter()
+        .map(|item| item["status"].as_str().unwrap())
+        .collect()
 }
 
 /// The results of a journal, in the order in which the model made the calls: name, outcome.
 fn outcomes(items: &[Value]) -> Vec<(&str, &str)> {
-    let calls = typed(items, "assistant_message").into_iter().flat_map(|item| item["tool_calls"].as_array().unwrap());
-    let results = calls.flat_map(|call| super::kinds::results_of(items, call["tool_call_id"].as_str().unwrap()));
-    results.map(|item| (item["name"].as_str().unwrap(), item["outcome"].as_str().unwrap())).collect()
+    let calls = typed(items, "assistant_message")
+        .into_iter()
+        .flat_map(|item| item["tool_calls"].as_array().unwrap());
+    let results = calls
+        .flat_map(|call| super::kinds::results_of(items, call["tool_call_id"].as_str().unwrap()));
+    results
+        .map(|item| {
+            (
+                item["name"].as_str().unwrap(),
+                item["outcome"].as_str().unwrap(),
+            )
+        })
+        .collect()
 }
 
-/// Asserts what holds for every journal of a tree at any moment: numbers without gaps, one result for each call of a
-/// finished task, and a start before the result of each sub-agent that has one.
+/// Asserts what holds for every journal of a tree at any moment: numbers without gaps, one result
+/// for each call of a finished task, and a start before the result of each sub-agent that has one.
 async fn lawful(app: &TestApp, root: &str) {
     for task in tree(app, root).await {
         let journal = items(app, &id(&task)).await;
-        assert!(journal.iter().zip(1..).all(|(item, seq)| item["seq"] == seq), "{journal:#?}");
-        assert_eq!(statuses(&journal).last(), task["status"].as_str().as_ref(), "{task:#?}");
+        assert!(
+            journal
+                .iter()
+                .zip(1..)
+                .all(|(item, seq)| item["seq"] == seq),
+            "{journal:#?}"
+        );
+        assert_eq!(
+            statuses(&journal).last(),
+            task["status"].as_str().as_ref(),
+            "{task:#?}"
+        );
         if ["Completed", "Canceled"].contains(&task["status"].as_str().unwrap()) {
             super::kinds::each_has_one_result(&journal);
         }
         for start in typed(&journal, "sub_agent_started") {
-            let results = super::kinds::results_of(&journal, start["tool_call_id"].as_str().unwrap());
-            assert!(results.iter().all(|result| result["seq"].as_u64() > start["seq"].as_u64()), "{journal:#?}");
+            let results =
+                super::kinds::results_of(&journal, start["tool_call_id"].as_str().unwrap());
+            assert!(
+                results
+                    .iter()
+                    .all(|result| result["seq"].as_u64() > start["seq"].as_u64()),
+                "{journal:#?}"
+            );
         }
     }
 }

@@ -10,14 +10,21 @@ use crate::support::clock::Leaping;
 
 async fn sign_in(app: &TestApp, key: &str, accept: &str) -> Reply {
     let form = ("application/x-www-form-urlencoded", format!("key={key}"));
-    app.nobody().header("accept", accept).send(Method::POST, "/sign-in", Some(form)).await
+    app.nobody()
+        .header("accept", accept)
+        .send(Method::POST, "/sign-in", Some(form))
+        .await
 }
 
 async fn try_key(app: &TestApp, number: u32) -> Reply {
     let key = format!("Bearer wrong-key-{number:010}");
     // Addresses in headers are ignored.
     let from = format!("198.51.100.{number}");
-    app.nobody().header("authorization", &key).header("x-forwarded-for", &from).get("/v1/me").await
+    app.nobody()
+        .header("authorization", &key)
+        .header("x-forwarded-for", &from)
+        .get("/v1/me")
+        .await
 }
 
 on_both! {

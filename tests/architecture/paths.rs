@@ -1,5 +1,6 @@
-//! Reads just enough Rust to know which rooms a file reaches for: tokens without comments and literals, the inline
-//! modules around them, and every path that begins at the crate's root or climbs there.
+//! Reads just enough Rust to know which rooms a file reaches for: tokens without comments and
+//! literals, the inline modules around them, and every path that begins at the crate's root or
+//! climbs there.
 
 use std::iter::Peekable;
 use std::str::Chars;
@@ -16,7 +17,8 @@ pub struct Token {
 
 impl Token {
     fn is_name(&self) -> bool {
-        self.text.starts_with(|c: char| c.is_alphabetic() || c == '_')
+        self.text
+            .starts_with(|c: char| c.is_alphabetic() || c == '_')
     }
 }
 
@@ -28,8 +30,15 @@ pub struct Place {
 
 impl Place {
     pub fn of_file(path: &str) -> Self {
-        let inside = path.strip_prefix("src/").or_else(|| path.strip_prefix("tests/")).unwrap_or(path);
-        let mut module: Vec<String> = inside.trim_end_matches(".rs").split('/').map(str::to_owned).collect();
+        let inside = path
+            .strip_prefix("src/")
+            .or_else(|| path.strip_prefix("tests/"))
+            .unwrap_or(path);
+        let mut module: Vec<String> = inside
+            .trim_end_matches(".rs")
+            .split('/')
+            .map(str::to_owned)
+            .collect();
         let last = module.last().map(String::as_str);
         if last == Some("mod") || (module.len() == 1 && matches!(last, Some("lib" | "main"))) {
             module.pop();
@@ -38,8 +47,8 @@ impl Place {
     }
 }
 
-/// Every room named by a path that is, or climbs to, the root of the crate, with its line; `*` where the root itself is
-/// imported, so that the rest of the path is unknown.
+/// Every room named by a path that is, or climbs to, the root of the crate, with its line; `*`
+/// where the root itself is imported, so that the rest of the path is unknown.
 pub fn reached_rooms(place: &Place, text: &str) -> Vec<(usize, String)> {
     let tokens = tokens(text);
     let mut found = Vec::new();
@@ -71,8 +80,14 @@ pub fn reached_rooms(place: &Place, text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Reads one path or group that begins at `at`, relative to the module `base`; returns where it ends.
-fn follow(tokens: &[Token], mut at: usize, base: &[String], found: &mut Vec<(usize, String)>) -> usize {
+/// Reads one path or group that begins at `at`, relative to the module `base`; returns where it
+/// ends.
+fn follow(
+    tokens: &[Token],
+    mut at: usize,
+    base: &[String],
+    found: &mut Vec<(usize, String)>,
+) -> usize {
     let mut base = base.to_vec();
     let mut is_root = base.is_empty();
     while let Some(token) = tokens.get(at) {
@@ -104,7 +119,12 @@ fn follow(tokens: &[Token], mut at: usize, base: &[String], found: &mut Vec<(usi
 }
 
 /// Reads `a::b, {c}, d}` after its opening brace; returns where it ends.
-fn follow_group(tokens: &[Token], mut at: usize, base: &[String], found: &mut Vec<(usize, String)>) -> usize {
+fn follow_group(
+    tokens: &[Token],
+    mut at: usize,
+    base: &[String],
+    found: &mut Vec<(usize, String)>,
+) -> usize {
     while let Some(token) = tokens.get(at) {
         match token.text.as_str() {
             "}" => return at + 1,
@@ -124,7 +144,9 @@ fn follow_group(tokens: &[Token], mut at: usize, base: &[String], found: &mut Ve
 
 /// Skips the rest of a path or tree whose beginning has been read.
 fn skip_tree(tokens: &[Token], mut at: usize) -> usize {
-    while text_at(tokens, at) == "::" || tokens.get(at).is_some_and(Token::is_name) && text_at(tokens, at - 1) == "::" {
+    while text_at(tokens, at) == "::"
+        || tokens.get(at).is_some_and(Token::is_name) && text_at(tokens, at - 1) == "::"
+    {
         at += 1;
     }
     if text_at(tokens, at) == "{" && text_at(tokens, at - 1) == "::" {
@@ -148,7 +170,9 @@ fn skip_tree(tokens: &[Token], mut at: usize) -> usize {
 fn continues_a_path(tokens: &[Token], at: usize) -> bool {
     at >= 2
         && text_at(tokens, at - 1) == "::"
-        && tokens.get(at - 2).is_some_and(|token| token.is_name() && token.text != "use")
+        && tokens
+            .get(at - 2)
+            .is_some_and(|token| token.is_name() && token.text != "use")
 }
 
 fn text_at(tokens: &[Token], at: usize) -> &str {
@@ -157,7 +181,10 @@ fn text_at(tokens: &[Token], at: usize) -> &str {
 
 /// The tokens of a source, without comments, strings, characters, lifetimes and white space.
 pub fn tokens(text: &str) -> Vec<Token> {
-    let mut reader = Reader { chars: text.chars().peekable(), line: 1 };
+    let mut reader = Reader {
+        chars: text.chars().peekable(),
+        line: 1,
+    };
     let mut tokens = Vec::new();
     while let Some(c) = reader.next() {
         let line = reader.line;
@@ -166,7 +193,10 @@ pub fn tokens(text: &str) -> Vec<Token> {
             '/' if reader.eat('*') => reader.skip_comment(),
             '"' => reader.skip_string(),
             '\'' => reader.skip_character_or_lifetime(),
-            ':' if reader.eat(':') => tokens.push(Token { text: "::".to_owned(), line }),
+            ':' if reader.eat(':') => tokens.push(Token {
+                text: "::".to_owned(),
+                line,
+            }),
             _ if c.is_alphanumeric() || c == '_' => {
                 let word = reader.word(c);
                 let raw = matches!(word.as_str(), "r" | "br" | "cr");
@@ -175,7 +205,10 @@ pub fn tokens(text: &str) -> Vec<Token> {
                 }
             }
             _ if c.is_whitespace() => {}
-            _ => tokens.push(Token { text: c.to_string(), line }),
+            _ => tokens.push(Token {
+                text: c.to_string(),
+                line,
+            }),
         }
     }
     tokens
@@ -203,7 +236,12 @@ impl Reader<'_> {
 
     fn word(&mut self, first: char) -> String {
         let mut word = String::from(first);
-        while let Some(c) = self.chars.peek().copied().filter(|c| c.is_alphanumeric() || *c == '_') {
+        while let Some(c) = self
+            .chars
+            .peek()
+            .copied()
+            .filter(|c| c.is_alphanumeric() || *c == '_')
+        {
             word.push(c);
             self.next();
         }
@@ -249,7 +287,15 @@ impl Reader<'_> {
             self.next();
         }
         while let Some(c) = self.next() {
-            if c == '"' && self.chars.clone().take(hashes).filter(|c| *c == '#').count() == hashes {
+            if c == '"'
+                && self
+                    .chars
+                    .clone()
+                    .take(hashes)
+                    .filter(|c| *c == '#')
+                    .count()
+                    == hashes
+            {
                 for _ in 0..hashes {
                     self.next();
                 }

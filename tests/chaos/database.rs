@@ -14,13 +14,24 @@ use crate::support::postgres::{PrivateCluster, run};
 
 /// Longer than a working service takes to answer on any machine.
 const WORKS: Duration = Duration::from_secs(10);
-/// Longer than a service with bounded waits takes to give up, and shorter than an unbounded wait for the database.
+/// Longer than a service with bounded waits takes to give up, and shorter than an unbounded wait
+/// for the database.
 const GIVES_UP: Duration = Duration::from_mins(1);
 
 /// Checks for a 503 `unavailable` with `Retry-After`.
 fn is_refused(reply: &Reply) {
-    assert_eq!((reply.status, reply.str("/code").as_str()), (503, "unavailable"), "{}", reply.text);
-    assert!(reply.header("retry-after").parse::<u64>().is_ok_and(|seconds| seconds > 0));
+    assert_eq!(
+        (reply.status, reply.str("/code").as_str()),
+        (503, "unavailable"),
+        "{}",
+        reply.text
+    );
+    assert!(
+        reply
+            .header("retry-after")
+            .parse::<u64>()
+            .is_ok_and(|seconds| seconds > 0)
+    );
 }
 
 /// Checks that `/healthz` answers at once and `/readyz` soon says that the service is not ready.
@@ -36,14 +47,21 @@ async fn lives_and_is_not_ready(app: &TestApp) {
 async fn gets_ready(app: &TestApp) {
     let began = Instant::now();
     while app.nobody().get("/readyz").await.status != 200 {
-        assert!(began.elapsed() < 2 * GIVES_UP, "the service does not get ready again");
+        assert!(
+            began.elapsed() < 2 * GIVES_UP,
+            "the service does not get ready again"
+        );
     }
 }
 
 /// The task once it has stopped running.
 async fn ended(app: &TestApp, task: &str) -> Reply {
     loop {
-        let reply = app.owner().header("prefer", "wait=20").get(&format!("/v1/tasks/{task}")).await;
+        let reply = app
+            .owner()
+            .header("prefer", "wait=20")
+            .get(&format!("/v1/tasks/{task}"))
+            .await;
         if reply.status != 503 && reply.body["status"] != "Running" {
             return reply;
         }
@@ -58,9 +76,14 @@ async fn number(url: &str, sql: &'static str) -> i64 {
 /// A task whose call of `refund` is in flight and unanswered.
 async fn under_way(app: &TestApp) -> String {
     app.tool.close();
-    app.model.then(calls(&[("refund", r#"{"order":1,"amount":5}"#)]));
+    app.model
+        .then(calls(&[("refund", r#"{"order":1,"amount":5}"#)]));
     let before = app.tool.ledger().len();
-    let reply = app.owner().header("prefer", "wait=0").post("/v1/tasks", &json!({"input": "go"})).await;
+    let reply = app
+        .owner()
+        .header("prefer", "wait=0")
+        .post("/v1/tasks", &json!({"input": "go"}))
+        .await;
     assert_eq!(reply.status, 202, "{}", reply.text);
     app.tool.reached(before + 1).await;
     reply.str("/task_id")
@@ -75,16 +98,37 @@ async fn database_crash_is_503_and_running_tasks_continue_after_it() {
     cluster.crash();
     app.tool.open();
     is_refused(&app.owner().get(&format!("/v1/tasks/{}", held.task)).await);
-    is_refused(&app.owner().header("idempotency-key", "k").post("/v1/tasks", &json!({"input": "new"})).await);
-    is_refused(&app.owner().hit(&format!("/resume/{}/approve", held.request)).await);
+    is_refused(
+        &app.owner()
+            .header("idempotency-key", "k")
+            .post("/v1/tasks", &json!({"input": "new"}))
+            .await,
+    );
+    is_refused(
+        &app.owner()
+            .hit(&format!("/resume/{}/approve", held.request))
+            .await,
+    );
     lives_and_is_not_ready(&app).await;
     cluster.start_again();
     gets_ready(&app).await;
     let done = ended(&app, &running).await;
     assert_eq!(done.str("/status"), "Completed", "{}", done.text);
-    let approved = app.owner().hit(&format!("/resume/{}/approve", held.request)).await;
-    assert_eq!((approved.status, approved.str("/status").as_str()), (200, "Completed"), "{}", approved.text);
-    let new = app.owner().header("idempotency-key", "k").post("/v1/tasks", &json!({"input": "new"})).await;
+    let approved = app
+        .owner()
+        .hit(&format!("/resume/{}/approve", held.request))
+        .await;
+    assert_eq!(
+        (approved.status, approved.str("/status").as_str()),
+        (200, "Completed"),
+        "{}",
+        approved.text
+    );
+    let new = app
+        .owner()
+        .header("idempotency-key", "k")
+        .post("/v1/tasks", &json!({"input": "new"}))
+        .await;
     assert_eq!(new.status, 201, "{}", new.text);
     assert_eq!(app.tool.ledger().len(), 2, "each ran once");
     app.stop().await;
@@ -125,23 +169,42 @@ async fn connection_cut_at_any_byte_loses_no_answer_and_repeats_no_effect() {
     let app = TestApp::at(line.url()).await;
     app.model.otherwise(|body| {
         let last = body["messages"].as_array().unwrap().last().unwrap();
-        if last["role"] == "tool" { says("done") } else { calls(&[("refund", r#"{"order":1,"amount":5}"#)]) }
+        if last["role"] == "tool" {
+            says("done")
+        } else {
+            calls(&[("refund", r#"{"order":1,"amount":5}"#)])
+        }
     });
     let mut made = 0;
     for cut in (0..2400).step_by(97) {
         let key = format!("k{cut}");
         line.cut_after(cut);
-        let mut reply = app.owner().header("idempotency-key", &key).post("/v1/tasks", &json!({"input": "go"})).await;
+        let mut reply = app
+            .owner()
+            .header("idempotency-key", &key)
+            .post("/v1/tasks", &json!({"input": "go"}))
+            .await;
         while reply.status == 503 {
-            reply = app.owner().header("idempotency-key", &key).post("/v1/tasks", &json!({"input": "go"})).await;
+            reply = app
+                .owner()
+                .header("idempotency-key", &key)
+                .post("/v1/tasks", &json!({"input": "go"}))
+                .await;
         }
         assert!([201, 202].contains(&reply.status), "{cut}: {}", reply.text);
         made += 1;
         let done = ended(&app, &reply.str("/task_id")).await;
         assert_eq!(done.str("/status"), "Completed", "{cut}: {}", done.text);
     }
-    assert_eq!(number(database.url(), "select count(*) from agent_task").await, made);
-    assert_eq!(i64::try_from(app.tool.ledger().len()).unwrap(), made, "each ran once");
+    assert_eq!(
+        number(database.url(), "select count(*) from agent_task").await,
+        made
+    );
+    assert_eq!(
+        i64::try_from(app.tool.ledger().len()).unwrap(),
+        made,
+        "each ran once"
+    );
     app.stop().await;
 }
 
@@ -152,10 +215,14 @@ async fn silent_connection_is_503_in_time_and_frees_its_place_in_the_pool() {
     let app = TestApp::at(line.url()).await;
     let held = app.held().await;
     let path = format!("/v1/tasks/{}", held.task);
-    let many = || futures_util::future::join_all((0..30).map(|_| async { app.owner().get(&path).await }));
+    let many =
+        || futures_util::future::join_all((0..30).map(|_| async { app.owner().get(&path).await }));
     assert!(many().await.iter().all(|reply| reply.status == 200));
     line.delay(Duration::from_millis(20));
-    assert!(many().await.iter().all(|reply| reply.status == 200), "slow is not lost");
+    assert!(
+        many().await.iter().all(|reply| reply.status == 200),
+        "slow is not lost"
+    );
     line.blackhole();
     let began = Instant::now();
     let (replies, ()) = tokio::join!(many(), lives_and_is_not_ready(&app));
@@ -170,7 +237,10 @@ async fn silent_connection_is_503_in_time_and_frees_its_place_in_the_pool() {
     lives_and_is_not_ready(&app).await;
     line.mend();
     gets_ready(&app).await;
-    assert!(many().await.iter().all(|reply| reply.status == 200), "what was idle is not used unasked");
+    assert!(
+        many().await.iter().all(|reply| reply.status == 200),
+        "what was idle is not used unasked"
+    );
     app.stop().await;
 }
 
@@ -189,12 +259,24 @@ async fn read_only_database_fails_no_task() {
     said("set default_transaction_read_only = on").await;
     app.tool.open();
     is_refused(&app.nobody().get("/readyz").await);
-    is_refused(&app.owner().post("/v1/tasks", &json!({"input": "new"})).await);
+    is_refused(
+        &app.owner()
+            .post("/v1/tasks", &json!({"input": "new"}))
+            .await,
+    );
     let seen = app.owner().get(&format!("/v1/tasks/{running}")).await;
-    assert_eq!((seen.status, seen.str("/status").as_str()), (200, "Running"), "it can be read: {}", seen.text);
+    assert_eq!(
+        (seen.status, seen.str("/status").as_str()),
+        (200, "Running"),
+        "it can be read: {}",
+        seen.text
+    );
     // This session must write, although the database's default is still read-only.
     let mut reset = PgConnection::connect(database.url()).await.unwrap();
-    reset.execute("set default_transaction_read_only = off").await.unwrap();
+    reset
+        .execute("set default_transaction_read_only = off")
+        .await
+        .unwrap();
     let back = format!("alter database \"{name}\" reset default_transaction_read_only");
     reset.execute(sqlx::AssertSqlSafe(back)).await.unwrap();
     gets_ready_anew(&app, database.url()).await;
@@ -218,16 +300,32 @@ async fn database_sessions_terminated_repeatedly_cause_only_503() {
     let app = TestApp::at(database.url()).await;
     app.model.otherwise(|body| {
         let last = body["messages"].as_array().unwrap().last().unwrap();
-        if last["role"] == "tool" { says("done") } else { calls(&[("refund", r#"{"order":1,"amount":50}"#)]) }
+        if last["role"] == "tool" {
+            says("done")
+        } else {
+            calls(&[("refund", r#"{"order":1,"amount":50}"#)])
+        }
     });
     let cycles = futures_util::future::join_all((0..12).map(|number| {
         let app = &app;
         async move {
-            let key = || app.actor(ALICE).header("idempotency-key", &format!("k{number}"));
+            let key = || {
+                app.actor(ALICE)
+                    .header("idempotency-key", &format!("k{number}"))
+            };
             let patient = async |path: String, body: serde_json::Value| loop {
                 let reply = key().post(&path, &body).await;
-                let fine = [StatusCode::OK, StatusCode::CREATED, StatusCode::ACCEPTED, StatusCode::SERVICE_UNAVAILABLE];
-                assert!(fine.iter().any(|status| *status == reply.status), "{path}: {}", reply.text);
+                let fine = [
+                    StatusCode::OK,
+                    StatusCode::CREATED,
+                    StatusCode::ACCEPTED,
+                    StatusCode::SERVICE_UNAVAILABLE,
+                ];
+                assert!(
+                    fine.iter().any(|status| *status == reply.status),
+                    "{path}: {}",
+                    reply.text
+                );
                 if reply.status != 503 {
                     return reply;
                 }
@@ -236,7 +334,10 @@ async fn database_sessions_terminated_repeatedly_cause_only_503() {
             let held = ended(app, &made.str("/task_id")).await;
             let path = format!("/resume/{}", held.str("/pending/0/request_id"));
             patient(path, json!({"action": "approve"})).await;
-            assert_eq!(ended(app, &made.str("/task_id")).await.str("/status"), "Completed");
+            assert_eq!(
+                ended(app, &made.str("/task_id")).await.str("/status"),
+                "Completed"
+            );
         }
     }));
     let kills = async {
@@ -248,6 +349,9 @@ async fn database_sessions_terminated_repeatedly_cause_only_503() {
     };
     tokio::join!(cycles, kills);
     assert_eq!(app.tool.ledger().len(), 12, "each ran once");
-    assert_eq!(number(database.url(), "select count(*) from agent_task").await, 12);
+    assert_eq!(
+        number(database.url(), "select count(*) from agent_task").await,
+        12
+    );
     app.stop().await;
 }

@@ -1,5 +1,6 @@
-//! The real binary, killed at every commit boundary of the loop, the decisions and the worker, and around every call,
-//! on both engines; then restarted until every task has ended. A failpoint that is never reached fails the test.
+//! The real binary, killed at every commit boundary of the loop, the decisions and the worker, and
+//! around every call, on both engines; then restarted until every task has ended. A failpoint that
+//! is never reached fails the test.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -43,8 +44,17 @@ const AT_ONCE: usize = 6;
 
 /// Every point, at its first occurrence.
 fn first() -> Vec<String> {
-    let commits = OFTEN.iter().chain(ONCE).flat_map(|point| [format!("{point}.before"), format!("{point}.committed")]);
-    let others = ["door.committed", "claim.committed", "renew.committed", "call.before", "call.answered"];
+    let commits = OFTEN
+        .iter()
+        .chain(ONCE)
+        .flat_map(|point| [format!("{point}.before"), format!("{point}.committed")]);
+    let others = [
+        "door.committed",
+        "claim.committed",
+        "renew.committed",
+        "call.before",
+        "call.answered",
+    ];
     commits.chain(others.map(str::to_owned)).collect()
 }
 
@@ -52,41 +62,62 @@ fn first() -> Vec<String> {
 fn second() -> Vec<String> {
     let commits = OFTEN.iter().map(|point| format!("{point}.committed"));
     let others = ["door.committed", "call.before", "call.answered"];
-    commits.chain(others.map(str::to_owned)).map(|point| format!("{point}@2")).collect()
+    commits
+        .chain(others.map(str::to_owned))
+        .map(|point| format!("{point}@2"))
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[cfg_attr(not(any(debug_assertions, feature = "failpoints")), ignore = "needs failpoints")]
+#[cfg_attr(
+    not(any(debug_assertions, feature = "failpoints")),
+    ignore = "needs failpoints"
+)]
 async fn process_killed_at_any_failpoint_loses_and_repeats_nothing_on_sqlite() {
     killed_at_each(On::Sqlite, first()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[cfg_attr(not(any(debug_assertions, feature = "failpoints")), ignore = "needs failpoints")]
+#[cfg_attr(
+    not(any(debug_assertions, feature = "failpoints")),
+    ignore = "needs failpoints"
+)]
 async fn process_killed_at_any_failpoint_loses_and_repeats_nothing_on_postgres() {
     killed_at_each(On::Postgres, first()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[cfg_attr(not(any(debug_assertions, feature = "failpoints")), ignore = "needs failpoints")]
+#[cfg_attr(
+    not(any(debug_assertions, feature = "failpoints")),
+    ignore = "needs failpoints"
+)]
 async fn process_killed_at_a_failpoints_second_pass_loses_and_repeats_nothing_on_sqlite() {
     killed_at_each(On::Sqlite, second()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[cfg_attr(not(any(debug_assertions, feature = "failpoints")), ignore = "needs failpoints")]
+#[cfg_attr(
+    not(any(debug_assertions, feature = "failpoints")),
+    ignore = "needs failpoints"
+)]
 async fn process_killed_at_a_failpoints_second_pass_loses_and_repeats_nothing_on_postgres() {
     killed_at_each(On::Postgres, second()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[cfg_attr(not(any(debug_assertions, feature = "failpoints")), ignore = "needs failpoints")]
+#[cfg_attr(
+    not(any(debug_assertions, feature = "failpoints")),
+    ignore = "needs failpoints"
+)]
 async fn process_killed_at_each_prompt_has_sent_only_what_is_stored_on_sqlite() {
     killed_by_each_prompt(On::Sqlite).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[cfg_attr(not(any(debug_assertions, feature = "failpoints")), ignore = "needs failpoints")]
+#[cfg_attr(
+    not(any(debug_assertions, feature = "failpoints")),
+    ignore = "needs failpoints"
+)]
 async fn process_killed_at_each_prompt_has_sent_only_what_is_stored_on_postgres() {
     killed_by_each_prompt(On::Postgres).await;
 }
@@ -99,7 +130,13 @@ async fn killed_by_each_prompt(on: On) {
     };
     let (world, model) = (Arc::new(World::start().await), Model::start().await);
     let folder = tempfile::tempdir().unwrap();
-    let place = Place::new(configure(folder.path(), &model.base_url, &world.url, database.url(), 64));
+    let place = Place::new(configure(
+        folder.path(),
+        &model.base_url,
+        &world.url,
+        database.url(),
+        64,
+    ));
     let deadline = Instant::now() + Duration::from_mins(5);
     let people = People::new(vec![place.url()], world, 1, deadline);
     let deaths = AtomicU32::new(0);
@@ -125,13 +162,19 @@ async fn killed_by_each_prompt(on: On) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[cfg_attr(not(any(debug_assertions, feature = "failpoints")), ignore = "needs failpoints")]
+#[cfg_attr(
+    not(any(debug_assertions, feature = "failpoints")),
+    ignore = "needs failpoints"
+)]
 async fn twenty_processes_that_die_right_after_their_claim_fail_no_task_on_sqlite() {
     dies_after_its_claims(On::Sqlite).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[cfg_attr(not(any(debug_assertions, feature = "failpoints")), ignore = "needs failpoints")]
+#[cfg_attr(
+    not(any(debug_assertions, feature = "failpoints")),
+    ignore = "needs failpoints"
+)]
 async fn twenty_processes_that_die_right_after_their_claim_fail_no_task_on_postgres() {
     dies_after_its_claims(On::Postgres).await;
 }
@@ -143,12 +186,28 @@ async fn dies_after_its_claims(on: On) {
         On::Postgres => Database::postgres().await,
     };
     let folder = tempfile::tempdir().unwrap();
-    let place = Place::new(configure(folder.path(), &model.base_url, &world.url, database.url(), 8));
-    let people = People::new(vec![place.url()], Arc::clone(&world), 1, Instant::now() + Duration::from_mins(20));
+    let place = Place::new(configure(
+        folder.path(),
+        &model.base_url,
+        &world.url,
+        database.url(),
+        8,
+    ));
+    let people = People::new(
+        vec![place.url()],
+        Arc::clone(&world),
+        1,
+        Instant::now() + Duration::from_mins(20),
+    );
     let deaths = async {
         for death in 0..=20 {
-            let point = if death == 0 { "door.committed" } else { "claim.committed" };
-            let mut process = place.start(&format!("lease=3s;clock={}s;{point}=abort", 120 * death));
+            let point = if death == 0 {
+                "door.committed"
+            } else {
+                "claim.committed"
+            };
+            let mut process =
+                place.start(&format!("lease=3s;clock={}s;{point}=abort", 120 * death));
             let status = process.ended().await;
             let signal = std::os::unix::process::ExitStatusExt::signal(&status);
             assert_eq!(signal, Some(9), "death {death}: {}", place.last_words());
@@ -166,39 +225,65 @@ async fn killed_at_each(on: On, points: Vec<String>) {
     let (world, model) = (Arc::new(World::start().await), Model::start().await);
     let (wrong, stored) = (Mutex::new(Vec::new()), Mutex::new(HashSet::new()));
     let only = std::env::var_os("HOLDPOINT_TEST_POINT").map(|point| point.into_string().unwrap());
-    let points = points.into_iter().filter(|point| only.as_ref().is_none_or(|only| point == only));
+    let points = points
+        .into_iter()
+        .filter(|point| only.as_ref().is_none_or(|only| point == only));
     let scenes = futures_util::stream::iter(points.zip(1_u64..)).map(|(point, number)| {
         let (world, model, wrong, stored) = (Arc::clone(&world), model.clone(), &wrong, &stored);
         async move {
             let (complaints, tasks) = killed_at(on, &point, number, world, model).await;
-            wrong.lock().unwrap().extend(complaints.into_iter().map(|what| format!("{point} on {on:?}: {what}")));
+            wrong.lock().unwrap().extend(
+                complaints
+                    .into_iter()
+                    .map(|what| format!("{point} on {on:?}: {what}")),
+            );
             stored.lock().unwrap().extend(shown::stored(&tasks));
         }
     });
     scenes.buffer_unordered(AT_ONCE).collect::<Vec<()>>().await;
     let mut wrong = wrong.into_inner().unwrap();
     wrong.extend(model.complaints());
-    wrong.extend(shown::missing(&model.prompts(), &stored.into_inner().unwrap()));
+    wrong.extend(shown::missing(
+        &model.prompts(),
+        &stored.into_inner().unwrap(),
+    ));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// A life in which the process dies at one point. Returns the failures and the tasks.
-async fn killed_at(on: On, point: &str, number: u64, world: Arc<World>, model: Model) -> (Vec<String>, Vec<Told>) {
+async fn killed_at(
+    on: On,
+    point: &str,
+    number: u64,
+    world: Arc<World>,
+    model: Model,
+) -> (Vec<String>, Vec<Told>) {
     let database = match on {
         On::Sqlite => Database::sqlite(),
         On::Postgres => {
-            // Creating a database takes a process-wide lock, so two at once would wait for each other.
+            // Creating a database takes a process-wide lock, so two at once would wait for each
+            // other.
             let _alone = ALONE.lock().await;
             Database::postgres().await
         }
     };
     let folder = tempfile::tempdir().unwrap();
     // One task runs at a time, so a second one waits in the queue.
-    let place = Place::new(configure(folder.path(), &model.base_url, &world.url, database.url(), 1));
+    let place = Place::new(configure(
+        folder.path(),
+        &model.base_url,
+        &world.url,
+        database.url(),
+        1,
+    ));
     let deadline = Instant::now() + Duration::from_mins(20);
     let people = People::new(vec![place.url()], Arc::clone(&world), number, deadline);
     let deaths = AtomicU32::new(0);
-    let armed = if point.contains('@') { point.replace('@', "=abort@") } else { format!("{point}=abort") };
+    let armed = if point.contains('@') {
+        point.replace('@', "=abort@")
+    } else {
+        format!("{point}=abort")
+    };
     let said = tokio::select! {
         said = async {
             let tasks = life(&people, &model, number, point, &deaths).await;
@@ -220,10 +305,17 @@ async fn killed_at(on: On, point: &str, number: u64, world: Arc<World>, model: M
     }
     let tasks = journals(database.url(), said).await;
     let (ledger, history, attempted) = (world.ledger(), people.history(), people.attempted());
-    let ledger: Vec<_> =
-        ledger.into_iter().filter(|line| tasks.iter().any(|told| told.task.to_string() == line.task)).collect();
-    let evidence =
-        Evidence { tasks: &tasks, ledger: &ledger, history: &history, attempted: &attempted, one_clock: false };
+    let ledger: Vec<_> = ledger
+        .into_iter()
+        .filter(|line| tasks.iter().any(|told| told.task.to_string() == line.task))
+        .collect();
+    let evidence = Evidence {
+        tasks: &tasks,
+        ledger: &ledger,
+        history: &history,
+        attempted: &attempted,
+        one_clock: false,
+    };
     let findings = check(&evidence);
     if !findings.wrong.is_empty() {
         wrong.push(report(&findings, &evidence));
@@ -231,13 +323,22 @@ async fn killed_at(on: On, point: &str, number: u64, world: Arc<World>, model: M
     (wrong, tasks)
 }
 
-/// Restarts the process after each death, with a later clock each time, so that all leases have run out.
-async fn keeps_alive(place: &Place, armed: &str, model: &Model, deaths: &AtomicU32, deadline: Instant) -> String {
+/// Restarts the process after each death, with a later clock each time, so that all leases have run
+/// out.
+async fn keeps_alive(
+    place: &Place,
+    armed: &str,
+    model: &Model,
+    deaths: &AtomicU32,
+    deadline: Instant,
+) -> String {
     let mut process = place.start(&format!("lease=3s;{armed}"));
     loop {
         model.is_asked_by(&process);
         let ended = tokio::time::timeout_at(deadline.into(), process.ended()).await;
-        let Ok(status) = ended else { return "it took too long".to_owned() };
+        let Ok(status) = ended else {
+            return "it took too long".to_owned();
+        };
         if std::os::unix::process::ExitStatusExt::signal(&status) != Some(9) {
             return format!("it ended by itself: {status}");
         }
@@ -247,9 +348,16 @@ async fn keeps_alive(place: &Place, armed: &str, model: &Model, deaths: &AtomicU
 }
 
 /// A life that reaches every commit of the loop. Returns its tasks.
-async fn life(people: &People, model: &Model, number: u64, point: &str, deaths: &AtomicU32) -> Vec<String> {
-    // During a long call the lease is renewed, and another task waits for a slot and is claimed later. On a busy
-    // machine the call may end before the other task exists: then both are created again.
+async fn life(
+    people: &People,
+    model: &Model,
+    number: u64,
+    point: &str,
+    deaths: &AtomicU32,
+) -> Vec<String> {
+    // During a long call the lease is renewed, and another task waits for a slot and is claimed
+    // later. On a busy machine the call may end before the other task exists: then both are created
+    // again.
     let mut tasks = Vec::new();
     let first = loop {
         let first = people.create(&format!("long {number}")).await;
@@ -270,7 +378,9 @@ async fn life(people: &People, model: &Model, number: u64, point: &str, deaths: 
     say(people, &first, &ill).await;
     people.settle(&first).await;
     model.heals(&ill);
-    people.post(&format!("/v1/tasks/{first}/retry"), &Value::Null).await;
+    people
+        .post(&format!("/v1/tasks/{first}/retry"), &Value::Null)
+        .await;
     people.settle(&first).await;
     // Sub-agents on two levels.
     say(people, &first, &format!("tree {number}")).await;
@@ -278,21 +388,30 @@ async fn life(people: &People, model: &Model, number: u64, point: &str, deaths: 
     // A request that no person answers, so that it expires.
     say(people, &first, &format!("short {number}")).await;
     people.settle(&first).await;
-    // A cancel while a call is in flight, so that its result comes late. If the call has already ended, another one
-    // follows.
+    // A cancel while a call is in flight, so that its result comes late. If the call has already
+    // ended, another one follows.
     let before = loop {
-        let (before, made) = (deaths.load(Ordering::Relaxed), people.world.saw(&first, r#""amount":7"#));
+        let (before, made) = (
+            deaths.load(Ordering::Relaxed),
+            people.world.saw(&first, r#""amount":7"#),
+        );
         let cut = json!({"input": format!("cut {number}")});
-        people.post_waiting(&format!("/v1/tasks/{first}/messages"), &cut, 0).await;
+        people
+            .post_waiting(&format!("/v1/tasks/{first}/messages"), &cut, 0)
+            .await;
         while people.world.saw(&first, r#""amount":7"#) == made {
             if !matches!(people.look(&first).await.as_str(), "Running" | "Paused") {
                 break;
             }
             a_moment().await;
         }
-        let canceled = people.post(&format!("/v1/tasks/{first}/cancel"), &Value::Null).await;
+        let canceled = people
+            .post(&format!("/v1/tasks/{first}/cancel"), &Value::Null)
+            .await;
         let died = deaths.load(Ordering::Relaxed) != before;
-        if canceled.status != 409 && (died || people.last_outcome(&first).await.as_deref() == Some("unknown")) {
+        if canceled.status != 409
+            && (died || people.last_outcome(&first).await.as_deref() == Some("unknown"))
+        {
             break before;
         }
     };
@@ -307,5 +426,10 @@ async fn life(people: &People, model: &Model, number: u64, point: &str, deaths: 
 }
 
 async fn say(people: &People, task: &str, message: &str) {
-    people.post(&format!("/v1/tasks/{task}/messages"), &json!({"input": message})).await;
+    people
+        .post(
+            &format!("/v1/tasks/{task}/messages"),
+            &json!({"input": message}),
+        )
+        .await;
 }

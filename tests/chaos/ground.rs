@@ -1,4 +1,5 @@
-//! The setup of a run, a configuration file whose tools call the world; and the collection of its results.
+//! The setup of a run, a configuration file whose tools call the world; and the collection of its
+//! results.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,8 +13,8 @@ use super::people::People;
 use super::process::a_moment;
 use crate::support::app::ACCOUNTS;
 
-/// Tools of every effect; rules that allow, hold, and hold for one second; sub-agents on two levels, one of which keeps
-/// its conversation.
+/// Tools of every effect; rules that allow, hold, and hold for one second; sub-agents on two
+/// levels, one of which keeps its conversation.
 const CONFIG: &str = r#"
 server: { max_running: {running} }
 models:
@@ -39,14 +40,28 @@ policy:
 /// Writes the configuration into a folder.
 pub fn configure(folder: &Path, model: &str, world: &str, database: &str, running: u32) -> PathBuf {
     let named = |yaml: &str, name: &str| {
-        let text = yaml.split_once(&format!("&{name} ")).unwrap().1.split(" }\n").next().unwrap().to_owned();
-        yaml.replace(&format!("&{name} "), "").replace(&format!("*{name}"), &text)
+        let text = yaml
+            .split_once(&format!("&{name} "))
+            .unwrap()
+            .1
+            .split(" }\n")
+            .next()
+            .unwrap()
+            .to_owned();
+        yaml.replace(&format!("&{name} "), "")
+            .replace(&format!("*{name}"), &text)
     };
     let yaml = named(&named(CONFIG, "arguments"), "limits");
-    let yaml = yaml.replace("{model}", model).replace("{world}", world).replace("{running}", &running.to_string());
+    let yaml = yaml
+        .replace("{model}", model)
+        .replace("{world}", world)
+        .replace("{running}", &running.to_string());
     let path = folder.join("holdpoint.yaml");
-    std::fs::write(&path, format!("{yaml}{ACCOUNTS}database: {{ url: \"{database}\", max_connections: 8 }}\n"))
-        .unwrap();
+    std::fs::write(
+        &path,
+        format!("{yaml}{ACCOUNTS}database: {{ url: \"{database}\", max_connections: 8 }}\n"),
+    )
+    .unwrap();
     path
 }
 
@@ -54,15 +69,24 @@ pub fn configure(folder: &Path, model: &str, world: &str, database: &str, runnin
 pub async fn statuses(people: &People, tasks: &[String]) -> Vec<(String, String)> {
     let mut said = Vec::new();
     for task in tasks {
-        let status = people.get(&format!("/v1/tasks/{task}")).await["status"].as_str().unwrap_or("lost").to_owned();
+        let status = people.get(&format!("/v1/tasks/{task}")).await["status"]
+            .as_str()
+            .unwrap_or("lost")
+            .to_owned();
         said.push((task.clone(), status));
     }
     said
 }
 
-/// The journals of these tasks and their sub-agents, read from the database after all replicas have stopped.
+/// The journals of these tasks and their sub-agents, read from the database after all replicas have
+/// stopped.
 pub async fn journals(database: &str, statuses: Vec<(String, String)>) -> Vec<Told> {
-    let settings = Settings { url: database.to_owned(), migrate: false, unsafe_ok: true, ..Settings::default() };
+    let settings = Settings {
+        url: database.to_owned(),
+        migrate: false,
+        unsafe_ok: true,
+        ..Settings::default()
+    };
     let mut tries = 0;
     let store = loop {
         match Store::open(&settings, Arc::new(SystemClock)).await {
@@ -76,18 +100,43 @@ pub async fn journals(database: &str, statuses: Vec<(String, String)>) -> Vec<To
     let mut told = Vec::new();
     for (task, status) in statuses {
         let root: TaskId = task.parse().unwrap();
-        let tree = TaskFilter { tenant: "acme".to_owned(), roots: vec![root], limit: 1_000, ..TaskFilter::default() };
+        let tree = TaskFilter {
+            tenant: "acme".to_owned(),
+            roots: vec![root],
+            limit: 1_000,
+            ..TaskFilter::default()
+        };
         let mut rows = store.tasks(&tree).await.unwrap().rows;
         rows.retain(|row| row.task_id != root);
         let children = rows.into_iter().map(|row| {
             let status = row.status.as_str().to_owned();
-            (row.task_id, row.parent, status, row.output, (row.busy, row.open_requests))
+            (
+                row.task_id,
+                row.parent,
+                status,
+                row.output,
+                (row.busy, row.open_requests),
+            )
         });
         let row = store.task(root).await.unwrap().unwrap();
-        let own = (root, None, status, row.output, (row.busy, row.open_requests));
+        let own = (
+            root,
+            None,
+            status,
+            row.output,
+            (row.busy, row.open_requests),
+        );
         for (task, parent, status, output, counted) in std::iter::once(own).chain(children) {
             let journal = store.items(task, 0, 10_000).await.unwrap();
-            told.push(Told { task, root, parent, status, output, counted, journal });
+            told.push(Told {
+                task,
+                root,
+                parent,
+                status,
+                output,
+                counted,
+                journal,
+            });
         }
     }
     store.close().await;

@@ -38,17 +38,35 @@ impl Binary {
             .args(["serve", "--config"])
             .arg(config)
             .args(["--listen", &format!("127.0.0.1:{port}")])
-            .envs([("MODEL_KEY", "sk-model-key-0123456789"), ("TOOL_SECRET", "tool-secret-0123456789")])
+            .envs([
+                ("MODEL_KEY", "sk-model-key-0123456789"),
+                ("TOOL_SECRET", "tool-secret-0123456789"),
+            ])
             .stderr(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        #[expect(clippy::disallowed_methods, reason = "a test is a client like any other")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a test is a client like any other"
+        )]
         let http = reqwest::Client::builder().no_proxy().build().unwrap();
-        let mut binary = Self { child, url: format!("http://127.0.0.1:{port}"), http };
+        let mut binary = Self {
+            child,
+            url: format!("http://127.0.0.1:{port}"),
+            http,
+        };
         loop {
-            assert!(binary.child.try_wait().unwrap().is_none(), "it ended instead of getting ready");
-            let ready = binary.http.get(format!("{}/readyz", binary.url)).timeout(Duration::from_secs(1)).send().await;
+            assert!(
+                binary.child.try_wait().unwrap().is_none(),
+                "it ended instead of getting ready"
+            );
+            let ready = binary
+                .http
+                .get(format!("{}/readyz", binary.url))
+                .timeout(Duration::from_secs(1))
+                .send()
+                .await;
             if ready.is_ok_and(|reply| reply.status() == 200) {
                 return binary;
             }
@@ -63,13 +81,19 @@ impl Binary {
     }
 
     async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
-        let request = self.http.post(format!("{}{path}", self.url)).bearer_auth(ALICE);
+        let request = self
+            .http
+            .post(format!("{}{path}", self.url))
+            .bearer_auth(ALICE);
         let reply = request.json(body).send().await.unwrap();
         (reply.status().as_u16(), reply.json().await.unwrap())
     }
 
     async fn get(&self, path: &str) -> Value {
-        let request = self.http.get(format!("{}{path}", self.url)).bearer_auth(ALICE);
+        let request = self
+            .http
+            .get(format!("{}{path}", self.url))
+            .bearer_auth(ALICE);
         request.send().await.unwrap().json().await.unwrap()
     }
 }
@@ -97,14 +121,25 @@ impl Stage {
             On::Sqlite => Database::sqlite(),
             On::Postgres => Database::postgres().await,
         };
-        let yaml = REFUNDS.replace("{approvers}", "{ owner: true }").replace("{model}", &model.base_url);
+        let yaml = REFUNDS
+            .replace("{approvers}", "{ owner: true }")
+            .replace("{model}", &model.base_url);
         let yaml = yaml.replace("{tool}", &tool.url);
         let folder = tempfile::tempdir().unwrap();
-        let text = format!("{yaml}{ACCOUNTS}\ndatabase: {{ url: \"{}\" }}\n", database.url());
+        let text = format!(
+            "{yaml}{ACCOUNTS}\ndatabase: {{ url: \"{}\" }}\n",
+            database.url()
+        );
         std::fs::write(folder.path().join("holdpoint.yaml"), text).unwrap();
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = free.local_addr().unwrap().port();
-        Self { folder, model, tool, _database: database, port }
+        Self {
+            folder,
+            model,
+            tool,
+            _database: database,
+            port,
+        }
     }
 
     async fn start(&self) -> Binary {
@@ -115,15 +150,24 @@ impl Stage {
 async fn killed_in_the_pause(on: On) {
     let stage = Stage::set(on).await;
     let binary = stage.start().await;
-    stage.model.then(calls(&[("refund", r#"{"order":1,"amount":50}"#)]));
+    stage
+        .model
+        .then(calls(&[("refund", r#"{"order":1,"amount":50}"#)]));
     let (status, held) = binary.post("/v1/tasks", &json!({"input": "go"})).await;
     assert_eq!((status, &held["status"]), (201, &json!("Paused")), "{held}");
     binary.kill();
     let binary = stage.start().await;
     stage.model.then(says("done"));
-    let path = format!("/resume/{}", held["pending"][0]["request_id"].as_str().unwrap());
+    let path = format!(
+        "/resume/{}",
+        held["pending"][0]["request_id"].as_str().unwrap()
+    );
     let (status, done) = binary.post(&path, &json!({"action": "approve"})).await;
-    assert_eq!((status, &done["status"]), (200, &json!("Completed")), "{done}");
+    assert_eq!(
+        (status, &done["status"]),
+        (200, &json!("Completed")),
+        "{done}"
+    );
     assert_eq!(stage.tool.ledger().len(), 1);
 }
 
@@ -141,15 +185,24 @@ async fn process_killed_during_a_pause_still_runs_the_call_once_on_postgres() {
 async fn process_killed_during_an_approved_call_opens_a_reconcile_request() {
     let stage = Stage::set(On::Sqlite).await;
     let binary = stage.start().await;
-    stage.model.then(calls(&[("refund", r#"{"order":1,"amount":50}"#)]));
+    stage
+        .model
+        .then(calls(&[("refund", r#"{"order":1,"amount":50}"#)]));
     let (_, held) = binary.post("/v1/tasks", &json!({"input": "go"})).await;
-    let path = format!("/resume/{}", held["pending"][0]["request_id"].as_str().unwrap());
+    let path = format!(
+        "/resume/{}",
+        held["pending"][0]["request_id"].as_str().unwrap()
+    );
     stage.tool.close();
-    let request = binary.http.post(format!("{}{path}/approve", binary.url)).bearer_auth(ALICE);
+    let request = binary
+        .http
+        .post(format!("{}{path}/approve", binary.url))
+        .bearer_auth(ALICE);
     let (cut, ()) = tokio::join!(request.send(), async {
         stage.tool.reached(1).await;
         // The call has taken effect, but its response has not arrived.
-        let pid = rustix::process::Pid::from_raw(i32::try_from(binary.child.id()).unwrap()).unwrap();
+        let pid =
+            rustix::process::Pid::from_raw(i32::try_from(binary.child.id()).unwrap()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     });
     assert!(cut.is_err());
@@ -167,8 +220,16 @@ async fn process_killed_during_an_approved_call_opens_a_reconcile_request() {
     assert_eq!(asked["pending"][0]["kind"], "reconcile", "{asked}");
     assert_eq!(stage.tool.ledger().len(), 1, "never silently run again");
     stage.model.then(says("done"));
-    let path = format!("/resume/{}", asked["pending"][0]["request_id"].as_str().unwrap());
-    let (_, done) = binary.post(&path, &json!({"action": "respond", "result": "it was paid"})).await;
+    let path = format!(
+        "/resume/{}",
+        asked["pending"][0]["request_id"].as_str().unwrap()
+    );
+    let (_, done) = binary
+        .post(
+            &path,
+            &json!({"action": "respond", "result": "it was paid"}),
+        )
+        .await;
     assert_eq!(done["status"], "Completed", "{done}");
     assert_eq!(stage.tool.ledger().len(), 1);
 }

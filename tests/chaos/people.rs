@@ -1,6 +1,7 @@
-//! The users of the service: an owner who creates tasks and carries them to an end, approvers who decide (sometimes two
-//! at once), and an auditor who answers reconcile requests from the world's ledger. A POST without a reply is repeated
-//! with its key, at any replica. Every acknowledged answer goes into the history.
+//! The users of the service: an owner who creates tasks and carries them to an end, approvers who
+//! decide (sometimes two at once), and an auditor who answers reconcile requests from the world's
+//! ledger. A POST without a reply is repeated with its key, at any replica. Every acknowledged
+//! answer goes into the history.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -125,22 +126,40 @@ impl People {
         self.post_waiting(path, body, 1).await
     }
 
-    /// A POST that waits this many seconds for its task, repeated with its key until it is answered.
+    /// A POST that waits this many seconds for its task, repeated with its key until it is
+    /// answered.
     pub async fn post_waiting(&self, path: &str, body: &Value, seconds: u32) -> Answer {
         let key = format!("k-{}", crate::support::postgres::unique());
         let mut tries = 0;
         loop {
             tries += 1;
             self.in_time(path);
-            let request = self.http.post(format!("{}{path}", self.anywhere())).bearer_auth(ALICE);
-            let request = request.header("idempotency-key", &key).header("prefer", format!("wait={seconds}"));
+            let request = self
+                .http
+                .post(format!("{}{path}", self.anywhere()))
+                .bearer_auth(ALICE);
+            let request = request
+                .header("idempotency-key", &key)
+                .header("prefer", format!("wait={seconds}"));
             let request = request.timeout(self.patience);
-            let request = if body.is_null() { request } else { request.json(body) };
+            let request = if body.is_null() {
+                request
+            } else {
+                request.json(body)
+            };
             if let Some(answer) = self.understood(request, path).await {
                 let (status, replayed, body) = answer;
-                self.counts.repeated.fetch_add(u64::from(tries > 1), Ordering::Relaxed);
-                self.counts.replayed.fetch_add(u64::from(replayed), Ordering::Relaxed);
-                return Answer { status, body, tries };
+                self.counts
+                    .repeated
+                    .fetch_add(u64::from(tries > 1), Ordering::Relaxed);
+                self.counts
+                    .replayed
+                    .fetch_add(u64::from(replayed), Ordering::Relaxed);
+                return Answer {
+                    status,
+                    body,
+                    tries,
+                };
             }
             a_moment().await;
         }
@@ -149,7 +168,10 @@ impl People {
     pub async fn get(&self, path: &str) -> Value {
         loop {
             self.in_time(path);
-            let request = self.http.get(format!("{}{path}", self.anywhere())).bearer_auth(ALICE);
+            let request = self
+                .http
+                .get(format!("{}{path}", self.anywhere()))
+                .bearer_auth(ALICE);
             let request = request.header("prefer", "wait=1").timeout(self.patience);
             match self.understood(request, path).await {
                 Some((200, _, body)) => return body,
@@ -162,7 +184,11 @@ impl People {
         }
     }
 
-    async fn understood(&self, request: reqwest::RequestBuilder, path: &str) -> Option<(u16, bool, Value)> {
+    async fn understood(
+        &self,
+        request: reqwest::RequestBuilder,
+        path: &str,
+    ) -> Option<(u16, bool, Value)> {
         let reply = request.send().await.ok()?;
         let status = reply.status().as_u16();
         let replayed = reply.headers().contains_key("idempotency-replayed");
@@ -171,25 +197,51 @@ impl People {
         if status == 500 {
             self.complain(format!("{path} answered 500: {text}"));
         }
-        self.heard.lock().unwrap().insert(path.to_owned(), format!("{status} {}", text.get(..900).unwrap_or(&text)));
+        self.heard.lock().unwrap().insert(
+            path.to_owned(),
+            format!("{status} {}", text.get(..900).unwrap_or(&text)),
+        );
         let later = status == 500 || status == 503 || status == 429;
-        (!later).then(|| (status, replayed, serde_json::from_str(&text).unwrap_or_default()))
+        (!later).then(|| {
+            (
+                status,
+                replayed,
+                serde_json::from_str(&text).unwrap_or_default(),
+            )
+        })
     }
 
     pub fn in_time(&self, what: &str) {
         if Instant::now() >= self.until {
-            let heard = self.heard.lock().unwrap().get(what).cloned().unwrap_or_default();
+            let heard = self
+                .heard
+                .lock()
+                .unwrap()
+                .get(what)
+                .cloned()
+                .unwrap_or_default();
             let complaints = self.complaints().join("\n");
-            panic!("seed {:x}: it takes too long; the last of {what} was {heard}\n{complaints}", self.seed);
+            panic!(
+                "seed {:x}: it takes too long; the last of {what} was {heard}\n{complaints}",
+                self.seed
+            );
         }
     }
 
     /// Creates a task.
     pub async fn create(&self, message: &str) -> String {
         let answer = self.post("/v1/tasks", &json!({"input": message})).await;
-        assert!(matches!(answer.status, 201 | 202), "{} {}", answer.status, answer.body);
+        assert!(
+            matches!(answer.status, 201 | 202),
+            "{} {}",
+            answer.status,
+            answer.body
+        );
         let task = answer.body["task_id"].as_str().unwrap().to_owned();
-        self.history.lock().unwrap().push(Deed::Created { task: task.clone() });
+        self.history
+            .lock()
+            .unwrap()
+            .push(Deed::Created { task: task.clone() });
         task
     }
 
@@ -222,7 +274,8 @@ impl People {
             if status != "Failed" {
                 return status;
             }
-            self.post(&format!("/v1/tasks/{task}/retry"), &Value::Null).await;
+            self.post(&format!("/v1/tasks/{task}/retry"), &Value::Null)
+                .await;
         }
         self.settle(task).await
     }
@@ -239,7 +292,8 @@ impl People {
             // The auditor: was the call executed or not?
             let key = own[0]["tool_call_id"].as_str().unwrap();
             if self.world.of(key).is_empty() {
-                self.decide(task, id, "retry", json!({"action": "retry"}), true).await;
+                self.decide(task, id, "retry", json!({"action": "retry"}), true)
+                    .await;
             } else {
                 let body = json!({"action": "respond", "result": format!("audited {key}")});
                 self.decide(task, id, "respond", body, true).await;
@@ -252,7 +306,8 @@ impl People {
         }
         let digest = &request["digest"];
         let approve = json!({"action": "approve", "digest": digest});
-        let reject = json!({"action": "reject", "then": "continue", "reason": "no", "digest": digest});
+        let reject =
+            json!({"action": "reject", "then": "continue", "reason": "no", "digest": digest});
         if own.iter().any(|call| call["arguments"]["mood"] == "no") {
             self.decide(task, id, "reject", reject, true).await;
         } else if self.draw().is_multiple_of(5) {
@@ -266,29 +321,60 @@ impl People {
         }
     }
 
-    async fn decide(&self, task: &str, request: &str, action: &'static str, body: Value, alone: bool) {
-        self.attempted.lock().unwrap().entry(request.to_owned()).or_default().push(action);
+    async fn decide(
+        &self,
+        task: &str,
+        request: &str,
+        action: &'static str,
+        body: Value,
+        alone: bool,
+    ) {
+        self.attempted
+            .lock()
+            .unwrap()
+            .entry(request.to_owned())
+            .or_default()
+            .push(action);
         let answer = self.post(&format!("/resume/{request}"), &body).await;
-        self.counts.repeated_decisions.fetch_add(u64::from(answer.tries > 1), Ordering::Relaxed);
+        self.counts
+            .repeated_decisions
+            .fetch_add(u64::from(answer.tries > 1), Ordering::Relaxed);
         let (task, request) = (task.to_owned(), request.to_owned());
         match (answer.status, answer.body["code"].as_str()) {
-            (200 | 202, _) => self.history.lock().unwrap().push(Deed::Decided { task, request, action }),
+            (200 | 202, _) => self.history.lock().unwrap().push(Deed::Decided {
+                task,
+                request,
+                action,
+            }),
             (409, Some("already_decided")) => {
                 self.counts.conflicts.fetch_add(1, Ordering::Relaxed);
                 // A person who alone decides a request can lose only to their own repeated POST.
                 let repeated = self.attempted.lock().unwrap()[&request].len() > 1;
                 if alone && !repeated {
-                    self.complain(format!("{task}: {action} of {request} lost against itself: {}", answer.body));
+                    self.complain(format!(
+                        "{task}: {action} of {request} lost against itself: {}",
+                        answer.body
+                    ));
                 }
-                let action = answer.body["decision"]["action"].as_str().unwrap_or_default().to_owned();
-                self.history.lock().unwrap().push(Deed::Overruled { task, request, action });
+                let action = answer.body["decision"]["action"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned();
+                self.history.lock().unwrap().push(Deed::Overruled {
+                    task,
+                    request,
+                    action,
+                });
             }
             // The result arrived by itself, or the request has expired.
             (409, Some("request_withdrawn")) | (410, _) => {
                 self.counts.conflicts.fetch_add(1, Ordering::Relaxed);
             }
             (status, _) => {
-                self.complain(format!("{task}: {action} of {request} was answered {status} {}", answer.body));
+                self.complain(format!(
+                    "{task}: {action} of {request} was answered {status} {}",
+                    answer.body
+                ));
             }
         }
     }
@@ -296,13 +382,19 @@ impl People {
     /// Whether a task's journal has an item of this type.
     pub async fn has(&self, task: &str, kind: &str) -> bool {
         let page = self.get(&format!("/v1/tasks/{task}/items?limit=200")).await;
-        page["items"].as_array().is_some_and(|items| items.iter().any(|item| item["type"] == kind))
+        page["items"]
+            .as_array()
+            .is_some_and(|items| items.iter().any(|item| item["type"] == kind))
     }
 
     /// The outcome of a task's last call with a result.
     pub async fn last_outcome(&self, task: &str) -> Option<String> {
         let page = self.get(&format!("/v1/tasks/{task}/items?limit=200")).await;
-        let last = page["items"].as_array()?.iter().rev().find(|item| item["type"] == "tool_result")?;
+        let last = page["items"]
+            .as_array()?
+            .iter()
+            .rev()
+            .find(|item| item["type"] == "tool_result")?;
         last["outcome"].as_str().map(str::to_owned)
     }
 
@@ -322,7 +414,14 @@ impl People {
 }
 
 fn client() -> reqwest::Client {
-    #[expect(clippy::disallowed_methods, reason = "a test is a client like any other")]
-    let http = reqwest::Client::builder().no_proxy().pool_idle_timeout(Duration::from_secs(1)).build().unwrap();
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a test is a client like any other"
+    )]
+    let http = reqwest::Client::builder()
+        .no_proxy()
+        .pool_idle_timeout(Duration::from_secs(1))
+        .build()
+        .unwrap();
     http
 }

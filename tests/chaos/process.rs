@@ -1,4 +1,5 @@
-//! The real binary as a process with a port of its own: started, killed, frozen, and restarted there.
+//! The real binary as a process with a port of its own: started, killed, frozen, and restarted
+//! there.
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -28,7 +29,11 @@ pub struct Process {
 impl Place {
     pub fn new(config: PathBuf) -> Self {
         let port = free_port();
-        Self { log: config.with_file_name(format!("{port}.log")), config, port }
+        Self {
+            log: config.with_file_name(format!("{port}.log")),
+            config,
+            port,
+        }
     }
 
     pub fn url(&self) -> String {
@@ -37,7 +42,11 @@ impl Place {
 
     /// Starts the process with these failpoints armed.
     pub fn start(&self, failpoints: &str) -> Process {
-        let log = File::options().create(true).append(true).open(&self.log).unwrap();
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(&self.log)
+            .unwrap();
         let child = Command::new(binary())
             .args(["serve", "--config"])
             .arg(&self.config)
@@ -50,7 +59,10 @@ impl Place {
             .kill_on_drop(true)
             .spawn()
             .unwrap();
-        Process { child, url: self.url() }
+        Process {
+            child,
+            url: self.url(),
+        }
     }
 
     /// The last lines of the log.
@@ -65,7 +77,11 @@ impl Process {
     /// Returns once the process is ready; `false` when it ended instead.
     pub async fn ready(&mut self, http: &reqwest::Client) -> bool {
         while self.child.try_wait().unwrap().is_none() {
-            let asked = http.get(format!("{}/readyz", self.url)).timeout(Duration::from_secs(1)).send().await;
+            let asked = http
+                .get(format!("{}/readyz", self.url))
+                .timeout(Duration::from_secs(1))
+                .send()
+                .await;
             if asked.is_ok_and(|reply| reply.status() == 200) {
                 return true;
             }
@@ -101,21 +117,27 @@ impl Process {
     /// Whether the process is stopped by a signal.
     pub fn frozen(&self) -> bool {
         let Some(pid) = self.pid() else { return false };
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
-        stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))
+            .unwrap_or_default();
+        stat.rsplit_once(')')
+            .is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
     }
 
     pub fn pid(&self) -> Option<Pid> {
-        self.child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?))
+        self.child
+            .id()
+            .and_then(|id| Pid::from_raw(i32::try_from(id).ok()?))
     }
 }
 
 /// The program under test; another one can be named, to see this suite fail.
 fn binary() -> PathBuf {
-    std::env::var_os("HOLDPOINT_TEST_BINARY").map_or_else(|| env!("CARGO_BIN_EXE_holdpoint").into(), PathBuf::from)
+    std::env::var_os("HOLDPOINT_TEST_BINARY")
+        .map_or_else(|| env!("CARGO_BIN_EXE_holdpoint").into(), PathBuf::from)
 }
 
-/// A free port below the range of outgoing connections, so that it stays free while its replica is down.
+/// A free port below the range of outgoing connections, so that it stays free while its replica is
+/// down.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let own = std::process::id().wrapping_mul(389);
@@ -134,7 +156,10 @@ pub async fn a_moment() {
 }
 
 /// Sleeps.
-#[expect(clippy::disallowed_methods, reason = "kills come at chosen times, whatever the service does")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "kills come at chosen times, whatever the service does"
+)]
 pub async fn within(time: Duration) {
     tokio::time::sleep(time).await;
 }

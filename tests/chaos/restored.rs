@@ -1,5 +1,5 @@
-//! A restored backup and a promoted standby: whatever ran in the lost history, no non-repeatable call runs again
-//! without a person's decision. The real binary, with its own database.
+//! A restored backup and a promoted standby: whatever ran in the lost history, no non-repeatable
+//! call runs again without a person's decision. The real binary, with its own database.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -56,7 +56,11 @@ impl World {
         let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
         model.otherwise(|body| {
             let last = body["messages"].as_array().unwrap().last().unwrap();
-            let said = if last["role"] == "tool" { String::new() } else { last["content"].to_string() };
+            let said = if last["role"] == "tool" {
+                String::new()
+            } else {
+                last["content"].to_string()
+            };
             let [small, other] = [r#"{"order":1,"amount":5}"#, r#"{"order":2,"amount":6}"#];
             let [large, larger] = [r#"{"order":3,"amount":50}"#, r#"{"order":4,"amount":60}"#];
             match said.trim_matches(|c: char| !c.is_ascii_alphabetic()) {
@@ -69,11 +73,16 @@ impl World {
         });
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let yaml = REFUNDS.replace("{approvers}", "{ owner: true }").replace("{model}", &model.base_url);
+        let yaml = REFUNDS
+            .replace("{approvers}", "{ owner: true }")
+            .replace("{model}", &model.base_url);
         // The timeout exceeds the time for which the tool does not answer.
-        let yaml = yaml.replace("{tool}", &tool.url).replace("timeout: 5s", "timeout: 40s");
-        let text =
-            format!("{yaml}{ACCOUNTS}\nserver: {{ max_running: {SLOTS} }}\ndatabase: {{ acquire_timeout: 1s }}\n");
+        let yaml = yaml
+            .replace("{tool}", &tool.url)
+            .replace("timeout: 5s", "timeout: 40s");
+        let text = format!(
+            "{yaml}{ACCOUNTS}\nserver: {{ max_running: {SLOTS} }}\ndatabase: {{ acquire_timeout: 1s }}\n"
+        );
         fs::write(folder.path().join("holdpoint.yaml"), text).unwrap();
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = free.local_addr().unwrap().port();
@@ -87,31 +96,62 @@ impl World {
     /// A Postgres with an unprivileged user and its database.
     async fn cluster(&self) -> Cluster {
         let cluster = Cluster::start(&self.path("first"), "", std::process::id());
-        run(&cluster.url("postgres"), "create role plain login".to_owned()).await;
-        run(&cluster.url("postgres"), "create database house owner plain".to_owned()).await;
+        run(
+            &cluster.url("postgres"),
+            "create role plain login".to_owned(),
+        )
+        .await;
+        run(
+            &cluster.url("postgres"),
+            "create database house owner plain".to_owned(),
+        )
+        .await;
         cluster
     }
 
     /// Serves that database and returns once the service is ready.
     async fn serve(&self, database: &str, more: &[&str]) -> Process {
-        let log = File::options().create(true).append(true).open(self.path("log")).unwrap();
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.path("log"))
+            .unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_holdpoint"))
             .args(["serve", "--config"])
             .arg(self.path("holdpoint.yaml"))
-            .args(["--listen", &format!("127.0.0.1:{}", self.port), "--database-url", database])
+            .args([
+                "--listen",
+                &format!("127.0.0.1:{}", self.port),
+                "--database-url",
+                database,
+            ])
             .args(more)
-            .envs([("MODEL_KEY", "sk-model-key-0123456789"), ("TOOL_SECRET", "tool-secret-0123456789")])
+            .envs([
+                ("MODEL_KEY", "sk-model-key-0123456789"),
+                ("TOOL_SECRET", "tool-secret-0123456789"),
+            ])
             .env("HOLDPOINT_FAILPOINTS", "lease=5s")
             .stderr(log)
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        #[expect(clippy::disallowed_methods, reason = "a test is a client like any other")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a test is a client like any other"
+        )]
         let http = reqwest::Client::builder().no_proxy().build().unwrap();
-        let mut process = Process { child, url: format!("http://127.0.0.1:{}", self.port), http };
+        let mut process = Process {
+            child,
+            url: format!("http://127.0.0.1:{}", self.port),
+            http,
+        };
         while process.ready().await != Some(200) {
             let log = || fs::read_to_string(self.path("log")).unwrap();
-            assert!(process.child.try_wait().unwrap().is_none(), "it ended: {}", log());
+            assert!(
+                process.child.try_wait().unwrap().is_none(),
+                "it ended: {}",
+                log()
+            );
         }
         process
     }
@@ -122,8 +162,15 @@ impl World {
         for _ in 0..3 {
             tasks.done.push(id(&process.task("small", 10).await));
         }
-        tasks.held = stream::iter(0..held + QUEUED).map(|_| process.task("large", 10)).buffered(4).collect().await;
-        let two_large = [process.task("two large", 10).await, process.task("two large", 10).await];
+        tasks.held = stream::iter(0..held + QUEUED)
+            .map(|_| process.task("large", 10))
+            .buffered(4)
+            .collect()
+            .await;
+        let two_large = [
+            process.task("two large", 10).await,
+            process.task("two large", 10).await,
+        ];
         self.tool.close();
         let out = self.tool.ledger().len();
         for task in &two_large {
@@ -136,7 +183,9 @@ impl World {
         }
         self.tool.reached(out + SLOTS).await;
         for task in tasks.held.split_off(held) {
-            process.answer(&task, &json!({"action": "approve"}), 0).await;
+            process
+                .answer(&task, &json!({"action": "approve"}), 0)
+                .await;
             tasks.waiting.push(id(&task));
         }
         for _ in 0..3 {
@@ -145,7 +194,8 @@ impl World {
         tasks
     }
 
-    /// The time after the backup: all tasks go on, held ones are approved, and new ones are created, `cycles` in all.
+    /// The time after the backup: all tasks go on, held ones are approved, and new ones are
+    /// created, `cycles` in all.
     async fn go_on(&self, process: &Process, tasks: &Tasks, cycles: usize) {
         self.tool.open();
         let cycle = async |task: Option<&Value>| {
@@ -153,15 +203,25 @@ impl World {
                 Some(task) => task.clone(),
                 None => process.task("large", 30).await,
             };
-            let done = process.answer(&task, &json!({"action": "approve"}), 60).await;
+            let done = process
+                .answer(&task, &json!({"action": "approve"}), 60)
+                .await;
             assert_eq!(done["status"], "Completed", "{done}");
         };
-        let known = tasks.held.iter().map(Some).chain(std::iter::repeat(None)).take(cycles);
+        let known = tasks
+            .held
+            .iter()
+            .map(Some)
+            .chain(std::iter::repeat(None))
+            .take(cycles);
         stream::iter(known).for_each_concurrent(8, cycle).await;
         for task in tasks.all() {
             assert_eq!(process.settled(&task).await["status"], "Completed");
         }
-        assert!(self.executed().values().all(|count| *count == 1), "each key once so far");
+        assert!(
+            self.executed().values().all(|count| *count == 1),
+            "each key once so far"
+        );
         assert!(self.executed().len() >= cycles);
     }
 
@@ -169,12 +229,15 @@ impl World {
     fn executed(&self) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
         for call in self.tool.ledger() {
-            *counts.entry(call.header("idempotency-key").to_owned()).or_default() += 1;
+            *counts
+                .entry(call.header("idempotency-key").to_owned())
+                .or_default() += 1;
         }
         counts
     }
 
-    /// After the loss: nothing runs before a person has decided, and then exactly what the decision says.
+    /// After the loss: nothing runs before a person has decided, and then exactly what the decision
+    /// says.
     async fn nothing_runs_again(&self, process: &Process, tasks: &Tasks) {
         let executed = self.executed();
         let mut now = BTreeMap::new();
@@ -187,30 +250,63 @@ impl World {
             assert_eq!(now[task]["status"], "Completed");
         }
         for task in &tasks.held {
-            let [request] = &pending(&id(task))[..] else { panic!("it is still held") };
-            assert_eq!((&request["kind"], &request["digest"]), (&json!("approval"), &task["pending"][0]["digest"]));
-            assert_eq!(request["tool_calls"][0]["warnings"][0]["code"], "may_already_have_run", "{request}");
+            let [request] = &pending(&id(task))[..] else {
+                panic!("it is still held")
+            };
+            assert_eq!(
+                (&request["kind"], &request["digest"]),
+                (&json!("approval"), &task["pending"][0]["digest"])
+            );
+            assert_eq!(
+                request["tool_calls"][0]["warnings"][0]["code"], "may_already_have_run",
+                "{request}"
+            );
         }
         for task in tasks.allowed.iter().chain(&tasks.approved) {
             let requests = pending(task);
             assert!(
-                requests.len() == 2 && requests.iter().all(|request| request["kind"] == "reconcile"),
+                requests.len() == 2
+                    && requests
+                        .iter()
+                        .all(|request| request["kind"] == "reconcile"),
                 "{requests:?}"
             );
-            let started = requests.iter().filter(|request| !request["details"]["sent_at"].is_null());
-            assert_eq!(started.count(), 1, "the first one is known to have been started: {requests:?}");
+            let started = requests
+                .iter()
+                .filter(|request| !request["details"]["sent_at"].is_null());
+            assert_eq!(
+                started.count(),
+                1,
+                "the first one is known to have been started: {requests:?}"
+            );
         }
         for task in &tasks.waiting {
-            let [request] = &pending(task)[..] else { panic!("it is asked about") };
+            let [request] = &pending(task)[..] else {
+                panic!("it is asked about")
+            };
             let details = &request["details"];
-            assert_eq!((&request["kind"], &details["sent_at"]), (&json!("reconcile"), &Value::Null));
-            assert!(details["problem"].as_str().unwrap().contains("restored"), "{request}");
+            assert_eq!(
+                (&request["kind"], &details["sent_at"]),
+                (&json!("reconcile"), &Value::Null)
+            );
+            assert!(
+                details["problem"].as_str().unwrap().contains("restored"),
+                "{request}"
+            );
         }
         for task in &tasks.new {
-            let [request] = &pending(task)[..] else { panic!("no rule allows it now") };
+            let [request] = &pending(task)[..] else {
+                panic!("no rule allows it now")
+            };
             let call = &request["tool_calls"][0];
-            assert_eq!((&request["kind"], &call["rule"]), (&json!("approval"), &json!("small")));
-            assert!(call["reason"].as_str().unwrap().contains("restored"), "{request}");
+            assert_eq!(
+                (&request["kind"], &call["rule"]),
+                (&json!("approval"), &json!("small"))
+            );
+            assert!(
+                call["reason"].as_str().unwrap().contains("restored"),
+                "{request}"
+            );
         }
         self.humans_decide(process, tasks, &now, executed).await;
     }
@@ -222,25 +318,43 @@ impl World {
         now: &BTreeMap<String, Value>,
         mut executed: BTreeMap<String, usize>,
     ) {
-        let [retried, answered, rejected, canceled, ..] = &tasks.waiting[..] else { panic!("there are five") };
+        let [retried, answered, rejected, canceled, ..] = &tasks.waiting[..] else {
+            panic!("there are five")
+        };
         for (task, answer) in [
             (retried, json!({"action": "retry"})),
-            (answered, json!({"action": "respond", "result": "it was paid"})),
+            (
+                answered,
+                json!({"action": "respond", "result": "it was paid"}),
+            ),
             (rejected, json!({"action": "reject"})),
         ] {
-            assert_eq!(process.answer(&now[task], &answer, 30).await["status"], "Completed");
+            assert_eq!(
+                process.answer(&now[task], &answer, 30).await["status"],
+                "Completed"
+            );
         }
-        let seen = process.answer(&tasks.held[0], &json!({"action": "approve"}), 30).await;
+        let seen = process
+            .answer(&tasks.held[0], &json!({"action": "approve"}), 30)
+            .await;
         assert_eq!(seen["status"], "Completed", "{seen}");
         for task in [&now[retried], &tasks.held[0]] {
-            let call = task["pending"][0]["tool_calls"][0]["tool_call_id"].as_str().unwrap();
+            let call = task["pending"][0]["tool_calls"][0]["tool_call_id"]
+                .as_str()
+                .unwrap();
             *executed.get_mut(call).unwrap() += 1;
         }
         assert_eq!(self.executed(), executed, "the two that a human let run");
-        process.post(&format!("/v1/tasks/{canceled}/cancel"), &json!({}), 0).await;
+        process
+            .post(&format!("/v1/tasks/{canceled}/cancel"), &json!({}), 0)
+            .await;
         let items = process.get(&format!("/v1/tasks/{canceled}/items")).await;
-        let results: Vec<_> =
-            items["items"].as_array().unwrap().iter().filter(|i| i["type"] == "tool_result").collect();
+        let results: Vec<_> = items["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|i| i["type"] == "tool_result")
+            .collect();
         assert_eq!(results[0]["outcome"], "unknown", "{items}");
     }
 }
@@ -248,33 +362,59 @@ impl World {
 impl Tasks {
     fn all(&self) -> Vec<String> {
         let held: Vec<_> = self.held.iter().map(id).collect();
-        [&self.done, &held, &self.allowed, &self.approved, &self.waiting, &self.new]
-            .into_iter()
-            .flatten()
-            .cloned()
-            .collect()
+        [
+            &self.done,
+            &held,
+            &self.allowed,
+            &self.approved,
+            &self.waiting,
+            &self.new,
+        ]
+        .into_iter()
+        .flatten()
+        .cloned()
+        .collect()
     }
 }
 
 fn id(task: &Value) -> String {
-    task["task_id"].as_str().unwrap_or_else(|| panic!("no task: {task}")).to_owned()
+    task["task_id"]
+        .as_str()
+        .unwrap_or_else(|| panic!("no task: {task}"))
+        .to_owned()
 }
 
 impl Process {
     async fn ready(&self) -> Option<u16> {
-        let asked = self.http.get(format!("{}/readyz", self.url)).timeout(Duration::from_secs(10)).send().await;
+        let asked = self
+            .http
+            .get(format!("{}/readyz", self.url))
+            .timeout(Duration::from_secs(10))
+            .send()
+            .await;
         tokio::task::yield_now().await;
         asked.ok().map(|reply| reply.status().as_u16())
     }
 
     async fn post(&self, path: &str, body: &Value, wait: u32) -> (u16, Value) {
-        let request = self.http.post(format!("{}{path}", self.url)).bearer_auth(ALICE).json(body);
-        let reply = request.header("prefer", format!("wait={wait}")).send().await.unwrap();
+        let request = self
+            .http
+            .post(format!("{}{path}", self.url))
+            .bearer_auth(ALICE)
+            .json(body);
+        let reply = request
+            .header("prefer", format!("wait={wait}"))
+            .send()
+            .await
+            .unwrap();
         (reply.status().as_u16(), reply.json().await.unwrap())
     }
 
     async fn get(&self, path: &str) -> Value {
-        let request = self.http.get(format!("{}{path}", self.url)).bearer_auth(ALICE);
+        let request = self
+            .http
+            .get(format!("{}{path}", self.url))
+            .bearer_auth(ALICE);
         request.send().await.unwrap().json().await.unwrap()
     }
 
@@ -286,7 +426,9 @@ impl Process {
 
     /// Answers the first request of a task.
     async fn answer(&self, task: &Value, answer: &Value, wait: u32) -> Value {
-        let request = task["pending"][0]["request_id"].as_str().unwrap_or_else(|| panic!("nothing is asked: {task}"));
+        let request = task["pending"][0]["request_id"]
+            .as_str()
+            .unwrap_or_else(|| panic!("nothing is asked: {task}"));
         let (status, task) = self.post(&format!("/resume/{request}"), answer, wait).await;
         assert!(status == 200 || status == 202, "{task}");
         task
@@ -295,8 +437,18 @@ impl Process {
     /// The task once it has stopped running.
     async fn settled(&self, task: &str) -> Value {
         loop {
-            let request = self.http.get(format!("{}/v1/tasks/{task}", self.url)).bearer_auth(ALICE);
-            let task: Value = request.header("prefer", "wait=30").send().await.unwrap().json().await.unwrap();
+            let request = self
+                .http
+                .get(format!("{}/v1/tasks/{task}", self.url))
+                .bearer_auth(ALICE);
+            let task: Value = request
+                .header("prefer", "wait=30")
+                .send()
+                .await
+                .unwrap()
+                .json()
+                .await
+                .unwrap();
             if task["status"] != "Running" {
                 return task;
             }
@@ -357,7 +509,10 @@ async fn promoted_standby_is_recognized_by_a_running_replica_and_runs_nothing_ag
     let cluster = world.cluster().await;
     let door = world.path("door");
     symlink(world.path("first"), &door).unwrap();
-    let url = format!("postgres://plain@{}/house", door.display().to_string().replace('/', "%2F"));
+    let url = format!(
+        "postgres://plain@{}/house",
+        door.display().to_string().replace('/', "%2F")
+    );
     let process = world.serve(&url, &[]).await;
     let tasks = world.populate(&process, 10).await;
     cluster.backup(&world.path("second"), true);
@@ -368,8 +523,14 @@ async fn promoted_standby_is_recognized_by_a_running_replica_and_runs_nothing_ag
     symlink(world.path("second"), &door).unwrap();
     // The standby accepts connections, but the service is not ready yet.
     while process.ready().await != Some(503) {}
-    let (status, refused) = process.post("/v1/tasks", &json!({"input": "small"}), 0).await;
-    assert_eq!((status, &refused["code"]), (503, &json!("unavailable")), "{refused}");
+    let (status, refused) = process
+        .post("/v1/tasks", &json!({"input": "small"}), 0)
+        .await;
+    assert_eq!(
+        (status, &refused["code"]),
+        (503, &json!("unavailable")),
+        "{refused}"
+    );
     standby.promote();
     while process.ready().await != Some(200) {}
     world.nothing_runs_again(&process, &tasks).await;

@@ -1,5 +1,6 @@
-//! The scripted model: its answer follows from the conversation alone, so it is the same before and after any crash. It
-//! checks that every conversation is well-formed and that its own answers come back unchanged.
+//! The scripted model: its answer follows from the conversation alone, so it is the same before and
+//! after any crash. It checks that every conversation is well-formed and that its own answers come
+//! back unchanged.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex};
@@ -48,14 +49,26 @@ struct Inner {
 impl Model {
     pub async fn start() -> Self {
         let inner = Arc::new(Inner::default());
-        let router = Router::new().route("/v1/chat/completions", post(answer)).with_state(Arc::clone(&inner));
-        let address = crate::support::serve(router.layer(axum::extract::DefaultBodyLimit::disable())).await;
-        Self { base_url: format!("http://{address}/v1"), inner }
+        let router = Router::new()
+            .route("/v1/chat/completions", post(answer))
+            .with_state(Arc::clone(&inner));
+        let address =
+            crate::support::serve(router.layer(axum::extract::DefaultBodyLimit::disable())).await;
+        Self {
+            base_url: format!("http://{address}/v1"),
+            inner,
+        }
     }
 
     /// The errors found in the received conversations.
     pub fn complaints(&self) -> Vec<String> {
-        self.inner.complaints.lock().unwrap().iter().cloned().collect()
+        self.inner
+            .complaints
+            .lock()
+            .unwrap()
+            .iter()
+            .cloned()
+            .collect()
     }
 
     /// The messages of every received prompt.
@@ -88,11 +101,16 @@ impl Model {
 impl Inner {
     fn kills_for(&self, messages: &Value) -> bool {
         let mut victim = self.victim.lock().unwrap();
-        let Some(victim) = victim.as_mut().filter(|victim| !victim.survived.contains(&messages.to_string())) else {
+        let Some(victim) = victim
+            .as_mut()
+            .filter(|victim| !victim.survived.contains(&messages.to_string()))
+        else {
             return false;
         };
         victim.survived.insert(messages.to_string());
-        victim.process.is_some_and(|process| kill_process(process, Signal::KILL).is_ok())
+        victim
+            .process
+            .is_some_and(|process| kill_process(process, Signal::KILL).is_ok())
     }
 }
 
@@ -105,12 +123,20 @@ async fn answer(State(inner): State<Arc<Inner>>, Json(body): Json<Value>) -> Res
     let (said, turn, complaints) = read(&messages);
     inner.complaints.lock().unwrap().extend(complaints);
     if inner.ill.lock().unwrap().contains(&said) {
-        return (StatusCode::BAD_REQUEST, Json(json!({"error": {"message": "ill"}}))).into_response();
+        return (
+            StatusCode::BAD_REQUEST,
+            Json(json!({"error": {"message": "ill"}})),
+        )
+            .into_response();
     }
     match wish(&said, turn) {
         Wish::Text(text) => Json(says(&text)).into_response(),
         Wish::Calls(calls) => {
-            let calls: Vec<_> = calls.iter().enumerate().map(|(place, call)| tool_call(turn, place, call)).collect();
+            let calls: Vec<_> = calls
+                .iter()
+                .enumerate()
+                .map(|(place, call)| tool_call(turn, place, call))
+                .collect();
             let message = json!({"role": "assistant", "content": null, "tool_calls": calls});
             Json(json!({
                 "id": "chatcmpl", "object": "chat.completion", "model": "fake",
@@ -144,11 +170,17 @@ fn read(messages: &[Value]) -> (String, usize, Vec<String>) {
                 for call in message["tool_calls"].as_array().into_iter().flatten() {
                     let result = rest.next_if(|next| next["role"] == "tool");
                     if result.is_none_or(|result| result["tool_call_id"] != call["id"]) {
-                        wrong.push(format!("{said}: {} has no result right after its turn", call["id"]));
+                        wrong.push(format!(
+                            "{said}: {} has no result right after its turn",
+                            call["id"]
+                        ));
                     }
                 }
             }
-            Some("tool") => wrong.push(format!("{said}: a result of no call, {}", message["tool_call_id"])),
+            Some("tool") => wrong.push(format!(
+                "{said}: a result of no call, {}",
+                message["tool_call_id"]
+            )),
             _ => {}
         }
     }
@@ -159,7 +191,11 @@ fn same(message: &Value, wish: &Wish, turn: usize) -> bool {
     match wish {
         Wish::Text(text) => message["content"] == text.as_str(),
         Wish::Calls(calls) => {
-            let calls: Vec<_> = calls.iter().enumerate().map(|(place, call)| tool_call(turn, place, call)).collect();
+            let calls: Vec<_> = calls
+                .iter()
+                .enumerate()
+                .map(|(place, call)| tool_call(turn, place, call))
+                .collect();
             message["tool_calls"] == json!(calls)
         }
     }
@@ -172,11 +208,20 @@ fn wish(said: &str, turn: usize) -> Wish {
     let call = |name: &'static str, place: u64, amount: u64, mood: &str, wait: u64| {
         // No two calls of a task are equal, so a rejection of one does not apply to another.
         let order = number * 100 + turn as u64 * 10 + place;
-        (name, format!(r#"{{"order":{order},"amount":{amount},"mood":"{mood}","wait":{wait}}}"#))
+        (
+            name,
+            format!(r#"{{"order":{order},"amount":{amount},"mood":"{mood}","wait":{wait}}}"#),
+        )
     };
     // Each message to a sub-agent has a unique number.
     let to = |agent: &'static str, place: u64, plan: &str| {
-        (agent, format!(r#"{{"task":"{plan} {}"}}"#, number * 100 + turn as u64 * 10 + place))
+        (
+            agent,
+            format!(
+                r#"{{"task":"{plan} {}"}}"#,
+                number * 100 + turn as u64 * 10 + place
+            ),
+        )
     };
     let calls = match (plan, turn) {
         ("long", 0) => vec![call("lookup", 0, 0, "", 1_300)],
@@ -202,11 +247,19 @@ fn wish(said: &str, turn: usize) -> Wish {
             to("scout", 4, "leaf"),
         ],
         ("tree", 1) => vec![to("clerk", 0, "leaf"), call("refund", 1, 50, "", 20)],
-        ("branch", 0) => vec![to("hand", 0, "leaf"), to("hand", 1, "leaf"), call("refund", 2, 5, "", 20)],
+        ("branch", 0) => vec![
+            to("hand", 0, "leaf"),
+            to("hand", 1, "leaf"),
+            call("refund", 2, 5, "", 20),
+        ],
         ("leaf", turn) => storm(1 + dice(number, 0) % 2, number, turn, call),
         _ => Vec::new(),
     };
-    if calls.is_empty() { Wish::Text(format!("done with {said}")) } else { Wish::Calls(calls) }
+    if calls.is_empty() {
+        Wish::Text(format!("done with {said}"))
+    } else {
+        Wish::Calls(calls)
+    }
 }
 
 /// Turns of one to three calls, most of them calm; now and then the world misbehaves.
@@ -233,7 +286,17 @@ fn storm(
             2..4 => call("tag", place, 0, mood, wait),
             4..6 => call("refund", place, 1 + draw(place * 10 + 3) % 20, mood, wait),
             6 => call("refund", place, 50, mood, wait),
-            _ => call("refund", place, 60, if draw(place * 10 + 4) % 2 == 0 { "no" } else { mood }, wait),
+            _ => call(
+                "refund",
+                place,
+                60,
+                if draw(place * 10 + 4) % 2 == 0 {
+                    "no"
+                } else {
+                    mood
+                },
+                wait,
+            ),
         }
     };
     (0..=draw(7) % 3).map(one).collect()
@@ -241,7 +304,9 @@ fn storm(
 
 /// A number derived from two others.
 pub fn dice(seed: u64, what: u64) -> u64 {
-    let mut value = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(what.wrapping_mul(0xD1B5_4A32_D192_ED03));
+    let mut value = seed
+        .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+        .wrapping_add(what.wrapping_mul(0xD1B5_4A32_D192_ED03));
     value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     value = (value ^ (value >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     (value ^ (value >> 31)) >> 8

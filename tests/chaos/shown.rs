@@ -20,7 +20,10 @@ pub fn stored(tasks: &[Told]) -> HashSet<String> {
 /// The prompts that match none of these conversations.
 pub fn missing(prompts: &[Value], stored: &HashSet<String>) -> Vec<String> {
     let shown: HashSet<_> = prompts.iter().map(of_prompt).collect();
-    shown.difference(stored).map(|prompt| format!("a model was shown what no journal has: {prompt}")).collect()
+    shown
+        .difference(stored)
+        .map(|prompt| format!("a model was shown what no journal has: {prompt}"))
+        .collect()
 }
 
 fn of_journal(messages: &[Message]) -> String {
@@ -29,35 +32,62 @@ fn of_journal(messages: &[Message]) -> String {
             json!({"user": parts.iter().map(|part| part.content.as_str()).collect::<String>()})
         }
         Message::Assistant { text, calls, .. } => json!({"text": text, "calls": calls}),
-        Message::Result { provider_id, content, .. } => json!({"result": content, "of": provider_id}),
+        Message::Result {
+            provider_id,
+            content,
+            ..
+        } => json!({"result": content, "of": provider_id}),
     });
     Value::from(messages.collect::<Vec<_>>()).to_string()
 }
 
 fn of_prompt(messages: &Value) -> String {
-    let messages = messages.as_array().into_iter().flatten().filter_map(|message| match message["role"].as_str()? {
-        "user" => Some(json!({"user": user_text(message)})),
-        "assistant" => {
-            let call = |call: &Value| json!([call["id"], call["function"]["name"], call["function"]["arguments"]]);
-            let calls: Vec<_> = message["tool_calls"].as_array().into_iter().flatten().map(call).collect();
-            Some(json!({"text": message["content"], "calls": calls}))
-        }
-        "tool" => Some(json!({"result": message["content"], "of": message["tool_call_id"]})),
-        _ => None,
-    });
+    let messages = messages
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|message| match message["role"].as_str()? {
+            "user" => Some(json!({"user": user_text(message)})),
+            "assistant" => {
+                let call = |call: &Value| {
+                    json!([
+                        call["id"],
+                        call["function"]["name"],
+                        call["function"]["arguments"]
+                    ])
+                };
+                let calls: Vec<_> = message["tool_calls"]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .map(call)
+                    .collect();
+                Some(json!({"text": message["content"], "calls": calls}))
+            }
+            "tool" => Some(json!({"result": message["content"], "of": message["tool_call_id"]})),
+            _ => None,
+        });
     Value::from(messages.collect::<Vec<_>>()).to_string()
 }
 
 /// The text of a user message, given as one text or several parts.
 pub fn user_text(message: &Value) -> String {
-    let parts = message["content"].as_array().into_iter().flatten().filter_map(|part| part["text"].as_str());
-    message["content"].as_str().map_or_else(|| parts.collect(), str::to_owned)
+    let parts = message["content"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|part| part["text"].as_str());
+    message["content"]
+        .as_str()
+        .map_or_else(|| parts.collect(), str::to_owned)
 }
 
 #[test]
 fn prompt_with_a_result_in_no_journal_is_reported_missing() {
     use holdpoint::task::id::CallId;
-    use holdpoint::task::item::{Fact, FinishReason, Item, Outcome, Part, PartType, ToolCall, ToolResult, Turn, Usage};
+    use holdpoint::task::item::{
+        Fact, FinishReason, Item, Outcome, Part, PartType, ToolCall, ToolResult, Turn, Usage,
+    };
     use holdpoint::task::time::Time;
 
     let tool_call_id = CallId(uuid::Uuid::nil());
@@ -70,7 +100,10 @@ fn prompt_with_a_result_in_no_journal_is_reported_missing() {
     };
     let facts = [
         Fact::UserMessage {
-            items: vec![Part { content_type: PartType::Text, content: "small 1".into() }],
+            items: vec![Part {
+                content_type: PartType::Text,
+                content: "small 1".into(),
+            }],
             user_context: None,
             by: "alice".into(),
             groups: Vec::new(),
@@ -91,7 +124,16 @@ fn prompt_with_a_result_in_no_journal_is_reported_missing() {
             http_status: Some(200),
         }),
     ];
-    let items = facts.into_iter().zip(1..).map(|(fact, seq)| (Item { seq, at: Time(0), fact }, seq));
+    let items = facts.into_iter().zip(1..).map(|(fact, seq)| {
+        (
+            Item {
+                seq,
+                at: Time(0),
+                fact,
+            },
+            seq,
+        )
+    });
     let task = holdpoint::task::id::TaskId(uuid::Uuid::nil());
     let told = Told {
         task,
@@ -113,5 +155,8 @@ fn prompt_with_a_result_in_no_journal_is_reported_missing() {
     };
     let stored = stored(&[told]);
     assert_eq!(missing(&[prompt("paid")], &stored), Vec::<String>::new());
-    assert_eq!(missing(&[prompt("paid"), prompt("paid twice")], &stored).len(), 1);
+    assert_eq!(
+        missing(&[prompt("paid"), prompt("paid twice")], &stored).len(),
+        1
+    );
 }

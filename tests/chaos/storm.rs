@@ -1,5 +1,6 @@
-//! Random `kill -9`, frozen replicas that wake up after a takeover, and crashes of Postgres, under load, checked
-//! against an independent ledger of executions. Nothing is lost, nothing runs twice, every task ends.
+//! Random `kill -9`, frozen replicas that wake up after a takeover, and crashes of Postgres, under
+//! load, checked against an independent ledger of executions. Nothing is lost, nothing runs twice,
+//! every task ends.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -29,7 +30,8 @@ struct Plan {
     kills: u64,
     /// `pg_ctl stop -m immediate`.
     crashes: u64,
-    /// `SIGSTOP` for two to three leases, half of them exactly between a committed start and its call.
+    /// `SIGSTOP` for two to three leases, half of them exactly between a committed start and its
+    /// call.
     zombies: u64,
     replicas: u64,
     /// In seconds.
@@ -50,7 +52,8 @@ const SHORT: Plan = Plan {
     within: Duration::from_mins(35),
 };
 
-/// A quarter of `scripts/chaos`, which has 2,000 kills over 10,000 tasks, 200 crashes and 200 zombies.
+/// A quarter of `scripts/chaos`, which has 2,000 kills over 10,000 tasks, 200 crashes and 200
+/// zombies.
 const QUARTER: Plan = Plan {
     says: "storm",
     tasks: 2_500,
@@ -63,10 +66,20 @@ const QUARTER: Plan = Plan {
 };
 
 /// Trees of eight tasks each, three levels deep.
-const TREES: Plan = Plan { says: "tree", tasks: 60, kills: 40, crashes: 3, zombies: 6, ..SHORT };
+const TREES: Plan = Plan {
+    says: "tree",
+    tasks: 60,
+    kills: 40,
+    crashes: 3,
+    zombies: 6,
+    ..SHORT
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[cfg_attr(not(any(debug_assertions, feature = "failpoints")), ignore = "needs failpoints")]
+#[cfg_attr(
+    not(any(debug_assertions, feature = "failpoints")),
+    ignore = "needs failpoints"
+)]
 async fn forty_kills_lose_nothing_of_a_tree_and_start_no_sub_agent_twice() {
     storm(&TREES).await;
 }
@@ -74,11 +87,22 @@ async fn forty_kills_lose_nothing_of_a_tree_and_start_no_sub_agent_twice() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes minutes: scripts/chaos five_hundred_kills_of_trees runs it"]
 async fn five_hundred_kills_of_trees_lose_nothing_and_repeat_nothing() {
-    storm(&Plan { tasks: 700, kills: 500, crashes: 40, zombies: 50, within: Duration::from_hours(2), ..TREES }).await;
+    storm(&Plan {
+        tasks: 700,
+        kills: 500,
+        crashes: 40,
+        zombies: 50,
+        within: Duration::from_hours(2),
+        ..TREES
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[cfg_attr(not(any(debug_assertions, feature = "failpoints")), ignore = "needs failpoints")]
+#[cfg_attr(
+    not(any(debug_assertions, feature = "failpoints")),
+    ignore = "needs failpoints"
+)]
 async fn hundred_kills_lose_nothing_and_repeat_nothing() {
     storm(&SHORT).await;
 }
@@ -95,7 +119,14 @@ async fn two_thousand_kills_lose_nothing_and_repeat_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "the short storm contains it"]
 async fn ten_kills_lose_nothing_and_repeat_nothing() {
-    storm(&Plan { tasks: 60, kills: 12, crashes: 1, zombies: 2, ..SHORT }).await;
+    storm(&Plan {
+        tasks: 60,
+        kills: 12,
+        crashes: 1,
+        zombies: 2,
+        ..SHORT
+    })
+    .await;
 }
 
 /// The faults still to come and those done.
@@ -123,9 +154,16 @@ async fn storm(plan: &Plan) {
     let folder = tempfile::tempdir().unwrap();
     let database = cluster.url("postgres");
     let config = configure(folder.path(), &model.base_url, &world.url, &database, 64);
-    let places: Vec<_> = (0..plan.replicas).map(|_| Place::new(config.clone())).collect();
+    let places: Vec<_> = (0..plan.replicas)
+        .map(|_| Place::new(config.clone()))
+        .collect();
     let urls = places.iter().map(Place::url).collect();
-    let people = Arc::new(People::new(urls, Arc::clone(&world), seed, began + plan.within));
+    let people = Arc::new(People::new(
+        urls,
+        Arc::clone(&world),
+        seed,
+        began + plan.within,
+    ));
     let replicas = usize::try_from(plan.replicas).unwrap();
     let weather = Weather {
         plan,
@@ -141,7 +179,11 @@ async fn storm(plan: &Plan) {
     };
     // The first replica migrates the schema.
     let mut begins = places[0].start("");
-    assert!(begins.ready(people.http()).await, "{}", places[0].last_words());
+    assert!(
+        begins.ready(people.http()).await,
+        "{}",
+        places[0].last_words()
+    );
     begins.kill().await;
     let faults = async {
         let lives = join_all(places.iter().map(|place| weather.lives_of(place, &people)));
@@ -153,7 +195,9 @@ async fn storm(plan: &Plan) {
             weather.crashes.load(Ordering::Relaxed),
             weather.zombies.load(Ordering::Relaxed)
         ));
-        weather.tickets.add_permits(usize::try_from(plan.tasks).unwrap());
+        weather
+            .tickets
+            .add_permits(usize::try_from(plan.tasks).unwrap());
         calm
     };
     let (calm, tasks) = tokio::join!(faults, weather.load(&people));
@@ -165,17 +209,29 @@ async fn storm(plan: &Plan) {
     }
     let told = journals(&database, said).await;
     let (ledger, history, attempted) = (world.ledger(), people.history(), people.attempted());
-    let evidence =
-        Evidence { tasks: &told, ledger: &ledger, history: &history, attempted: &attempted, one_clock: true };
+    let evidence = Evidence {
+        tasks: &told,
+        ledger: &ledger,
+        history: &history,
+        attempted: &attempted,
+        one_clock: true,
+    };
     let findings = check(&evidence);
     say(&weather.figures(&findings, &people, began));
     let mut wrong = people.complaints();
     wrong.extend(model.complaints());
     wrong.extend(shown::missing(&model.prompts(), &shown::stored(&told)));
     if listed.len() != tasks.len() {
-        wrong.push(format!("{} tasks were created, {} are listed", tasks.len(), listed.len()));
+        wrong.push(format!(
+            "{} tasks were created, {} are listed",
+            tasks.len(),
+            listed.len()
+        ));
     }
-    if open["requests"].as_array().is_none_or(|open| !open.is_empty()) {
+    if open["requests"]
+        .as_array()
+        .is_none_or(|open| !open.is_empty())
+    {
         wrong.push(format!("questions are left open: {open}"));
     }
     if !findings.wrong.is_empty() {
@@ -195,20 +251,33 @@ impl Weather<'_> {
             // Half of the zombies stop by themselves, exactly before a call.
             let exact = draw(1).is_multiple_of(2);
             let point = format!(";call.before=freeze@{}", 1 + draw(2) % 5);
-            let armed = if zombie && exact { calm.clone() + &point } else { calm.clone() };
+            let armed = if zombie && exact {
+                calm.clone() + &point
+            } else {
+                calm.clone()
+            };
             let begins = Instant::now();
             let mut process = place.start(&armed);
             let alive = process.ready(people.http()).await;
             assert!(alive, "a replica ended by itself: {}", place.last_words());
-            // A life's length is scaled to this machine's start time: from a tenth of it to about three times it.
+            // A life's length is scaled to this machine's start time: from a tenth of it to about
+            // three times it.
             let start = begins.elapsed();
-            within(start / 10 + start.mul_f64(f64::from(u32::try_from(draw(3) % 1000).unwrap()) * 0.003)).await;
+            within(
+                start / 10
+                    + start.mul_f64(f64::from(u32::try_from(draw(3) % 1000).unwrap()) * 0.003),
+            )
+            .await;
             if zombie {
                 self.freezes(&process, exact, draw(4)).await;
             }
             // Only this test may end a replica.
             let by_itself = process.is_over();
-            assert!(by_itself.is_none(), "a replica ended by itself, {by_itself:?}: {}", place.last_words());
+            assert!(
+                by_itself.is_none(),
+                "a replica ended by itself, {by_itself:?}: {}",
+                place.last_words()
+            );
             process.kill().await;
             self.kills.fetch_add(1, Ordering::Relaxed);
             self.is_over();
@@ -219,7 +288,11 @@ impl Weather<'_> {
     }
 
     fn next_life(&self) -> Option<u64> {
-        let taken = self.lives.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        let taken = self
+            .lives
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+                left.checked_sub(1)
+            });
         taken.ok()
     }
 
@@ -232,7 +305,8 @@ impl Weather<'_> {
         true
     }
 
-    /// Stops the process until others have taken its tasks over and asked about its calls; then lets it go on.
+    /// Stops the process until others have taken its tasks over and asked about its calls; then
+    /// lets it go on.
     async fn freezes(&self, process: &Process, exact: bool, draw: u64) {
         let _awake = self.awake.acquire().await.unwrap();
         let patience = Instant::now() + Duration::from_secs(2);
@@ -329,19 +403,55 @@ impl Weather<'_> {
             ("kills", count(&self.kills), plan.kills),
             ("Postgres crashes", count(&self.crashes), plan.crashes),
             ("zombies", count(&self.zombies), plan.zombies),
-            ("kills between a start and its result", found.cut_off as u64, plan.kills / 10),
-            ("tasks that went on elsewhere", found.takeovers as u64, plan.kills / 5),
-            ("calls that a human was asked about", found.to_human as u64, plan.kills / 20),
-            ("repeated POSTs", count(&people.counts.repeated), plan.kills / 20),
-            ("repeated decisions", count(&people.counts.repeated_decisions), plan.kills / 50),
-            ("conflicts", count(&people.counts.conflicts), plan.tasks / 100),
+            (
+                "kills between a start and its result",
+                found.cut_off as u64,
+                plan.kills / 10,
+            ),
+            (
+                "tasks that went on elsewhere",
+                found.takeovers as u64,
+                plan.kills / 5,
+            ),
+            (
+                "calls that a human was asked about",
+                found.to_human as u64,
+                plan.kills / 20,
+            ),
+            (
+                "repeated POSTs",
+                count(&people.counts.repeated),
+                plan.kills / 20,
+            ),
+            (
+                "repeated decisions",
+                count(&people.counts.repeated_decisions),
+                plan.kills / 50,
+            ),
+            (
+                "conflicts",
+                count(&people.counts.conflicts),
+                plan.tasks / 100,
+            ),
             ("rejections", found.rejected as u64, plan.tasks / 100),
             ("executions", found.executions as u64, plan.tasks),
-            ("tasks of sub-agents", found.children as u64, if plan.says == "tree" { plan.tasks * 4 } else { 0 }),
+            (
+                "tasks of sub-agents",
+                found.children as u64,
+                if plan.says == "tree" {
+                    plan.tasks * 4
+                } else {
+                    0
+                },
+            ),
         ];
-        let few = least.iter().filter(|(_, happened, wanted)| happened < wanted);
-        few.map(|(what, happened, wanted)| format!("vacuous: {happened} {what}, at least {wanted} are wanted"))
-            .collect()
+        let few = least
+            .iter()
+            .filter(|(_, happened, wanted)| happened < wanted);
+        few.map(|(what, happened, wanted)| {
+            format!("vacuous: {happened} {what}, at least {wanted} are wanted")
+        })
+        .collect()
     }
 }
 

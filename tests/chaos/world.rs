@@ -1,5 +1,6 @@
-//! The world: a separate process behind the service's tools. It writes each execution with its key to a file before it
-//! answers, and knows nothing of the service. The call's arguments name its further behaviour.
+//! The world: a separate process behind the service's tools. It writes each execution with its key
+//! to a file before it answers, and knows nothing of the service. The call's arguments name its
+//! further behaviour.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -77,7 +78,12 @@ impl World {
             assert!(child.try_wait().unwrap().is_none(), "the world ended");
             a_moment().await;
         };
-        Self { url, folder, child, read: Mutex::default() }
+        Self {
+            url,
+            folder,
+            child,
+            read: Mutex::default(),
+        }
     }
 
     /// Every execution so far.
@@ -89,13 +95,22 @@ impl World {
     pub fn of(&self, key: &str) -> Vec<Execution> {
         self.reading(|ledger| {
             let places = ledger.by_key.get(key).cloned().unwrap_or_default();
-            places.into_iter().map(|place| ledger.lines[place].clone()).collect()
+            places
+                .into_iter()
+                .map(|place| ledger.lines[place].clone())
+                .collect()
         })
     }
 
     /// The number of a task's executions whose body contains this text.
     pub fn saw(&self, task: &str, text: &str) -> usize {
-        self.reading(|ledger| ledger.lines.iter().filter(|line| line.task == task && line.body.contains(text)).count())
+        self.reading(|ledger| {
+            ledger
+                .lines
+                .iter()
+                .filter(|line| line.task == task && line.body.contains(text))
+                .count()
+        })
     }
 
     fn reading<T>(&self, look: impl FnOnce(&Ledger) -> T) -> T {
@@ -110,7 +125,11 @@ impl World {
         for line in whole.lines() {
             let line: Execution = serde_json::from_str(line).unwrap();
             let place = ledger.lines.len();
-            ledger.by_key.entry(line.key.clone()).or_default().push(place);
+            ledger
+                .by_key
+                .entry(line.key.clone())
+                .or_default()
+                .push(place);
             ledger.lines.push(line);
         }
         look(&ledger)
@@ -133,27 +152,52 @@ struct Book {
 #[test]
 #[ignore = "the process that World::start starts, no test"]
 fn world_process_serves_tool_calls_until_its_parent_ends() {
-    let Some(folder) = std::env::var_os(FOLDER) else { return };
+    let Some(folder) = std::env::var_os(FOLDER) else {
+        return;
+    };
     let folder = Path::new(&folder).to_owned();
     std::thread::spawn(|| {
         // Standard input ends with the parent process, however it ended.
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);
     });
-    let file = File::options().create(true).append(true).open(folder.join("ledger")).unwrap();
-    let book = Arc::new(Mutex::new(Book { file, counts: HashMap::new() }));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let file = File::options()
+        .create(true)
+        .append(true)
+        .open(folder.join("ledger"))
+        .unwrap();
+    let book = Arc::new(Mutex::new(Book {
+        file,
+        counts: HashMap::new(),
+    }));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         std::fs::write(folder.join("url.new"), url).unwrap();
         std::fs::rename(folder.join("url.new"), folder.join("url")).unwrap();
-        axum::serve(listener, Router::new().fallback(execute).with_state(book)).await.unwrap();
+        axum::serve(listener, Router::new().fallback(execute).with_state(book))
+            .await
+            .unwrap();
     });
 }
 
-async fn execute(State(book): State<Arc<Mutex<Book>>>, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
-    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("").to_owned();
+async fn execute(
+    State(book): State<Arc<Mutex<Book>>>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let header = |name: &str| {
+        headers
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or("")
+            .to_owned()
+    };
     let said: Value = serde_json::from_slice(&body).unwrap_or_default();
     let execution = {
         let mut book = book.lock().unwrap();
@@ -163,12 +207,22 @@ async fn execute(State(book): State<Arc<Mutex<Book>>>, uri: Uri, headers: Header
         let execution = Execution {
             nth: *count,
             // A repeated key is answered calmly: the world remembers the first execution.
-            mood: if *count == 1 { said["mood"].as_str().unwrap_or("").to_owned() } else { String::new() },
+            mood: if *count == 1 {
+                said["mood"].as_str().unwrap_or("").to_owned()
+            } else {
+                String::new()
+            },
             key,
             task: header("holdpoint-task-id"),
             path: uri.path().to_owned(),
             body: String::from_utf8_lossy(&body).into_owned(),
-            at: i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros()).unwrap(),
+            at: i64::try_from(
+                SystemTime::now()
+                    .duration_since(UNIX_EPOCH)
+                    .unwrap()
+                    .as_micros(),
+            )
+            .unwrap(),
         };
         let line = serde_json::to_string(&execution).unwrap() + "\n";
         book.file.write_all(line.as_bytes()).unwrap();
@@ -187,7 +241,9 @@ async fn answer(execution: &Execution, wait: u64) -> Response {
     match execution.mood.as_str() {
         "drop" => {
             // The connection breaks in the middle of the response.
-            let broken = futures_util::stream::once(async { Err::<Bytes, _>(std::io::Error::other("broken")) });
+            let broken = futures_util::stream::once(async {
+                Err::<Bytes, _>(std::io::Error::other("broken"))
+            });
             Response::new(Body::from_stream(broken))
         }
         "fail" => (StatusCode::INTERNAL_SERVER_ERROR, "sorry").into_response(),

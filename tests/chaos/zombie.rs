@@ -1,4 +1,5 @@
-//! A replica that is frozen exactly between a committed start and its call, and wakes up after the task has ended.
+//! A replica that is frozen exactly between a committed start and its call, and wakes up after the
+//! task has ended.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,18 +15,31 @@ use super::world::World;
 use crate::support::database::Database;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[cfg_attr(not(any(debug_assertions, feature = "failpoints")), ignore = "needs failpoints")]
+#[cfg_attr(
+    not(any(debug_assertions, feature = "failpoints")),
+    ignore = "needs failpoints"
+)]
 async fn replica_frozen_before_a_call_neither_sends_nor_overwrites_when_it_wakes() {
     let (world, model) = (Arc::new(World::start().await), Model::start().await);
     let database = Database::postgres().await;
     let folder = tempfile::tempdir().unwrap();
-    let config = configure(folder.path(), &model.base_url, &world.url, database.url(), 8);
+    let config = configure(
+        folder.path(),
+        &model.base_url,
+        &world.url,
+        database.url(),
+        8,
+    );
     let (first, second) = (Place::new(config.clone()), Place::new(config));
     let until = Instant::now() + Duration::from_mins(20);
     let at = |place: &Place| People::new(vec![place.url()], Arc::clone(&world), 0, until);
     let (of_first, of_second) = (at(&first), at(&second));
     let mut zombie = first.start("lease=3s;call.before=freeze@1");
-    assert!(zombie.ready(of_first.http()).await, "{}", first.last_words());
+    assert!(
+        zombie.ready(of_first.http()).await,
+        "{}",
+        first.last_words()
+    );
     // The replica may freeze before it has answered the POST.
     {
         let frozen = async {
@@ -41,14 +55,24 @@ async fn replica_frozen_before_a_call_neither_sends_nor_overwrites_when_it_wakes
         }
     }
     let mut other = second.start("lease=3s");
-    assert!(other.ready(of_second.http()).await, "{}", second.last_words());
+    assert!(
+        other.ready(of_second.http()).await,
+        "{}",
+        second.last_words()
+    );
     let task = of_second.listed().await.remove(0);
-    // The second replica takes over, opens a reconcile request, is told that the call was not executed, and sends it.
+    // The second replica takes over, opens a reconcile request, is told that the call was not
+    // executed, and sends it.
     assert_eq!(of_second.settle(&task).await, "Completed");
     assert_eq!(world.ledger().len(), 1);
     zombie.signal(Signal::CONT);
-    assert!(zombie.ready(of_first.http()).await, "{}", first.last_words());
-    // The woken replica drives another task to its end; by then it would have sent the pending call.
+    assert!(
+        zombie.ready(of_first.http()).await,
+        "{}",
+        first.last_words()
+    );
+    // The woken replica drives another task to its end; by then it would have sent the pending
+    // call.
     let next = of_first.create("small 2").await;
     assert_eq!(of_first.settle(&next).await, "Completed");
     assert_eq!(world.ledger().len(), 2);
@@ -58,9 +82,22 @@ async fn replica_frozen_before_a_call_neither_sends_nor_overwrites_when_it_wakes
     let told = journals(database.url(), said).await;
     let history = [of_first.history(), of_second.history()].concat();
     let (ledger, attempted) = (world.ledger(), of_second.attempted());
-    let evidence =
-        Evidence { tasks: &told, ledger: &ledger, history: &history, attempted: &attempted, one_clock: true };
+    let evidence = Evidence {
+        tasks: &told,
+        ledger: &ledger,
+        history: &history,
+        attempted: &attempted,
+        one_clock: true,
+    };
     let findings = check(&evidence);
-    assert!(findings.wrong.is_empty(), "{}", report(&findings, &evidence));
-    assert_eq!((findings.to_human, findings.takeovers), (1, 1), "the other replica asked, and ran the call");
+    assert!(
+        findings.wrong.is_empty(),
+        "{}",
+        report(&findings, &evidence)
+    );
+    assert_eq!(
+        (findings.to_human, findings.takeovers),
+        (1, 1),
+        "the other replica asked, and ran the call"
+    );
 }

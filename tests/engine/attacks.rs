@@ -13,7 +13,10 @@ use crate::store::house::both;
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 
-#[expect(clippy::disallowed_methods, reason = "a driver of a process that ends with the test")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a driver of a process that ends with the test"
+)]
 fn spawn(driver: impl Future<Output = ()> + Send + 'static) -> tokio::task::JoinHandle<()> {
     tokio::spawn(driver)
 }
@@ -22,8 +25,15 @@ fn spawn(driver: impl Future<Output = ()> + Send + 'static) -> tokio::task::Join
 fn without_refund(yaml: &str) -> String {
     let (before, rest) = yaml.split_once("  refund:").unwrap();
     let (_, after) = rest.split_once("  forbidden:").unwrap();
-    let lines = after.lines().filter(|line| !line.contains("tools: [refund]")).collect::<Vec<_>>().join("\n");
-    format!("{before}  forbidden:{}\n", lines.replace("tag, refund,", "tag,"))
+    let lines = after
+        .lines()
+        .filter(|line| !line.contains("tools: [refund]"))
+        .collect::<Vec<_>>()
+        .join("\n");
+    format!(
+        "{before}  forbidden:{}\n",
+        lines.replace("tag, refund,", "tag,")
+    )
 }
 
 both! {

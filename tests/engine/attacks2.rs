@@ -1,5 +1,5 @@
-//! The effect of a decision on the rest of its turn while calls are in flight, and the result text of a call that may
-//! have run.
+//! The effect of a decision on the rest of its turn while calls are in flight, and the result text
+//! of a call that may have run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,9 +29,14 @@ const BESIDE_A_REFUND: &[(&str, &str)] = &[OUTSIDE, OUTSIDE, OUTSIDE, SMALL];
 async fn with_outside(house: House, calls: &'static [(&'static str, &'static str)]) -> Stage {
     let mut stage = Stage::set(house, calls).await;
     stage.configure(|yaml| {
-        let yaml =
-            yaml.replace("  forbidden: {", "  outside: { parameters: { type: object }, external: {} }\n  forbidden: {");
-        yaml.replace("tag, refund, forbidden]", "tag, refund, forbidden, outside]")
+        let yaml = yaml.replace(
+            "  forbidden: {",
+            "  outside: { parameters: { type: object }, external: {} }\n  forbidden: {",
+        );
+        yaml.replace(
+            "tag, refund, forbidden]",
+            "tag, refund, forbidden, outside]",
+        )
     });
     stage
 }
@@ -51,21 +56,37 @@ async fn settled(stage: &Stage, engines: &[&Arc<Engine>], task: TaskId) {
         }
         tokio::task::yield_now().await;
     }
-    panic!("the task does not stop running: {:#?}", stage.journal(task).await.items);
+    panic!(
+        "the task does not stop running: {:#?}",
+        stage.journal(task).await.items
+    );
 }
 
 fn count(stage: &[holdpoint::task::item::Item], which: impl Fn(&Fact) -> bool) -> usize {
     stage.iter().filter(|item| which(&item.fact)).count()
 }
 
-/// Answers all requests through the same process or another one while one of our calls is in flight.
-async fn answered_while_one_is_out(house: House, calls: &'static [(&'static str, &'static str)], path: &str) {
+/// Answers all requests through the same process or another one while one of our calls is in
+/// flight.
+async fn answered_while_one_is_out(
+    house: House,
+    calls: &'static [(&'static str, &'static str)],
+    path: &str,
+) {
     let stage = with_outside(house, calls).await;
     let here = stage.engine(8);
     // An embedded database has one process.
-    let places: &[bool] = if stage.house.store.is_sole() { &[false] } else { &[false, true] };
+    let places: &[bool] = if stage.house.store.is_sole() {
+        &[false]
+    } else {
+        &[false, true]
+    };
     for &elsewhere in places {
-        let door = if elsewhere { stage.engine(8) } else { here.clone() };
+        let door = if elsewhere {
+            stage.engine(8)
+        } else {
+            here.clone()
+        };
         stage.tool.close();
         let reached = stage.tool.ledger().len() + 1;
         let task = here.create(&alice(), go(), None).await.unwrap().task_id;
@@ -74,13 +95,19 @@ async fn answered_while_one_is_out(house: House, calls: &'static [(&'static str,
         assert_eq!(open.len(), 3);
         for (request, kind) in open {
             assert_eq!(kind, RequestKind::ExternalResult);
-            door.decide(&alice(), request, posted("it is there"), None).await.unwrap();
+            door.decide(&alice(), request, posted("it is there"), None)
+                .await
+                .unwrap();
             for _ in 0..50 {
                 door.round().await.unwrap();
                 tokio::task::yield_now().await;
             }
             let row = stage.journal(task).await.row;
-            assert_eq!((row.status, row.busy), (TaskStatus::Running, 1), "one of its calls is out");
+            assert_eq!(
+                (row.status, row.busy),
+                (TaskStatus::Running, 1),
+                "one of its calls is out"
+            );
         }
         stage.tool.open();
         settled(&stage, &[&here, &door], task).await;
@@ -88,21 +115,51 @@ async fn answered_while_one_is_out(house: House, calls: &'static [(&'static str,
         let said = || format!("{elsewhere} {:#?}", journal.items);
         check(&journal.items);
         every_call_has_one_result(&journal.items);
-        assert_eq!((journal.row.status, journal.row.busy, journal.row.open_requests), (TaskStatus::Completed, 0, 0));
+        assert_eq!(
+            (
+                journal.row.status,
+                journal.row.busy,
+                journal.row.open_requests
+            ),
+            (TaskStatus::Completed, 0, 0)
+        );
         let mut found = outcomes(&journal);
         found.sort_by_key(|outcome| *outcome == Outcome::Succeeded);
-        let expected = [Outcome::Responded, Outcome::Responded, Outcome::Responded, Outcome::Succeeded];
+        let expected = [
+            Outcome::Responded,
+            Outcome::Responded,
+            Outcome::Responded,
+            Outcome::Succeeded,
+        ];
         assert_eq!(found, expected, "{}", said());
         assert_eq!(stage.executions(task, path), 1, "{}", said());
-        assert_eq!(count(&journal.items, |fact| matches!(fact, Fact::LateResult(_))), 0, "{}", said());
-        assert_eq!(count(&journal.items, |fact| matches!(fact, Fact::AssistantMessage(_))), 2, "{}", said());
+        assert_eq!(
+            count(&journal.items, |fact| matches!(fact, Fact::LateResult(_))),
+            0,
+            "{}",
+            said()
+        );
+        assert_eq!(
+            count(&journal.items, |fact| matches!(
+                fact,
+                Fact::AssistantMessage(_)
+            )),
+            2,
+            "{}",
+            said()
+        );
     }
 }
 
 /// A read that was started by a process that is gone; the policy now holds reads for approval.
 async fn held_after_its_start(house: House) -> (Stage, TaskId, RequestId) {
     let mut stage = Stage::set(house, &[LOOKUP]).await;
-    let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+    let task = stage
+        .engine(0)
+        .create(&alice(), go(), None)
+        .await
+        .unwrap()
+        .task_id;
     stage.tool.close();
     for mut driver in stage.engine(1).claim().await.unwrap() {
         tokio::select! {
@@ -111,11 +168,19 @@ async fn held_after_its_start(house: House) -> (Stage, TaskId, RequestId) {
         }
     }
     stage.tool.open();
-    stage.configure(|yaml| yaml.replace("tools: [lookup, tag], decide: allow", "tools: [lookup, tag], decide: hold"));
+    stage.configure(|yaml| {
+        yaml.replace(
+            "tools: [lookup, tag], decide: allow",
+            "tools: [lookup, tag], decide: hold",
+        )
+    });
     stage.later();
     stage.run().await;
     let asked = asked(&stage, task).await;
-    assert_eq!((stage.status(task).await, asked.kind), (TaskStatus::Paused, RequestKind::Approval));
+    assert_eq!(
+        (stage.status(task).await, asked.kind),
+        (TaskStatus::Paused, RequestKind::Approval)
+    );
     (stage, task, asked.request_id)
 }
 
@@ -123,7 +188,10 @@ async fn held_after_its_start(house: House) -> (Stage, TaskId, RequestId) {
 async fn is_not_denied(stage: &Stage, task: TaskId, outcome: Outcome) {
     stage.run().await;
     assert_eq!(
-        (stage.status(task).await, outcomes(&stage.journal(task).await)),
+        (
+            stage.status(task).await,
+            outcomes(&stage.journal(task).await)
+        ),
         (TaskStatus::Completed, vec![outcome])
     );
     let told = &shown(stage)[0];

@@ -1,5 +1,5 @@
-//! An edit, a credential and an external result in one turn: wherever a driver or a decision is dropped, nothing is
-//! lost or repeated, and a credential is stored exactly when its answer is.
+//! An edit, a credential and an external result in one turn: wherever a driver or a decision is
+//! dropped, nothing is lost or repeated, and a credential is stored exactly when its answer is.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -48,27 +48,48 @@ credentials: { jira: { fields: { token: {} } } }
 
 fn filled_in(token: &str) -> DecisionInput {
     let response = Some(Secret::new(json!({"token": token}).to_string()));
-    let body = DecisionBody::Whole { action: Action::Respond, reason: None, then: None, response, result: None };
+    let body = DecisionBody::Whole {
+        action: Action::Respond,
+        reason: None,
+        then: None,
+        response,
+        result: None,
+    };
     DecisionInput { digest: None, body }
 }
 
 async fn answer_to(stage: &Stage, request: RequestId, kind: RequestKind) -> DecisionInput {
     match kind {
         RequestKind::Approval => {
-            let asked = stage.house.store.request(request).await.unwrap().unwrap().asked;
+            let asked = stage
+                .house
+                .store
+                .request(request)
+                .await
+                .unwrap()
+                .unwrap()
+                .asked;
             let call = asked.own_calls().next().unwrap().tool_call_id;
             named([(call.to_string(), edit(EDITED))])
         }
         RequestKind::Credentials => filled_in(TOKEN),
-        RequestKind::ExternalResult | RequestKind::Reconcile | RequestKind::Guidance | RequestKind::Confirmation => {
-            whole(Action::Respond, Some(Value::from("it was done")))
-        }
+        RequestKind::ExternalResult
+        | RequestKind::Reconcile
+        | RequestKind::Guidance
+        | RequestKind::Confirmation => whole(Action::Respond, Some(Value::from("it was done"))),
     }
 }
 
 async fn answer_all(stage: &Stage, door: &Arc<Engine>, task: TaskId) {
     for (request, kind) in stage.open(task).await {
-        door.decide(&alice(), request, answer_to(stage, request, kind).await, None).await.unwrap();
+        door.decide(
+            &alice(),
+            request,
+            answer_to(stage, request, kind).await,
+            None,
+        )
+        .await
+        .unwrap();
     }
 }
 
@@ -98,8 +119,8 @@ async fn polled<T>(work: impl Future<Output = T>, left: &mut usize) -> Option<T>
     .await
 }
 
-/// One life, whose drivers are polled at most `left` times in all; other processes finish the rest. Returns whether no
-/// other process was needed.
+/// One life, whose drivers are polled at most `left` times in all; other processes finish the rest.
+/// Returns whether no other process was needed.
 async fn lived(stage: &Stage, mut left: usize) -> (TaskId, bool) {
     let door = stage.engine(0);
     let task = door.create(&alice(), go(), None).await.unwrap().task_id;
@@ -120,8 +141,11 @@ async fn lived(stage: &Stage, mut left: usize) -> (TaskId, bool) {
 /// The bodies and keys that the tool at this path received for a task.
 fn sent(stage: &Stage, task: TaskId, path: &str) -> Vec<(String, String)> {
     let ledger = stage.tool.ledger().into_iter();
-    let of_task = ledger.filter(|call| call.uri == path && call.header("holdpoint-task-id") == task.to_string());
-    of_task.map(|call| (call.body.clone(), call.header("authorization").to_owned())).collect()
+    let of_task = ledger
+        .filter(|call| call.uri == path && call.header("holdpoint-task-id") == task.to_string());
+    of_task
+        .map(|call| (call.body.clone(), call.header("authorization").to_owned()))
+        .collect()
 }
 
 /// Makes the model repeat the credential wherever it can.
@@ -137,13 +161,20 @@ fn babbling(stage: &Stage, calls: &'static [(&'static str, &'static str)]) {
         if asked == 2 {
             TOKEN.clone_into(&mut answer.calls[0].provider_id);
         }
-        Ok(model::Answer { raw, text, ..answer })
+        Ok(model::Answer {
+            raw,
+            text,
+            ..answer
+        })
     });
 }
 
 async fn nobody_reads_it(stage: &Stage, task: TaskId) {
     let items = stage.journal(task).await.items;
-    let asked = items.iter().position(|item| matches!(item.fact, Fact::AssistantMessage(_))).unwrap();
+    let asked = items
+        .iter()
+        .position(|item| matches!(item.fact, Fact::AssistantMessage(_)))
+        .unwrap();
     for item in &items[asked + 1..] {
         let text = serde_json::to_string(&item.fact).unwrap();
         assert!(!text.contains(TOKEN), "{text}");

@@ -1,5 +1,5 @@
-//! Attacks on trees: drivers that act on an outdated reading of their tree, requests that wait for room, journals that
-//! are damaged or too new to be read, and decisions on sub-agents' calls.
+//! Attacks on trees: drivers that act on an outdated reading of their tree, requests that wait for
+//! room, journals that are damaged or too new to be read, and decisions on sub-agents' calls.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -16,22 +16,40 @@ use holdpoint::task::transcript::Message;
 
 use super::replies::edit;
 use super::stage::{Stage, alice, go, outcomes, rejects, whole};
-use super::tree::{LEAF, People, Play, Shape, hands_on, one_large, one_small, refund, said, speaks, superseding};
+use super::tree::{
+    LEAF, People, Play, Shape, hands_on, one_large, one_small, refund, said, speaks, superseding,
+};
 use crate::store::house::{House, both};
 
 /// Polls a driver until its model call is in flight.
 async fn thinks(stage: &Stage, driver: &mut BoxFuture<'static, ()>) {
     let before = stage.prompt_count();
     poll_fn(|context| {
-        assert!(driver.as_mut().poll(context).is_pending(), "the driver ended without asking its model");
-        if stage.prompt_count() > before { Poll::Ready(()) } else { Poll::Pending }
+        assert!(
+            driver.as_mut().poll(context).is_pending(),
+            "the driver ended without asking its model"
+        );
+        if stage.prompt_count() > before {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
     })
     .await;
 }
 
-/// A boss with two leaves: the first model call of one leaf is in flight, the other leaf has not begun.
-async fn one_thinks(stage: &Stage, engine: &Arc<Engine>) -> (TaskId, BoxFuture<'static, ()>, BoxFuture<'static, ()>) {
-    let root = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+/// A boss with two leaves: the first model call of one leaf is in flight, the other leaf has not
+/// begun.
+async fn one_thinks(
+    stage: &Stage,
+    engine: &Arc<Engine>,
+) -> (TaskId, BoxFuture<'static, ()>, BoxFuture<'static, ()>) {
+    let root = stage
+        .engine(0)
+        .create(&alice(), go(), None)
+        .await
+        .unwrap()
+        .task_id;
     for driver in engine.claim().await.unwrap() {
         driver.await;
     }
@@ -42,7 +60,8 @@ async fn one_thinks(stage: &Stage, engine: &Arc<Engine>) -> (TaskId, BoxFuture<'
     (root, thinking, other)
 }
 
-/// At rest, the counters of each row equal the number of busy tasks and open requests in its subtree.
+/// At rest, the counters of each row equal the number of busy tasks and open requests in its
+/// subtree.
 async fn balanced(stage: &Stage, root: TaskId) {
     let rows = stage.tree(root).await;
     let open = stage.asked_by_tree(root).await;
@@ -51,20 +70,47 @@ async fn balanced(stage: &Stage, root: TaskId) {
         let mut below = vec![row.task_id];
         let mut place = 0;
         while let Some(task) = below.get(place).copied() {
-            below.extend(rows.iter().filter(|row| row.parent.is_some_and(|p| p.0 == task)).map(|row| row.task_id));
+            below.extend(
+                rows.iter()
+                    .filter(|row| row.parent.is_some_and(|p| p.0 == task))
+                    .map(|row| row.task_id),
+            );
             place += 1;
         }
-        let busy = rows.iter().filter(|row| below.contains(&row.task_id) && !row.parked).count();
-        let open = open.iter().filter(|request| below.contains(&request.task_id)).count();
-        let counted = (usize::try_from(row.busy).unwrap(), usize::try_from(row.open_requests).unwrap());
-        assert_eq!(counted, (busy, open), "{:?}: {}", row.agent_path, stage.told(root).await);
+        let busy = rows
+            .iter()
+            .filter(|row| below.contains(&row.task_id) && !row.parked)
+            .count();
+        let open = open
+            .iter()
+            .filter(|request| below.contains(&request.task_id))
+            .count();
+        let counted = (
+            usize::try_from(row.busy).unwrap(),
+            usize::try_from(row.open_requests).unwrap(),
+        );
+        assert_eq!(
+            counted,
+            (busy, open),
+            "{:?}: {}",
+            row.agent_path,
+            stage.told(root).await
+        );
         let fits = match row.status {
             // A task with neither open requests nor running work waits for room for a request.
             TaskStatus::Running => busy > 0 || (open == 0 && full),
             TaskStatus::Paused => busy == 0 && open > 0,
-            TaskStatus::Completed | TaskStatus::Failed | TaskStatus::Canceled => busy == 0 && open == 0,
+            TaskStatus::Completed | TaskStatus::Failed | TaskStatus::Canceled => {
+                busy == 0 && open == 0
+            }
         };
-        assert!(fits, "{:?} is {:?}: {}", row.agent_path, row.status, stage.told(root).await);
+        assert!(
+            fits,
+            "{:?} is {:?}: {}",
+            row.agent_path,
+            row.status,
+            stage.told(root).await
+        );
     }
 }
 
@@ -75,15 +121,29 @@ fn twenty_one(task: &str, turn: u32) -> Vec<(String, String)> {
         "go.2" => 4,
         _ => 1,
     };
-    let question = |number| ("request_human_guidance".to_owned(), format!(r#"{{"question":"which {number}?"}}"#));
-    if turn == 1 { (0..count).map(question).collect() } else { Vec::new() }
+    let question = |number| {
+        (
+            "request_human_guidance".to_owned(),
+            format!(r#"{{"question":"which {number}?"}}"#),
+        )
+    };
+    if turn == 1 {
+        (0..count).map(question).collect()
+    } else {
+        Vec::new()
+    }
 }
 
-/// A tree at its limit of open requests, and the driver of the leaf whose model call is in flight and will open one
-/// more.
+/// A tree at its limit of open requests, and the driver of the leaf whose model call is in flight
+/// and will open one more.
 async fn twenty_are_open(stage: &Stage, parts: &Parts) -> (TaskId, BoxFuture<'static, ()>) {
     let engine = Stage::like(parts, 4);
-    let root = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+    let root = stage
+        .engine(0)
+        .create(&alice(), go(), None)
+        .await
+        .unwrap()
+        .task_id;
     for driver in engine.claim().await.unwrap() {
         driver.await;
     }
@@ -108,7 +168,11 @@ async fn after_polls(driver: &mut BoxFuture<'static, ()>, polls: usize) -> bool 
             return Poll::Ready(true);
         }
         polled += 1;
-        if polled >= polls { Poll::Ready(false) } else { Poll::Pending }
+        if polled >= polls {
+            Poll::Ready(false)
+        } else {
+            Poll::Pending
+        }
     })
     .await
 }
@@ -120,7 +184,11 @@ fn the_same(_: &str, turn: u32) -> Vec<(String, String)> {
 
 fn quoted(house: &House, task: TaskId) -> String {
     let id = task.to_string();
-    if house.is_postgres() { format!("'{id}'") } else { format!("x'{}'", id.replace('-', "")) }
+    if house.is_postgres() {
+        format!("'{id}'")
+    } else {
+        format!("x'{}'", id.replace('-', ""))
+    }
 }
 
 /// Runs several rounds of workers.
@@ -134,11 +202,22 @@ async fn looked_after(stage: &Stage, parts: &Parts, root: TaskId) {
 /// A boss that calls a leaf once for each message; the leaf keeps its conversation.
 async fn of_one_session(house: House) -> Stage {
     let mut stage = Stage::of_trees(house, Shape::flat(1), one_small).await;
-    stage.configure(|yaml| yaml.replace("sub_agents: [leaf]", "sub_agents: [{ agent: leaf, session: true }]"));
+    stage.configure(|yaml| {
+        yaml.replace(
+            "sub_agents: [leaf]",
+            "sub_agents: [{ agent: leaf, session: true }]",
+        )
+    });
     stage.script_by_name(|name, prompt| {
         let task = said(prompt);
-        let told = prompt.messages.iter().rposition(|message| matches!(message, Message::User { .. })).unwrap();
-        let first = !prompt.messages[told..].iter().any(|message| matches!(message, Message::Assistant { .. }));
+        let told = prompt
+            .messages
+            .iter()
+            .rposition(|message| matches!(message, Message::User { .. }))
+            .unwrap();
+        let first = !prompt.messages[told..]
+            .iter()
+            .any(|message| matches!(message, Message::Assistant { .. }));
         let calls = match (name, first) {
             (LEAF, true) => vec![refund("go.1", 5)],
             (_, true) => vec![hands_on(LEAF, "go.1")],

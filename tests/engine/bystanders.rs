@@ -1,4 +1,5 @@
-//! A task that kills its process takes no other task with it, and a process that dies for another reason fails no task.
+//! A task that kills its process takes no other task with it, and a process that dies for another
+//! reason fails no task.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,7 +28,13 @@ const POISON: &str = "poison";
 const LOOK: &str = "look";
 
 fn message(text: &str) -> TaskInput {
-    TaskInput { items: vec![Part { content_type: PartType::Text, content: text.to_owned() }], ..go() }
+    TaskInput {
+        items: vec![Part {
+            content_type: PartType::Text,
+            content: text.to_owned(),
+        }],
+        ..go()
+    }
 }
 
 fn says(prompt: &Prompt, text: &str) -> bool {
@@ -43,13 +50,20 @@ struct Gated {
 
 impl Gated {
     fn new() -> Arc<Self> {
-        Arc::new(Self { asked: Semaphore::new(0), gate: Semaphore::new(0), shown: AtomicUsize::new(0) })
+        Arc::new(Self {
+            asked: Semaphore::new(0),
+            gate: Semaphore::new(0),
+            shown: AtomicUsize::new(0),
+        })
     }
 
     /// A process that uses this model.
     fn engine(self: &Arc<Self>, stage: &Stage, max_running: usize) -> Arc<Engine> {
         let mut parts = stage.parts(max_running);
-        parts.models.values_mut().for_each(|model| *model = Arc::<Self>::clone(self));
+        parts
+            .models
+            .values_mut()
+            .for_each(|model| *model = Arc::<Self>::clone(self));
         Engine::new(parts)
     }
 
@@ -68,12 +82,16 @@ impl ModelClient for Gated {
             self.gate.acquire().await.unwrap().forget();
         }
         let looks = says(prompt, LOOK) && prompt.turn == 1;
-        Ok(turn(if looks { &[("lookup", r#"{"order":1}"#)] } else { &[] }))
+        Ok(turn(if looks {
+            &[("lookup", r#"{"order":1}"#)]
+        } else {
+            &[]
+        }))
     }
 }
 
-/// Drives what the process can claim, all at once. When its model is asked about a poisonous task, the process is
-/// killed: all its drivers are dropped. Returns whether it was killed.
+/// Drives what the process can claim, all at once. When its model is asked about a poisonous task,
+/// the process is killed: all its drivers are dropped. Returns whether it was killed.
 async fn is_killed(engine: &Arc<Engine>, model: &Gated) -> bool {
     loop {
         let drivers = engine.claim().await.unwrap();
@@ -89,10 +107,14 @@ async fn is_killed(engine: &Arc<Engine>, model: &Gated) -> bool {
 }
 
 async fn running(stage: &Stage) -> i64 {
-    stage.house.number("select count(*) from agent_task where status = 'Running'").await
+    stage
+        .house
+        .number("select count(*) from agent_task where status = 'Running'")
+        .await
 }
 
-/// Starts a new process for each killed one until every task has ended. Returns how many were killed.
+/// Starts a new process for each killed one until every task has ended. Returns how many were
+/// killed.
 async fn outlived(stage: &Stage, model: &Arc<Gated>) -> usize {
     let (mut engine, mut killed) = (model.engine(stage, 64), 0);
     for _ in 0..1000 {
@@ -109,15 +131,24 @@ async fn outlived(stage: &Stage, model: &Arc<Gated>) -> usize {
 }
 
 async fn queued(stage: &Stage, text: &str) -> TaskId {
-    stage.engine(0).create(&alice(), message(text), None).await.unwrap().task_id
+    stage
+        .engine(0)
+        .create(&alice(), message(text), None)
+        .await
+        .unwrap()
+        .task_id
 }
 
-#[expect(clippy::disallowed_methods, reason = "a driver of a process that ends with the test")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a driver of a process that ends with the test"
+)]
 fn spawn(driver: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
     tokio::spawn(driver)
 }
 
-/// Drives these processes side by side until every task has ended. Returns how many tasks have completed.
+/// Drives these processes side by side until every task has ended. Returns how many tasks have
+/// completed.
 async fn completed_by(stage: &Stage, engines: &[Arc<Engine>]) -> i64 {
     for _ in 0..100 {
         if running(stage).await == 0 {
@@ -129,7 +160,10 @@ async fn completed_by(stage: &Stage, engines: &[Arc<Engine>]) -> i64 {
         }
         join_all(drivers).await;
     }
-    stage.house.number("select count(*) from agent_task where status = 'Completed'").await
+    stage
+        .house
+        .number("select count(*) from agent_task where status = 'Completed'")
+        .await
 }
 
 both! {
@@ -148,8 +182,8 @@ both! {
         assert_eq!(completed, 500, "each bystander completes");
         let row = stage.journal(poison).await.row;
         assert_eq!((row.status, row.error.map(|error| error.code)), (TaskStatus::Failed, Some(FailureCode::NoProgress)));
-        // The first lost lease does not count, since no work is known to have begun; two drives beside others and five
-        // lone drives follow.
+        // The first lost lease does not count, since no work is known to have begun; two drives
+        // beside others and five lone drives follow.
         assert_eq!(killed, 1 + 2 + 5);
     }
 
@@ -277,7 +311,8 @@ both! {
             tokio::task::yield_now().await;
         }
         assert_eq!((model.asked.available_permits(), stage.journal(suspect).await.row.fruitless), (0, 2));
-        // A lone drive that was given back is not claimed again at once, so its slots are free for new tasks.
+        // A lone drive that was given back is not claimed again at once, so its slots are free for
+        // new tasks.
         let door = here.create(&alice(), go(), None).await.unwrap().task_id;
         while stage.status(door).await == TaskStatus::Running {
             tokio::task::yield_now().await;

@@ -1,5 +1,5 @@
-//! After a cancel was answered no call starts: a thousand tasks, canceled around the start of their call, checked
-//! against the tool's ledger.
+//! After a cancel was answered no call starts: a thousand tasks, canceled around the start of their
+//! call, checked against the tool's ledger.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,7 +26,8 @@ const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 /// Rounds of each variant: a thousand in all.
 const TIMES: usize = 334;
 
-/// The clock of a machine that stalls: reading the uptime may block, but never for longer than the cancel takes.
+/// The clock of a machine that stalls: reading the uptime may block, but never for longer than the
+/// cancel takes.
 struct Stalling {
     answered: Arc<AtomicBool>,
     asked: AtomicU64,
@@ -80,17 +81,30 @@ async fn around_its_start(store: &Store, task: TaskId, round: usize) {
 async fn canceled_around_their_start(house: House, elsewhere: bool) {
     let stage = Stage::set(house, SMALL).await;
     let answered = Arc::new(AtomicBool::new(false));
-    let clock = Arc::new(Stalling { answered: Arc::clone(&answered), asked: AtomicU64::new(0) });
-    let driver = Engine::new(Parts { clock: clock.clone(), ..stage.parts(64) });
+    let clock = Arc::new(Stalling {
+        answered: Arc::clone(&answered),
+        asked: AtomicU64::new(0),
+    });
+    let driver = Engine::new(Parts {
+        clock: clock.clone(),
+        ..stage.parts(64)
+    });
     let other = if elsewhere {
-        let store = Store::open(&stage.house.settings, Arc::new(SystemClock)).await.unwrap();
-        Engine::new(Parts { store, clock: Arc::new(SystemClock), ..stage.parts(64) })
+        let store = Store::open(&stage.house.settings, Arc::new(SystemClock))
+            .await
+            .unwrap();
+        Engine::new(Parts {
+            store,
+            clock: Arc::new(SystemClock),
+            ..stage.parts(64)
+        })
     } else {
         Arc::clone(&driver)
     };
     let mut canceled: BTreeMap<String, Instant> = BTreeMap::new();
     let mut tasks = Vec::new();
-    // From another replica a cancel may wait until the call can no longer be sent, so many run at once.
+    // From another replica a cancel may wait until the call can no longer be sent, so many run at
+    // once.
     let together = if elsewhere { 48 } else { 1 };
     for rounds in (0..TIMES).collect::<Vec<_>>().chunks(together) {
         answered.store(false, Ordering::SeqCst);
@@ -106,32 +120,65 @@ async fn canceled_around_their_start(house: House, elsewhere: bool) {
                 Ok(_) => drop(canceled.insert(task.to_string(), at)),
                 Err(refusal) => {
                     let code = ConflictCode::TaskFinal;
-                    assert_eq!(refusal, Refusal::Conflict { code, task_id: task, status: TaskStatus::Completed });
+                    assert_eq!(
+                        refusal,
+                        Refusal::Conflict {
+                            code,
+                            task_id: task,
+                            status: TaskStatus::Completed
+                        }
+                    );
                 }
             }
         }
         answered.store(true, Ordering::SeqCst);
     }
     driver.shut_down(Duration::from_mins(1)).await;
-    let late = stage
+    let late = stage.tool.ledger().into_iter().filter(|call| {
+        canceled
+            .get(call.header("holdpoint-task-id"))
+            .is_some_and(|answered| call.at > *answered)
+    });
+    let late = late.count();
+    assert_eq!(
+        late,
+        0,
+        "of {} that were canceled {late} were called after cancel had answered",
+        canceled.len()
+    );
+    assert!(
+        canceled.len() > TIMES / 4,
+        "only {} were canceled in time",
+        canceled.len()
+    );
+    let ran: BTreeSet<String> = stage
         .tool
         .ledger()
-        .into_iter()
-        .filter(|call| canceled.get(call.header("holdpoint-task-id")).is_some_and(|answered| call.at > *answered));
-    let late = late.count();
-    assert_eq!(late, 0, "of {} that were canceled {late} were called after cancel had answered", canceled.len());
-    assert!(canceled.len() > TIMES / 4, "only {} were canceled in time", canceled.len());
-    let ran: BTreeSet<String> =
-        stage.tool.ledger().iter().map(|call| call.header("holdpoint-task-id").to_owned()).collect();
+        .iter()
+        .map(|call| call.header("holdpoint-task-id").to_owned())
+        .collect();
     let mut started = 0;
     for task in tasks {
         let journal = stage.journal(task).await;
         check(&journal.items);
         every_call_has_one_result(&journal.items);
         let id = task.to_string();
-        let status = if canceled.contains_key(&id) { TaskStatus::Canceled } else { TaskStatus::Completed };
-        assert_eq!((journal.row.status, journal.row.busy), (status, 0), "{:#?}", journal.items);
-        let starts = journal.items.iter().filter(|item| matches!(item.fact, Fact::ToolStarted { .. })).count();
+        let status = if canceled.contains_key(&id) {
+            TaskStatus::Canceled
+        } else {
+            TaskStatus::Completed
+        };
+        assert_eq!(
+            (journal.row.status, journal.row.busy),
+            (status, 0),
+            "{:#?}",
+            journal.items
+        );
+        let starts = journal
+            .items
+            .iter()
+            .filter(|item| matches!(item.fact, Fact::ToolStarted { .. }))
+            .count();
         started += usize::from(status == TaskStatus::Canceled && starts == 1);
         if outcomes(&journal) == [Outcome::Canceled] {
             assert!(starts == 0 && !ran.contains(&id));
@@ -147,7 +194,9 @@ async fn nobody_accepts() -> (TcpListener, Vec<TcpStream>) {
     let listener = socket.listen(1).unwrap();
     let address = listener.local_addr().unwrap();
     let mut queue = Vec::new();
-    while let Ok(peer) = tokio::time::timeout(Duration::from_secs(1), TcpStream::connect(address)).await {
+    while let Ok(peer) =
+        tokio::time::timeout(Duration::from_secs(1), TcpStream::connect(address)).await
+    {
         queue.push(peer.unwrap());
     }
     (listener, queue)

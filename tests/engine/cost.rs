@@ -1,5 +1,5 @@
-//! The cost of a cycle (task → held → approved → completed) on Postgres, in statements and transactions rather than
-//! time.
+//! The cost of a cycle (task → held → approved → completed) on Postgres, in statements and
+//! transactions rather than time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,8 +24,13 @@ async fn until(stage: &Stage, task: TaskId, status: TaskStatus) {
 async fn cycle(stage: &Stage, engine: &Arc<Engine>) {
     let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
     until(stage, task, TaskStatus::Paused).await;
-    let [(request, _)] = stage.open(task).await[..] else { panic!("one is open") };
-    engine.decide(&alice(), request, whole(Action::Approve, None), None).await.unwrap();
+    let [(request, _)] = stage.open(task).await[..] else {
+        panic!("one is open")
+    };
+    engine
+        .decide(&alice(), request, whole(Action::Approve, None), None)
+        .await
+        .unwrap();
     until(stage, task, TaskStatus::Completed).await;
 }
 
@@ -52,14 +57,25 @@ async fn counted(clients: usize, cycles: usize) -> Counted {
     }))
     .await;
     assert_eq!(stage.tool.ledger().len(), clients * cycles);
-    let transactions = stage.house.number("select count(distinct xmin::text) from agent_task_item").await;
-    Counted { statements: statements.load(Ordering::Relaxed), transactions }
+    let transactions = stage
+        .house
+        .number("select count(distinct xmin::text) from agent_task_item")
+        .await;
+    Counted {
+        statements: statements.load(Ordering::Relaxed),
+        transactions,
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cycle_of_one_client_takes_at_most_five_commits() {
     let counted = counted(1, 10).await;
-    assert!(counted.statements <= 50 && counted.transactions <= 50, "{} {}", counted.statements, counted.transactions);
+    assert!(
+        counted.statements <= 50 && counted.transactions <= 50,
+        "{} {}",
+        counted.statements,
+        counted.transactions
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

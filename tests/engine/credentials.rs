@@ -1,5 +1,5 @@
-//! Credentials: requested by the agent or by a call that needs one; the form of an answer; each call is sent with the
-//! filled-in value and runs once.
+//! Credentials: requested by the agent or by a call that needs one; the form of an answer; each
+//! call is sent with the filled-in value and runs once.
 
 use std::time::Duration;
 
@@ -16,7 +16,8 @@ use super::stage::{Stage, alice, fills, go, outcomes, person, rejects, turn, who
 use crate::store::house::{House, both};
 use crate::support::app::ACCOUNTS;
 
-/// Tools that take credentials in a header, a path and a query; one that is held; one without credentials.
+/// Tools that take credentials in a header, a path and a query; one that is held; one without
+/// credentials.
 const TOOLS: &str = r#"
 secrets: { keys: [ { id: k1, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=" } ] }
 credentials:
@@ -47,7 +48,10 @@ pub(super) fn jira(token: &str) -> Value {
 }
 
 /// A stage whose model makes these calls, turn by turn, and then finishes.
-pub(super) async fn clerk(house: House, turns: &'static [&'static [(&'static str, &'static str)]]) -> Stage {
+pub(super) async fn clerk(
+    house: House,
+    turns: &'static [&'static [(&'static str, &'static str)]],
+) -> Stage {
     let mut stage = Stage::set(house, &[]).await;
     stage.configure(|_| TOOLS.to_owned() + ACCOUNTS);
     says(&stage, turns);
@@ -55,12 +59,21 @@ pub(super) async fn clerk(house: House, turns: &'static [&'static [(&'static str
 }
 
 pub(super) fn says(stage: &Stage, turns: &'static [&'static [(&'static str, &'static str)]]) {
-    stage.script(move |asked| Ok(turn(turns.get(asked as usize - 1).copied().unwrap_or_default())));
+    stage.script(move |asked| {
+        Ok(turn(
+            turns.get(asked as usize - 1).copied().unwrap_or_default(),
+        ))
+    });
 }
 
 /// A new task, driven until it waits or ends.
 pub(super) async fn begun(stage: &Stage) -> TaskId {
-    let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+    let task = stage
+        .engine(0)
+        .create(&alice(), go(), None)
+        .await
+        .unwrap()
+        .task_id;
     stage.run().await;
     task
 }
@@ -77,14 +90,24 @@ pub(super) async fn asked(stage: &Stage, task: TaskId) -> RequestSpec {
 /// Answers the credential request and drives the task on.
 pub(super) async fn fill(stage: &Stage, task: TaskId, response: &Value) {
     let asked = asked(stage, task).await;
-    stage.engine(0).decide(&alice(), asked.request_id, fills(response), None).await.unwrap();
+    stage
+        .engine(0)
+        .decide(&alice(), asked.request_id, fills(response), None)
+        .await
+        .unwrap();
     stage.run().await;
 }
 
 /// Approves the one held call and drives the task on.
 pub(super) async fn approve(stage: &Stage, task: TaskId) {
-    let [(request, RequestKind::Approval)] = stage.open(task).await[..] else { panic!("an approval is open") };
-    stage.engine(0).decide(&person("bob"), request, whole(Action::Approve, None), None).await.unwrap();
+    let [(request, RequestKind::Approval)] = stage.open(task).await[..] else {
+        panic!("an approval is open")
+    };
+    stage
+        .engine(0)
+        .decide(&person("bob"), request, whole(Action::Approve, None), None)
+        .await
+        .unwrap();
     stage.run().await;
 }
 
@@ -93,7 +116,9 @@ pub(super) async fn results(stage: &Stage, task: TaskId) -> Vec<(String, Outcome
     let journal = stage.journal(task).await;
     check(&journal.items);
     let results = journal.items.into_iter().filter_map(|item| {
-        let Fact::ToolResult(result) = item.fact else { return None };
+        let Fact::ToolResult(result) = item.fact else {
+            return None;
+        };
         Some((result.name, result.outcome, result.content))
     });
     results.collect()
@@ -102,24 +127,39 @@ pub(super) async fn results(stage: &Stage, task: TaskId) -> Vec<(String, Outcome
 /// How many credential requests the task has opened.
 pub(super) async fn times_asked(stage: &Stage, task: TaskId) -> usize {
     let items = stage.journal(task).await.items;
-    let credentials =
-        |fact: &Fact| matches!(fact, Fact::InterventionRequested(asked) if asked.kind == RequestKind::Credentials);
+    let credentials = |fact: &Fact| matches!(fact, Fact::InterventionRequested(asked) if asked.kind == RequestKind::Credentials);
     items.iter().filter(|item| credentials(&item.fact)).count()
 }
 
 /// The task has completed, and this tool was called `times` times, each time with this header.
-pub(super) async fn ran(stage: &Stage, task: TaskId, path: &str, header: (&str, &str), times: usize) {
+pub(super) async fn ran(
+    stage: &Stage,
+    task: TaskId,
+    path: &str,
+    header: (&str, &str),
+    times: usize,
+) {
     let journal = stage.journal(task).await;
-    assert_eq!(journal.row.status, TaskStatus::Completed, "{:#?}", journal.items);
+    assert_eq!(
+        journal.row.status,
+        TaskStatus::Completed,
+        "{:#?}",
+        journal.items
+    );
     check(&journal.items);
     every_call_has_one_result(&journal.items);
     let task = task.to_string();
     let calls = stage.tool.ledger();
-    let calls: Vec<_> =
-        calls.iter().filter(|call| call.uri == path && call.header("holdpoint-task-id") == task).collect();
+    let calls: Vec<_> = calls
+        .iter()
+        .filter(|call| call.uri == path && call.header("holdpoint-task-id") == task)
+        .collect();
     assert_eq!(calls.len(), times, "{path}");
     for call in calls {
-        let sent = call.headers.get(header.0).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+        let sent = call
+            .headers
+            .get(header.0)
+            .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
         assert_eq!(sent.as_deref(), Some(header.1));
     }
 }

@@ -1,5 +1,5 @@
-//! Deadlines of approvals and reconcile requests, with either `on_expiry`: decisions at the very moment, the task after
-//! the sweep; and the end of a task whose takeovers made no progress.
+//! Deadlines of approvals and reconcile requests, with either `on_expiry`: decisions at the very
+//! moment, the task after the sweep; and the end of a task whose takeovers made no progress.
 
 use std::time::Duration;
 
@@ -18,7 +18,10 @@ use crate::store::house::{House, both};
 
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
-const BOTH: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#), ("forbidden", "{}")];
+const BOTH: &[(&str, &str)] = &[
+    ("refund", r#"{"order":1,"amount":120}"#),
+    ("forbidden", "{}"),
+];
 
 /// The outcome and text of the task's only result.
 async fn told(stage: &Stage, task: TaskId) -> (Outcome, String) {
@@ -27,11 +30,15 @@ async fn told(stage: &Stage, task: TaskId) -> (Outcome, String) {
         .items
         .iter()
         .filter_map(|item| {
-            let Fact::ToolResult(result) = &item.fact else { return None };
+            let Fact::ToolResult(result) = &item.fact else {
+                return None;
+            };
             Some((result.outcome, result.content.clone()))
         })
         .collect();
-    let [result] = &results[..] else { panic!("{:#?}", journal.items) };
+    let [result] = &results[..] else {
+        panic!("{:#?}", journal.items)
+    };
     result.clone()
 }
 
@@ -44,12 +51,17 @@ async fn asked(stage: &Stage, kind: RequestKind) -> (TaskId, RequestId) {
         stage.run().await;
     }
     stage.tool.answers(200, "paid");
-    let [(request, known)] = stage.open(task).await[..] else { panic!("one is open") };
+    let [(request, known)] = stage.open(task).await[..] else {
+        panic!("one is open")
+    };
     assert_eq!(known, kind);
     (task, request)
 }
 
-#[expect(clippy::disallowed_methods, reason = "a driver of a process that ends with the test")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a driver of a process that ends with the test"
+)]
 fn spawn(driver: impl Future<Output = ()> + Send + 'static) -> tokio::task::JoinHandle<()> {
     tokio::spawn(driver)
 }
@@ -58,8 +70,20 @@ fn spawn(driver: impl Future<Output = ()> + Send + 'static) -> tokio::task::Join
 async fn taken_over_in_vain(house: House) -> (Stage, TaskId) {
     let stage = Stage::set(house, SMALL).await;
     stage.tool.close();
-    let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
-    let first: Vec<_> = stage.engine(1).claim().await.unwrap().into_iter().map(spawn).collect();
+    let task = stage
+        .engine(0)
+        .create(&alice(), go(), None)
+        .await
+        .unwrap()
+        .task_id;
+    let first: Vec<_> = stage
+        .engine(1)
+        .claim()
+        .await
+        .unwrap()
+        .into_iter()
+        .map(spawn)
+        .collect();
     stage.tool.reached(1).await;
     for driver in first {
         driver.abort();
@@ -79,19 +103,42 @@ async fn taken_over_in_vain(house: House) -> (Stage, TaskId) {
         }
         assert_eq!(drivers.len(), 1);
         let row = stage.journal(task).await.row;
-        assert_eq!((row.fruitless, row.status), (fruitless, TaskStatus::Running));
+        assert_eq!(
+            (row.fruitless, row.status),
+            (fruitless, TaskStatus::Running)
+        );
         for driver in drivers {
             if fruitless == 7 {
                 driver.await;
             } else {
-                assert!(stage.house.store.begin(row.lease_owner.as_ref().unwrap(), task, true).await.unwrap());
+                assert!(
+                    stage
+                        .house
+                        .store
+                        .begin(row.lease_owner.as_ref().unwrap(), task, true)
+                        .await
+                        .unwrap()
+                );
             }
         }
     }
     let journal = stage.journal(task).await;
-    assert_eq!(journal.row.error.map(|error| error.code), Some(FailureCode::NoProgress));
-    let last: Vec<_> = journal.items.iter().rev().take(2).map(|item| item.fact.type_name()).collect();
-    assert_eq!(last, ["task_status", "tool_started"], "its started call stays without a result");
+    assert_eq!(
+        journal.row.error.map(|error| error.code),
+        Some(FailureCode::NoProgress)
+    );
+    let last: Vec<_> = journal
+        .items
+        .iter()
+        .rev()
+        .take(2)
+        .map(|item| item.fact.type_name())
+        .collect();
+    assert_eq!(
+        last,
+        ["task_status", "tool_started"],
+        "its started call stays without a result"
+    );
     (stage, task)
 }
 
@@ -100,13 +147,25 @@ async fn asked_first(stage: &Stage, task: TaskId) {
     stage.script(|_| panic!("the model is asked too early"));
     stage.later();
     stage.run().await;
-    let [(request, RequestKind::Reconcile)] = stage.open(task).await[..] else { panic!("it is asked about") };
+    let [(request, RequestKind::Reconcile)] = stage.open(task).await[..] else {
+        panic!("it is asked about")
+    };
     stage.script(|_| Ok(super::stage::turn(&[])));
     let paid = whole(Action::Respond, Some(Value::from("it was paid")));
-    stage.engine(0).decide(&alice(), request, paid, None).await.unwrap();
+    stage
+        .engine(0)
+        .decide(&alice(), request, paid, None)
+        .await
+        .unwrap();
     stage.finish(task).await;
-    assert_eq!(told(stage, task).await, (Outcome::Responded, "it was paid".to_owned()));
-    assert_eq!((stage.status(task).await, stage.executions(task, "/refund")), (TaskStatus::Completed, 1));
+    assert_eq!(
+        told(stage, task).await,
+        (Outcome::Responded, "it was paid".to_owned())
+    );
+    assert_eq!(
+        (stage.status(task).await, stage.executions(task, "/refund")),
+        (TaskStatus::Completed, 1)
+    );
 }
 
 both! {

@@ -1,5 +1,5 @@
-//! A person's own arguments in place of the model's: parsed as strictly, judged again, run to the byte, and, under
-//! `required: n`, approved by other people.
+//! A person's own arguments in place of the model's: parsed as strictly, judged again, run to the
+//! byte, and, under `required: n`, approved by other people.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -16,12 +16,15 @@ use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 
-use super::replies::{approve, asked, became, bodies, each, edit, places, question, refused, reject, respond, shown};
+use super::replies::{
+    approve, asked, became, bodies, each, edit, places, question, refused, reject, respond, shown,
+};
 use super::stage::{Stage, alice, person, turn, whole};
 use crate::store::house::{House, both};
 
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
-/// Text that would not survive parsing and printing: its spacing, key order and trailing zero would be lost.
+/// Text that would not survive parsing and printing: its spacing, key order and trailing zero would
+/// be lost.
 const EDITED: &str = r#"{ "amount": 41.10, "order": 2 }"#;
 const TAG: &[(&str, &str)] = &[("tag", r#"{"text":"x"}"#)];
 const TAGGED: &str = r#"{ "text" : "\u0079" }"#;
@@ -37,7 +40,10 @@ const RULES: &str = r#"
 async fn stage(house: House, approvers: &str) -> Stage {
     let mut stage = Stage::set(house, LARGE).await;
     let rules = RULES.replace("{approvers}", approvers);
-    stage.configure(|yaml| yaml.replace("{ owner: true }", approvers).replace("\n  - { name: small", &rules));
+    stage.configure(|yaml| {
+        yaml.replace("{ owner: true }", approvers)
+            .replace("\n  - { name: small", &rules)
+    });
     stage
 }
 
@@ -53,8 +59,14 @@ async fn begun(stage: &Stage) -> (TaskId, RequestId, CallId, Arc<Engine>) {
 /// Bob edits a call that needs two approvals. Returns the request that follows.
 async fn rewritten(stage: &Stage, text: &str) -> (TaskId, RequestId, CallId, Arc<Engine>) {
     let (task, request, call, door) = begun(stage).await;
-    door.decide(&person("bob"), request, each([(call, edit(text))]), None).await.unwrap();
-    assert_eq!(stage.status(task).await, TaskStatus::Paused, "it is asked anew at once: nothing of it may start");
+    door.decide(&person("bob"), request, each([(call, edit(text))]), None)
+        .await
+        .unwrap();
+    assert_eq!(
+        stage.status(task).await,
+        TaskStatus::Paused,
+        "it is asked anew at once: nothing of it may start"
+    );
     stage.run().await;
     let (anew, calls) = question(stage, task).await;
     assert_eq!((calls, anew == request), (vec![call], false));
@@ -64,7 +76,11 @@ async fn rewritten(stage: &Stage, text: &str) -> (TaskId, RequestId, CallId, Arc
 /// Changes a task's stored rows directly in the database.
 async fn tampered(stage: &Stage, task: TaskId, of: &str, from: &str, to: &str) {
     let id = task.to_string();
-    let id = if stage.house.is_postgres() { format!("'{id}'") } else { format!("x'{}'", id.replace('-', "")) };
+    let id = if stage.house.is_postgres() {
+        format!("'{id}'")
+    } else {
+        format!("x'{}'", id.replace('-', ""))
+    };
     let sql = format!(
         "update agent_task_item set body = replace(body, '{from}', '{to}') where type = '{of}' and task_id = {id}"
     );
@@ -74,13 +90,22 @@ async fn tampered(stage: &Stage, task: TaskId, of: &str, from: &str, to: &str) {
 /// The task failed with `integrity`, and no call of it ran.
 async fn is_damaged(stage: &Stage, task: TaskId) {
     let row = stage.house.store.task(task).await.unwrap().unwrap();
-    assert_eq!((row.status, row.error.map(|error| error.code)), (TaskStatus::Failed, Some(FailureCode::Integrity)));
+    assert_eq!(
+        (row.status, row.error.map(|error| error.code)),
+        (TaskStatus::Failed, Some(FailureCode::Integrity))
+    );
     assert_eq!(stage.executions(task, "/refund"), 0);
 }
 
 /// The actions that a caller may take on the request.
 async fn offered(stage: &Stage, task: TaskId, caller: &Caller) -> Vec<Action> {
-    answers(&stage.parts(0).roster, caller, "acme", "alice", &asked(stage, task).await)
+    answers(
+        &stage.parts(0).roster,
+        caller,
+        "acme",
+        "alice",
+        &asked(stage, task).await,
+    )
 }
 
 /// The digests of the requests and of the calls that ran.
@@ -88,7 +113,9 @@ async fn digests(stage: &Stage, task: TaskId) -> (Vec<String>, Vec<String>) {
     let (mut asked, mut ran) = (Vec::new(), Vec::new());
     for item in stage.journal(task).await.items {
         match item.fact {
-            Fact::InterventionRequested(question) => asked.push(question.pending_tool_calls[0].digest.clone()),
+            Fact::InterventionRequested(question) => {
+                asked.push(question.pending_tool_calls[0].digest.clone())
+            }
             Fact::ToolStarted { digest, .. } => ran.push(digest),
             Fact::TaskStatus { .. }
             | Fact::UserMessage { .. }
@@ -305,7 +332,8 @@ both! {
     async fn crash_anywhere_neither_loses_nor_repeats_nor_changes_an_edit(house) {
         let stage = stage(house, "{ owner: true }").await;
         let (mut lives, mut whole_lives, mut doubts) = (0, 0, 0);
-        // The number of polls in a life varies: the loop returns to each number until one life ended during the call.
+        // The number of polls in a life varies: the loop returns to each number until one life
+        // ended during the call.
         while whole_lives < 2 || (doubts == 0 && lives < 400) {
             let polls = 1 + lives % 16;
             lives += 1;

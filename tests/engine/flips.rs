@@ -1,5 +1,5 @@
-//! Single bits that flip in the database between an approval and the start of the call: whatever the bit, only approved
-//! bytes run, nothing runs with too few approvals, and nothing runs twice.
+//! Single bits that flip in the database between an approval and the start of the call: whatever
+//! the bit, only approved bytes run, nothing runs with too few approvals, and nothing runs twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -19,8 +19,10 @@ use super::stage::{Stage, alice, go, person, turn, whole};
 use crate::store::house::House;
 
 const ONE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
-const PAIR: &[(&str, &str)] =
-    &[("refund", r#"{"order":1,"amount":120}"#), ("refund", r#"{"order":2,"amount":121.50}"#)];
+const PAIR: &[(&str, &str)] = &[
+    ("refund", r#"{"order":1,"amount":120}"#),
+    ("refund", r#"{"order":2,"amount":121.50}"#),
+];
 const HUGE: &[(&str, &str)] = &[("refund", r#"{"order":3,"amount":5000}"#)];
 const EDITED: &str = r#"{ "amount": 77.10, "order": 4 }"#;
 const WRITTEN: &str = r#"{ "amount": 7000.10, "order": 5 }"#;
@@ -39,8 +41,14 @@ enum Scene {
     WrittenForTwo,
 }
 
-const SCENES: [Scene; 6] =
-    [Scene::Approved, Scene::Edited, Scene::ByTwo, Scene::Mixed, Scene::Half, Scene::WrittenForTwo];
+const SCENES: [Scene; 6] = [
+    Scene::Approved,
+    Scene::Edited,
+    Scene::ByTwo,
+    Scene::Mixed,
+    Scene::Half,
+    Scene::WrittenForTwo,
+];
 /// Tasks of each scene, and flips in each task.
 const TASKS: usize = 60;
 const ROUNDS: usize = 28;
@@ -91,7 +99,10 @@ impl Scene {
             Self::Approved => decide(alice(), request, yes()).await,
             Self::Edited => decide(alice(), request, each([(calls[0], edit(EDITED))])).await,
             Self::Mixed => {
-                let both = each([(calls[0], approve()), (calls[1], reject_then(Then::Continue))]);
+                let both = each([
+                    (calls[0], approve()),
+                    (calls[1], reject_then(Then::Continue)),
+                ]);
                 decide(alice(), request, both).await;
             }
             Self::Half => decide(person("bob"), request, yes()).await,
@@ -130,8 +141,14 @@ impl Dice {
     }
 }
 
-const TABLES: [&str; 6] =
-    ["agent_task", "agent_task_item", "intervention_request", "request_approver", "decision", "idempotency"];
+const TABLES: [&str; 6] = [
+    "agent_task",
+    "agent_task_item",
+    "intervention_request",
+    "request_approver",
+    "decision",
+    "idempotency",
+];
 const COLUMNS: [(&str, &[&str]); 4] = [
     ("agent_task_item", &["body"]),
     (
@@ -149,8 +166,23 @@ const COLUMNS: [(&str, &[&str]); 4] = [
             "seq",
         ],
     ),
-    ("request_approver", &["tenant", "kind", "name", "request_id"]),
-    ("decision", &["tenant", "user_id", "request_id", "tool_call_id", "action", "final", "task_id", "seq"]),
+    (
+        "request_approver",
+        &["tenant", "kind", "name", "request_id"],
+    ),
+    (
+        "decision",
+        &[
+            "tenant",
+            "user_id",
+            "request_id",
+            "tool_call_id",
+            "action",
+            "final",
+            "task_id",
+            "seq",
+        ],
+    ),
 ];
 
 /// A second connection to the store's database.
@@ -158,27 +190,43 @@ struct Beside(SqliteConnection);
 
 impl Beside {
     async fn of(stage: &Stage) -> Self {
-        let mut beside = Self(SqliteConnection::connect(&stage.house.settings.url).await.unwrap());
+        let mut beside = Self(
+            SqliteConnection::connect(&stage.house.settings.url)
+                .await
+                .unwrap(),
+        );
         // A flipped bit on disk is not checked against constraints either.
-        beside.does("pragma foreign_keys = off; pragma ignore_check_constraints = on").await;
+        beside
+            .does("pragma foreign_keys = off; pragma ignore_check_constraints = on")
+            .await;
         beside
     }
 
     async fn does(&mut self, sql: &str) {
-        self.0.execute(AssertSqlSafe(sql.to_owned())).await.unwrap_or_else(|why| panic!("{why}: {sql:.300}"));
+        self.0
+            .execute(AssertSqlSafe(sql.to_owned()))
+            .await
+            .unwrap_or_else(|why| panic!("{why}: {sql:.300}"));
     }
 
     /// Updates rows without the guard of the database's trigger.
     async fn changes(&mut self, updates: &str) {
         let guard = "select sql from sqlite_master where name = 'intervention_request_end'";
         let guard: String = self.0.fetch_one(guard).await.unwrap().get(0);
-        self.does(&format!("begin immediate; drop trigger intervention_request_end; {updates} {guard}; commit;")).await;
+        self.does(&format!(
+            "begin immediate; drop trigger intervention_request_end; {updates} {guard}; commit;"
+        ))
+        .await;
     }
 
     async fn keep(&mut self) {
         let mut sql = String::new();
         for table in TABLES {
-            write!(sql, "create table kept_{table} as select rowid as kept, * from {table};").unwrap();
+            write!(
+                sql,
+                "create table kept_{table} as select rowid as kept, * from {table};"
+            )
+            .unwrap();
         }
         self.does(&sql).await;
     }
@@ -188,7 +236,9 @@ impl Beside {
         for table in TABLES {
             let names = self
                 .0
-                .fetch_all(AssertSqlSafe(format!("select name from pragma_table_info('{table}')")))
+                .fetch_all(AssertSqlSafe(format!(
+                    "select name from pragma_table_info('{table}')"
+                )))
                 .await
                 .unwrap();
             let names: Vec<String> = names.iter().map(|row| row.get(0)).collect();
@@ -222,8 +272,13 @@ impl Beside {
                 );
                 for row in self.0.fetch_all(AssertSqlSafe(sql)).await.unwrap() {
                     let bytes: Option<Vec<u8>> = row.get(3);
-                    let cell =
-                        Cell { table, row: row.get(1), column, number: row.get(2), bytes: bytes.unwrap_or_default() };
+                    let cell = Cell {
+                        table,
+                        row: row.get(1),
+                        column,
+                        number: row.get(2),
+                        bytes: bytes.unwrap_or_default(),
+                    };
                     if !cell.bytes.is_empty() {
                         cells.entry(row.get(0)).or_default().push(cell);
                     }
@@ -263,14 +318,29 @@ fn flip(dice: &mut Dice, cells: &[Cell]) -> (String, String) {
         let number: i64 = String::from_utf8_lossy(&cell.bytes).parse().unwrap();
         (number ^ (1 << (at * 8 + bit).min(62))).to_string()
     } else {
-        let hex = bytes.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
+        let hex = bytes
+            .iter()
+            .fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
         let blob = cell.column.ends_with("_id") && cell.column != "user_id";
-        if blob { format!("x'{hex}'") } else { format!("cast(x'{hex}' as text)") }
+        if blob {
+            format!("x'{hex}'")
+        } else {
+            format!("cast(x'{hex}' as text)")
+        }
     };
     let from = at.saturating_sub(40);
     let around = String::from_utf8_lossy(&bytes[from..bytes.len().min(at + 40)]).into_owned();
-    let what = format!("{}.{} bit {bit} of byte {at}: …{around}…", cell.table, cell.column);
-    (format!("update or ignore {} set {} = {value} where rowid = {};", cell.table, cell.column, cell.row), what)
+    let what = format!(
+        "{}.{} bit {bit} of byte {at}: …{around}…",
+        cell.table, cell.column
+    );
+    (
+        format!(
+            "update or ignore {} set {} = {value} where rowid = {};",
+            cell.table, cell.column, cell.row
+        ),
+        what,
+    )
 }
 
 async fn ended(stage: &Stage, task: TaskId, ran: &[String], approved: Option<&str>) -> End {
@@ -278,11 +348,18 @@ async fn ended(stage: &Stage, task: TaskId, ran: &[String], approved: Option<&st
         assert_eq!(Some(body.as_str()), approved);
         return End::Harmless;
     }
-    let Ok(Some(journal)) = stage.house.store.journal(task).await else { return End::Unreadable };
-    match (journal.row.status, journal.row.error.map(|error| error.code)) {
+    let Ok(Some(journal)) = stage.house.store.journal(task).await else {
+        return End::Unreadable;
+    };
+    match (
+        journal.row.status,
+        journal.row.error.map(|error| error.code),
+    ) {
         (TaskStatus::Failed, Some(FailureCode::Integrity)) => End::Integrity,
         (TaskStatus::Paused, None) => End::RequestSpec,
-        (TaskStatus::Running | TaskStatus::Completed | TaskStatus::Canceled, None) => End::NothingRan,
+        (TaskStatus::Running | TaskStatus::Completed | TaskStatus::Canceled, None) => {
+            End::NothingRan
+        }
         other => panic!("{other:?} is none of the ends"),
     }
 }
@@ -295,7 +372,10 @@ async fn driven(stage: &Stage) {
         if drivers.is_empty() {
             return;
         }
-        #[expect(clippy::disallowed_methods, reason = "drivers of a process that ends with the test")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "drivers of a process that ends with the test"
+        )]
         let drivers = drivers.into_iter().map(|driver| tokio::spawn(driver));
         for ended in join_all(drivers.collect::<Vec<_>>()).await {
             ended.unwrap();
@@ -311,16 +391,34 @@ async fn scenes() -> (Stage, Vec<(Scene, TaskId)>) {
     for scene in SCENES {
         stage.script(move |asked| Ok(turn(if asked == 1 { scene.calls() } else { &[] })));
         for _ in 0..TASKS {
-            tasks.push((scene, door.create(&alice(), go(), None).await.unwrap().task_id));
+            tasks.push((
+                scene,
+                door.create(&alice(), go(), None).await.unwrap().task_id,
+            ));
         }
         driven(&stage).await;
     }
-    for (_, task) in tasks.iter().filter(|(scene, _)| *scene == Scene::WrittenForTwo) {
+    for (_, task) in tasks
+        .iter()
+        .filter(|(scene, _)| *scene == Scene::WrittenForTwo)
+    {
         let (request, calls) = question(&stage, *task).await;
-        door.decide(&person("bob"), request, each([(calls[0], edit(WRITTEN))]), None).await.unwrap();
+        door.decide(
+            &person("bob"),
+            request,
+            each([(calls[0], edit(WRITTEN))]),
+            None,
+        )
+        .await
+        .unwrap();
     }
     driven(&stage).await;
-    join_all(tasks.iter().map(|(scene, task)| scene.decided(&stage, &door, *task))).await;
+    join_all(
+        tasks
+            .iter()
+            .map(|(scene, task)| scene.decided(&stage, &door, *task)),
+    )
+    .await;
     stage.script(|_| Ok(turn(&[])));
     (stage, tasks)
 }
@@ -346,7 +444,9 @@ async fn bit_flip_between_approval_and_start_lets_nothing_else_run() {
         let mut ran: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let ledger = stage.tool.ledger();
         for call in &ledger[seen..] {
-            ran.entry(call.header("holdpoint-task-id").to_owned()).or_default().push(call.body.clone());
+            ran.entry(call.header("holdpoint-task-id").to_owned())
+                .or_default()
+                .push(call.body.clone());
         }
         seen = ledger.len();
         let known: BTreeSet<_> = tasks.iter().map(|(_, task)| task.to_string()).collect();
@@ -354,7 +454,8 @@ async fn bit_flip_between_approval_and_start_lets_nothing_else_run() {
         for (scene, task) in &tasks {
             let bodies = ran.remove(&task.to_string()).unwrap_or_default();
             let expected = scene.approved();
-            let sound = bodies.len() <= 1 && bodies.iter().all(|body| Some(body.as_str()) == expected);
+            let sound =
+                bodies.len() <= 1 && bodies.iter().all(|body| Some(body.as_str()) == expected);
             assert!(sound, "{scene:?}: {bodies:?} ran after {}", flips[task]);
             let end = ended(&stage, *task, &bodies, expected).await;
             *counted.entry((*scene, end)).or_default() += 1;
@@ -365,10 +466,16 @@ async fn bit_flip_between_approval_and_start_lets_nothing_else_run() {
         beside.bring_back().await;
     }
     println!("{counted:#?}");
-    assert_eq!(counted.values().sum::<usize>(), ROUNDS * TASKS * SCENES.len());
+    assert_eq!(
+        counted.values().sum::<usize>(),
+        ROUNDS * TASKS * SCENES.len()
+    );
     for scene in SCENES {
         let of = |end| counted.get(&(scene, end)).copied().unwrap_or_default();
-        assert!(of(End::Unreadable) > 0 && of(End::Integrity) > 0, "{scene:?} {counted:?}");
+        assert!(
+            of(End::Unreadable) > 0 && of(End::Integrity) > 0,
+            "{scene:?} {counted:?}"
+        );
         assert_eq!(of(End::Harmless) > 0, scene != Scene::Half);
     }
 }
@@ -378,10 +485,19 @@ async fn once_more(stage: &Stage, tasks: &[(Scene, TaskId)]) {
     let door = stage.engine(0);
     let half = tasks.iter().filter(|(scene, _)| *scene == Scene::Half);
     join_all(half.map(async |(_, task)| {
-        let Ok(Some(journal)) = stage.house.store.journal(*task).await else { return };
+        let Ok(Some(journal)) = stage.house.store.journal(*task).await else {
+            return;
+        };
         let progress = holdpoint::task::turn::Progress::of(&journal.items);
         for open in progress.open {
-            let said = door.decide(&person("bob"), open.asked.request_id, whole(Action::Approve, None), None).await;
+            let said = door
+                .decide(
+                    &person("bob"),
+                    open.asked.request_id,
+                    whole(Action::Approve, None),
+                    None,
+                )
+                .await;
             assert!(!matches!(said, Err(Refusal::KeyReused)), "{said:?}");
         }
     }))

@@ -19,14 +19,18 @@ pub fn every_call_has_one_result(journal: &[Item]) {
     for item in journal {
         if let Fact::AssistantMessage(turn) = &item.fact {
             for call in &turn.tool_calls {
-                assert_eq!(results.get(&call.tool_call_id), Some(&1), "one result for each call");
+                assert_eq!(
+                    results.get(&call.tool_call_id),
+                    Some(&1),
+                    "one result for each call"
+                );
             }
         }
     }
 }
 
-/// No start without a permission: an allow, an approval or a retry since the call's last start, unless that start was
-/// lost and the call is repeatable.
+/// No start without a permission: an allow, an approval or a retry since the call's last start,
+/// unless that start was lost and the call is repeatable.
 pub fn check(journal: &[Item]) {
     let mut leave: BTreeSet<CallId> = BTreeSet::new();
     let mut starts: BTreeMap<CallId, u32> = BTreeMap::new();
@@ -35,7 +39,12 @@ pub fn check(journal: &[Item]) {
     let mut required: BTreeMap<RequestId, u32> = BTreeMap::new();
     for item in journal {
         match &item.fact {
-            Fact::Judged { tool_call_id, judgement, effect, .. } => {
+            Fact::Judged {
+                tool_call_id,
+                judgement,
+                effect,
+                ..
+            } => {
                 effects.insert(*tool_call_id, *effect);
                 leave.remove(tool_call_id);
                 if judgement.verdict == Verdict::Allow {
@@ -45,7 +54,10 @@ pub fn check(journal: &[Item]) {
             Fact::InterventionRequested(asked) => {
                 required.insert(asked.request_id, asked.required());
             }
-            Fact::Decision { request_id, decision } => {
+            Fact::Decision {
+                request_id,
+                decision,
+            } => {
                 for (id, answer) in &decision.decisions {
                     if answer.leave {
                         leave.insert(*id);
@@ -63,7 +75,10 @@ pub fn check(journal: &[Item]) {
                 let again = starts.entry(*tool_call_id).or_default();
                 *again += 1;
                 let repeatable = effects[tool_call_id].repeatable() && *again > 1;
-                assert!(leave.remove(tool_call_id) || repeatable, "a start without permission");
+                assert!(
+                    leave.remove(tool_call_id) || repeatable,
+                    "a start without permission"
+                );
             }
             Fact::TaskStatus { .. }
             | Fact::UserMessage { .. }
@@ -74,7 +89,10 @@ pub fn check(journal: &[Item]) {
             Fact::SubAgentStarted { tool_call_id, .. } => {
                 let again = starts.entry(*tool_call_id).or_default();
                 *again += 1;
-                assert!(*again == 1 && leave.remove(tool_call_id), "a sub-agent starts once for each permitted call");
+                assert!(
+                    *again == 1 && leave.remove(tool_call_id),
+                    "a sub-agent starts once for each permitted call"
+                );
             }
         }
     }

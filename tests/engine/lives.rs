@@ -1,5 +1,5 @@
-//! The laws of the loop over random lives with random crashes, without a database: a journal, a model, a policy and
-//! people that choose at random, and a driver that loses its uncommitted facts.
+//! The laws of the loop over random lives with random crashes, without a database: a journal, a
+//! model, a policy and people that choose at random, and a driver that loses its uncommitted facts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -7,7 +7,9 @@ use std::time::Duration;
 use holdpoint::task::call_state::ATTEMPTS;
 use holdpoint::task::decision::{CallAnswer, Then};
 use holdpoint::task::id::{CallId, RequestId, TaskId};
-use holdpoint::task::item::{Fact, FinishReason, Item, Outcome, Part, PartType, ToolCall, ToolResult, Turn, Usage};
+use holdpoint::task::item::{
+    Fact, FinishReason, Item, Outcome, Part, PartType, ToolCall, ToolResult, Turn, Usage,
+};
 use holdpoint::task::request::{CallSpec, RequestKind, RequestSpec};
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::step::{Budget, Ending, On, Step, next_step};
@@ -102,22 +104,38 @@ impl World {
 
     fn push(&mut self, fact: Fact) {
         let seq = i64::try_from(self.journal.len() + self.pushed.len() + 1).unwrap();
-        self.progress.apply(&Item { seq, at: Time(self.clock + 1), fact: fact.clone() });
+        self.progress.apply(&Item {
+            seq,
+            at: Time(self.clock + 1),
+            fact: fact.clone(),
+        });
         // `next_step` must be total: it has to return on every prefix.
         let _ = next_step(&self.progress, &Budget::default());
         self.pushed.push(fact);
     }
 
     fn say(&mut self) {
-        let items = vec![Part { content_type: PartType::Text, content: "go on".to_owned() }];
-        self.push(Fact::UserMessage { items, user_context: None, by: "alice".to_owned(), groups: Vec::new() });
+        let items = vec![Part {
+            content_type: PartType::Text,
+            content: "go on".to_owned(),
+        }];
+        self.push(Fact::UserMessage {
+            items,
+            user_context: None,
+            by: "alice".to_owned(),
+            groups: Vec::new(),
+        });
     }
 
     fn commit_surely(&mut self) {
         self.clock += 1;
         for fact in std::mem::take(&mut self.pushed) {
             let seq = i64::try_from(self.journal.len() + 1).unwrap();
-            self.journal.push(Item { seq, at: Time(self.clock), fact });
+            self.journal.push(Item {
+                seq,
+                at: Time(self.clock),
+                fact,
+            });
         }
     }
 
@@ -152,13 +170,28 @@ impl World {
     /// A random answer of the model.
     fn answer(&mut self) {
         self.model_calls += 1;
-        let count = if self.dice.one_in(3) { 0 } else { 1 + self.dice.below(4) };
+        let count = if self.dice.one_in(3) {
+            0
+        } else {
+            1 + self.dice.below(4)
+        };
         let tool_calls: Vec<_> = (0..count)
             .map(|_| {
                 let id = CallId(self.id());
-                let name = self.dice.pick(&["tool", "tool", "tool", "tool", "scout", CLERK]);
-                let effects = [Effect::ReadOnly, Effect::Idempotent, Effect::Once, Effect::Once];
-                let effect = if name == "tool" { self.dice.pick(&effects) } else { Effect::Once };
+                let name = self
+                    .dice
+                    .pick(&["tool", "tool", "tool", "tool", "scout", CLERK]);
+                let effects = [
+                    Effect::ReadOnly,
+                    Effect::Idempotent,
+                    Effect::Once,
+                    Effect::Once,
+                ];
+                let effect = if name == "tool" {
+                    self.dice.pick(&effects)
+                } else {
+                    Effect::Once
+                };
                 self.effects.insert(id, effect);
                 self.names.insert(id, name);
                 ToolCall {
@@ -170,7 +203,11 @@ impl World {
                 }
             })
             .collect();
-        let turn = 1 + self.journal.iter().filter(|item| matches!(item.fact, Fact::AssistantMessage(_))).count();
+        let turn = 1 + self
+            .journal
+            .iter()
+            .filter(|item| matches!(item.fact, Fact::AssistantMessage(_)))
+            .count();
         self.push(Fact::AssistantMessage(Turn {
             turn: u32::try_from(turn).unwrap(),
             text: Some("text".to_owned()),
@@ -183,9 +220,14 @@ impl World {
 
     fn terms(&mut self) -> Terms {
         Terms {
-            approvers: Approvers { required: self.dice.pick(&[1, 1, 1, 2]), ..Approvers::default() },
+            approvers: Approvers {
+                required: self.dice.pick(&[1, 1, 1, 2]),
+                ..Approvers::default()
+            },
             expires_in: Some(Duration::from_hours(1)),
-            on_expiry: self.dice.pick(&[OnExpiry::Continue, OnExpiry::Continue, OnExpiry::Cancel]),
+            on_expiry: self
+                .dice
+                .pick(&[OnExpiry::Continue, OnExpiry::Continue, OnExpiry::Cancel]),
             on_reject: self.dice.pick(&[Then::Continue, Then::Cancel]),
             ..Terms::default()
         }
@@ -201,7 +243,10 @@ impl World {
             Verdict::Invalid,
         ]);
         let terms = (verdict == Verdict::Hold).then(|| self.terms());
-        let judgement = Judgement { terms, ..Judgement::of(verdict) };
+        let judgement = Judgement {
+            terms,
+            ..Judgement::of(verdict)
+        };
         let effect = self.effects[&id];
         let external = effect == Effect::Once && self.dice.one_in(4);
         let performer = match self.names[&id] {
@@ -209,7 +254,12 @@ impl World {
             "tool" => ToolKind::Http,
             _ => ToolKind::Agent,
         };
-        self.push(Fact::Judged { tool_call_id: id, judgement, effect, performer });
+        self.push(Fact::Judged {
+            tool_call_id: id,
+            judgement,
+            effect,
+            performer,
+        });
     }
 
     fn ask(&mut self, kind: RequestKind, calls: &[CallId], terms: Terms) {
@@ -310,11 +360,17 @@ impl World {
             .progress
             .clone()
             .unfinished()
-            .filter(|standing| standing.start.is_some() && !over.contains(&standing.call.tool_call_id))
+            .filter(|standing| {
+                standing.start.is_some() && !over.contains(&standing.call.tool_call_id)
+            })
             .map(|standing| standing.call.tool_call_id)
             .filter(|_| self.dice.one_in(4))
             .collect();
-        Budget { spent, running, sessions: BTreeSet::from([CLERK.to_owned()]) }
+        Budget {
+            spent,
+            running,
+            sessions: BTreeSet::from([CLERK.to_owned()]),
+        }
     }
 
     /// One time in ten the policy has become stricter: the calls are judged again and none starts.
@@ -325,15 +381,34 @@ impl World {
         for id in calls {
             let verdict = self.dice.pick(&[Verdict::Hold, Verdict::Deny]);
             let terms = (verdict == Verdict::Hold).then(|| self.terms());
-            let judgement = Judgement { terms, ..Judgement::of(verdict) };
-            self.push(Fact::Judged { tool_call_id: *id, judgement, effect: self.effects[id], performer });
+            let judgement = Judgement {
+                terms,
+                ..Judgement::of(verdict)
+            };
+            self.push(Fact::Judged {
+                tool_call_id: *id,
+                judgement,
+                effect: self.effects[id],
+                performer,
+            });
         }
         true
     }
 
-    fn run(&mut self, calls: &[CallId], progress: &Progress, over: &mut BTreeSet<CallId>) -> Result<(), Crash> {
-        let once = calls.iter().filter(|id| self.effects[id] == Effect::Once).count();
-        assert!(once == 0 || calls.len() == 1, "a call that must not be repeated runs alone");
+    fn run(
+        &mut self,
+        calls: &[CallId],
+        progress: &Progress,
+        over: &mut BTreeSet<CallId>,
+    ) -> Result<(), Crash> {
+        let once = calls
+            .iter()
+            .filter(|id| self.effects[id] == Effect::Once)
+            .count();
+        assert!(
+            once == 0 || calls.len() == 1,
+            "a call that must not be repeated runs alone"
+        );
         assert!(calls.len() <= 8);
         if self.has_become_stricter(calls, ToolKind::Http) {
             return Ok(());
@@ -354,7 +429,11 @@ impl World {
         for id in calls {
             *self.ledger.entry(*id).or_default() += 1;
             over.insert(*id);
-            answered.push((*id, self.dice.pick(&[Some(Outcome::Succeeded), Some(Outcome::Failed), None])));
+            answered.push((
+                *id,
+                self.dice
+                    .pick(&[Some(Outcome::Succeeded), Some(Outcome::Failed), None]),
+            ));
         }
         self.maybe_crash()?;
         for (id, outcome) in answered {
@@ -371,17 +450,28 @@ fn is_partial(item: &Item) -> bool {
 }
 
 fn answers(item: &Item, which: impl Fn(&CallAnswer) -> bool) -> usize {
-    let Fact::Decision { decision, .. } = &item.fact else { return 0 };
-    decision.decisions.values().filter(|answer| which(answer)).count()
+    let Fact::Decision { decision, .. } = &item.fact else {
+        return 0;
+    };
+    decision
+        .decisions
+        .values()
+        .filter(|answer| which(answer))
+        .count()
 }
 
 fn status(status: TaskStatus) -> Fact {
-    Fact::TaskStatus { status, error: None, output: None }
+    Fact::TaskStatus {
+        status,
+        error: None,
+        output: None,
+    }
 }
 
 #[test]
 fn task_invariants_hold_over_ten_thousand_random_runs_with_crashes() {
-    let (mut crashes, mut runs, mut ends, mut edits, mut partial, mut children) = (0, 0, 0, 0, 0, 0);
+    let (mut crashes, mut runs, mut ends, mut edits, mut partial, mut children) =
+        (0, 0, 0, 0, 0, 0);
     for seed in 0..10_000 {
         let mut world = World::new(seed);
         for _ in 0..30 {
@@ -391,20 +481,45 @@ fn task_invariants_hold_over_ten_thousand_random_runs_with_crashes() {
             }
         }
         check(&world.journal);
-        assert_eq!(world.progress, Progress::of(&world.journal), "reading item by item gives the same state");
+        assert_eq!(
+            world.progress,
+            Progress::of(&world.journal),
+            "reading item by item gives the same state"
+        );
         for (id, times) in &world.ledger {
-            let retries = world.journal.iter().filter(|item| retried(item, *id)).count();
-            let most = if world.effects[id].repeatable() { ATTEMPTS as usize + retries } else { 1 + retries };
-            assert!(*times as usize <= most, "life {seed}: {times} executions of one call");
+            let retries = world
+                .journal
+                .iter()
+                .filter(|item| retried(item, *id))
+                .count();
+            let most = if world.effects[id].repeatable() {
+                ATTEMPTS as usize + retries
+            } else {
+                1 + retries
+            };
+            assert!(
+                *times as usize <= most,
+                "life {seed}: {times} executions of one call"
+            );
         }
-        edits += world.journal.iter().map(|item| answers(item, |answer| answer.edit.is_some())).sum::<usize>();
+        edits += world
+            .journal
+            .iter()
+            .map(|item| answers(item, |answer| answer.edit.is_some()))
+            .sum::<usize>();
         partial += world.journal.iter().filter(|item| is_partial(item)).count();
         one_after_the_other(&world.journal);
         children += world.ended.len();
         crashes += world.crashes;
         runs += world.ledger.len();
     }
-    assert!(crashes > 10_000 && runs > 10_000 && ends > 10_000, "{crashes} crashes, {runs} runs, {ends} ends");
+    assert!(
+        crashes > 10_000 && runs > 10_000 && ends > 10_000,
+        "{crashes} crashes, {runs} runs, {ends} ends"
+    );
     assert!(children > 5_000, "{children} sub-agents that ended");
-    assert!(edits > 5_000 && partial > 5_000, "{edits} edits, {partial} answers that left something open");
+    assert!(
+        edits > 5_000 && partial > 5_000,
+        "{edits} edits, {partial} answers that left something open"
+    );
 }

@@ -1,5 +1,5 @@
-//! A rejection holds: the same call is refused with the same reason and without a request, until the user's next
-//! message or a person's approval of such a call.
+//! A rejection holds: the same call is refused with the same reason and without a request, until
+//! the user's next message or a person's approval of such a call.
 
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use holdpoint::task::status::TaskStatus;
 use holdpoint::task::verdict::Verdict;
 
 use super::replies::{
-    approve, asked, bodies, each, edit, message, question, reject, reject_because, reject_then, shown,
+    approve, asked, bodies, each, edit, message, question, reject, reject_because, reject_then,
+    shown,
 };
 use super::stage::{Stage, alice, go, outcomes, person, rejects, turn, whole};
 use crate::store::house::{House, both};
@@ -36,7 +37,12 @@ fn script(stage: &Stage, turns: &'static [Calls]) {
 }
 
 async fn begun(stage: &Stage) -> TaskId {
-    let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+    let task = stage
+        .engine(0)
+        .create(&alice(), go(), None)
+        .await
+        .unwrap()
+        .task_id;
     stage.run().await;
     task
 }
@@ -44,7 +50,11 @@ async fn begun(stage: &Stage) -> TaskId {
 /// Answers the open request and drives the task on, in a new process each time.
 async fn answered(stage: &Stage, task: TaskId, answer: DecisionInput) {
     let (request, _) = question(stage, task).await;
-    stage.engine(0).decide(&alice(), request, answer, None).await.unwrap();
+    stage
+        .engine(0)
+        .decide(&alice(), request, answer, None)
+        .await
+        .unwrap();
     stage.run().await;
 }
 
@@ -61,22 +71,36 @@ async fn no(stage: &Stage, task: TaskId) {
             replies.insert(call.to_string(), reply);
         }
     }
-    stage.engine(0).decide(&alice(), request, answer, None).await.unwrap();
+    stage
+        .engine(0)
+        .decide(&alice(), request, answer, None)
+        .await
+        .unwrap();
     stage.run().await;
 }
 
 /// The number of requests in the journal.
 async fn questions(stage: &Stage, task: TaskId) -> usize {
     let items = stage.journal(task).await.items;
-    items.iter().filter(|item| matches!(item.fact, Fact::InterventionRequested(_))).count()
+    items
+        .iter()
+        .filter(|item| matches!(item.fact, Fact::InterventionRequested(_)))
+        .count()
 }
 
 /// The verdicts, in the journal's order.
 async fn verdicts(stage: &Stage, task: TaskId) -> Vec<Verdict> {
-    let judged = stage.journal(task).await.items.into_iter().filter_map(|item| {
-        let Fact::Judged { judgement, .. } = item.fact else { return None };
-        Some(judgement.verdict)
-    });
+    let judged = stage
+        .journal(task)
+        .await
+        .items
+        .into_iter()
+        .filter_map(|item| {
+            let Fact::Judged { judgement, .. } = item.fact else {
+                return None;
+            };
+            Some(judgement.verdict)
+        });
     judged.collect()
 }
 
@@ -95,7 +119,12 @@ async fn refused_unasked(stage: &Stage, task: TaskId, asked: usize) {
 
 async fn asked_again(stage: &Stage, task: TaskId, asked: usize) {
     let journal = stage.journal(task).await;
-    assert_eq!((journal.row.status, questions(stage, task).await), (TaskStatus::Paused, asked), "{:#?}", journal.items);
+    assert_eq!(
+        (journal.row.status, questions(stage, task).await),
+        (TaskStatus::Paused, asked),
+        "{:#?}",
+        journal.items
+    );
 }
 
 both! {

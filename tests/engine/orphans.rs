@@ -1,5 +1,6 @@
-//! Journals as an import or a crash leaves them: calls without a result after a long regular history. The ordinary loop
-//! repairs them; the model is shown a well-formed conversation, and nothing runs without a permission.
+//! Journals as an import or a crash leaves them: calls without a result after a long regular
+//! history. The ordinary loop repairs them; the model is shown a well-formed conversation, and
+//! nothing runs without a permission.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -60,7 +61,12 @@ fn lookup() -> Past {
 
 fn past(name: &'static str, arguments: &'static str) -> Past {
     let id = CallId(fresh());
-    Past { id, name, arguments, provider_id: id.to_string() }
+    Past {
+        id,
+        name,
+        arguments,
+        provider_id: id.to_string(),
+    }
 }
 
 impl Past {
@@ -70,13 +76,25 @@ impl Past {
     }
 
     fn effect(&self) -> Effect {
-        if self.name == "lookup" { Effect::ReadOnly } else { Effect::Once }
+        if self.name == "lookup" {
+            Effect::ReadOnly
+        } else {
+            Effect::Once
+        }
     }
 
     fn judged(&self, verdict: Verdict) -> Fact {
         let terms = (verdict == Verdict::Hold).then(Terms::default);
-        let judgement = Judgement { terms, ..Judgement::of(verdict) };
-        Fact::Judged { tool_call_id: self.id, judgement, effect: self.effect(), performer: ToolKind::Http }
+        let judgement = Judgement {
+            terms,
+            ..Judgement::of(verdict)
+        };
+        Fact::Judged {
+            tool_call_id: self.id,
+            judgement,
+            effect: self.effect(),
+            performer: ToolKind::Http,
+        }
     }
 
     fn started(&self, attempt: u32) -> Fact {
@@ -92,7 +110,13 @@ impl Past {
 
     fn result(&self, outcome: Outcome, content: &str) -> ToolResult {
         let (name, content) = (self.name.to_owned(), content.to_owned());
-        ToolResult { tool_call_id: self.id, name, outcome, content, http_status: None }
+        ToolResult {
+            tool_call_id: self.id,
+            name,
+            outcome,
+            content,
+            http_status: None,
+        }
     }
 
     fn done(&self) -> Fact {
@@ -145,12 +169,18 @@ struct Scene {
 
 impl Scene {
     async fn set(house: House) -> Self {
-        Self { stage: Stage::set(house, &[]).await, witness: Arc::default() }
+        Self {
+            stage: Stage::set(house, &[]).await,
+            witness: Arc::default(),
+        }
     }
 
     fn parts(&self) -> Parts {
         let model: Arc<dyn ModelClient> = self.witness.clone();
-        Parts { models: BTreeMap::from([("main".to_owned(), model)]), ..self.stage.parts(4) }
+        Parts {
+            models: BTreeMap::from([("main".to_owned(), model)]),
+            ..self.stage.parts(4)
+        }
     }
 
     /// Writes such a journal, each group in its own commit.
@@ -161,22 +191,45 @@ impl Scene {
             let (open, seq) = (before.open.len(), i64::try_from(items.len()).unwrap());
             for fact in facts {
                 let seq = i64::try_from(items.len()).unwrap() + 1;
-                items.push(Item { seq, at: Time::default(), fact: fact.clone() });
+                items.push(Item {
+                    seq,
+                    at: Time::default(),
+                    fact: fact.clone(),
+                });
             }
             let after = Progress::of(&items);
-            let runs = |progress: &Progress| i32::from(progress.status == Some(TaskStatus::Running));
+            let runs =
+                |progress: &Progress| i32::from(progress.status == Some(TaskStatus::Running));
             let asked = |count: usize| i32::try_from(count).unwrap();
-            let busy = if place == 0 { runs(&after) } else { runs(&after) - runs(&before) };
-            let counters =
-                Counters { busy, open_requests: asked(after.open.len()) - asked(open), ..Counters::default() };
+            let busy = if place == 0 {
+                runs(&after)
+            } else {
+                runs(&after) - runs(&before)
+            };
+            let counters = Counters {
+                busy,
+                open_requests: asked(after.open.len()) - asked(open),
+                ..Counters::default()
+            };
             let last = place + 1 == groups.len();
-            let lease = if last { LeaseChange::Queue } else { LeaseChange::Keep };
+            let lease = if last {
+                LeaseChange::Queue
+            } else {
+                LeaseChange::Keep
+            };
             let change = if place == 0 {
                 let mut new = new_task(task, "acme", "alice");
                 if let Guard::New(fixed) = &mut new.guard {
-                    fixed.agent_version.clone_from(&self.parts().agents.get("billing").unwrap().version);
+                    fixed
+                        .agent_version
+                        .clone_from(&self.parts().agents.get("billing").unwrap().version);
                 }
-                TaskChange { facts: facts.clone(), counters, lease, ..new }
+                TaskChange {
+                    facts: facts.clone(),
+                    counters,
+                    lease,
+                    ..new
+                }
             } else {
                 let guard = Guard::Version(i64::try_from(place).unwrap());
                 let facts = facts.clone();
@@ -224,10 +277,15 @@ impl Scene {
         self.stage.status(task).await
     }
 
-    /// Checks that the task has ended and every prompt was well-formed. Returns the outcomes of these calls.
+    /// Checks that the task has ended and every prompt was well-formed. Returns the outcomes of
+    /// these calls.
     async fn over(&self, task: TaskId, calls: &[&Past]) -> Vec<Option<Outcome>> {
         let journal = self.stage.journal(task).await;
-        assert!(journal.row.status.is_terminal(), "{:#?}", journal.items.last());
+        assert!(
+            journal.row.status.is_terminal(),
+            "{:#?}",
+            journal.items.last()
+        );
         assert_eq!((journal.row.busy, journal.row.open_requests), (0, 0));
         check(&journal.items);
         every_call_has_one_result(&journal.items);
@@ -236,7 +294,9 @@ impl Scene {
         }
         let result = |call: &&Past| {
             journal.items.iter().find_map(|item| {
-                let Fact::ToolResult(result) = &item.fact else { return None };
+                let Fact::ToolResult(result) = &item.fact else {
+                    return None;
+                };
                 (result.tool_call_id == call.id).then_some(result.outcome)
             })
         };
@@ -248,19 +308,29 @@ impl Scene {
         let prompts = self.witness.0.lock().unwrap();
         let messages = &prompts.last().expect("the model was asked").messages;
         let found = messages.iter().find_map(|message| {
-            let Message::Result { provider_id, content, .. } = message else { return None };
+            let Message::Result {
+                provider_id,
+                content,
+                ..
+            } = message
+            else {
+                return None;
+            };
             (*provider_id == call.provider_id).then(|| content.clone())
         });
         found.expect("it was shown")
     }
 
     fn ran(&self, task: TaskId) -> (usize, usize) {
-        (self.stage.executions(task, "/refund"), self.stage.executions(task, "/lookup"))
+        (
+            self.stage.executions(task, "/refund"),
+            self.stage.executions(task, "/lookup"),
+        )
     }
 }
 
-/// Each turn is followed by one result for each call, in the calls' order; the ids within a turn are present and
-/// differ.
+/// Each turn is followed by one result for each call, in the calls' order; the ids within a turn
+/// are present and differ.
 fn well_formed(messages: &[Message]) {
     let mut wanted: Vec<String> = Vec::new();
     for message in messages {
@@ -270,12 +340,22 @@ fn well_formed(messages: &[Message]) {
                 assert_eq!(*provider_id, wanted.remove(0), "in the model's order");
             }
             Message::Assistant { calls, .. } => {
-                assert!(wanted.is_empty(), "calls without results before the next turn");
+                assert!(
+                    wanted.is_empty(),
+                    "calls without results before the next turn"
+                );
                 wanted = calls.iter().map(|(id, ..)| id.clone()).collect();
                 assert!(wanted.iter().all(|id| !id.is_empty()));
-                assert_eq!(wanted.iter().collect::<BTreeSet<_>>().len(), wanted.len(), "ids of one turn differ");
+                assert_eq!(
+                    wanted.iter().collect::<BTreeSet<_>>().len(),
+                    wanted.len(),
+                    "ids of one turn differ"
+                );
             }
-            Message::User { .. } => assert!(wanted.is_empty(), "calls without results before the next message"),
+            Message::User { .. } => assert!(
+                wanted.is_empty(),
+                "calls without results before the next message"
+            ),
         }
     }
     assert!(wanted.is_empty(), "calls without results at the end");

@@ -1,5 +1,6 @@
-//! Another commit between any two lines of a driver: nothing is lost and nothing is repeated. Also commits whose answer
-//! is lost, processes that die, and configurations that change while a call is in flight.
+//! Another commit between any two lines of a driver: nothing is lost and nothing is repeated. Also
+//! commits whose answer is lost, processes that die, and configurations that change while a call is
+//! in flight.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -28,9 +29,15 @@ use crate::store::house::{House, both, change, fresh};
 use crate::store::loss::lossy;
 
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
-const MIXED: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#), ("lookup", r#"{"order":1}"#)];
+const MIXED: &[(&str, &str)] = &[
+    ("refund", r#"{"order":1,"amount":5}"#),
+    ("lookup", r#"{"order":1}"#),
+];
 
-#[expect(clippy::disallowed_methods, reason = "a driver of a process that ends with the test")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a driver of a process that ends with the test"
+)]
 fn spawn(driver: impl Future<Output = ()> + Send + 'static) -> tokio::task::JoinHandle<()> {
     tokio::spawn(driver)
 }
@@ -67,8 +74,13 @@ pub(super) async fn appended(stage: &Stage, task: TaskId) {
     loop {
         let row = stage.journal(task).await.row;
         let (tool_call_id, name) = (CallId(fresh()), "lookup".to_owned());
-        let late =
-            ToolResult { tool_call_id, name, outcome: Outcome::Succeeded, content: String::new(), http_status: None };
+        let late = ToolResult {
+            tool_call_id,
+            name,
+            outcome: Outcome::Succeeded,
+            content: String::new(),
+            http_status: None,
+        };
         let written = TaskChange {
             task_id: task,
             guard: Guard::Version(row.version),
@@ -86,10 +98,15 @@ pub(super) async fn appended(stage: &Stage, task: TaskId) {
     }
 }
 
-/// A life whose driver is suspended after `polls` polls while the event happens, and then resumed. Returns whether the
-/// task had ended before.
+/// A life whose driver is suspended after `polls` polls while the event happens, and then resumed.
+/// Returns whether the task had ended before.
 async fn lived(stage: &Stage, meanwhile: Meanwhile, polls: usize) -> (TaskId, bool) {
-    let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+    let task = stage
+        .engine(0)
+        .create(&alice(), go(), None)
+        .await
+        .unwrap()
+        .task_id;
     let engine = stage.engine(1);
     let mut left = polls;
     let mut over = true;
@@ -129,33 +146,68 @@ async fn interrupted_everywhere(house: House, meanwhile: Meanwhile) {
         let said = || format!("{meanwhile:?} after {polls} polls: {:#?}", journal.items);
         check(&journal.items);
         every_call_has_one_result(&journal.items);
-        assert_eq!((journal.row.busy, journal.row.open_requests), (0, 0), "{}", said());
+        assert_eq!(
+            (journal.row.busy, journal.row.open_requests),
+            (0, 0),
+            "{}",
+            said()
+        );
         // Only the answer to a task that was canceled or taken over meanwhile is discarded.
         let (asked, stored) = (stage.prompt_count() - asked, answers(&journal.items));
         let thrown_away = usize::from(!over && meanwhile != Meanwhile::Append);
-        assert!(stored <= asked && asked <= stored + thrown_away, "asked {asked} times: {}", said());
-        let (paid, read) = (stage.executions(task, "/refund"), stage.executions(task, "/lookup"));
+        assert!(
+            stored <= asked && asked <= stored + thrown_away,
+            "asked {asked} times: {}",
+            said()
+        );
+        let (paid, read) = (
+            stage.executions(task, "/refund"),
+            stage.executions(task, "/lookup"),
+        );
         // The journal and the ledger agree: nothing executed without a committed start.
         assert!(
-            paid <= 1 && read <= 3 && paid <= starts(&journal, "refund") && read <= starts(&journal, "lookup"),
+            paid <= 1
+                && read <= 3
+                && paid <= starts(&journal, "refund")
+                && read <= starts(&journal, "lookup"),
             "{}",
             said()
         );
         match meanwhile {
             Meanwhile::Append => {
                 assert_eq!(outcomes(&journal), [Outcome::Succeeded; 2], "{}", said());
-                assert_eq!((journal.row.status, paid, read), (TaskStatus::Completed, 1, 1), "{}", said());
-                let late = journal.items.iter().filter(|item| matches!(item.fact, Fact::LateResult(_))).count();
+                assert_eq!(
+                    (journal.row.status, paid, read),
+                    (TaskStatus::Completed, 1, 1),
+                    "{}",
+                    said()
+                );
+                let late = journal
+                    .items
+                    .iter()
+                    .filter(|item| matches!(item.fact, Fact::LateResult(_)))
+                    .count();
                 assert_eq!(late, usize::from(!over), "{}", said());
             }
-            Meanwhile::Takeover => assert_eq!(journal.row.status, TaskStatus::Completed, "{}", said()),
+            Meanwhile::Takeover => {
+                assert_eq!(journal.row.status, TaskStatus::Completed, "{}", said())
+            }
             Meanwhile::Cancel => {
-                assert!([TaskStatus::Canceled, TaskStatus::Completed].contains(&journal.row.status), "{}", said());
+                assert!(
+                    [TaskStatus::Canceled, TaskStatus::Completed].contains(&journal.row.status),
+                    "{}",
+                    said()
+                );
                 let known = place(&journal, |fact| {
                     matches!(fact, Fact::ToolResult(result) | Fact::LateResult(result)
                         if result.name == "refund" && result.outcome == Outcome::Succeeded)
                 });
-                assert_eq!(known.is_some(), paid == 1, "the result is stored, in time or late: {}", said());
+                assert_eq!(
+                    known.is_some(),
+                    paid == 1,
+                    "the result is stored, in time or late: {}",
+                    said()
+                );
             }
         }
     }
@@ -172,7 +224,10 @@ impl Clock for Breaking {
     }
 
     fn uptime(&self) -> Duration {
-        assert!(self.0.fetch_sub(1, Ordering::SeqCst) != 0, "something broke");
+        assert!(
+            self.0.fetch_sub(1, Ordering::SeqCst) != 0,
+            "something broke"
+        );
         Duration::ZERO
     }
 
@@ -305,9 +360,21 @@ both! {
 
 /// A task whose process died while its refund was in flight.
 async fn lost_call(stage: &Stage) -> TaskId {
-    let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+    let task = stage
+        .engine(0)
+        .create(&alice(), go(), None)
+        .await
+        .unwrap()
+        .task_id;
     stage.tool.close();
-    let drivers: Vec<_> = stage.engine(1).claim().await.unwrap().into_iter().map(spawn).collect();
+    let drivers: Vec<_> = stage
+        .engine(1)
+        .claim()
+        .await
+        .unwrap()
+        .into_iter()
+        .map(spawn)
+        .collect();
     stage.tool.reached(1).await;
     for driver in drivers {
         driver.abort();
@@ -317,50 +384,91 @@ async fn lost_call(stage: &Stage) -> TaskId {
     task
 }
 
-/// A retry of a failed task opens a reconcile request about the started refund and does not repeat it.
+/// A retry of a failed task opens a reconcile request about the started refund and does not repeat
+/// it.
 async fn asked_about_first(stage: &Stage, task: TaskId) {
     stage.engine(0).retry(&alice(), task, None).await.unwrap();
     stage.later();
     stage.run().await;
-    let [(_, RequestKind::Reconcile)] = stage.open(task).await[..] else { panic!("it is asked about") };
+    let [(_, RequestKind::Reconcile)] = stage.open(task).await[..] else {
+        panic!("it is asked about")
+    };
     stage.finish(task).await;
     let journal = stage.journal(task).await;
-    assert_eq!((journal.row.status, outcomes(&journal)), (TaskStatus::Completed, vec![Outcome::Responded]));
+    assert_eq!(
+        (journal.row.status, outcomes(&journal)),
+        (TaskStatus::Completed, vec![Outcome::Responded])
+    );
     assert_eq!(stage.executions(task, "/refund"), 1);
 }
 
-/// The commit takes effect and its answer is lost, once and several times, for each commit of a life.
+/// The commit takes effect and its answer is lost, once and several times, for each commit of a
+/// life.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commit_whose_answer_is_lost_is_not_repeated_while_a_task_is_driven() {
     const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
-    const MARKS: &[&str] =
-        &["assistant_message", "intervention_requested", "\"decision\"", "tool_started", "tool_result", "Completed"];
+    const MARKS: &[&str] = &[
+        "assistant_message",
+        "intervention_requested",
+        "\"decision\"",
+        "tool_started",
+        "tool_result",
+        "Completed",
+    ];
     let stage = Stage::set(House::postgres().await, LARGE).await;
     for mark in MARKS {
         let way = lossy(&stage.house, mark.as_bytes()).await;
-        let settings = Settings { url: way.url.clone(), ..Settings::default() };
-        let store = Store::open(&settings, stage.house.clock.clone()).await.unwrap();
-        let engine = Engine::new(Parts { store: store.clone(), ..stage.parts(16) });
+        let settings = Settings {
+            url: way.url.clone(),
+            ..Settings::default()
+        };
+        let store = Store::open(&settings, stage.house.clock.clone())
+            .await
+            .unwrap();
+        let engine = Engine::new(Parts {
+            store: store.clone(),
+            ..stage.parts(16)
+        });
         for lost in [1, 3] {
             way.swallow.store(lost, Ordering::SeqCst);
             let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
             for end in [TaskStatus::Paused, TaskStatus::Completed] {
                 let mut news = store.watch(task);
                 while stage.status(task).await == TaskStatus::Running {
-                    tokio::time::timeout(Duration::from_mins(10), news.changed()).await.expect("it goes on").unwrap();
+                    tokio::time::timeout(Duration::from_mins(10), news.changed())
+                        .await
+                        .expect("it goes on")
+                        .unwrap();
                 }
                 let journal = stage.journal(task).await;
-                assert_eq!(journal.row.status, end, "{mark} {lost}: {:#?}", journal.items);
+                assert_eq!(
+                    journal.row.status, end,
+                    "{mark} {lost}: {:#?}",
+                    journal.items
+                );
                 if end == TaskStatus::Paused {
                     stage.answer_all(&engine, task).await;
                 }
             }
-            assert!(way.swallow.swap(0, Ordering::SeqCst) < lost, "{mark} was lost");
+            assert!(
+                way.swallow.swap(0, Ordering::SeqCst) < lost,
+                "{mark} was lost"
+            );
             let journal = stage.journal(task).await;
             check(&journal.items);
             assert_eq!(outcomes(&journal), [Outcome::Succeeded]);
-            assert_eq!((stage.executions(task, "/refund"), starts(&journal, "refund")), (1, 1));
-            let asked = journal.items.iter().filter(|item| matches!(item.fact, Fact::InterventionRequested(_))).count();
+            assert_eq!(
+                (
+                    stage.executions(task, "/refund"),
+                    starts(&journal, "refund")
+                ),
+                (1, 1)
+            );
+            let asked = journal
+                .items
+                .iter()
+                .filter(|item| matches!(item.fact, Fact::InterventionRequested(_)))
+                .count();
             assert_eq!(asked, 1, "no reconcile request is opened");
         }
     }

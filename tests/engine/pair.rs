@@ -1,4 +1,5 @@
-//! Two replicas of one service. On `SQLite` a single process serves a file, so both names refer to the same engine.
+//! Two replicas of one service. On `SQLite` a single process serves a file, so both names refer to
+//! the same engine.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,16 +34,35 @@ impl Pair {
         let here = stage.engine(ROOM);
         if !stage.house.is_postgres() {
             let other = stage.house.store.clone();
-            return Self { there: Arc::clone(&here), other, here, stage };
+            return Self {
+                there: Arc::clone(&here),
+                other,
+                here,
+                stage,
+            };
         }
-        let other = Store::open(&stage.house.settings, stage.house.clock.clone()).await.unwrap();
-        let there = Engine::new(Parts { store: other.clone(), ..stage.parts(ROOM) });
-        Self { stage, here, there, other }
+        let other = Store::open(&stage.house.settings, stage.house.clock.clone())
+            .await
+            .unwrap();
+        let there = Engine::new(Parts {
+            store: other.clone(),
+            ..stage.parts(ROOM)
+        });
+        Self {
+            stage,
+            here,
+            there,
+            other,
+        }
     }
 
     /// The two engines, swapped in every other round.
     pub fn turned(&self, round: usize) -> (&Arc<Engine>, &Arc<Engine>) {
-        if round.is_multiple_of(2) { (&self.here, &self.there) } else { (&self.there, &self.here) }
+        if round.is_multiple_of(2) {
+            (&self.here, &self.there)
+        } else {
+            (&self.there, &self.here)
+        }
     }
 
     /// Advances the clock of both.
@@ -55,10 +75,28 @@ impl Pair {
 
     /// A task that waits for its approvals, accepted by `here`.
     pub async fn held(&self) -> (TaskId, Vec<RequestId>) {
-        let task = self.here.create(&alice(), go(), None).await.unwrap().task_id;
+        let task = self
+            .here
+            .create(&alice(), go(), None)
+            .await
+            .unwrap()
+            .task_id;
         let journal = self.settled(task).await;
-        assert_eq!(journal.row.status, TaskStatus::Paused, "{:#?}", journal.items);
-        (task, self.stage.open(task).await.into_iter().map(|(request, _)| request).collect())
+        assert_eq!(
+            journal.row.status,
+            TaskStatus::Paused,
+            "{:#?}",
+            journal.items
+        );
+        (
+            task,
+            self.stage
+                .open(task)
+                .await
+                .into_iter()
+                .map(|(request, _)| request)
+                .collect(),
+        )
     }
 
     /// The task's journal once it has stopped running, whichever replica drove it.
@@ -76,7 +114,9 @@ impl Pair {
                 }
             }
         };
-        let in_time = tokio::time::timeout(Duration::from_mins(10), settles).await.is_ok();
+        let in_time = tokio::time::timeout(Duration::from_mins(10), settles)
+            .await
+            .is_ok();
         let journal = self.stage.journal(task).await;
         assert!(in_time, "the task does not settle: {journal:#?}");
         journal
@@ -86,7 +126,12 @@ impl Pair {
     pub async fn lawful(&self, task: TaskId) -> Journal {
         let journal = self.settled(task).await;
         assert!(journal.row.status.is_terminal(), "{:#?}", journal.items);
-        assert_eq!((journal.row.busy, journal.row.open_requests), (0, 0), "{:#?}", journal.items);
+        assert_eq!(
+            (journal.row.busy, journal.row.open_requests),
+            (0, 0),
+            "{:#?}",
+            journal.items
+        );
         check(&journal.items);
         every_call_has_one_result(&journal.items);
         journal
@@ -96,7 +141,9 @@ impl Pair {
     pub fn executions(&self) -> BTreeMap<String, usize> {
         let mut counted = BTreeMap::new();
         for call in self.stage.tool.ledger() {
-            *counted.entry(call.header("holdpoint-task-id").to_owned()).or_default() += 1;
+            *counted
+                .entry(call.header("holdpoint-task-id").to_owned())
+                .or_default() += 1;
         }
         counted
     }
@@ -104,20 +151,30 @@ impl Pair {
     /// Checks that the journal holds this person's decision and that the losers can read it.
     pub async fn decided_by(&self, request: RequestId, name: &str, action: Action) {
         let row = self.other.request(request).await.unwrap().unwrap();
-        let [(_, known)] = &row.answers[..] else { panic!("one decision is stored: {:?}", row.answers) };
+        let [(_, known)] = &row.answers[..] else {
+            panic!("one decision is stored: {:?}", row.answers)
+        };
         assert_eq!((known.by.as_str(), known.action), (name, action));
     }
 }
 
 /// A member of `finance`.
 pub fn finance(name: &str) -> Caller {
-    Caller { groups: vec!["finance".to_owned()], ..person(name) }
+    Caller {
+        groups: vec!["finance".to_owned()],
+        ..person(name)
+    }
 }
 
 /// The reason for which a request was closed without a decision, if it was.
 pub fn closed(journal: &Journal, request: RequestId) -> Option<CloseReason> {
     journal.items.iter().find_map(|item| {
-        let Fact::RequestClosed { request_id, reason, .. } = &item.fact else { return None };
+        let Fact::RequestClosed {
+            request_id, reason, ..
+        } = &item.fact
+        else {
+            return None;
+        };
         (*request_id == request).then_some(*reason)
     })
 }

@@ -1,5 +1,5 @@
-//! The rights of approvers are checked again when a call starts: keys, groups and rules may have changed since the
-//! approval.
+//! The rights of approvers are checked again when a call starts: keys, groups and rules may have
+//! changed since the approval.
 
 use std::sync::Arc;
 
@@ -12,7 +12,9 @@ use holdpoint::task::id::{CallId, RequestId, TaskId};
 use holdpoint::task::item::Outcome;
 use holdpoint::task::status::TaskStatus;
 
-use super::replies::{approve, asked, became, bodies, each, edit, message, question, refused, respond};
+use super::replies::{
+    approve, asked, became, bodies, each, edit, message, question, refused, respond,
+};
 use super::stage::{Stage, alice, go, person, too_late, whole};
 use crate::store::house::{House, both};
 
@@ -37,26 +39,42 @@ pub fn directory(accounts: impl Iterator<Item = Account>) -> Directory {
 }
 
 fn web() -> Account {
-    Account { act_as: true, ..account("web", &[]) }
+    Account {
+        act_as: true,
+        ..account("web", &[])
+    }
 }
 
 /// A caller with their own key.
 fn keyed(user: &str, groups: &[&str]) -> Caller {
-    Caller { via: None, groups: groups.iter().map(ToString::to_string).collect(), ..person(user) }
+    Caller {
+        via: None,
+        groups: groups.iter().map(ToString::to_string).collect(),
+        ..person(user)
+    }
 }
 
 /// A user in finance for whom the key `web` speaks.
 fn vouched(user: &str) -> Caller {
-    Caller { groups: vec!["finance".to_owned()], ..person(user) }
+    Caller {
+        groups: vec!["finance".to_owned()],
+        ..person(user)
+    }
 }
 
 fn local() -> Caller {
-    Caller { unaccounted: true, ..keyed("local", &[]) }
+    Caller {
+        unaccounted: true,
+        ..keyed("local", &[])
+    }
 }
 
 /// An engine with this roster.
 fn process(stage: &Stage, roster: &Roster, room: usize) -> Arc<Engine> {
-    Engine::new(Parts { roster: roster.clone(), ..stage.parts(room) })
+    Engine::new(Parts {
+        roster: roster.clone(),
+        ..stage.parts(room)
+    })
 }
 
 fn known<const N: usize>(accounts: [Account; N]) -> Roster {
@@ -83,14 +101,20 @@ async fn begun(stage: &Stage) -> (TaskId, RequestId, CallId) {
 
 /// The call did not run, and a new request is open.
 async fn asked_again(stage: &Stage, task: TaskId, before: RequestId) -> RequestId {
-    assert_eq!((stage.executions(task, "/refund"), stage.status(task).await), (0, TaskStatus::Paused));
+    assert_eq!(
+        (stage.executions(task, "/refund"), stage.status(task).await),
+        (0, TaskStatus::Paused)
+    );
     let anew = asked(stage, task).await;
     assert_ne!(anew.request_id, before);
     anew.request_id
 }
 
 async fn ran(stage: &Stage, task: TaskId) {
-    assert_eq!((stage.executions(task, "/refund"), stage.status(task).await), (1, TaskStatus::Completed));
+    assert_eq!(
+        (stage.executions(task, "/refund"), stage.status(task).await),
+        (1, TaskStatus::Completed)
+    );
 }
 
 both! {

@@ -1,4 +1,5 @@
-//! The calls of one request, decided one by one: in any order, by different people, in one body or several.
+//! The calls of one request, decided one by one: in any order, by different people, in one body or
+//! several.
 
 use std::time::Duration;
 
@@ -11,8 +12,8 @@ use holdpoint::task::status::{RequestStatus, TaskStatus};
 use holdpoint::task::turn::Progress;
 
 use super::replies::{
-    approve, asked, became, bodies, each, edit, named, places, plain, question, refused, reject, reject_because,
-    reject_then, respond, results, shown,
+    approve, asked, became, bodies, each, edit, named, places, plain, question, refused, reject,
+    reject_because, reject_then, respond, results, shown,
 };
 use super::stage::{Stage, alice, person, rejects, too_late, whole};
 use crate::store::house::{House, both};
@@ -45,35 +46,67 @@ async fn begun(stage: &Stage) -> (TaskId, RequestId, [CallId; 4]) {
 }
 
 async fn status(stage: &Stage, request: RequestId) -> RequestStatus {
-    stage.house.store.request(request).await.unwrap().unwrap().status
+    stage
+        .house
+        .store
+        .request(request)
+        .await
+        .unwrap()
+        .unwrap()
+        .status
 }
 
 /// The request is pending; no call of the turn has run or can be claimed.
 async fn waits(stage: &Stage, task: TaskId, request: RequestId) {
-    assert_eq!((status(stage, request).await, stage.status(task).await), (RequestStatus::Pending, TaskStatus::Paused));
+    assert_eq!(
+        (status(stage, request).await, stage.status(task).await),
+        (RequestStatus::Pending, TaskStatus::Paused)
+    );
     let written = results(&stage.journal(task).await);
-    let taken_back = written.values().filter(|(outcome, _)| *outcome != Outcome::Rejected).count();
-    assert_eq!(taken_back, 0, "only rejections are written while the request is open: {written:?}");
+    let taken_back = written
+        .values()
+        .filter(|(outcome, _)| *outcome != Outcome::Rejected)
+        .count();
+    assert_eq!(
+        taken_back, 0,
+        "only rejections are written while the request is open: {written:?}"
+    );
     assert!(stage.engine(1).claim().await.unwrap().is_empty());
 }
 
 /// One call each: approved, rejected, edited, answered.
 fn mixture(calls: [CallId; 4]) -> [(CallId, CallReply); 4] {
     let [first, second, third, fourth] = calls;
-    [(first, approve()), (second, reject_because("twice")), (third, edit(EDITED)), (fourth, respond("\"by hand\""))]
+    [
+        (first, approve()),
+        (second, reject_because("twice")),
+        (third, edit(EDITED)),
+        (fourth, respond("\"by hand\"")),
+    ]
 }
 
 /// Checks the results of `mixture`, whatever the order of the answers.
 async fn as_decided(stage: &Stage, task: TaskId, calls: [CallId; 4]) {
     stage.run().await;
     assert_eq!(stage.status(task).await, TaskStatus::Completed);
-    let expected = [Outcome::Succeeded, Outcome::Rejected, Outcome::Succeeded, Outcome::Responded];
+    let expected = [
+        Outcome::Succeeded,
+        Outcome::Rejected,
+        Outcome::Succeeded,
+        Outcome::Responded,
+    ];
     assert_eq!(became(stage, task, calls).await, expected.map(Some));
-    let ran = [(calls[0].to_string(), FOUR[0].1.to_owned()), (calls[2].to_string(), EDITED.to_owned())];
+    let ran = [
+        (calls[0].to_string(), FOUR[0].1.to_owned()),
+        (calls[2].to_string(), EDITED.to_owned()),
+    ];
     assert_eq!(bodies(stage, task, "/refund"), ran);
     let shown = shown(stage);
     assert_eq!(shown.len(), 4, "one result for each call");
-    assert!(shown[1].contains("twice") && shown[2].contains(EDITED) && shown[3] == "by hand", "{shown:?}");
+    assert!(
+        shown[1].contains("twice") && shown[2].contains(EDITED) && shown[3] == "by hand",
+        "{shown:?}"
+    );
 }
 
 both! {

@@ -14,7 +14,10 @@ use super::stage::{Stage, alice, go, outcomes, person, rejects, too_late, whole}
 use crate::store::house::{House, both};
 
 /// Two calls that are held under different terms.
-const BOTH: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#), ("forbidden", "{}")];
+const BOTH: &[(&str, &str)] = &[
+    ("refund", r#"{"order":1,"amount":120}"#),
+    ("forbidden", "{}"),
+];
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
 
 /// A task with one request for alice and one, with `terms`, for bob.
@@ -23,7 +26,9 @@ async fn two_questions(house: House, terms: &str) -> (Stage, TaskId, RequestId, 
     let rule = format!("decide: hold, approvers: {{ users: [bob] }}, {terms}");
     stage.configure(|yaml| yaml.replace("decide: deny, reason: Not this one.", &rule));
     let task = stage.held().await;
-    let [(first, _), (second, _)] = stage.open(task).await[..] else { panic!("two are open") };
+    let [(first, _), (second, _)] = stage.open(task).await[..] else {
+        panic!("two are open")
+    };
     (stage, task, first, second)
 }
 
@@ -36,8 +41,14 @@ async fn statuses(stage: &Stage, requests: [RequestId; 2]) -> [RequestStatus; 2]
 /// The types of the items after the last request.
 async fn since_asked(stage: &Stage, task: TaskId) -> Vec<&'static str> {
     let items = stage.journal(task).await.items;
-    let asked = items.iter().rposition(|item| matches!(item.fact, Fact::InterventionRequested(_))).unwrap();
-    items[asked + 2..].iter().map(|item| item.fact.type_name()).collect()
+    let asked = items
+        .iter()
+        .rposition(|item| matches!(item.fact, Fact::InterventionRequested(_)))
+        .unwrap();
+    items[asked + 2..]
+        .iter()
+        .map(|item| item.fact.type_name())
+        .collect()
 }
 
 /// A task paused by a reconcile request about its refund.
@@ -47,15 +58,21 @@ async fn doubtful(house: House, approvers: &str) -> (Stage, TaskId, RequestId) {
     stage.tool.answers(502, "");
     let task = stage.held().await;
     let door = stage.engine(0);
-    let [(request, RequestKind::Approval)] = stage.open(task).await[..] else { panic!("one is open") };
+    let [(request, RequestKind::Approval)] = stage.open(task).await[..] else {
+        panic!("one is open")
+    };
     for user in ["alice", "bob"] {
         if stage.status(task).await == TaskStatus::Paused {
-            door.decide(&person(user), request, whole(Action::Approve, None), None).await.unwrap();
+            door.decide(&person(user), request, whole(Action::Approve, None), None)
+                .await
+                .unwrap();
         }
     }
     stage.run().await;
     stage.tool.answers(200, "paid");
-    let [(doubt, RequestKind::Reconcile)] = stage.open(task).await[..] else { panic!("a reconcile is open") };
+    let [(doubt, RequestKind::Reconcile)] = stage.open(task).await[..] else {
+        panic!("a reconcile is open")
+    };
     (stage, task, doubt)
 }
 

@@ -1,4 +1,5 @@
-//! Tasks beyond a process's slots wait in the database; tenants take turns, and no new task overtakes them.
+//! Tasks beyond a process's slots wait in the database; tenants take turns, and no new task
+//! overtakes them.
 
 use std::sync::Arc;
 
@@ -10,14 +11,18 @@ use holdpoint::task::status::TaskStatus;
 use super::stage::{Stage, alice, go, person};
 use crate::store::house::both;
 
-/// Claims as many tasks as fit and drives them to their end. Returns the tasks that ended, in order.
+/// Claims as many tasks as fit and drives them to their end. Returns the tasks that ended, in
+/// order.
 async fn round(stage: &Stage, engine: &Arc<Engine>, tasks: &[TaskId]) -> Vec<TaskId> {
     let before = running(stage, tasks).await;
     for driver in engine.claim().await.unwrap() {
         driver.await;
     }
     let after = running(stage, tasks).await;
-    before.into_iter().filter(|task| !after.contains(task)).collect()
+    before
+        .into_iter()
+        .filter(|task| !after.contains(task))
+        .collect()
 }
 
 async fn running(stage: &Stage, tasks: &[TaskId]) -> Vec<TaskId> {

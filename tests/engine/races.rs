@@ -1,5 +1,5 @@
-//! Decisions against decisions, cancels, messages and other commits: one winner, one outcome, and every loser is told
-//! the reason. Outcomes are read from the journal and the tool's ledger.
+//! Decisions against decisions, cancels, messages and other commits: one winner, one outcome, and
+//! every loser is told the reason. Outcomes are read from the journal and the tool's ledger.
 
 use std::sync::Arc;
 
@@ -20,7 +20,10 @@ use crate::store::house::{House, both};
 
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
 /// Two calls that are held under different terms.
-const BOTH: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#), ("forbidden", "{}")];
+const BOTH: &[(&str, &str)] = &[
+    ("refund", r#"{"order":1,"amount":120}"#),
+    ("forbidden", "{}"),
+];
 
 /// Decisions in flight at once.
 const AT_ONCE: usize = 128;
@@ -36,36 +39,60 @@ fn answer(action: Action) -> DecisionInput {
     let then = (action == Action::Reject).then_some(Then::Continue);
     DecisionInput {
         digest: None,
-        body: DecisionBody::Whole { action, reason: None, then, response: None, result: None },
+        body: DecisionBody::Whole {
+            action,
+            reason: None,
+            then,
+            response: None,
+            result: None,
+        },
     }
 }
 
-/// One request, decided by `deciders` people at once on both replicas; half of them approve. Returns the winner's
-/// action.
+/// One request, decided by `deciders` people at once on both replicas; half of them approve.
+/// Returns the winner's action.
 async fn decided_at_once(pair: &Pair, round: usize, deciders: usize) -> (TaskId, Action) {
     let (task, requests) = pair.held().await;
     let request = requests[0];
     let racers = (0..deciders).map(|racer| async move {
         let (here, there) = pair.turned(round);
         let engine = if racer % 2 == 0 { here } else { there };
-        let action = if (racer / 2 + racer).is_multiple_of(2) { Action::Approve } else { Action::Reject };
+        let action = if (racer / 2 + racer).is_multiple_of(2) {
+            Action::Approve
+        } else {
+            Action::Reject
+        };
         let name = format!("p{racer}");
-        let said = engine.decide(&finance(&name), request, answer(action), None).await;
+        let said = engine
+            .decide(&finance(&name), request, answer(action), None)
+            .await;
         (name, action, said)
     });
     let mut racers: Vec<_> = racers.collect();
     if round % 4 > 1 {
         racers.reverse();
     }
-    let (won, lost): (Vec<_>, Vec<_>) = join_all(racers).await.into_iter().partition(|(_, _, said)| said.is_ok());
-    let [(name, action, _)] = &won[..] else { panic!("{} have won", won.len()) };
+    let (won, lost): (Vec<_>, Vec<_>) = join_all(racers)
+        .await
+        .into_iter()
+        .partition(|(_, _, said)| said.is_ok());
+    let [(name, action, _)] = &won[..] else {
+        panic!("{} have won", won.len())
+    };
     for (_, _, said) in lost {
         assert!(too_late(&said, request));
     }
     pair.decided_by(request, name, *action).await;
     let journal = pair.lawful(task).await;
-    let outcome = if *action == Action::Approve { Outcome::Succeeded } else { Outcome::Rejected };
-    assert_eq!((journal.row.status, outcomes(&journal)), (TaskStatus::Completed, vec![outcome]));
+    let outcome = if *action == Action::Approve {
+        Outcome::Succeeded
+    } else {
+        Outcome::Rejected
+    };
+    assert_eq!(
+        (journal.row.status, outcomes(&journal)),
+        (TaskStatus::Completed, vec![outcome])
+    );
     let row = pair.other.request(request).await.unwrap().unwrap();
     assert_eq!(row.status, RequestStatus::Resumed);
     (task, *action)
@@ -73,20 +100,37 @@ async fn decided_at_once(pair: &Pair, round: usize, deciders: usize) -> (TaskId,
 
 async fn many_decided_at_once(pair: &Pair, requests: usize, deciders: usize) {
     let races = (0..requests).map(|round| decided_at_once(pair, round, deciders));
-    let decided: Vec<_> = stream::iter(races).buffer_unordered((AT_ONCE / deciders).min(8)).collect().await;
+    let decided: Vec<_> = stream::iter(races)
+        .buffer_unordered((AT_ONCE / deciders).min(8))
+        .collect()
+        .await;
     let ran = pair.executions();
     for (task, action) in &decided {
         let times = ran.get(&task.to_string()).copied().unwrap_or(0);
-        assert_eq!(times, usize::from(*action == Action::Approve), "{task}: {action:?} won");
+        assert_eq!(
+            times,
+            usize::from(*action == Action::Approve),
+            "{task}: {action:?} won"
+        );
     }
-    let yes = decided.iter().filter(|(_, action)| *action == Action::Approve).count();
-    assert!(0 < yes && yes < requests, "both ways of winning were seen: {yes} of {requests}");
+    let yes = decided
+        .iter()
+        .filter(|(_, action)| *action == Action::Approve)
+        .count();
+    assert!(
+        0 < yes && yes < requests,
+        "both ways of winning were seen: {yes} of {requests}"
+    );
 }
 
 /// The task's status, its outcomes, and how often its call ran.
 async fn ended(pair: &Pair, task: TaskId) -> (TaskStatus, Vec<Outcome>, usize) {
     let journal = pair.lawful(task).await;
-    (journal.row.status, outcomes(&journal), pair.stage.executions(task, "/refund"))
+    (
+        journal.row.status,
+        outcomes(&journal),
+        pair.stage.executions(task, "/refund"),
+    )
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -118,7 +162,8 @@ both! {
             match (approved, canceled) {
                 (Ok(_), Ok(_)) => {
                     assert_eq!(status, TaskStatus::Canceled);
-                    // The call had started, or it never starts; a result stored before the cancel is kept.
+                    // The call had started, or it never starts; a result stored before the cancel
+                    // is kept.
                     let [result] = results[..] else { panic!("{results:?}") };
                     let may = match result {
                         Outcome::Succeeded => ran == 1,
@@ -251,7 +296,10 @@ both! {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "a driver of a process that ends with the test")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a driver of a process that ends with the test"
+)]
 fn spawn(driver: impl Future<Output = ()> + Send + 'static) -> tokio::task::JoinHandle<()> {
     tokio::spawn(driver)
 }
@@ -265,22 +313,40 @@ async fn reconcile_decision_racing_the_calls_late_result_has_one_outcome() {
     let mut seen = [0; 2];
     for round in 1..=60_usize {
         pair.stage.tool.close();
-        let task = pair.stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
-        let slow: Vec<_> = pair.here.claim().await.unwrap().into_iter().map(spawn).collect();
+        let task = pair
+            .stage
+            .engine(0)
+            .create(&alice(), go(), None)
+            .await
+            .unwrap()
+            .task_id;
+        let slow: Vec<_> = pair
+            .here
+            .claim()
+            .await
+            .unwrap()
+            .into_iter()
+            .map(spawn)
+            .collect();
         pair.stage.tool.reached(round).await;
         pair.forward(std::time::Duration::from_mins(2));
         for driver in pair.there.claim().await.unwrap() {
             driver.await;
         }
-        let [(request, RequestKind::Reconcile)] = pair.stage.open(task).await[..] else { panic!("it is asked about") };
+        let [(request, RequestKind::Reconcile)] = pair.stage.open(task).await[..] else {
+            panic!("it is asked about")
+        };
         let owner = alice();
         let word = whole(Action::Respond, Some(Value::from("it was paid")));
-        let (told, ()) = tokio::join!(decided_later(&pair.there, &owner, request, word, round), async {
-            pair.stage.tool.open();
-            for driver in slow {
-                driver.await.unwrap();
+        let (told, ()) = tokio::join!(
+            decided_later(&pair.there, &owner, request, word, round),
+            async {
+                pair.stage.tool.open();
+                for driver in slow {
+                    driver.await.unwrap();
+                }
             }
-        });
+        );
         // The commit that closed the request has queued the task, or its driver goes on.
         while pair.stage.status(task).await == TaskStatus::Running {
             pair.here.round().await.unwrap();
@@ -288,21 +354,35 @@ async fn reconcile_decision_racing_the_calls_late_result_has_one_outcome() {
         }
         let journal = pair.lawful(task).await;
         let late = place(&journal, |fact| matches!(fact, Fact::LateResult(_))).is_some();
-        assert_eq!((journal.row.status, pair.stage.executions(task, "/refund")), (TaskStatus::Completed, 1));
+        assert_eq!(
+            (journal.row.status, pair.stage.executions(task, "/refund")),
+            (TaskStatus::Completed, 1)
+        );
         match told {
             Ok(()) => {
-                assert_eq!((outcomes(&journal), late), (vec![Outcome::Responded], true), "{:#?}", journal.items);
+                assert_eq!(
+                    (outcomes(&journal), late),
+                    (vec![Outcome::Responded], true),
+                    "{:#?}",
+                    journal.items
+                );
                 seen[0] += 1;
             }
             Err(refusal) => {
                 assert_eq!(refusal, Refusal::Withdrawn(request));
                 assert_eq!(closed(&journal, request), Some(CloseReason::AnsweredLate));
-                assert_eq!((outcomes(&journal), late), (vec![Outcome::Succeeded], false));
+                assert_eq!(
+                    (outcomes(&journal), late),
+                    (vec![Outcome::Succeeded], false)
+                );
                 seen[1] += 1;
             }
         }
     }
-    assert!(seen[0] > 0 && seen[1] > 0, "both ways of winning were seen: {seen:?}");
+    assert!(
+        seen[0] > 0 && seen[1] > 0,
+        "both ways of winning were seen: {seen:?}"
+    );
 }
 
 /// Decides after a delay of `round` reads of the database.
@@ -315,7 +395,16 @@ async fn decided_later(
 ) -> Result<(), Refusal> {
     for _ in 0..round % 12 {
         let none = holdpoint::task::id::RequestId(crate::store::house::fresh());
-        assert_eq!(engine.decide(caller, none, answer.clone(), None).await.err(), Some(Refusal::NotFound));
+        assert_eq!(
+            engine
+                .decide(caller, none, answer.clone(), None)
+                .await
+                .err(),
+            Some(Refusal::NotFound)
+        );
     }
-    engine.decide(caller, request, answer, None).await.map(|_| ())
+    engine
+        .decide(caller, request, answer, None)
+        .await
+        .map(|_| ())
 }

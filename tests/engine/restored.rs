@@ -1,4 +1,5 @@
-//! Uncertain history: a call that would run now may have run already, in the part of the history that was lost.
+//! Uncertain history: a call that would run now may have run already, in the part of the history
+//! that was lost.
 
 use holdpoint::engine::MessageInput;
 use holdpoint::task::decision::{Action, Then};
@@ -17,8 +18,7 @@ const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 const LOOKUP: &[(&str, &str)] = &[("lookup", r#"{"order":1}"#)];
 
-const DOUBT: &str =
-    "update database_identity set doubted_at = (select max(updated_at) from agent_task) returning doubted_at";
+const DOUBT: &str = "update database_identity set doubted_at = (select max(updated_at) from agent_task) returning doubted_at";
 
 /// Marks everything up to now as uncertain history.
 async fn doubt(stage: &Stage) {
@@ -30,14 +30,19 @@ async fn approved(house: House) -> (Stage, TaskId) {
     let stage = Stage::set(house, LARGE).await;
     let task = stage.held().await;
     stage.answer_all(&stage.engine(0), task).await;
-    assert_eq!((stage.status(task).await, stage.tool.ledger().len()), (TaskStatus::Running, 0));
+    assert_eq!(
+        (stage.status(task).await, stage.tool.ledger().len()),
+        (TaskStatus::Running, 0)
+    );
     (stage, task)
 }
 
 /// The only open request.
 async fn asked(stage: &Stage, task: TaskId) -> (RequestId, RequestSpec) {
     let progress = Progress::of(&stage.journal(task).await.items);
-    let [open] = &progress.open[..] else { panic!("one is open: {:#?}", progress.open) };
+    let [open] = &progress.open[..] else {
+        panic!("one is open: {:#?}", progress.open)
+    };
     (open.asked.request_id, open.asked.clone())
 }
 
@@ -148,7 +153,8 @@ both! {
     }
 }
 
-/// A process's loaded journal is older than the restore: another process may have driven the task meanwhile.
+/// A process's loaded journal is older than the restore: another process may have driven the task
+/// meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn driver_waiting_for_its_model_during_a_restore_starts_nothing() {
     let stage = Stage::set(House::postgres().await, SMALL).await;
@@ -162,18 +168,29 @@ async fn driver_waiting_for_its_model_during_a_restore_starts_nothing() {
              where datname = current_database() and application_name = 'holdpoint'";
         let url = url.clone();
         let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
             runtime.block_on(run(&url, lose.to_owned()));
         });
         thread.join().unwrap();
         Ok(turn(SMALL))
     });
-    let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+    let task = stage
+        .engine(0)
+        .create(&alice(), go(), None)
+        .await
+        .unwrap()
+        .task_id;
     stage.run().await;
     // The pool still has to replace its idle connections.
     while !stage.house.store.ready().await {}
     stage.later();
     stage.run().await;
     assert!(stage.house.store.history_uncertain_until().is_some());
-    assert_eq!((stage.status(task).await, stage.tool.ledger().len()), (TaskStatus::Paused, 0));
+    assert_eq!(
+        (stage.status(task).await, stage.tool.ledger().len()),
+        (TaskStatus::Paused, 0)
+    );
 }

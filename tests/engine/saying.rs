@@ -1,5 +1,5 @@
-//! Deltas of a model's answer: published while it arrives, complete, in order, under the answer's final ids, not before
-//! the prompt is stored, and reset where the answer is not stored.
+//! Deltas of a model's answer: published while it arrives, complete, in order, under the answer's
+//! final ids, not before the prompt is stored, and reset where the answer is not stored.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -82,17 +82,31 @@ impl Scene {
     async fn on(stage: Stage, clock: Arc<dyn Clock>) -> Self {
         let (orders, received) = unbounded_channel();
         let asked = Arc::new(AtomicUsize::new(0));
-        let speaker: Arc<dyn ModelClient> =
-            Arc::new(Speaker { orders: Mutex::new(received), asked: Arc::clone(&asked) });
-        let engine =
-            Engine::new(Parts { models: BTreeMap::from([("main".to_owned(), speaker)]), clock, ..stage.parts(8) });
+        let speaker: Arc<dyn ModelClient> = Arc::new(Speaker {
+            orders: Mutex::new(received),
+            asked: Arc::clone(&asked),
+        });
+        let engine = Engine::new(Parts {
+            models: BTreeMap::from([("main".to_owned(), speaker)]),
+            clock,
+            ..stage.parts(8)
+        });
         let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
         let listener = stage.house.store.listen(task);
-        Self { stage, orders, asked, task, listener, engine }
+        Self {
+            stage,
+            orders,
+            asked,
+            task,
+            listener,
+            engine,
+        }
     }
 
     fn order(&self, order: Order) {
-        self.orders.send(order).unwrap_or_else(|_| panic!("the model is gone"));
+        self.orders
+            .send(order)
+            .unwrap_or_else(|_| panic!("the model is gone"));
     }
 
     fn text(&self, text: &str) {
@@ -130,10 +144,13 @@ impl Scene {
         loop {
             let journal = self.stage.journal(self.task).await;
             if journal.row.status == status {
-                let turns = journal
-                    .items
-                    .into_iter()
-                    .filter_map(|item| if let Fact::AssistantMessage(turn) = item.fact { Some(turn) } else { None });
+                let turns = journal.items.into_iter().filter_map(|item| {
+                    if let Fact::AssistantMessage(turn) = item.fact {
+                        Some(turn)
+                    } else {
+                        None
+                    }
+                });
                 return turns.collect();
             }
             news.changed().await.unwrap();
@@ -143,11 +160,14 @@ impl Scene {
 
 /// An answer with this text and these calls.
 fn answer(text: &str, calls: &[(&str, &str)]) -> Order {
-    Order::Answer(Ok(Answer { text: Some(text.to_owned()), ..turn(calls) }))
+    Order::Answer(Ok(Answer {
+        text: Some(text.to_owned()),
+        ..turn(calls)
+    }))
 }
 
-/// The sum of the deltas of one model call: the text, and each call's id, name and arguments, in the order in which the
-/// calls were named.
+/// The sum of the deltas of one model call: the text, and each call's id, name and arguments, in
+/// the order in which the calls were named.
 fn sum(pieces: &[Delta]) -> (String, Vec<(CallId, String, String)>) {
     let (mut text, mut calls) = (String::new(), Vec::<(CallId, String, String)>::new());
     for piece in pieces {
@@ -160,8 +180,15 @@ fn sum(pieces: &[Delta]) -> (String, Vec<(CallId, String, String)>) {
                 assert!(calls.iter().all(|call| call.0 != *tool_call_id));
                 calls.push((*tool_call_id, name.clone(), String::new()));
             }
-            Said::Arguments { tool_call_id, offset, delta } => {
-                let call = calls.iter_mut().find(|call| call.0 == *tool_call_id).expect("a name comes first");
+            Said::Arguments {
+                tool_call_id,
+                offset,
+                delta,
+            } => {
+                let call = calls
+                    .iter_mut()
+                    .find(|call| call.0 == *tool_call_id)
+                    .expect("a name comes first");
                 assert_eq!(*offset, call.2.chars().count() as u64);
                 call.2 += delta;
             }
@@ -174,7 +201,13 @@ fn sum(pieces: &[Delta]) -> (String, Vec<(CallId, String, String)>) {
 /// The same for a stored turn.
 fn stored(turn: &Turn) -> (String, Vec<(CallId, String, String)>) {
     let calls = turn.tool_calls.iter();
-    let calls = calls.map(|call| (call.tool_call_id, call.name.clone(), call.arguments_text.clone()));
+    let calls = calls.map(|call| {
+        (
+            call.tool_call_id,
+            call.name.clone(),
+            call.arguments_text.clone(),
+        )
+    });
     (turn.text.clone().unwrap_or_default(), calls.collect())
 }
 
@@ -188,18 +221,27 @@ impl Locked {
     async fn of(house: &House) -> Self {
         if house.is_postgres() {
             let mut connection = PgConnection::connect(&house.settings.url).await.unwrap();
-            connection.execute("begin; lock table agent_task_item in exclusive mode").await.unwrap();
+            connection
+                .execute("begin; lock table agent_task_item in exclusive mode")
+                .await
+                .unwrap();
             return Self::Postgres(connection);
         }
-        let mut connection = SqliteConnection::connect(&house.settings.url).await.unwrap();
+        let mut connection = SqliteConnection::connect(&house.settings.url)
+            .await
+            .unwrap();
         connection.execute("begin immediate").await.unwrap();
         Self::Sqlite(connection)
     }
 
     async fn let_go(self) {
         match self {
-            Self::Sqlite(mut connection) => connection.execute("rollback").await.map(|_| ()).unwrap(),
-            Self::Postgres(mut connection) => connection.execute("rollback").await.map(|_| ()).unwrap(),
+            Self::Sqlite(mut connection) => {
+                connection.execute("rollback").await.map(|_| ()).unwrap()
+            }
+            Self::Postgres(mut connection) => {
+                connection.execute("rollback").await.map(|_| ()).unwrap()
+            }
         }
     }
 }
@@ -395,7 +437,8 @@ struct Paced {
 
 impl Paced {
     fn forward(&self, by: Duration) {
-        self.micros.fetch_add(i64::try_from(by.as_micros()).unwrap(), Ordering::SeqCst);
+        self.micros
+            .fetch_add(i64::try_from(by.as_micros()).unwrap(), Ordering::SeqCst);
         self.moved.notify_waiters();
     }
 }
@@ -424,7 +467,10 @@ impl Clock for Paced {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deltas_are_limited_to_twenty_a_second() {
-    let clock = Arc::new(Paced { micros: AtomicI64::new(1_700_000_000_000_000), moved: Notify::new() });
+    let clock = Arc::new(Paced {
+        micros: AtomicI64::new(1_700_000_000_000_000),
+        moved: Notify::new(),
+    });
     let mut scene = Scene::by(House::sqlite().await, clock.clone()).await;
     let mut heard = Vec::new();
     let mut whole = String::new();
@@ -443,9 +489,16 @@ async fn deltas_are_limited_to_twenty_a_second() {
     let turns = scene.until(TaskStatus::Completed).await;
     heard.extend(scene.heard());
     assert_eq!(sum(&heard), stored(&turns[0]));
-    assert!(heard.len() > 10, "deltas arrive while the answer does: {}", heard.len());
+    assert!(
+        heard.len() > 10,
+        "deltas arrive while the answer does: {}",
+        heard.len()
+    );
     for (first, piece) in heard.iter().enumerate() {
-        let within = heard[first..].iter().take_while(|next| next.at.0 < piece.at.0 + 1_000_000).count();
+        let within = heard[first..]
+            .iter()
+            .take_while(|next| next.at.0 < piece.at.0 + 1_000_000)
+            .count();
         assert!(within <= 20, "{within} pieces in a second");
     }
 }

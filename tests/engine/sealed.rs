@@ -1,5 +1,5 @@
-//! Storage of credentials and who can read them: across crashes, takeovers, changed keys and bytes moved in the
-//! database; and no text that comes back shows one.
+//! Storage of credentials and who can read them: across crashes, takeovers, changed keys and bytes
+//! moved in the database; and no text that comes back shows one.
 
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
@@ -9,7 +9,9 @@ use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::status::TaskStatus;
 use serde_json::{Value, json};
 
-use super::credentials::{TOKEN, approve, asked, begun, clerk, fill, jira, ran, results, says, times_asked};
+use super::credentials::{
+    TOKEN, approve, asked, begun, clerk, fill, jira, ran, results, says, times_asked,
+};
 use super::laws::check;
 use super::stage::{Stage, alice, fills, turn};
 use super::takeover::{Drop, lived};
@@ -17,7 +19,10 @@ use crate::store::house::{House, both};
 
 const FIRST_KEY: &str = r#"{ id: k1, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=" }"#;
 const NEXT_KEY: &str = r#"{ id: k2, key: "YWJjZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXoxMjM0NTY=" }"#;
-const ASKS_THEN_PAYS: &[&[(&str, &str)]] = &[&[("request_credentials", r#"{"service":"jira"}"#)], &[("pay", "{}")]];
+const ASKS_THEN_PAYS: &[&[(&str, &str)]] = &[
+    &[("request_credentials", r#"{"service":"jira"}"#)],
+    &[("pay", "{}")],
+];
 
 /// A task with its login, whose payment waits for approval.
 async fn given(stage: &Stage, token: &str) -> TaskId {
@@ -29,7 +34,11 @@ async fn given(stage: &Stage, token: &str) -> TaskId {
 /// After its approval the call asks for the login again, and runs once it is filled in.
 async fn asks_again(stage: &Stage, task: TaskId) {
     approve(stage, task).await;
-    assert_eq!(stage.executions(task, "/pay"), 0, "a credential that does not open is not sent");
+    assert_eq!(
+        stage.executions(task, "/pay"),
+        0,
+        "a credential that does not open is not sent"
+    );
     fill(stage, task, &jira("anew-0123456789")).await;
     ran(stage, task, "/pay", ("x-token", "anew-0123456789"), 1).await;
 }
@@ -37,21 +46,30 @@ async fn asks_again(stage: &Stage, task: TaskId) {
 /// A task's id as an SQL literal.
 fn id(house: &House, task: TaskId) -> String {
     let task = task.to_string();
-    if house.is_postgres() { format!("'{task}'") } else { format!("x'{}'", task.replace('-', "")) }
+    if house.is_postgres() {
+        format!("'{task}'")
+    } else {
+        format!("x'{}'", task.replace('-', ""))
+    }
 }
 
 /// The task's items and the last prompt, as text.
 async fn seen(stage: &Stage, task: TaskId) -> String {
-    format!("{:?} {:?}", stage.journal(task).await.items, stage.prompted().1)
+    format!(
+        "{:?} {:?}",
+        stage.journal(task).await.items,
+        stage.prompted().1
+    )
 }
 
 /// Every text, name and number in a value.
 fn texts(value: &Value) -> Vec<String> {
     match value {
         Value::Array(all) => all.iter().flat_map(texts).collect(),
-        Value::Object(members) => {
-            members.iter().flat_map(|(name, one)| [vec![name.clone()], texts(one)].concat()).collect()
-        }
+        Value::Object(members) => members
+            .iter()
+            .flat_map(|(name, one)| [vec![name.clone()], texts(one)].concat())
+            .collect(),
         Value::String(text) => vec![text.clone()],
         Value::Null | Value::Bool(_) | Value::Number(_) => vec![value.to_string()],
     }

@@ -1,5 +1,5 @@
-//! No call that holds a secret is rewritten and run, whatever brings the secret in: a credential that an owner fills
-//! in, a model that repeats one, a person's edit, a tool's response.
+//! No call that holds a secret is rewritten and run, whatever brings the secret in: a credential
+//! that an owner fills in, a model that repeats one, a person's edit, a tool's response.
 
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
@@ -43,12 +43,25 @@ policy:
 
 /// A text with each of its bytes percent-encoded.
 fn percent(text: &str) -> String {
-    text.bytes().fold(String::new(), |all, byte| all + &format!("%{byte:02x}"))
+    text.bytes()
+        .fold(String::new(), |all, byte| all + &format!("%{byte:02x}"))
 }
 
-/// A task whose login was filled in for its first call; its model then makes these calls in one turn.
-async fn given(house: House, email: &str, token: &str, calls: Vec<(&'static str, String)>) -> (Stage, TaskId) {
-    given_by(house, TOOLS, &json!({"email": email, "token": token}), calls).await
+/// A task whose login was filled in for its first call; its model then makes these calls in one
+/// turn.
+async fn given(
+    house: House,
+    email: &str,
+    token: &str,
+    calls: Vec<(&'static str, String)>,
+) -> (Stage, TaskId) {
+    given_by(
+        house,
+        TOOLS,
+        &json!({"email": email, "token": token}),
+        calls,
+    )
+    .await
 }
 
 async fn given_by(
@@ -61,7 +74,10 @@ async fn given_by(
     stage.configure(|_| yaml.to_owned() + ACCOUNTS);
     stage.script_by_name(move |_, prompt| {
         // A sub-agent gets no calls: its prompt offers few tools.
-        let calls: Vec<_> = calls.iter().map(|(name, text)| (*name, text.as_str())).collect();
+        let calls: Vec<_> = calls
+            .iter()
+            .map(|(name, text)| (*name, text.as_str()))
+            .collect();
         let alone = prompt.tools.len() < 3;
         Ok(turn(match prompt.turn {
             _ if alone => &[],
@@ -79,30 +95,51 @@ async fn given_by(
 async fn judged(stage: &Stage, task: TaskId) -> Vec<(String, Verdict, String)> {
     let items = stage.journal(task).await.items;
     let calls = items.iter().find_map(|item| {
-        let Fact::AssistantMessage(turn) = &item.fact else { return None };
+        let Fact::AssistantMessage(turn) = &item.fact else {
+            return None;
+        };
         (turn.turn == 2).then(|| turn.tool_calls.clone())
     });
     let verdict = |id| {
         items.iter().find_map(|item| {
-            let Fact::Judged { tool_call_id, judgement, .. } = &item.fact else { return None };
+            let Fact::Judged {
+                tool_call_id,
+                judgement,
+                ..
+            } = &item.fact
+            else {
+                return None;
+            };
             (*tool_call_id == id).then_some(judgement.verdict)
         })
     };
     calls
         .unwrap()
         .into_iter()
-        .map(|call| (call.name, verdict(call.tool_call_id).unwrap(), call.arguments_text))
+        .map(|call| {
+            (
+                call.name,
+                verdict(call.tool_call_id).unwrap(),
+                call.arguments_text,
+            )
+        })
         .collect()
 }
 
 /// The task's items and all prompts, as text.
 async fn seen(stage: &Stage, task: TaskId) -> String {
-    format!("{:?} {:?}", stage.journal(task).await.items, stage.prompts_since(0))
+    format!(
+        "{:?} {:?}",
+        stage.journal(task).await.items,
+        stage.prompts_since(0)
+    )
 }
 
 async fn approval(stage: &Stage, task: TaskId) -> RequestSpec {
     let open = stage.asked(task).await;
-    let [asked] = &open[..] else { panic!("{open:#?}") };
+    let [asked] = &open[..] else {
+        panic!("{open:#?}")
+    };
     assert_eq!(asked.kind, RequestKind::Approval);
     asked.clone()
 }

@@ -1,5 +1,5 @@
-//! Prompts: each message that a model receives is in the journal by then, and the model is asked once for each stored
-//! answer.
+//! Prompts: each message that a model receives is in the journal by then, and the model is asked
+//! once for each stored answer.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -28,7 +28,8 @@ use super::takeover::{Drop, lived};
 use super::tree::{Shape, one_large, said};
 use crate::store::house::{House, both};
 
-/// Compares each prompt with the journal while the model is asked, and keeps the prompts that differ.
+/// Compares each prompt with the journal while the model is asked, and keeps the prompts that
+/// differ.
 pub struct Witness {
     store: Store,
     missing: Mutex<Vec<String>>,
@@ -36,30 +37,52 @@ pub struct Witness {
 
 impl Witness {
     pub fn new(store: Store) -> Self {
-        Self { store, missing: Mutex::default() }
+        Self {
+            store,
+            missing: Mutex::default(),
+        }
     }
 
     /// Compares a prompt with the journals of its tree as they are now.
     pub async fn reads(&self, prompt: &Prompt) {
         let journals = self.journals(prompt).await;
-        if !journals.iter().any(|journal| stands_in(&prompt.messages, &journal.items)) {
+        if !journals
+            .iter()
+            .any(|journal| stands_in(&prompt.messages, &journal.items))
+        {
             let missing = format!("{:#?}\nis not in {journals:#?}", prompt.messages);
-            self.missing.lock().unwrap_or_else(PoisonError::into_inner).push(missing);
+            self.missing
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(missing);
         }
     }
 
-    /// The journals of the tree whose session is named like the first message, or of the youngest tree where no session
-    /// is.
+    /// The journals of the tree whose session is named like the first message, or of the youngest
+    /// tree where no session is.
     async fn journals(&self, prompt: &Prompt) -> Vec<Journal> {
         let session = first_message(prompt);
-        let all = TaskFilter { tenant: "acme".to_owned(), limit: 1, ..TaskFilter::default() };
-        let named = TaskFilter { sessions: vec![session], ..all.clone() };
+        let all = TaskFilter {
+            tenant: "acme".to_owned(),
+            limit: 1,
+            ..TaskFilter::default()
+        };
+        let named = TaskFilter {
+            sessions: vec![session],
+            ..all.clone()
+        };
         let mut roots = self.store.tasks(&named).await.unwrap();
         if roots.is_empty() {
             roots = self.store.tasks(&all).await.unwrap();
         }
-        let Some(root) = roots.first().map(|row| row.task_id) else { return Vec::new() };
-        let tree = TaskFilter { roots: vec![root], limit: 200, ..all };
+        let Some(root) = roots.first().map(|row| row.task_id) else {
+            return Vec::new();
+        };
+        let tree = TaskFilter {
+            roots: vec![root],
+            limit: 200,
+            ..all
+        };
         let mut journals = Vec::new();
         for row in self.store.tasks(&tree).await.unwrap() {
             journals.extend(self.store.journal(row.task_id).await.unwrap());
@@ -69,13 +92,18 @@ impl Witness {
 
     /// The prompts that were not in the journal when they were sent.
     pub fn missing(&self) -> Vec<String> {
-        self.missing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.missing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 
 /// Whether these messages are the conversation of a prefix of a journal.
 fn stands_in(messages: &[Message], items: &[Item]) -> bool {
-    (0..=items.len()).rev().any(|length| conversation(&items[..length]) == messages)
+    (0..=items.len())
+        .rev()
+        .any(|length| conversation(&items[..length]) == messages)
 }
 
 fn first_message(prompt: &Prompt) -> String {
@@ -83,28 +111,52 @@ fn first_message(prompt: &Prompt) -> String {
         Message::User { parts, .. } => Some(parts),
         Message::Assistant { .. } | Message::Result { .. } => None,
     });
-    first.unwrap().iter().map(|part| part.content.as_str()).collect()
+    first
+        .unwrap()
+        .iter()
+        .map(|part| part.content.as_str())
+        .collect()
 }
 
 /// The number of the model's answers in a journal.
 pub fn answers(items: &[Item]) -> usize {
-    items.iter().filter(|item| matches!(item.fact, Fact::AssistantMessage(_))).count()
+    items
+        .iter()
+        .filter(|item| matches!(item.fact, Fact::AssistantMessage(_)))
+        .count()
 }
 
 /// A task in its own session, whose message is the session's name.
 fn named(session: &str) -> TaskInput {
-    let items = vec![Part { content_type: PartType::Text, content: session.to_owned() }];
-    TaskInput { items, session_id: Some(session.to_owned()), ..go() }
+    let items = vec![Part {
+        content_type: PartType::Text,
+        content: session.to_owned(),
+    }];
+    TaskInput {
+        items,
+        session_id: Some(session.to_owned()),
+        ..go()
+    }
 }
 
-/// A stage whose model asks for guidance when told `guide …`, and otherwise makes a refund that is held.
+/// A stage whose model asks for guidance when told `guide …`, and otherwise makes a refund that is
+/// held.
 async fn asking(house: House) -> Stage {
     let mut stage = Stage::set(house, &[]).await;
-    stage.configure(|yaml| yaml.replace("refund, forbidden] }", "refund, forbidden], human: [guidance] }"));
+    stage.configure(|yaml| {
+        yaml.replace(
+            "refund, forbidden] }",
+            "refund, forbidden], human: [guidance] }",
+        )
+    });
     stage.script_by_name(|_, prompt| {
         let guidance = ("request_human_guidance", r#"{"question":"Which shop?"}"#);
         let refund = ("refund", r#"{"order":1,"amount":120}"#);
-        let asks = [if said(prompt).starts_with("guide") { guidance } else { refund }];
+        let asks = [if said(prompt).starts_with("guide") {
+            guidance
+        } else {
+            refund
+        }];
         Ok(turn(if prompt.turn == 1 { &asks } else { &[] }))
     });
     stage
@@ -121,7 +173,13 @@ fn answer(kind: RequestKind, call: CallId, person: usize) -> DecisionInput {
             let (action, then) = (Action::Reject, Some(Then::Continue));
             DecisionInput {
                 digest: None,
-                body: DecisionBody::Whole { action, reason, then, response: None, result: None },
+                body: DecisionBody::Whole {
+                    action,
+                    reason,
+                    then,
+                    response: None,
+                    result: None,
+                },
             }
         }
     }
@@ -129,8 +187,17 @@ fn answer(kind: RequestKind, call: CallId, person: usize) -> DecisionInput {
 
 /// One request, answered by this many people at once on both replicas. Returns its task.
 async fn answered_at_once(pair: &Pair, round: usize, deciders: usize) -> TaskId {
-    let plan = if round.is_multiple_of(2) { "guide" } else { "pay" };
-    let task = pair.here.create(&alice(), named(&format!("{plan} {round}")), None).await.unwrap().task_id;
+    let plan = if round.is_multiple_of(2) {
+        "guide"
+    } else {
+        "pay"
+    };
+    let task = pair
+        .here
+        .create(&alice(), named(&format!("{plan} {round}")), None)
+        .await
+        .unwrap()
+        .task_id;
     pair.settled(task).await;
     let asked = pair.stage.asked(task).await.remove(0);
     let (request, kind) = (asked.request_id, asked.kind);
@@ -138,7 +205,9 @@ async fn answered_at_once(pair: &Pair, round: usize, deciders: usize) -> TaskId 
     let (here, there) = pair.turned(round);
     let racers = (0..deciders).map(|person| async move {
         let engine = if person % 2 == 0 { here } else { there };
-        engine.decide(&alice(), request, answer(kind, call, person), None).await
+        engine
+            .decide(&alice(), request, answer(kind, call, person), None)
+            .await
     });
     let won = join_all(racers).await.into_iter().flatten().count();
     assert_eq!(won, 1, "one answer is taken");
@@ -165,7 +234,10 @@ async fn questions(house: House, questions: usize, deciders: usize) {
     }
     let asked = pair.stage.prompt_count();
     let missing = witness.missing();
-    let figures = format!("{asked} asks, {stored} answers stored, {} prompts not in the journal", missing.len());
+    let figures = format!(
+        "{asked} asks, {stored} answers stored, {} prompts not in the journal",
+        missing.len()
+    );
     assert!(missing.is_empty(), "{figures}, e.g. {}", missing[0]);
     assert_eq!((asked, stored), (2 * questions, 2 * questions), "{figures}");
     assert!(told.len() > 1, "several kinds of answers won: {told:?}");
@@ -185,8 +257,15 @@ async fn model_is_shown_only_what_is_stored_with_100_requests_and_sixty_four_dec
 async fn thinks(stage: &Stage, driver: &mut (impl Future<Output = ()> + Unpin)) {
     let before = stage.prompt_count();
     poll_fn(|context| {
-        assert!(pin!(&mut *driver).poll(context).is_pending(), "the driver ended without asking its model");
-        if stage.prompt_count() > before { Poll::Ready(()) } else { Poll::Pending }
+        assert!(
+            pin!(&mut *driver).poll(context).is_pending(),
+            "the driver ended without asking its model"
+        );
+        if stage.prompt_count() > before {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
     })
     .await;
 }

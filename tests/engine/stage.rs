@@ -1,4 +1,5 @@
-//! Engines without workers: a test holds the drivers, polls them as far as it needs, and drops them.
+//! Engines without workers: a test holds the drivers, polls them as far as it needs, and drops
+//! them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -80,7 +81,11 @@ pub fn turn(calls: &[(&str, &str)]) -> model::Answer {
         .collect();
     model::Answer {
         text: calls.is_empty().then(|| "done".to_owned()),
-        finish_reason: if calls.is_empty() { FinishReason::Stop } else { FinishReason::ToolCalls },
+        finish_reason: if calls.is_empty() {
+            FinishReason::Stop
+        } else {
+            FinishReason::ToolCalls
+        },
         calls,
         usage: Usage::default(),
         raw: Value::Null,
@@ -102,11 +107,25 @@ pub struct Stage {
 impl Stage {
     /// A stage of the refund agent; the model makes these calls first and then finishes.
     pub async fn set(house: House, calls: &'static [(&'static str, &'static str)]) -> Self {
-        let script: Script = Arc::new(move |_, prompt| Ok(turn(if prompt.turn == 1 { calls } else { &[] })));
+        let script: Script =
+            Arc::new(move |_, prompt| Ok(turn(if prompt.turn == 1 { calls } else { &[] })));
         let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS;
-        let variables = vec![("MODEL_KEY", "sk-model-key-0123456789"), ("TOOL_SECRET", "tool-secret-0123456789")];
-        let model = Arc::new(StubModel { script: Mutex::new(script), shown: Mutex::default() });
-        Self { house, tool: FakeTool::start().await, model, witness: None, variables, yaml }
+        let variables = vec![
+            ("MODEL_KEY", "sk-model-key-0123456789"),
+            ("TOOL_SECRET", "tool-secret-0123456789"),
+        ];
+        let model = Arc::new(StubModel {
+            script: Mutex::new(script),
+            shown: Mutex::default(),
+        });
+        Self {
+            house,
+            tool: FakeTool::start().await,
+            model,
+            witness: None,
+            variables,
+            yaml,
+        }
     }
 
     /// From now on new engines compare each prompt with the journal while the model is asked.
@@ -117,7 +136,10 @@ impl Stage {
     }
 
     /// Sets the model's answers, by the number of the turn.
-    pub fn script(&self, script: impl Fn(u32) -> Result<model::Answer, ModelError> + Send + Sync + 'static) {
+    pub fn script(
+        &self,
+        script: impl Fn(u32) -> Result<model::Answer, ModelError> + Send + Sync + 'static,
+    ) {
         self.script_by_name(move |_, prompt| script(prompt.turn));
     }
 
@@ -156,35 +178,58 @@ impl Stage {
 
     /// The parts of such an engine.
     pub fn parts(&self, max_running: usize) -> Parts {
-        let yaml = self.yaml.replace("{model}", "http://127.0.0.1:9/v1").replace("{tool}", &self.tool.url);
+        let yaml = self
+            .yaml
+            .replace("{model}", "http://127.0.0.1:9/v1")
+            .replace("{tool}", &self.tool.url);
         let source = Source::File("holdpoint.yaml".into(), yaml);
         let environment = Environment::of(&self.variables, &[]);
         let (config, _) = config::load(source, &environment, &Flags::default(), app::check)
             .unwrap_or_else(|report| panic!("{report}"));
         let mut mistakes = Mistakes::default();
-        let catalog = Catalog::build(config.tools(), &Net::new().unwrap(), &Arc::new(config.redactor()), &mut mistakes);
+        let catalog = Catalog::build(
+            config.tools(),
+            &Net::new().unwrap(),
+            &Arc::new(config.redactor()),
+            &mut mistakes,
+        );
         let catalog = config.with_humans(catalog);
         let specs: Vec<_> = catalog.specs().cloned().collect();
         let policy = Policy::new(&config.rules(), &specs, &mut mistakes);
         let agents: Agents = config.agents();
         for agent in agents.all() {
-            let kept = self.house.store.agent_version(&agent.version, &agent.definition);
-            tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(kept)).unwrap();
+            let kept = self
+                .house
+                .store
+                .agent_version(&agent.version, &agent.definition);
+            tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(kept))
+                .unwrap();
         }
         let model = |name: &String| -> Arc<dyn ModelClient> {
-            Arc::new(Named(name.clone(), self.model.clone(), self.witness.clone()))
+            Arc::new(Named(
+                name.clone(),
+                self.model.clone(),
+                self.witness.clone(),
+            ))
         };
         Parts {
             store: self.house.store.clone(),
             agents: Arc::new(agents),
             policy: Arc::new(policy),
             catalog: Arc::new(catalog),
-            models: config.models.keys().map(|name| (name.clone(), model(name))).collect::<BTreeMap<_, _>>(),
+            models: config
+                .models
+                .keys()
+                .map(|name| (name.clone(), model(name)))
+                .collect::<BTreeMap<_, _>>(),
             roster: roster(),
             sealer: config.sealer(),
             clock: self.house.clock.clone(),
             ids: Arc::new(RandomIds),
-            settings: Settings { max_running, ..Settings::default() },
+            settings: Settings {
+                max_running,
+                ..Settings::default()
+            },
         }
     }
 
@@ -204,7 +249,11 @@ impl Stage {
     /// The open requests with their kinds.
     pub async fn open(&self, task: TaskId) -> Vec<(RequestId, RequestKind)> {
         let progress = Progress::of(&self.journal(task).await.items);
-        progress.open.iter().map(|open| (open.asked.request_id, open.asked.kind)).collect()
+        progress
+            .open
+            .iter()
+            .map(|open| (open.asked.request_id, open.asked.kind))
+            .collect()
     }
 
     /// The open requests in full.
@@ -213,24 +262,41 @@ impl Stage {
         progress.open.into_iter().map(|open| open.asked).collect()
     }
 
-    /// Approves held calls, confirms calls of unknown outcome as done, and fills in every credential field.
+    /// Approves held calls, confirms calls of unknown outcome as done, and fills in every
+    /// credential field.
     pub async fn answer_all(&self, engine: &Arc<Engine>, task: TaskId) {
         for asked in self.asked(task).await {
             let answer = match (asked.kind, &asked.form) {
-                (RequestKind::Reconcile, _) => whole(Action::Respond, Some(Value::from("it was paid"))),
+                (RequestKind::Reconcile, _) => {
+                    whole(Action::Respond, Some(Value::from("it was paid")))
+                }
                 (RequestKind::Credentials, Some(form)) => {
                     let fields = form["properties"].as_object().unwrap().keys();
-                    fills(&fields.map(|field| (field.clone(), Value::from(format!("of-{field}@acme.com")))).collect())
+                    fills(
+                        &fields
+                            .map(|field| {
+                                (field.clone(), Value::from(format!("of-{field}@acme.com")))
+                            })
+                            .collect(),
+                    )
                 }
                 _ => whole(Action::Approve, None),
             };
-            engine.decide(&alice(), asked.request_id, answer, None).await.unwrap();
+            engine
+                .decide(&alice(), asked.request_id, answer, None)
+                .await
+                .unwrap();
         }
     }
 
     /// A task that waits for its approvals.
     pub async fn held(&self) -> TaskId {
-        let task = self.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+        let task = self
+            .engine(0)
+            .create(&alice(), go(), None)
+            .await
+            .unwrap()
+            .task_id;
         self.run().await;
         assert_eq!(self.status(task).await, TaskStatus::Paused);
         task
@@ -262,14 +328,20 @@ impl Stage {
                 TaskStatus::Completed | TaskStatus::Failed | TaskStatus::Canceled => return,
             }
         }
-        panic!("the task does not end: {:#?}", self.journal(task).await.items);
+        panic!(
+            "the task does not end: {:#?}",
+            self.journal(task).await.items
+        );
     }
 
     /// How often the tool at this path was executed for the task.
     pub fn executions(&self, task: TaskId, path: &str) -> usize {
         let ledger = self.tool.ledger();
         let task = task.to_string();
-        ledger.iter().filter(|call| call.uri == path && call.header("holdpoint-task-id") == task).count()
+        ledger
+            .iter()
+            .filter(|call| call.uri == path && call.header("holdpoint-task-id") == task)
+            .count()
     }
 }
 
@@ -322,15 +394,23 @@ pub fn outcomes(journal: &Journal) -> Vec<Outcome> {
 }
 
 pub fn rejects(then: Then) -> DecisionInput {
-    let body =
-        DecisionBody::Whole { action: Action::Reject, reason: None, then: Some(then), response: None, result: None };
+    let body = DecisionBody::Whole {
+        action: Action::Reject,
+        reason: None,
+        then: Some(then),
+        response: None,
+        result: None,
+    };
     DecisionInput { digest: None, body }
 }
 
 pub fn go() -> TaskInput {
     TaskInput {
         agent: None,
-        items: vec![Part { content_type: PartType::Text, content: "go".to_owned() }],
+        items: vec![Part {
+            content_type: PartType::Text,
+            content: "go".to_owned(),
+        }],
         session_id: None,
         user_context: None,
         metadata: "{}".to_owned(),
@@ -345,7 +425,13 @@ pub fn too_late<T>(said: &Result<T, Refusal>, to: RequestId) -> bool {
 /// An answer that fills in a credential.
 pub fn fills(response: &Value) -> DecisionInput {
     let response = Some(Secret::new(response.to_string()));
-    let body = DecisionBody::Whole { action: Action::Respond, reason: None, then: None, response, result: None };
+    let body = DecisionBody::Whole {
+        action: Action::Respond,
+        reason: None,
+        then: None,
+        response,
+        result: None,
+    };
     DecisionInput { digest: None, body }
 }
 

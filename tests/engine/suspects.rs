@@ -1,5 +1,5 @@
-//! Quarantine: after a non-repeatable call ended with an unknown outcome or an error after sending, no rule allows its
-//! tool until a person has decided a call of it.
+//! Quarantine: after a non-repeatable call ended with an unknown outcome or an error after sending,
+//! no rule allows its tool until a person has decided a call of it.
 
 use std::time::Duration;
 
@@ -16,7 +16,8 @@ use crate::store::house::{House, both};
 /// A rule allows this refund.
 const SMALL: (&str, &str) = ("refund", r#"{"order":1,"amount":5}"#);
 
-/// An agent that pays back a small sum in each of its first `turns` turns, and a tool that first answers with `status`.
+/// An agent that pays back a small sum in each of its first `turns` turns, and a tool that first
+/// answers with `status`.
 async fn stage(house: House, turns: u32, status: u16) -> Stage {
     let stage = Stage::set(house, &[]).await;
     stage.script(move |asked| Ok(turn(if asked <= turns { &[SMALL] } else { &[] })));
@@ -25,20 +26,32 @@ async fn stage(house: House, turns: u32, status: u16) -> Stage {
 }
 
 async fn begun(stage: &Stage) -> TaskId {
-    let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+    let task = stage
+        .engine(0)
+        .create(&alice(), go(), None)
+        .await
+        .unwrap()
+        .task_id;
     stage.run().await;
     task
 }
 
 async fn asked(stage: &Stage, task: TaskId) -> (RequestId, RequestKind) {
-    let [only] = stage.open(task).await[..] else { panic!("one is open: {:#?}", stage.journal(task).await.items) };
+    let [only] = stage.open(task).await[..] else {
+        panic!("one is open: {:#?}", stage.journal(task).await.items)
+    };
     only
 }
 
 async fn answered(stage: &Stage, task: TaskId, action: Action) {
     let (request, kind) = asked(stage, task).await;
-    let result = (action == Action::Respond && kind == RequestKind::Reconcile).then(|| "it was paid".into());
-    stage.engine(0).decide(&alice(), request, whole(action, result), None).await.unwrap();
+    let result =
+        (action == Action::Respond && kind == RequestKind::Reconcile).then(|| "it was paid".into());
+    stage
+        .engine(0)
+        .decide(&alice(), request, whole(action, result), None)
+        .await
+        .unwrap();
     stage.run().await;
 }
 
@@ -46,15 +59,24 @@ async fn answered(stage: &Stage, task: TaskId, action: Action) {
 async fn reason(stage: &Stage, task: TaskId) -> String {
     let items = stage.journal(task).await.items;
     let reason = items.iter().rev().find_map(|item| {
-        let Fact::InterventionRequested(asked) = &item.fact else { return None };
+        let Fact::InterventionRequested(asked) = &item.fact else {
+            return None;
+        };
         asked.own_calls().next()?.reason.clone()
     });
     reason.expect("a reason")
 }
 
 fn message(supersede: bool) -> MessageInput {
-    let items = vec![Part { content_type: PartType::Text, content: "and again".to_owned() }];
-    MessageInput { items, user_context: None, supersede }
+    let items = vec![Part {
+        content_type: PartType::Text,
+        content: "and again".to_owned(),
+    }];
+    MessageInput {
+        items,
+        user_context: None,
+        supersede,
+    }
 }
 
 /// Checks that the next call, which a rule allows, is held.

@@ -35,8 +35,8 @@ async fn polled(driver: impl Future<Output = ()>, when: Drop, left: &mut usize) 
     .await
 }
 
-/// A life whose drivers are polled `left` times in all; other processes finish the rest. Returns whether no other
-/// process was needed.
+/// A life whose drivers are polled `left` times in all; other processes finish the rest. Returns
+/// whether no other process was needed.
 pub(super) async fn lived(stage: &Stage, when: Drop, mut left: usize) -> (TaskId, bool) {
     let door = stage.engine(0);
     let task = door.create(&alice(), go(), None).await.unwrap().task_id;
@@ -77,7 +77,11 @@ async fn dropped_everywhere(house: House, calls: &'static [(&'static str, &'stat
     }
     let gaps = "select max(event_number) - count(*) from agent_task_item
         group by root_task_id having max(event_number) <> count(*)";
-    assert_eq!(stage.house.numbers(gaps).await.unwrap(), Vec::<i64>::new(), "event numbers have gaps");
+    assert_eq!(
+        stage.house.numbers(gaps).await.unwrap(),
+        Vec::<i64>::new(),
+        "event numbers have gaps"
+    );
 }
 
 both! {

@@ -1,7 +1,10 @@
-//! Trees of tasks on a stage: agents that delegate level by level, each with its own model name; and a play of a whole
-//! tree whose drivers the test polls and drops.
+//! Trees of tasks on a stage: agents that delegate level by level, each with its own model name;
+//! and a play of a whole tree whose drivers the test polls and drops.
 
-#![expect(clippy::wildcard_enum_match_arm, reason = "an item of a new type says nothing here")]
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "an item of a new type says nothing here"
+)]
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -53,32 +56,47 @@ pub type Says = fn(task: &str, turn: u32) -> Vec<(String, String)>;
 impl Shape {
     /// A boss with this many leaves.
     pub fn flat(children: usize) -> Self {
-        Self { depth: 1, children, wide: 0 }
+        Self {
+            depth: 1,
+            children,
+            wide: 0,
+        }
     }
 
     /// The agent of a level.
     pub fn name(self, level: usize) -> &'static str {
-        if level == self.depth { LEAF } else { NAMES[level] }
+        if level == self.depth {
+            LEAF
+        } else {
+            NAMES[level]
+        }
     }
 
     fn level(self, name: &str) -> usize {
-        (0..=self.depth).find(|level| self.name(*level) == name).unwrap()
+        (0..=self.depth)
+            .find(|level| self.name(*level) == name)
+            .unwrap()
     }
 
     /// The number of tasks in the grown tree.
     pub fn tasks(self) -> usize {
-        (0..=self.depth).map(|level| if level > self.wide { self.children } else { 1 }).sum()
+        (0..=self.depth)
+            .map(|level| if level > self.wide { self.children } else { 1 })
+            .sum()
     }
 
     /// Adds the tree's agents to a configuration. The boss is the default.
     fn agents(self, yaml: &str) -> String {
         let levels = || (0..=self.depth).map(|level| (self.name(level), level));
         let model = |(name, _)| {
-            format!("  {name}: {{ provider: openai, base_url: \"{{model}}\", model: {name}, retries: 1 }}\n")
+            format!(
+                "  {name}: {{ provider: openai, base_url: \"{{model}}\", model: {name}, retries: 1 }}\n"
+            )
         };
         let agent = |(name, level): (&str, usize)| {
             let does = if level == self.depth {
-                "tools: [lookup, tag, refund, forbidden], human: [guidance, confirmation]".to_owned()
+                "tools: [lookup, tag, refund, forbidden], human: [guidance, confirmation]"
+                    .to_owned()
             } else {
                 format!("sub_agents: [{}]", self.name(level + 1))
             };
@@ -86,8 +104,14 @@ impl Shape {
                 "  {name}: {{ description: Is the {name}., model: {name}, instructions: You are the {name}., {does} }}\n"
             )
         };
-        let yaml = yaml.replace("models:\n", &format!("models:\n{}", levels().map(model).collect::<String>()));
-        let yaml = yaml.replace("agents:\n", &format!("agents:\n{}", levels().map(agent).collect::<String>()));
+        let yaml = yaml.replace(
+            "models:\n",
+            &format!("models:\n{}", levels().map(model).collect::<String>()),
+        );
+        let yaml = yaml.replace(
+            "agents:\n",
+            &format!("agents:\n{}", levels().map(agent).collect::<String>()),
+        );
         yaml + "default_agent: boss\n"
     }
 
@@ -99,8 +123,19 @@ impl Shape {
         }
         let level = self.level(name);
         let count = if level == self.wide { self.children } else { 1 };
-        let hand_on = (1..=count).map(|child| hands_on(self.name(level + 1), &format!("{task}.{child}"))).collect();
-        speaks(name, &task, if prompt.turn == 1 { hand_on } else { Vec::new() }.as_slice())
+        let hand_on = (1..=count)
+            .map(|child| hands_on(self.name(level + 1), &format!("{task}.{child}")))
+            .collect();
+        speaks(
+            name,
+            &task,
+            if prompt.turn == 1 {
+                hand_on
+            } else {
+                Vec::new()
+            }
+            .as_slice(),
+        )
     }
 }
 
@@ -115,13 +150,21 @@ pub fn said(prompt: &Prompt) -> String {
         Message::User { parts, .. } => Some(parts),
         Message::Assistant { .. } | Message::Result { .. } => None,
     });
-    users.next_back().unwrap().iter().map(|part| part.content.as_str()).collect()
+    users
+        .next_back()
+        .unwrap()
+        .iter()
+        .map(|part| part.content.as_str())
+        .collect()
 }
 
 /// An answer with these calls, or a last answer where there are none.
 pub fn speaks(name: &str, task: &str, calls: &[(String, String)]) -> model::Answer {
     if calls.is_empty() {
-        return model::Answer { text: Some(format!("{name} is done with {task}")), ..turn(&[]) };
+        return model::Answer {
+            text: Some(format!("{name} is done with {task}")),
+            ..turn(&[])
+        };
     }
     let call = |(place, (name, arguments)): (usize, &(String, String))| AnswerCall {
         provider_id: format!("call_{place}"),
@@ -130,26 +173,44 @@ pub fn speaks(name: &str, task: &str, calls: &[(String, String)]) -> model::Answ
         holds_secret: false,
     };
     let calls = calls.iter().enumerate().map(call).collect();
-    model::Answer { text: None, finish_reason: FinishReason::ToolCalls, calls, ..turn(&[]) }
+    model::Answer {
+        text: None,
+        finish_reason: FinishReason::ToolCalls,
+        calls,
+        ..turn(&[])
+    }
 }
 
-/// A refund of this amount. No two leaves refund the same order, so a rejection of one does not apply to another.
+/// A refund of this amount. No two leaves refund the same order, so a rejection of one does not
+/// apply to another.
 pub fn refund(task: &str, amount: u32) -> (String, String) {
     let order: String = task.chars().filter(char::is_ascii_digit).collect();
-    ("refund".to_owned(), format!(r#"{{"order":{order},"amount":{amount}}}"#))
+    (
+        "refund".to_owned(),
+        format!(r#"{{"order":{order},"amount":{amount}}}"#),
+    )
 }
 
 /// One refund that is held.
 pub fn one_large(task: &str, turn: u32) -> Vec<(String, String)> {
-    if turn == 1 { vec![refund(task, 120)] } else { Vec::new() }
+    if turn == 1 {
+        vec![refund(task, 120)]
+    } else {
+        Vec::new()
+    }
 }
 
 /// One refund that runs at once.
 pub fn one_small(task: &str, turn: u32) -> Vec<(String, String)> {
-    if turn == 1 { vec![refund(task, 5)] } else { Vec::new() }
+    if turn == 1 {
+        vec![refund(task, 5)]
+    } else {
+        Vec::new()
+    }
 }
 
-/// How people answer a tree's requests. Reconcile requests are always answered from the tool's ledger.
+/// How people answer a tree's requests. Reconcile requests are always answered from the tool's
+/// ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum People {
     Approve,
@@ -174,12 +235,23 @@ impl Stage {
 
     /// An engine from these parts.
     pub fn like(parts: &Parts, max_running: usize) -> Arc<Engine> {
-        Engine::new(Parts { settings: Settings { max_running, ..parts.settings }, ..parts.clone() })
+        Engine::new(Parts {
+            settings: Settings {
+                max_running,
+                ..parts.settings
+            },
+            ..parts.clone()
+        })
     }
 
     /// The rows of a tree, the root first, then by age.
     pub async fn tree(&self, root: TaskId) -> Vec<TaskRow> {
-        let filter = TaskFilter { tenant: "acme".to_owned(), roots: vec![root], limit: 200, ..TaskFilter::default() };
+        let filter = TaskFilter {
+            tenant: "acme".to_owned(),
+            roots: vec![root],
+            limit: 200,
+            ..TaskFilter::default()
+        };
         let mut rows = self.house.store.tasks(&filter).await.unwrap().rows;
         rows.sort_by_key(|row| (row.task_id != root, row.task_id));
         rows
@@ -188,7 +260,9 @@ impl Stage {
     /// The tasks of one agent.
     pub async fn of_agent(&self, root: TaskId, agent: &str) -> Vec<TaskId> {
         let rows = self.tree(root).await.into_iter();
-        rows.filter(|row| row.agent == agent).map(|row| row.task_id).collect()
+        rows.filter(|row| row.agent == agent)
+            .map(|row| row.task_id)
+            .collect()
     }
 
     /// The row of a task, readable even where its journal is not.
@@ -222,21 +296,36 @@ impl Stage {
         let answer = match (asked.kind, people) {
             (RequestKind::Reconcile, _) => {
                 let id = call.tool_call_id.to_string();
-                let ran = self.tool.ledger().iter().any(|known| known.header("idempotency-key") == id);
-                if ran { whole(Action::Respond, Some(json!("it was paid"))) } else { whole(Action::Retry, None) }
+                let ran = self
+                    .tool
+                    .ledger()
+                    .iter()
+                    .any(|known| known.header("idempotency-key") == id);
+                if ran {
+                    whole(Action::Respond, Some(json!("it was paid")))
+                } else {
+                    whole(Action::Retry, None)
+                }
             }
             (RequestKind::Guidance, _) => fills(&json!({"answer": "42"})),
             (RequestKind::Approval, People::Reject) => rejects(Then::Continue),
             (RequestKind::Approval, People::Edit) => {
                 let mut arguments: Value = serde_json::from_str(&call.arguments_text).unwrap();
                 arguments["amount"] = json!(EDITED);
-                let replies =
-                    asked.own_calls().map(|call| (call.tool_call_id.to_string(), edit(&arguments.to_string())));
-                holdpoint::engine::DecisionInput { digest: None, body: DecisionBody::PerCall(replies.collect()) }
+                let replies = asked
+                    .own_calls()
+                    .map(|call| (call.tool_call_id.to_string(), edit(&arguments.to_string())));
+                holdpoint::engine::DecisionInput {
+                    digest: None,
+                    body: DecisionBody::PerCall(replies.collect()),
+                }
             }
             _ => whole(Action::Approve, None),
         };
-        engine.decide(&alice(), request.asked.request_id, answer, None).await.unwrap();
+        engine
+            .decide(&alice(), request.asked.request_id, answer, None)
+            .await
+            .unwrap();
     }
 
     /// Drives the rest of a tree in new processes and answers its requests, until it has ended.
@@ -258,7 +347,13 @@ impl Stage {
     pub async fn told(&self, root: TaskId) -> String {
         let mut told = String::new();
         for row in self.tree(root).await {
-            let head = (row.agent_path.join("/"), row.status, row.busy, row.open_requests, row.version);
+            let head = (
+                row.agent_path.join("/"),
+                row.status,
+                row.busy,
+                row.open_requests,
+                row.version,
+            );
             let _ = writeln!(told, "\n{} {head:?}", row.task_id);
             match self.house.store.items(row.task_id, 0, 1000).await {
                 Ok(items) => {
@@ -277,8 +372,19 @@ impl Stage {
         let mut journals = BTreeMap::new();
         for row in self.tree(root).await {
             let journal = self.journal(row.task_id).await;
-            let counted = (row.status.is_terminal(), row.busy, row.open_requests, row.lease_owner.is_some());
-            assert_eq!(counted, (true, 0, 0, false), "{:?}: {}", row.agent_path, self.told(root).await);
+            let counted = (
+                row.status.is_terminal(),
+                row.busy,
+                row.open_requests,
+                row.lease_owner.is_some(),
+            );
+            assert_eq!(
+                counted,
+                (true, 0, 0, false),
+                "{:?}: {}",
+                row.agent_path,
+                self.told(root).await
+            );
             check(&journal.items);
             every_call_has_one_result(&journal.items);
             journals.insert(row.task_id, journal);
@@ -286,17 +392,38 @@ impl Stage {
         for (task, journal) in &journals {
             let mut started: BTreeMap<CallId, TaskId> = BTreeMap::new();
             for item in &journal.items {
-                let Fact::SubAgentStarted { tool_call_id, child_task_id, agent } = &item.fact else { continue };
+                let Fact::SubAgentStarted {
+                    tool_call_id,
+                    child_task_id,
+                    agent,
+                } = &item.fact
+                else {
+                    continue;
+                };
                 let known = started.insert(*tool_call_id, *child_task_id);
-                assert_eq!(known, None, "one start for each call: {}", self.told(root).await);
+                assert_eq!(
+                    known,
+                    None,
+                    "one start for each call: {}",
+                    self.told(root).await
+                );
                 let child = &journals[child_task_id].row;
-                assert_eq!((child.parent.map(|parent| parent.0), &child.agent), (Some(*task), agent));
+                assert_eq!(
+                    (child.parent.map(|parent| parent.0), &child.agent),
+                    (Some(*task), agent)
+                );
                 let path = [journal.row.agent_path.clone(), vec![agent.clone()]].concat();
                 assert_eq!((&child.agent_path, child.root_task_id), (&path, root));
             }
-            let children = journals.values().filter(|child| child.row.parent.is_some_and(|parent| parent.0 == *task));
+            let children = journals
+                .values()
+                .filter(|child| child.row.parent.is_some_and(|parent| parent.0 == *task));
             for child in children {
-                assert_eq!(started.get(&child.row.parent.unwrap().1), Some(&child.row.task_id), "no call started it");
+                assert_eq!(
+                    started.get(&child.row.parent.unwrap().1),
+                    Some(&child.row.task_id),
+                    "no call started it"
+                );
             }
         }
         journals
@@ -306,10 +433,13 @@ impl Stage {
 /// The result of the call that started this task, if there is one.
 pub fn handed_back(journals: &BTreeMap<TaskId, Journal>, child: TaskId) -> Option<&ToolResult> {
     let (parent, call) = journals[&child].row.parent.unwrap();
-    journals[&parent].items.iter().find_map(|item| match &item.fact {
-        Fact::ToolResult(result) if result.tool_call_id == call => Some(result),
-        _ => None,
-    })
+    journals[&parent]
+        .items
+        .iter()
+        .find_map(|item| match &item.fact {
+            Fact::ToolResult(result) if result.tool_call_id == call => Some(result),
+            _ => None,
+        })
 }
 
 /// The outcomes of a task's calls, in the journal's order.
@@ -319,8 +449,15 @@ pub fn ended_as(journals: &BTreeMap<TaskId, Journal>, task: TaskId) -> Vec<Outco
 
 /// The user's next message, which supersedes open requests.
 pub fn superseding(text: &str) -> MessageInput {
-    let items = vec![Part { content_type: PartType::Text, content: text.to_owned() }];
-    MessageInput { items, user_context: None, supersede: true }
+    let items = vec![Part {
+        content_type: PartType::Text,
+        content: text.to_owned(),
+    }];
+    MessageInput {
+        items,
+        user_context: None,
+        supersede: true,
+    }
 }
 
 /// A tree driven in one process.
@@ -340,7 +477,10 @@ impl<'s> Play<'s> {
     /// A new tree, accepted and not begun.
     pub async fn begins(stage: &'s Stage, parts: &Parts) -> Self {
         let before = stage.tool.count();
-        let accepted = Stage::like(parts, 0).create(&alice(), go(), None).await.unwrap();
+        let accepted = Stage::like(parts, 0)
+            .create(&alice(), go(), None)
+            .await
+            .unwrap();
         let mut play = Self::of(stage, parts, accepted.task_id);
         play.news = accepted.news.unwrap().news();
         play.before = before;
@@ -351,11 +491,19 @@ impl<'s> Play<'s> {
     pub fn of(stage: &'s Stage, parts: &Parts, root: TaskId) -> Self {
         let engine = Stage::like(parts, ROOM);
         let before = stage.tool.count();
-        Self { stage, engine, root, news: stage.house.store.watch(root), drivers: Vec::new(), before, polls: 0 }
+        Self {
+            stage,
+            engine,
+            root,
+            news: stage.house.store.watch(root),
+            drivers: Vec::new(),
+            before,
+            polls: 0,
+        }
     }
 
-    /// Commits and executions so far: the process can die right after each of them, which is right before the next
-    /// commit.
+    /// Commits and executions so far: the process can die right after each of them, which is right
+    /// before the next commit.
     pub fn moment(&self) -> usize {
         self.commits() + self.stage.tool.count() - self.before
     }
@@ -374,13 +522,15 @@ impl<'s> Play<'s> {
         self.goes_on_while(|play| play.moment() < until).await
     }
 
-    /// Drives the tree until nothing can be driven (`true`) or the condition, checked before every poll, is false.
+    /// Drives the tree until nothing can be driven (`true`) or the condition, checked before every
+    /// poll, is false.
     pub async fn goes_on_while(&mut self, so: impl Fn(&Self) -> bool) -> bool {
         loop {
             if !so(self) {
                 return false;
             }
-            // A driver that waits to be polled may hold the database's one writer: then this round claims nothing.
+            // A driver that waits to be polled may hold the database's one writer: then this round
+            // claims nothing.
             match self.engine.claim().await {
                 Ok(claimed) => {
                     self.drivers.extend(claimed);

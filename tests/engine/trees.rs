@@ -1,5 +1,5 @@
-//! Every shape of tree, every kind of answer, a death at every moment: each permitted call runs exactly once, a
-//! rejected one never; each sub-agent is started once; nothing is left over.
+//! Every shape of tree, every kind of answer, a death at every moment: each permitted call runs
+//! exactly once, a rejected one never; each sub-agent is started once; nothing is left over.
 
 use holdpoint::engine::Parts;
 use holdpoint::model::Prompt;
@@ -14,26 +14,58 @@ use crate::store::house::{House, both};
 
 /// Depth one, two and three, with one child everywhere or three children at one level.
 const SHAPES: [Shape; 6] = [
-    Shape { depth: 1, children: 1, wide: 0 },
-    Shape { depth: 1, children: 3, wide: 0 },
-    Shape { depth: 2, children: 1, wide: 0 },
-    Shape { depth: 2, children: 3, wide: 0 },
-    Shape { depth: 3, children: 1, wide: 0 },
-    Shape { depth: 3, children: 3, wide: 1 },
+    Shape {
+        depth: 1,
+        children: 1,
+        wide: 0,
+    },
+    Shape {
+        depth: 1,
+        children: 3,
+        wide: 0,
+    },
+    Shape {
+        depth: 2,
+        children: 1,
+        wide: 0,
+    },
+    Shape {
+        depth: 2,
+        children: 3,
+        wide: 0,
+    },
+    Shape {
+        depth: 3,
+        children: 1,
+        wide: 0,
+    },
+    Shape {
+        depth: 3,
+        children: 3,
+        wide: 1,
+    },
 ];
 
 /// Asks for guidance first, then makes a refund that needs no approval.
 fn asks_and_pays(task: &str, turn: u32) -> Vec<(String, String)> {
     match turn {
-        1 => vec![("request_human_guidance".to_owned(), r#"{"question":"how much?"}"#.to_owned())],
+        1 => vec![(
+            "request_human_guidance".to_owned(),
+            r#"{"question":"how much?"}"#.to_owned(),
+        )],
         2 => vec![refund(task, 5)],
         _ => Vec::new(),
     }
 }
 
-/// One life, whose process dies at this moment; other processes finish the rest. Returns whether the tree had ended
-/// before.
-pub(super) async fn lived(stage: &Stage, parts: &Parts, people: People, moment: usize) -> (TaskId, bool) {
+/// One life, whose process dies at this moment; other processes finish the rest. Returns whether
+/// the tree had ended before.
+pub(super) async fn lived(
+    stage: &Stage,
+    parts: &Parts,
+    people: People,
+    moment: usize,
+) -> (TaskId, bool) {
     let mut play = Play::begins(stage, parts).await;
     let root = play.root;
     let door = Stage::like(parts, 0);
@@ -58,62 +90,117 @@ async fn ends_well(stage: &Stage, shape: Shape, people: People, (root, executed)
     assert_eq!(journals.len(), shape.tasks(), "{}", stage.told(root).await);
     let ledger = stage.tool.since(executed);
     for (task, journal) in &journals {
-        assert_eq!(journal.row.status, TaskStatus::Completed, "{}", stage.told(root).await);
+        assert_eq!(
+            journal.row.status,
+            TaskStatus::Completed,
+            "{}",
+            stage.told(root).await
+        );
         if *task != root {
             let result = handed_back(&journals, *task).unwrap();
-            assert_eq!((result.outcome, Some(&result.content)), (Outcome::Succeeded, journal.row.output.as_ref()));
+            assert_eq!(
+                (result.outcome, Some(&result.content)),
+                (Outcome::Succeeded, journal.row.output.as_ref())
+            );
         }
-        let paid: Vec<_> = ledger.iter().filter(|call| call.header("holdpoint-task-id") == task.to_string()).collect();
+        let paid: Vec<_> = ledger
+            .iter()
+            .filter(|call| call.header("holdpoint-task-id") == task.to_string())
+            .collect();
         let wanted = usize::from(journal.row.agent == LEAF && people != People::Reject);
-        assert_eq!(paid.len(), wanted, "{:?}: {}", journal.row.agent_path, stage.told(root).await);
-        let edited = paid.iter().all(|call| call.body.contains(&EDITED.to_string()));
-        assert!(people != People::Edit || edited, "the edited arguments ran: {paid:?}");
+        assert_eq!(
+            paid.len(),
+            wanted,
+            "{:?}: {}",
+            journal.row.agent_path,
+            stage.told(root).await
+        );
+        let edited = paid
+            .iter()
+            .all(|call| call.body.contains(&EDITED.to_string()));
+        assert!(
+            people != People::Edit || edited,
+            "the edited arguments ran: {paid:?}"
+        );
         if journal.row.agent == LEAF {
             let ended = ended_as(&journals, *task);
-            let last = if people == People::Reject { Outcome::Rejected } else { Outcome::Succeeded };
+            let last = if people == People::Reject {
+                Outcome::Rejected
+            } else {
+                Outcome::Succeeded
+            };
             // A person may have answered for a call whose result was lost.
-            assert!(ended.last() == Some(&last) || ended.last() == Some(&Outcome::Responded), "{ended:?}");
+            assert!(
+                ended.last() == Some(&last) || ended.last() == Some(&Outcome::Responded),
+                "{ended:?}"
+            );
         }
     }
 }
 
 /// An agent is shown its own messages, its own calls and their results, and nothing else.
 fn shown_its_own(shape: Shape, (name, prompt): &(String, Prompt)) {
-    let level = (0..=shape.depth).find(|level| shape.name(*level) == name).unwrap();
-    assert_eq!(prompt.system.as_ref().map(|text| text.contains(&format!("You are the {name}."))), Some(true));
-    let users = prompt.messages.iter().filter(|message| matches!(message, Message::User { .. })).count();
+    let level = (0..=shape.depth)
+        .find(|level| shape.name(*level) == name)
+        .unwrap();
+    assert_eq!(
+        prompt
+            .system
+            .as_ref()
+            .map(|text| text.contains(&format!("You are the {name}."))),
+        Some(true)
+    );
+    let users = prompt
+        .messages
+        .iter()
+        .filter(|message| matches!(message, Message::User { .. }))
+        .count();
     assert_eq!(users, 1, "{prompt:#?}");
     for message in &prompt.messages {
         match message {
-            Message::User { parts, .. } => assert_eq!(parts[0].content.matches('.').count(), level, "{parts:?}"),
+            Message::User { parts, .. } => {
+                assert_eq!(parts[0].content.matches('.').count(), level, "{parts:?}")
+            }
             Message::Assistant { calls, .. } => {
                 let own = |name: &String| level == shape.depth || name == shape.name(level + 1);
                 assert!(calls.iter().all(|(_, name, _)| own(name)), "{calls:?}");
             }
             Message::Result { name, content, .. } if level < shape.depth => {
                 assert_eq!(name, shape.name(level + 1));
-                assert!(content.starts_with(&format!("{name} is done with go.")), "{content}");
+                assert!(
+                    content.starts_with(&format!("{name} is done with go.")),
+                    "{content}"
+                );
             }
-            Message::Result { content, .. } => assert!(!content.contains("is done with"), "{content}"),
+            Message::Result { content, .. } => {
+                assert!(!content.contains("is done with"), "{content}")
+            }
         }
     }
 }
 
-/// The first moment at which a life is cut: up to the first request all lives are alike, so only those of `Approve` are
-/// cut there.
+/// The first moment at which a life is cut: up to the first request all lives are alike, so only
+/// those of `Approve` are cut there.
 async fn first_moment(stage: &Stage, parts: &Parts, people: People) -> usize {
     if people == People::Approve {
         return 1;
     }
     let mut play = Play::begins(stage, parts).await;
     assert!(play.goes_on(usize::MAX).await);
-    Stage::like(parts, 0).cancel(&alice(), play.root, None).await.unwrap();
+    Stage::like(parts, 0)
+        .cancel(&alice(), play.root, None)
+        .await
+        .unwrap();
     play.moment() - 2
 }
 
 async fn dies_at_every_moment(house: &House, people: People) {
     for shape in SHAPES {
-        let leaf = if people == People::Guide { asks_and_pays } else { one_large };
+        let leaf = if people == People::Guide {
+            asks_and_pays
+        } else {
+            one_large
+        };
         let stage = Stage::of_trees(House::like(house).await, shape, leaf).await;
         let parts = stage.parts(0);
         let first = first_moment(&stage, &parts, people).await;
@@ -126,10 +213,13 @@ async fn dies_at_every_moment(house: &House, people: People) {
                 shown_its_own(shape, prompt);
             }
             let turns = usize::try_from(stage.row(root).await.model_calls).unwrap();
-            // No model is asked twice for a turn, except where its answer died with the process (siblings: see
-            // `trees2.rs`).
+            // No model is asked twice for a turn, except where its answer died with the process
+            // (siblings: see `trees2.rs`).
             let asked_again = prompts.len() - turns;
-            assert!(shape.children > 1 || asked_again <= usize::from(!whole), "{asked_again} at {moment}");
+            assert!(
+                shape.children > 1 || asked_again <= usize::from(!whole),
+                "{asked_again} at {moment}"
+            );
             if whole {
                 assert!(moment > 5 + 2 * shape.depth, "only {moment} moments");
                 break;
@@ -137,7 +227,11 @@ async fn dies_at_every_moment(house: &House, people: People) {
         }
         let gaps = "select max(event_number) - count(*) from agent_task_item
             group by root_task_id having max(event_number) <> count(*)";
-        assert_eq!(stage.house.numbers(gaps).await.unwrap(), Vec::<i64>::new(), "event numbers have gaps");
+        assert_eq!(
+            stage.house.numbers(gaps).await.unwrap(),
+            Vec::<i64>::new(),
+            "event numbers have gaps"
+        );
     }
 }
 

@@ -1,5 +1,5 @@
-//! Several children of one parent: they pause simultaneously, are decided in any order and at once, wait for days
-//! beside a finished one, and hand their results to a parent that dies in between.
+//! Several children of one parent: they pause simultaneously, are decided in any order and at once,
+//! wait for days beside a finished one, and hand their results to a parent that dies in between.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -15,7 +15,9 @@ use holdpoint::task::status::TaskStatus;
 use holdpoint::task::transcript::Message;
 
 use super::stage::{Stage, alice, rejects, whole};
-use super::tree::{DAYS, LEAF, People, Play, Shape, ended_as, handed_back, one_large, one_small, refund};
+use super::tree::{
+    DAYS, LEAF, People, Play, Shape, ended_as, handed_back, one_large, one_small, refund,
+};
 use crate::store::house::{House, both};
 
 /// A rendezvous of two: the first waits briefly for the second; a later arrival does not wait.
@@ -27,7 +29,11 @@ impl Meeting {
         let mut here = self.0.lock().unwrap();
         *here += 1;
         self.1.notify_all();
-        drop(self.1.wait_timeout_while(here, Duration::from_millis(200), |here| *here < 2).unwrap());
+        drop(
+            self.1
+                .wait_timeout_while(here, Duration::from_millis(200), |here| *here < 2)
+                .unwrap(),
+        );
     }
 
     fn is_over(&self) {
@@ -61,8 +67,13 @@ async fn paused_in_the_same_instant(house: House, times: usize) {
     });
     let here = stage.parts(0);
     let there = if stage.house.is_postgres() {
-        let other = Store::open(&stage.house.settings, stage.house.clock.clone()).await.unwrap();
-        Parts { store: other, ..here.clone() }
+        let other = Store::open(&stage.house.settings, stage.house.clock.clone())
+            .await
+            .unwrap();
+        Parts {
+            store: other,
+            ..here.clone()
+        }
     } else {
         here.clone()
     };
@@ -74,24 +85,43 @@ async fn paused_in_the_same_instant(house: House, times: usize) {
         // The root's model has answered; the root starts its children and waits.
         assert!(!play.goes_on_while(|play| !play.is_idle()).await);
         let (one, other) = (Stage::like(&here, 1), Stage::like(&there, 1));
-        let mut drivers = [one.claim().await.unwrap(), other.claim().await.unwrap()].concat_drivers();
-        assert_eq!(drivers.len(), 2, "each takes one: {}", stage.told(root).await);
+        let mut drivers =
+            [one.claim().await.unwrap(), other.claim().await.unwrap()].concat_drivers();
+        assert_eq!(
+            drivers.len(),
+            2,
+            "each takes one: {}",
+            stage.told(root).await
+        );
         while !drivers.is_empty() {
             at_once(drivers);
             drivers = [one.claim().await.unwrap(), other.claim().await.unwrap()].concat_drivers();
         }
         let row = stage.row(root).await;
         let stands = (row.status, row.busy, row.open_requests);
-        assert_eq!(stands, (TaskStatus::Paused, 0, 2), "{time}: {}", stage.told(root).await);
+        assert_eq!(
+            stands,
+            (TaskStatus::Paused, 0, 2),
+            "{time}: {}",
+            stage.told(root).await
+        );
         let asked = stage.asked_by_tree(root).await;
         assert_eq!(asked.len(), 2);
         assert!(
-            asked[0].task_id != asked[1].task_id && asked.iter().all(|request| request.agent_path == ["boss", LEAF])
+            asked[0].task_id != asked[1].task_id
+                && asked
+                    .iter()
+                    .all(|request| request.agent_path == ["boss", LEAF])
         );
         if time % 50 == 0 {
-            stage.answer_tree(&Stage::like(&here, 0), root, People::Approve).await;
+            stage
+                .answer_tree(&Stage::like(&here, 0), root, People::Approve)
+                .await;
             stage.finish_tree(&here, root, People::Approve).await;
-            assert_eq!(stage.lawful(root).await[&root].row.status, TaskStatus::Completed);
+            assert_eq!(
+                stage.lawful(root).await[&root].row.status,
+                TaskStatus::Completed
+            );
         }
     }
 }
@@ -121,15 +151,30 @@ async fn root_is_paused_when_two_children_pause_simultaneously_on_two_replicas()
 fn told_the_boss(stage: &Stage, since: usize) -> Vec<String> {
     let prompts = stage.prompts_since(since).into_iter();
     let bosses: Vec<_> = prompts.filter(|(name, _)| name == "boss").collect();
-    assert_eq!(bosses.len(), 2, "asked again only when every call has its result");
-    let results = bosses[1].1.messages.iter().filter_map(|message| match message {
-        Message::Result { content, .. } => Some(content.clone()),
-        Message::User { .. } | Message::Assistant { .. } => None,
-    });
+    assert_eq!(
+        bosses.len(),
+        2,
+        "asked again only when every call has its result"
+    );
+    let results = bosses[1]
+        .1
+        .messages
+        .iter()
+        .filter_map(|message| match message {
+            Message::Result { content, .. } => Some(content.clone()),
+            Message::User { .. } | Message::Assistant { .. } => None,
+        });
     results.collect()
 }
 
-const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+const ORDERS: [[usize; 3]; 6] = [
+    [0, 1, 2],
+    [0, 2, 1],
+    [1, 0, 2],
+    [1, 2, 0],
+    [2, 0, 1],
+    [2, 1, 0],
+];
 
 /// The first child makes two large refunds, one after the other; the others make one.
 fn twice_by_the_first(task: &str, turn: u32) -> Vec<(String, String)> {
@@ -142,20 +187,30 @@ fn twice_by_the_first(task: &str, turn: u32) -> Vec<(String, String)> {
 
 /// The first child pays without a request, the second has to ask.
 fn only_the_second_asks(task: &str, turn: u32) -> Vec<(String, String)> {
-    if task.ends_with(".2") { one_large(task, turn) } else { one_small(task, turn) }
+    if task.ends_with(".2") {
+        one_large(task, turn)
+    } else {
+        one_small(task, turn)
+    }
 }
 
 /// Checks that each child paid once and nothing else was executed.
 async fn each_has_paid_once(stage: &Stage, root: TaskId) {
     for leaf in stage.of_agent(root, LEAF).await {
-        assert_eq!(stage.executions(leaf, "/refund"), 1, "{}", stage.told(root).await);
+        assert_eq!(
+            stage.executions(leaf, "/refund"),
+            1,
+            "{}",
+            stage.told(root).await
+        );
     }
 }
 
 /// The number of completed leaves of a tree.
 async fn done(stage: &Stage, root: TaskId) -> usize {
     let rows = stage.tree(root).await.into_iter();
-    rows.filter(|row| row.agent == LEAF && row.status == TaskStatus::Completed).count()
+    rows.filter(|row| row.agent == LEAF && row.status == TaskStatus::Completed)
+        .count()
 }
 
 both! {

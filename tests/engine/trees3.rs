@@ -1,7 +1,10 @@
-//! Trees that are ended: canceled in part, superseded by the user's next message, damaged in the database, or with an
-//! uncertain history.
+//! Trees that are ended: canceled in part, superseded by the user's next message, damaged in the
+//! database, or with an uncertain history.
 
-#![expect(clippy::wildcard_enum_match_arm, reason = "an item of a new type says nothing here")]
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "an item of a new type says nothing here"
+)]
 
 use holdpoint::engine::{Parts, Refusal};
 use holdpoint::task::decision::{Action, Then};
@@ -13,15 +16,25 @@ use holdpoint::task::status::{RequestStatus, TaskStatus};
 
 use super::pair::{closed, place};
 use super::stage::{Stage, alice, rejects, whole};
-use super::tree::{LEAF, People, Play, Shape, ended_as, handed_back, one_large, one_small, said, superseding};
+use super::tree::{
+    LEAF, People, Play, Shape, ended_as, handed_back, one_large, one_small, said, superseding,
+};
 use crate::store::house::{House, both};
 
 /// Two branches of two levels.
-const FORK: Shape = Shape { depth: 2, children: 2, wide: 0 };
+const FORK: Shape = Shape {
+    depth: 2,
+    children: 2,
+    wide: 0,
+};
 
 fn quoted(house: &House, task: TaskId) -> String {
     let id = task.to_string();
-    if house.is_postgres() { format!("'{id}'") } else { format!("x'{}'", id.replace('-', "")) }
+    if house.is_postgres() {
+        format!("'{id}'")
+    } else {
+        format!("x'{}'", id.replace('-', ""))
+    }
 }
 
 const CUT: &str = "update agent_task_item set body = '{\"type\":\"user_mess'";
@@ -30,7 +43,11 @@ const DAMAGES: [(&str, &str); 3] = [(CUT, "seq = 2"), (GONE, "seq = 2"), (GONE, 
 
 async fn damage(stage: &Stage, task: TaskId, (what, which): (&str, &str)) {
     let id = quoted(&stage.house, task);
-    stage.house.numbers(&format!("{what} where task_id = {id} and {which}")).await.unwrap();
+    stage
+        .house
+        .numbers(&format!("{what} where task_id = {id} and {which}"))
+        .await
+        .unwrap();
 }
 
 /// Runs rounds and drivers until nothing is left to do.
@@ -48,11 +65,17 @@ async fn looked_after(stage: &Stage, parts: &Parts, root: TaskId) {
 /// The status and failure of a task, from its row alone.
 async fn ended(stage: &Stage, task: TaskId) -> (TaskStatus, Option<FailureCode>) {
     let row = stage.row(task).await;
-    assert_eq!((row.busy, row.open_requests, row.lease_owner), (0, 0, None), "{:?}", row.agent_path);
+    assert_eq!(
+        (row.busy, row.open_requests, row.lease_owner),
+        (0, 0, None),
+        "{:?}",
+        row.agent_path
+    );
     (row.status, row.error.map(|error| error.code))
 }
 
-const INTEGRITY: (TaskStatus, Option<FailureCode>) = (TaskStatus::Failed, Some(FailureCode::Integrity));
+const INTEGRITY: (TaskStatus, Option<FailureCode>) =
+    (TaskStatus::Failed, Some(FailureCode::Integrity));
 
 /// The outcome in the parent's journal of the call that started the child.
 async fn outcome_of(stage: &Stage, parent: TaskId, child: TaskId) -> Outcome {
@@ -65,8 +88,7 @@ async fn outcome_of(stage: &Stage, parent: TaskId, child: TaskId) -> Outcome {
     result.unwrap()
 }
 
-const DOUBT: &str =
-    "update database_identity set doubted_at = (select max(updated_at) from agent_task) returning doubted_at";
+const DOUBT: &str = "update database_identity set doubted_at = (select max(updated_at) from agent_task) returning doubted_at";
 
 both! {
     async fn child_canceled_alone_ends_and_its_parent_is_told(house) {
@@ -114,7 +136,8 @@ both! {
     async fn next_message_cancels_the_working_children_and_the_tree_goes_on(house) {
         let stage = Stage::of_trees(house, FORK, one_large).await;
         let parts = stage.parts(0);
-        // Asked again after the children of the first message were canceled, the boss starts others.
+        // Asked again after the children of the first message were canceled, the boss starts
+        // others.
         stage.script_by_name(|name, prompt| {
             let mut prompt = prompt.clone();
             if name == "boss" && said(&prompt) != "go" {

@@ -1,7 +1,10 @@
-//! Sub-agents that keep their conversation, trees at their limits, models that fail anywhere in a tree, and a rejection
-//! that holds for the whole tree.
+//! Sub-agents that keep their conversation, trees at their limits, models that fail anywhere in a
+//! tree, and a rejection that holds for the whole tree.
 
-#![expect(clippy::wildcard_enum_match_arm, reason = "an item of a new type says nothing here")]
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "an item of a new type says nothing here"
+)]
 
 use holdpoint::model::{self, ModelError, Prompt};
 use holdpoint::task::failure::FailureCode;
@@ -13,25 +16,41 @@ use holdpoint::task::transcript::Message;
 use super::pair::place;
 use super::stage::{Stage, alice, outcomes};
 use super::tree::{
-    LEAF, People, Play, Shape, ended_as, handed_back, hands_on, one_large, one_small, refund, said, speaks,
+    LEAF, People, Play, Shape, ended_as, handed_back, hands_on, one_large, one_small, refund, said,
+    speaks,
 };
 use super::trees::lived;
 use crate::store::house::{House, both};
 
 /// The number of the agent's answers since its last message, including this one.
 fn turn_of_message(prompt: &Prompt) -> u32 {
-    let told = prompt.messages.iter().rposition(|message| matches!(message, Message::User { .. })).unwrap();
-    let answers = prompt.messages[told..].iter().filter(|message| matches!(message, Message::Assistant { .. }));
+    let told = prompt
+        .messages
+        .iter()
+        .rposition(|message| matches!(message, Message::User { .. }))
+        .unwrap();
+    let answers = prompt.messages[told..]
+        .iter()
+        .filter(|message| matches!(message, Message::Assistant { .. }));
     u32::try_from(answers.count()).unwrap() + 1
 }
 
 /// A boss and a leaf that keeps its conversation.
 async fn of_sessions(house: House, boss: fn(u32) -> Vec<(String, String)>) -> Stage {
     let mut stage = Stage::of_trees(house, Shape::flat(1), one_large).await;
-    stage.configure(|yaml| yaml.replace("sub_agents: [leaf]", "sub_agents: [{ agent: leaf, session: true }]"));
+    stage.configure(|yaml| {
+        yaml.replace(
+            "sub_agents: [leaf]",
+            "sub_agents: [{ agent: leaf, session: true }]",
+        )
+    });
     stage.script_by_name(move |name, prompt| {
         let (task, turn) = (said(prompt), turn_of_message(prompt));
-        let calls = if name == LEAF { one_large(&task, turn) } else { boss(turn) };
+        let calls = if name == LEAF {
+            one_large(&task, turn)
+        } else {
+            boss(turn)
+        };
         Ok(speaks(name, &task, &calls))
     });
     stage
@@ -48,7 +67,11 @@ fn three_times(turn: u32) -> Vec<(String, String)> {
 
 /// The messages to an agent and its answers, in order, from its last prompt.
 fn conversation(stage: &Stage, since: usize, agent: &str) -> Vec<String> {
-    let (_, prompt) = stage.prompts_since(since).into_iter().rfind(|(name, _)| name == agent).unwrap();
+    let (_, prompt) = stage
+        .prompts_since(since)
+        .into_iter()
+        .rfind(|(name, _)| name == agent)
+        .unwrap();
     let told = prompt.messages.iter().filter_map(|message| match message {
         Message::User { parts, .. } => Some(parts[0].content.clone()),
         Message::Assistant { text, .. } => text.clone(),
@@ -69,8 +92,13 @@ async fn limited(house: &House, shape: Shape, limits: &str) -> (Stage, TaskId) {
 /// The text of the result of a task's last call.
 async fn last_result(stage: &Stage, task: TaskId) -> String {
     let items = stage.journal(task).await.items.into_iter();
-    let mut results =
-        items.filter_map(|item| if let Fact::ToolResult(result) = item.fact { Some(result) } else { None });
+    let mut results = items.filter_map(|item| {
+        if let Fact::ToolResult(result) = item.fact {
+            Some(result)
+        } else {
+            None
+        }
+    });
     results.next_back().unwrap().content
 }
 
@@ -191,7 +219,8 @@ both! {
     }
 
     async fn parent_that_fails_beside_waiting_children_cancels_them_and_a_retry_goes_on(house) {
-        // The agent is removed from the configuration before its first child's result is handed back.
+        // The agent is removed from the configuration before its first child's result is handed
+        // back.
         let mut stage = Stage::of_trees(house, Shape::flat(2), one_large).await;
         let parts = stage.parts(0);
         let root = stage.grown(&parts).await;

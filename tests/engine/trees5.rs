@@ -1,7 +1,10 @@
-//! An event between any two lines of a tree's drivers, which then go on with what they have loaded: nothing is lost,
-//! nothing is repeated, and nothing starts after a cancel.
+//! An event between any two lines of a tree's drivers, which then go on with what they have loaded:
+//! nothing is lost, nothing is repeated, and nothing starts after a cancel.
 
-#![expect(clippy::wildcard_enum_match_arm, reason = "an item of a new type says nothing here")]
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "an item of a new type says nothing here"
+)]
 
 use std::collections::BTreeMap;
 
@@ -17,7 +20,11 @@ use super::tree::{People, Play, Shape, handed_back, refund};
 use crate::store::house::{House, both};
 
 /// Two branches of two levels.
-const FORK: Shape = Shape { depth: 2, children: 2, wide: 0 };
+const FORK: Shape = Shape {
+    depth: 2,
+    children: 2,
+    wide: 0,
+};
 
 /// One leaf pays and looks up at once; the other has to ask.
 fn one_asks(task: &str, turn: u32) -> Vec<(String, String)> {
@@ -41,7 +48,8 @@ enum Meanwhile {
 }
 
 impl Meanwhile {
-    /// Carries the event out, in this play's process or beside it. Returns the task that was canceled, if any.
+    /// Carries the event out, in this play's process or beside it. Returns the task that was
+    /// canceled, if any.
     async fn happens(self, play: &Play<'_>, stage: &Stage, parts: &Parts) -> Option<TaskId> {
         let root = play.root;
         if self == Self::Takeover {
@@ -50,14 +58,23 @@ impl Meanwhile {
             return None;
         }
         let branch = stage.of_agent(root, "mid").await.first().copied();
-        let task = if self == Self::CancelRoot { Some(root) } else { branch }?;
+        let task = if self == Self::CancelRoot {
+            Some(root)
+        } else {
+            branch
+        }?;
         match play.engine.cancel(&alice(), task, None).await {
             Ok(_) => {
                 assert_eq!(stage.row(task).await.status, TaskStatus::Canceled);
                 for row in stage.tree(root).await {
-                    let below = self == Self::CancelRoot || row.parent.is_some_and(|(parent, _)| parent == task);
+                    let below = self == Self::CancelRoot
+                        || row.parent.is_some_and(|(parent, _)| parent == task);
                     let counted = (row.status.is_terminal(), row.busy, row.open_requests);
-                    assert!(!below || counted == (true, 0, 0), "{}", stage.told(root).await);
+                    assert!(
+                        !below || counted == (true, 0, 0),
+                        "{}",
+                        stage.told(root).await
+                    );
                 }
                 Some(task)
             }
@@ -70,9 +87,14 @@ impl Meanwhile {
     }
 }
 
-/// A life whose drivers are suspended after this many polls. Returns the root, the canceled task, and whether the tree
-/// had ended before.
-async fn lived(stage: &Stage, parts: &Parts, meanwhile: Meanwhile, polls: usize) -> (TaskId, Option<TaskId>, bool) {
+/// A life whose drivers are suspended after this many polls. Returns the root, the canceled task,
+/// and whether the tree had ended before.
+async fn lived(
+    stage: &Stage,
+    parts: &Parts,
+    meanwhile: Meanwhile,
+    polls: usize,
+) -> (TaskId, Option<TaskId>, bool) {
     let mut play = Play::begins(stage, parts).await;
     let root = play.root;
     let door = Stage::like(parts, 0);
@@ -88,7 +110,11 @@ async fn lived(stage: &Stage, parts: &Parts, meanwhile: Meanwhile, polls: usize)
     drop(play);
     if canceled == Some(root) {
         stage.later();
-        assert!(stage.engine(4).claim().await.unwrap().is_empty(), "after {polls} polls: {}", stage.told(root).await);
+        assert!(
+            stage.engine(4).claim().await.unwrap().is_empty(),
+            "after {polls} polls: {}",
+            stage.told(root).await
+        );
     } else {
         stage.finish_tree(parts, root, People::Approve).await;
     }
@@ -99,11 +125,18 @@ async fn lived(stage: &Stage, parts: &Parts, meanwhile: Meanwhile, polls: usize)
 async fn started_and_ended(stage: &Stage, root: TaskId, top: TaskId) -> (i64, i64) {
     let (mut started, mut ended) = (0, 0);
     for row in stage.tree(root).await {
-        let below = top == root || row.task_id == top || row.parent.is_some_and(|(parent, _)| parent == top);
+        let below = top == root
+            || row.task_id == top
+            || row.parent.is_some_and(|(parent, _)| parent == top);
         for (item, event) in stage.house.store.items(row.task_id, 0, 1000).await.unwrap() {
             match item.fact {
-                Fact::ToolStarted { .. } | Fact::SubAgentStarted { .. } if below => started = started.max(event),
-                Fact::TaskStatus { status: TaskStatus::Canceled, .. } if row.task_id == top => ended = event,
+                Fact::ToolStarted { .. } | Fact::SubAgentStarted { .. } if below => {
+                    started = started.max(event)
+                }
+                Fact::TaskStatus {
+                    status: TaskStatus::Canceled,
+                    ..
+                } if row.task_id == top => ended = event,
                 _ => {}
             }
         }
@@ -111,31 +144,51 @@ async fn started_and_ended(stage: &Stage, root: TaskId, top: TaskId) -> (i64, i6
     (started, ended)
 }
 
-/// The journal and the ledger agree: nothing executed without a committed start, and each payment has its result.
+/// The journal and the ledger agree: nothing executed without a committed start, and each payment
+/// has its result.
 fn as_the_world_knows(stage: &Stage, task: TaskId, journal: &Journal, said: &dyn Fn() -> String) {
-    let (paid, read) = (stage.executions(task, "/refund"), stage.executions(task, "/lookup"));
+    let (paid, read) = (
+        stage.executions(task, "/refund"),
+        stage.executions(task, "/lookup"),
+    );
     let starts = |name: &str| {
-        let of = |fact: &Fact| matches!(fact, Fact::ToolStarted { name: known, .. } if known == name);
+        let of =
+            |fact: &Fact| matches!(fact, Fact::ToolStarted { name: known, .. } if known == name);
         journal.items.iter().filter(|item| of(&item.fact)).count()
     };
-    assert!(paid <= 1 && paid <= starts("refund") && read <= 3 && read <= starts("lookup"), "{}", said());
+    assert!(
+        paid <= 1 && paid <= starts("refund") && read <= 3 && read <= starts("lookup"),
+        "{}",
+        said()
+    );
     let known = place(journal, |fact| {
         let good = |outcome| matches!(outcome, Outcome::Succeeded | Outcome::Responded);
         matches!(fact, Fact::ToolResult(result) | Fact::LateResult(result) if result.name == "refund" && good(result.outcome))
     });
-    assert_eq!(known.is_some(), paid == 1, "the result is stored, in time or late: {}", said());
+    assert_eq!(
+        known.is_some(),
+        paid == 1,
+        "the result is stored, in time or late: {}",
+        said()
+    );
 }
 
 async fn interrupted_everywhere(house: House, meanwhile: Meanwhile) {
     let stage = Stage::of_trees(house, FORK, one_asks).await;
     let parts = stage.parts(0);
-    // The drivers do not depend on the engine: every second place is enough, and every third on the slower engine.
+    // The drivers do not depend on the engine: every second place is enough, and every third on the
+    // slower engine.
     let step = if stage.house.is_postgres() { 3 } else { 2 };
     let (mut polls, mut times) = (0, 0);
     loop {
         let (root, canceled, over) = lived(&stage, &parts, meanwhile, polls).await;
         let journals: BTreeMap<TaskId, Journal> = stage.lawful(root).await;
-        let items = || journals.values().map(|journal| &journal.items).collect::<Vec<_>>();
+        let items = || {
+            journals
+                .values()
+                .map(|journal| &journal.items)
+                .collect::<Vec<_>>()
+        };
         let said = || format!("{meanwhile:?} after {polls} polls: {:#?}", items());
         for (task, journal) in &journals {
             as_the_world_knows(&stage, *task, journal, &said);
@@ -145,12 +198,25 @@ async fn interrupted_everywhere(house: House, meanwhile: Meanwhile) {
         if let Some(canceled) = canceled {
             times += 1;
             let (started, ended) = started_and_ended(&stage, root, canceled).await;
-            assert!(started < ended, "something started after the cancel: {}", said());
+            assert!(
+                started < ended,
+                "something started after the cancel: {}",
+                said()
+            );
             if canceled != root {
-                assert_eq!(handed_back(&journals, canceled).unwrap().outcome, Outcome::Canceled, "{}", said());
+                assert_eq!(
+                    handed_back(&journals, canceled).unwrap().outcome,
+                    Outcome::Canceled,
+                    "{}",
+                    said()
+                );
             }
         }
-        let ends = if canceled == Some(root) { TaskStatus::Canceled } else { TaskStatus::Completed };
+        let ends = if canceled == Some(root) {
+            TaskStatus::Canceled
+        } else {
+            TaskStatus::Completed
+        };
         assert_eq!(journals[&root].row.status, ends, "{}", said());
         if canceled.is_none() {
             assert_eq!(journals.len(), FORK.tasks(), "{}", said());
@@ -164,7 +230,11 @@ async fn interrupted_everywhere(house: House, meanwhile: Meanwhile) {
     assert!(times * step > 20, "only {times} places");
     let gaps = "select max(event_number) - count(*) from agent_task_item
         group by root_task_id having max(event_number) <> count(*)";
-    assert_eq!(stage.house.numbers(gaps).await.unwrap(), Vec::<i64>::new(), "event numbers have gaps");
+    assert_eq!(
+        stage.house.numbers(gaps).await.unwrap(),
+        Vec::<i64>::new(),
+        "event numbers have gaps"
+    );
 }
 
 both! {

@@ -1,4 +1,5 @@
-//! The guards of a tree that no other check covers: limits that hold when several tasks of the tree ask at once.
+//! The guards of a tree that no other check covers: limits that hold when several tasks of the tree
+//! ask at once.
 
 use holdpoint::task::status::TaskStatus;
 

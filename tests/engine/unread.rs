@@ -1,5 +1,6 @@
-//! A task whose loading kills its process fails (`no_progress`) from its row alone, after one more death than a task
-//! that can be read. The tests damage the journal: had it been read, the task would have failed with `integrity`.
+//! A task whose loading kills its process fails (`no_progress`) from its row alone, after one more
+//! death than a task that can be read. The tests damage the journal: had it been read, the task
+//! would have failed with `integrity`.
 
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::TaskId;
@@ -17,32 +18,56 @@ const DEATHS: i32 = 8;
 
 fn quoted(house: &House, task: TaskId) -> String {
     let id = task.to_string();
-    if house.is_postgres() { format!("'{id}'") } else { format!("x'{}'", id.replace('-', "")) }
+    if house.is_postgres() {
+        format!("'{id}'")
+    } else {
+        format!("x'{}'", id.replace('-', ""))
+    }
 }
 
 /// Makes the task's journal unreadable.
 async fn damage(stage: &Stage, task: TaskId) {
     let id = quoted(&stage.house, task);
     let cut = "update agent_task_item set body = '{\"type\":\"user_mess'";
-    stage.house.numbers(&format!("{cut} where task_id = {id} and seq = 2")).await.unwrap();
+    stage
+        .house
+        .numbers(&format!("{cut} where task_id = {id} and seq = 2"))
+        .await
+        .unwrap();
 }
 
 /// Sets the row as if this many processes had died of the task, and queues it.
 async fn died(stage: &Stage, task: TaskId, deaths: i32) {
     let id = quoted(&stage.house, task);
-    let sql = format!("update agent_task set fruitless = {deaths}, phase = 'queued' where task_id = {id}");
+    let sql = format!(
+        "update agent_task set fruitless = {deaths}, phase = 'queued' where task_id = {id}"
+    );
     stage.house.numbers(&sql).await.unwrap();
 }
 
 /// The status and failure, from the row.
 async fn ended(stage: &Stage, task: TaskId) -> (TaskStatus, Option<FailureCode>) {
     let row = stage.house.store.task(task).await.unwrap().unwrap();
-    assert_eq!((row.busy, row.open_requests, row.lease_owner), (0, 0, None), "{:?}", row.agent_path);
-    assert!(stage.house.store.pending(task, task).await.unwrap().is_empty());
+    assert_eq!(
+        (row.busy, row.open_requests, row.lease_owner),
+        (0, 0, None),
+        "{:?}",
+        row.agent_path
+    );
+    assert!(
+        stage
+            .house
+            .store
+            .pending(task, task)
+            .await
+            .unwrap()
+            .is_empty()
+    );
     (row.status, row.error.map(|error| error.code))
 }
 
-const UNREAD: (TaskStatus, Option<FailureCode>) = (TaskStatus::Failed, Some(FailureCode::NoProgress));
+const UNREAD: (TaskStatus, Option<FailureCode>) =
+    (TaskStatus::Failed, Some(FailureCode::NoProgress));
 
 both! {
     async fn task_of_whose_reading_processes_die_fails_and_the_others_go_on(house) {

@@ -1,5 +1,5 @@
-//! A task whose journal cannot be read ends as `Failed`, `integrity`, from its row alone: none of its calls runs, and
-//! no other task waits for it.
+//! A task whose journal cannot be read ends as `Failed`, `integrity`, from its row alone: none of
+//! its calls runs, and no other task waits for it.
 
 use std::time::Duration;
 
@@ -18,28 +18,49 @@ const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":500}"#)];
 
 fn quoted(house: &House, task: TaskId) -> String {
     let id = task.to_string();
-    if house.is_postgres() { format!("'{id}'") } else { format!("x'{}'", id.replace('-', "")) }
+    if house.is_postgres() {
+        format!("'{id}'")
+    } else {
+        format!("x'{}'", id.replace('-', ""))
+    }
 }
 
 /// Applies this statement to the task's items.
 async fn damage(house: &House, task: TaskId, what: &str, which: &str) {
     let id = quoted(house, task);
-    house.numbers(&format!("{what} where task_id = {id} and {which}")).await.unwrap();
+    house
+        .numbers(&format!("{what} where task_id = {id} and {which}"))
+        .await
+        .unwrap();
 }
 
 const CUT: &str = "update agent_task_item set body = '{\"type\":\"user_mess'";
-const NEWER: &str = "update agent_task_item set body = '{\"type\":\"something_of_a_later_version\"}'";
+const NEWER: &str =
+    "update agent_task_item set body = '{\"type\":\"something_of_a_later_version\"}'";
 const GONE: &str = "delete from agent_task_item";
 
 async fn created(stage: &Stage) -> TaskId {
-    stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id
+    stage
+        .engine(0)
+        .create(&alice(), go(), None)
+        .await
+        .unwrap()
+        .task_id
 }
 
 /// The failure, from the row.
 async fn ended(stage: &Stage, task: TaskId) -> Option<FailureCode> {
     let row = stage.house.store.task(task).await.unwrap().unwrap();
     assert_eq!((row.busy, row.open_requests, row.lease_owner), (0, 0, None));
-    assert!(stage.house.store.pending(task, task).await.unwrap().is_empty());
+    assert!(
+        stage
+            .house
+            .store
+            .pending(task, task)
+            .await
+            .unwrap()
+            .is_empty()
+    );
     (row.status == TaskStatus::Failed).then(|| row.error.unwrap().code)
 }
 

@@ -1,4 +1,5 @@
-//! The agent version pinned to a task between two messages of the user, while the configuration or stored bytes change.
+//! The agent version pinned to a task between two messages of the user, while the configuration or
+//! stored bytes change.
 
 use holdpoint::engine::{MessageInput, Refusal};
 use holdpoint::task::decision::Action;
@@ -15,7 +16,8 @@ use crate::store::house::{House, both};
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
 const TAG: &[(&str, &str)] = &[("tag", r#"{"text":"paid"}"#)];
 
-/// The refund agent with other instructions, another model, fewer tools and another description of one.
+/// The refund agent with other instructions, another model, fewer tools and another description of
+/// one.
 fn changed(yaml: &str) -> String {
     with_another_model(yaml)
         .replace(
@@ -29,33 +31,60 @@ fn with_another_model(yaml: &str) -> String {
     if yaml.contains("  other:") {
         return yaml.to_owned();
     }
-    yaml.replace("models:\n", "models:\n  other: { provider: openai, base_url: \"{model}\", model: fake }\n")
+    yaml.replace(
+        "models:\n",
+        "models:\n  other: { provider: openai, base_url: \"{model}\", model: fake }\n",
+    )
 }
 
 /// The model's name, the instructions, and the tools with their descriptions, from the last prompt.
 fn shown(stage: &Stage) -> (String, String, Vec<String>) {
     let (model, prompt) = stage.prompted();
-    let tools = prompt.tools.iter().map(|tool| format!("{}: {}", tool.name, tool.description)).collect();
+    let tools = prompt
+        .tools
+        .iter()
+        .map(|tool| format!("{}: {}", tool.name, tool.description))
+        .collect();
     (model, prompt.system.unwrap_or_default(), tools)
 }
 
 fn before() -> (String, String, Vec<String>) {
-    let tools = ["lookup: ", "tag: ", "refund: Pay an order back.", "forbidden: "];
-    ("main".to_owned(), "You handle refunds.".to_owned(), tools.map(str::to_owned).to_vec())
+    let tools = [
+        "lookup: ",
+        "tag: ",
+        "refund: Pay an order back.",
+        "forbidden: ",
+    ];
+    (
+        "main".to_owned(),
+        "You handle refunds.".to_owned(),
+        tools.map(str::to_owned).to_vec(),
+    )
 }
 
 fn after() -> (String, String, Vec<String>) {
     let tools = ["lookup: ", "refund: Give money back."];
-    ("other".to_owned(), "You are new.".to_owned(), tools.map(str::to_owned).to_vec())
+    (
+        "other".to_owned(),
+        "You are new.".to_owned(),
+        tools.map(str::to_owned).to_vec(),
+    )
 }
 
 fn message() -> MessageInput {
-    MessageInput { items: go().items, user_context: None, supersede: false }
+    MessageInput {
+        items: go().items,
+        user_context: None,
+        supersede: false,
+    }
 }
 
 async fn failure(stage: &Stage, task: TaskId) -> Option<FailureCode> {
     let row = stage.journal(task).await.row;
-    assert_eq!((row.status, row.open_requests, row.busy), (TaskStatus::Failed, 0, 0));
+    assert_eq!(
+        (row.status, row.open_requests, row.busy),
+        (TaskStatus::Failed, 0, 0)
+    );
     row.error.map(|error| error.code)
 }
 
@@ -75,7 +104,11 @@ async fn approved(stage: &Stage) -> TaskId {
 async fn rewrite(house: &House, task: TaskId, kind: &str, from: &str, to: &str) {
     let quoted = |text: &str| format!("'{}'", text.replace('\'', "''"));
     let id = task.to_string();
-    let id = if house.is_postgres() { format!("'{id}'") } else { format!("x'{}'", id.replace('-', "")) };
+    let id = if house.is_postgres() {
+        format!("'{id}'")
+    } else {
+        format!("x'{}'", id.replace('-', ""))
+    };
     let sql = format!(
         "update agent_task_item set body = replace(body, {}, {}) where task_id = {id} and type = '{kind}'",
         quoted(from),
@@ -84,8 +117,8 @@ async fn rewrite(house: &House, task: TaskId, kind: &str, from: &str, to: &str) 
     house.numbers(&sql).await.unwrap();
 }
 
-/// Each text with one byte changed, at its beginning, middle and end, as JSON with its name: (before, after). The tests
-/// of `RequestSpec::is_sound` cover every byte.
+/// Each text with one byte changed, at its beginning, middle and end, as JSON with its name:
+/// (before, after). The tests of `RequestSpec::is_sound` cover every byte.
 fn flipped(call: &CallSpec) -> Vec<(String, String)> {
     let members = [
         ("arguments_text", &call.arguments_text),
@@ -93,12 +126,16 @@ fn flipped(call: &CallSpec) -> Vec<(String, String)> {
         ("target", &call.target),
         ("digest", &call.digest),
     ];
-    let json = |member: &str, text: &str| format!("\"{member}\":{}", serde_json::to_string(text).unwrap());
+    let json =
+        |member: &str, text: &str| format!("\"{member}\":{}", serde_json::to_string(text).unwrap());
     let all = members.into_iter().flat_map(|(member, text)| {
         [0, text.len() / 2, text.len() - 1].map(|at| {
             let mut bytes = text.clone().into_bytes();
             bytes[at] ^= 1;
-            (json(member, text), json(member, &String::from_utf8(bytes).unwrap()))
+            (
+                json(member, text),
+                json(member, &String::from_utf8(bytes).unwrap()),
+            )
         })
     });
     all.collect()
@@ -107,7 +144,9 @@ fn flipped(call: &CallSpec) -> Vec<(String, String)> {
 async fn asked(stage: &Stage, task: TaskId) -> CallSpec {
     let items = stage.journal(task).await.items;
     let asked = items.iter().find_map(|item| {
-        let Fact::InterventionRequested(asked) = &item.fact else { return None };
+        let Fact::InterventionRequested(asked) = &item.fact else {
+            return None;
+        };
         Some(asked.pending_tool_calls[0].clone())
     });
     asked.unwrap()
@@ -115,7 +154,12 @@ async fn asked(stage: &Stage, task: TaskId) -> CallSpec {
 
 /// A task whose process was killed while its first call was in flight; no process saw the response.
 async fn killed_on_the_way(stage: &Stage) -> TaskId {
-    let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+    let task = stage
+        .engine(0)
+        .create(&alice(), go(), None)
+        .await
+        .unwrap()
+        .task_id;
     stage.tool.close();
     let mut driver = stage.engine(1).claim().await.unwrap().remove(0);
     tokio::select! {
@@ -132,12 +176,25 @@ async fn killed_on_the_way(stage: &Stage) -> TaskId {
 async fn not_repeated(house: House, now: &str) {
     let mut stage = Stage::set(house, TAG).await;
     let task = killed_on_the_way(&stage).await;
-    stage.configure(|yaml| yaml.replace("effect: idempotent, http: { method: POST, url: \"{tool}/tag\"", now));
+    stage.configure(|yaml| {
+        yaml.replace(
+            "effect: idempotent, http: { method: POST, url: \"{tool}/tag\"",
+            now,
+        )
+    });
     stage.run().await;
-    let [(_, RequestKind::Reconcile)] = stage.open(task).await[..] else { panic!("{:#?}", stage.journal(task).await) };
+    let [(_, RequestKind::Reconcile)] = stage.open(task).await[..] else {
+        panic!("{:#?}", stage.journal(task).await)
+    };
     stage.finish(task).await;
     assert_eq!(outcomes(&stage.journal(task).await), [Outcome::Responded]);
-    assert_eq!((stage.executions(task, "/tag"), stage.executions(task, "/tagged")), (1, 0));
+    assert_eq!(
+        (
+            stage.executions(task, "/tag"),
+            stage.executions(task, "/tagged")
+        ),
+        (1, 0)
+    );
 }
 
 both! {

@@ -3,28 +3,40 @@
 use super::holdpoint;
 use super::served::{Folder, Served};
 
-const SMALL: &str =
-    "models: { m: { provider: openai, model: x, base_url: 'http://127.0.0.1:9/v1' } }\nagents: { a: { model: m } }\n";
+const SMALL: &str = "models: { m: { provider: openai, model: x, base_url: 'http://127.0.0.1:9/v1' } }\nagents: { a: { model: m } }\n";
 
 #[test]
 fn second_process_on_one_file_is_refused_at_once_and_the_first_goes_on() {
     let folder = Folder::new();
     let mut first = Served::start(folder.path(), SMALL, &[]);
-    let arguments = ["serve", "--config", "holdpoint.yaml", "--listen", "127.0.0.1:0"];
+    let arguments = [
+        "serve",
+        "--config",
+        "holdpoint.yaml",
+        "--listen",
+        "127.0.0.1:0",
+    ];
     let second = holdpoint(folder.path(), &arguments, &[]);
     assert_eq!(second.code, Some(1));
     assert!(second.err.contains("another process"), "{}", second.err);
     let health = holdpoint(folder.path(), &["health", "--listen", &first.address], &[]);
     assert_eq!(health.code, Some(0), "{}", health.err);
     assert!(first.terminate().success());
-    assert_eq!(holdpoint(folder.path(), &["health", "--listen", &first.address], &[]).code, Some(1));
+    assert_eq!(
+        holdpoint(folder.path(), &["health", "--listen", &first.address], &[]).code,
+        Some(1)
+    );
 }
 
 #[test]
 fn damaged_database_ends_the_process_at_once_with_a_message() {
     let folder = Folder::new();
     std::fs::write(folder.file("holdpoint.yaml"), SMALL).unwrap();
-    std::fs::write(folder.file("holdpoint.db"), "this is no database, but somebody's letter\n".repeat(200)).unwrap();
+    std::fs::write(
+        folder.file("holdpoint.db"),
+        "this is no database, but somebody's letter\n".repeat(200),
+    )
+    .unwrap();
     for command in ["serve", "migrate"] {
         let done = holdpoint(folder.path(), &[command, "--config", "holdpoint.yaml"], &[]);
         assert_eq!(done.code, Some(1), "{}", done.err);
@@ -37,25 +49,58 @@ fn serve_without_migrations_asks_for_migrate_and_then_serves() {
     let folder = Folder::new();
     let yaml = format!("{SMALL}database: {{ migrate: false }}\n");
     std::fs::write(folder.file("holdpoint.yaml"), &yaml).unwrap();
-    let arguments = ["serve", "--config", "holdpoint.yaml", "--listen", "127.0.0.1:0"];
+    let arguments = [
+        "serve",
+        "--config",
+        "holdpoint.yaml",
+        "--listen",
+        "127.0.0.1:0",
+    ];
     let refused = holdpoint(folder.path(), &arguments, &[]);
     assert_eq!(refused.code, Some(1));
     assert!(refused.err.contains("holdpoint migrate"), "{}", refused.err);
     for _ in 0..2 {
-        assert_eq!(holdpoint(folder.path(), &["migrate", "--config", "holdpoint.yaml"], &[]).code, Some(0));
+        assert_eq!(
+            holdpoint(
+                folder.path(),
+                &["migrate", "--config", "holdpoint.yaml"],
+                &[]
+            )
+            .code,
+            Some(0)
+        );
     }
-    assert!(Served::start(folder.path(), &yaml, &[]).terminate().success());
+    assert!(
+        Served::start(folder.path(), &yaml, &[])
+            .terminate()
+            .success()
+    );
 }
 
 #[test]
 fn restored_database_is_served_and_logged_as_restored() {
     let folder = Folder::new();
     std::fs::write(folder.file("holdpoint.yaml"), SMALL).unwrap();
-    let arguments = ["serve", "--restored", "--config", "holdpoint.yaml", "--listen", "127.0.0.1:0"];
+    let arguments = [
+        "serve",
+        "--restored",
+        "--config",
+        "holdpoint.yaml",
+        "--listen",
+        "127.0.0.1:0",
+    ];
     let mut served = Served::with(folder.path(), &arguments, &[]);
     assert!(served.terminate().success());
-    assert!(served.log().contains("the database is said to be restored"), "{}", served.log());
-    assert!(holdpoint(folder.path(), &["serve", "--help"], &[]).out.contains("The database is a restored backup"));
+    assert!(
+        served.log().contains("the database is said to be restored"),
+        "{}",
+        served.log()
+    );
+    assert!(
+        holdpoint(folder.path(), &["serve", "--help"], &[])
+            .out
+            .contains("The database is a restored backup")
+    );
 }
 
 #[test]
@@ -114,7 +159,11 @@ policy:
     let folder = Folder::new();
     std::fs::write(folder.file("holdpoint.yaml"), text).unwrap();
     let done = holdpoint(folder.path(), &["check", "--config", "holdpoint.yaml"], &[]);
-    let said: Vec<_> = done.err.lines().map(|line| line.trim_start_matches("holdpoint.yaml:")).collect();
+    let said: Vec<_> = done
+        .err
+        .lines()
+        .map(|line| line.trim_start_matches("holdpoint.yaml:"))
+        .collect();
     assert_eq!(
         said,
         [
@@ -130,19 +179,28 @@ policy:
     );
 }
 
-const TAKEN: &str = "Neither --config nor HOLDPOINT_CONFIG names a configuration: ./holdpoint.yaml is taken.";
+const TAKEN: &str =
+    "Neither --config nor HOLDPOINT_CONFIG names a configuration: ./holdpoint.yaml is taken.";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn config_file_in_the_working_directory_is_used_and_announced() {
     let folder = Folder::new();
     let demo = holdpoint(folder.path(), &["check"], &[]);
     assert_eq!(demo.code, Some(0), "{}", demo.err);
-    assert!(demo.err.contains("there is no ./holdpoint.yaml: this is the built-in demonstration"), "{}", demo.err);
+    assert!(
+        demo.err
+            .contains("there is no ./holdpoint.yaml: this is the built-in demonstration"),
+        "{}",
+        demo.err
+    );
 
     std::fs::write(folder.file("holdpoint.yaml"), SMALL).unwrap();
     let check = holdpoint(folder.path(), &["check"], &[]);
     assert_eq!((check.code, check.err.trim()), (Some(0), TAKEN));
-    assert_eq!(check.out, "The configuration is right. Agents: 1, tools: 0, rules: 0.\n");
+    assert_eq!(
+        check.out,
+        "The configuration is right. Agents: 1, tools: 0, rules: 0.\n"
+    );
     let mut served = Served::with(folder.path(), &["serve", "--listen", "127.0.0.1:0"], &[]);
     let agents: serde_json::Value = serde_json::from_str(&served.get("/v1/agents").await).unwrap();
     assert_eq!(agents["agents"][0]["name"], "a", "{agents}");
@@ -150,7 +208,11 @@ async fn config_file_in_the_working_directory_is_used_and_announced() {
     assert!(served.log().contains(TAKEN), "{}", served.log());
 
     for variables in [&[][..], &[("HOLDPOINT_CONFIG", "holdpoint.yaml")]] {
-        let arguments = if variables.is_empty() { &["check", "--config", "holdpoint.yaml"][..] } else { &["check"] };
+        let arguments = if variables.is_empty() {
+            &["check", "--config", "holdpoint.yaml"][..]
+        } else {
+            &["check"]
+        };
         let named = holdpoint(folder.path(), arguments, variables);
         assert_eq!((named.code, named.err.as_str()), (Some(0), ""));
     }
@@ -158,28 +220,59 @@ async fn config_file_in_the_working_directory_is_used_and_announced() {
     for command in ["check", "serve", "migrate", "health"] {
         let broken = holdpoint(folder.path(), &[command], &[]);
         assert_eq!(broken.code, Some(2), "{command}: {}", broken.err);
-        assert!(broken.err.contains(TAKEN) && broken.err.contains("holdpoint.yaml:1:1: "), "{command}: {}", broken.err);
+        assert!(
+            broken.err.contains(TAKEN) && broken.err.contains("holdpoint.yaml:1:1: "),
+            "{command}: {}",
+            broken.err
+        );
     }
 }
 
 #[test]
 fn warnings_are_lines_of_check_and_log_lines_of_serve() {
     let folder = Folder::new();
-    std::fs::write(folder.file("holdpoint.yaml"), SMALL.replace("model: x", "model: x, api_key: $SECRET")).unwrap();
+    std::fs::write(
+        folder.file("holdpoint.yaml"),
+        SMALL.replace("model: x", "model: x, api_key: $SECRET"),
+    )
+    .unwrap();
     let variables = [("HOLDPOINT_LISTEN", "0.0.0.0:80")];
-    let check = holdpoint(folder.path(), &["check", "--config", "holdpoint.yaml"], &variables);
+    let check = holdpoint(
+        folder.path(),
+        &["check", "--config", "holdpoint.yaml"],
+        &variables,
+    );
     let said: Vec<_> = check.err.lines().collect();
-    let [braces, ignored] = said.as_slice() else { panic!("two warnings: {}", check.err) };
-    assert!(braces.starts_with("warning: holdpoint.yaml:1:44: models.m.api_key: "), "{braces}");
-    assert!(ignored.starts_with("warning: HOLDPOINT_LISTEN: this variable is ignored"), "{ignored}");
+    let [braces, ignored] = said.as_slice() else {
+        panic!("two warnings: {}", check.err)
+    };
+    assert!(
+        braces.starts_with("warning: holdpoint.yaml:1:44: models.m.api_key: "),
+        "{braces}"
+    );
+    assert!(
+        ignored.starts_with("warning: HOLDPOINT_LISTEN: this variable is ignored"),
+        "{ignored}"
+    );
     assert_eq!(check.code, Some(0));
 
-    let arguments = ["serve", "--config", "holdpoint.yaml", "--listen", "127.0.0.1:0"];
+    let arguments = [
+        "serve",
+        "--config",
+        "holdpoint.yaml",
+        "--listen",
+        "127.0.0.1:0",
+    ];
     let mut served = Served::with(folder.path(), &arguments, &variables);
     assert!(served.terminate().success());
-    let lines: Vec<serde_json::Value> =
-        served.log().lines().map(|line| serde_json::from_str(line).expect("one JSON line each")).collect();
-    let warned = lines.iter().filter(|line| line["level"] == "WARN" && line["position"].is_string());
+    let lines: Vec<serde_json::Value> = served
+        .log()
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("one JSON line each"))
+        .collect();
+    let warned = lines
+        .iter()
+        .filter(|line| line["level"] == "WARN" && line["position"].is_string());
     let warned: Vec<_> = warned.map(|line| &line["position"]).collect();
     assert_eq!(warned, ["holdpoint.yaml:1:44", "HOLDPOINT_LISTEN"]);
     assert!(!served.log().contains("$SECRET") && !check.err.contains("$SECRET"));

@@ -27,20 +27,29 @@ server: {{ max_running: 4{server} }}
 /// The log line with this message, if there is one.
 fn logged(served: &Served, message: &str) -> Option<Value> {
     let lines = served.lines();
-    let mut lines = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut lines = lines
+        .iter()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
     lines.find(|line| line["message"] == message)
 }
 
-/// 200 connections of a client without a key: silent ones, half a request, and whole ones that are kept open.
+/// 200 connections of a client without a key: silent ones, half a request, and whole ones that are
+/// kept open.
 async fn flood(address: &str) -> Vec<TcpStream> {
     let mut held = Vec::new();
     for number in 0..200 {
         let mut connection = TcpStream::connect(address).await.unwrap();
         match number % 3 {
             0 => {}
-            1 => connection.write_all(b"POST /v1/tasks HTTP/1.1\r\nhost: x\r\n").await.unwrap(),
+            1 => connection
+                .write_all(b"POST /v1/tasks HTTP/1.1\r\nhost: x\r\n")
+                .await
+                .unwrap(),
             _ => {
-                connection.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+                connection
+                    .write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+                    .await
+                    .unwrap();
                 connection.read_exact(&mut [0; 15]).await.unwrap();
             }
         }
@@ -53,12 +62,18 @@ async fn flood(address: &str) -> Vec<TcpStream> {
 fn sockets(served: &Served) -> usize {
     let descriptors = std::fs::read_dir(format!("/proc/{}/fd", served.process.id())).unwrap();
     let targets = descriptors.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
-    targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
+    targets
+        .filter(|target| target.to_string_lossy().starts_with("socket:"))
+        .count()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_connections_without_a_key_stop_neither_answers_nor_outbound_calls() {
-    let (model, tool, folder) = (FakeModel::start().await, FakeTool::start().await, Folder::new());
+    let (model, tool, folder) = (
+        FakeModel::start().await,
+        FakeTool::start().await,
+        Folder::new(),
+    );
     let served = Served::limited(folder.path(), &paying(&model, &tool, ""), 100, 160);
     let shared = logged(&served, "descriptors are shared out").unwrap();
     assert_eq!(
@@ -71,16 +86,31 @@ async fn idle_connections_without_a_key_stop_neither_answers_nor_outbound_calls(
     let held = flood(&served.address).await;
     assert_eq!(served.status("/readyz").await, 200);
     let sockets = sockets(&served);
-    assert!(sockets < 80, "{sockets} sockets are open: more than the connections' share");
+    assert!(
+        sockets < 80,
+        "{sockets} sockets are open: more than the connections' share"
+    );
     let done = served.approve(&task).await;
-    assert_eq!((&done["status"], tool.ledger().len()), (&"Completed".into(), 1), "{done}");
+    assert_eq!(
+        (&done["status"], tool.ledger().len()),
+        (&"Completed".into(), 1),
+        "{done}"
+    );
     drop(held);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_stay_within_the_configured_limit() {
-    let (model, tool, folder) = (FakeModel::start().await, FakeTool::start().await, Folder::new());
-    let served = Served::start(folder.path(), &paying(&model, &tool, ", max_connections: 5"), &[]);
+    let (model, tool, folder) = (
+        FakeModel::start().await,
+        FakeTool::start().await,
+        Folder::new(),
+    );
+    let served = Served::start(
+        folder.path(),
+        &paying(&model, &tool, ", max_connections: 5"),
+        &[],
+    );
     let mut held = flood(&served.address).await;
     assert_eq!(served.status("/readyz").await, 200);
     let sockets = sockets(&served);
@@ -95,36 +125,59 @@ async fn connections_stay_within_the_configured_limit() {
 #[tokio::test(flavor = "multi_thread")]
 async fn stream_of_a_known_caller_outlives_strangers_and_their_requests_make_room() {
     let room = "\nserver: { max_connections: 3 }\n";
-    let app = TestApp::with(On::Sqlite, &(REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS + room)).await;
+    let app = TestApp::with(
+        On::Sqlite,
+        &(REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS + room),
+    )
+    .await;
     let held = app.held().await;
     let mut watch = app.owner().watch(&held.task, None).await;
     watch.until("request.created").await;
     let url = app.url();
     let mut strangers = Vec::new();
     for _ in 0..4 {
-        let mut stranger = TcpStream::connect(url.strip_prefix("http://").unwrap()).await.unwrap();
+        let mut stranger = TcpStream::connect(url.strip_prefix("http://").unwrap())
+            .await
+            .unwrap();
         let half = "POST /sign-in HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-www-form-urlencoded\r\ncontent-length: 40\r\n\r\nkey=";
         stranger.write_all(half.as_bytes()).await.unwrap();
         strangers.push(stranger);
     }
     app.model.then(says("done"));
-    assert_eq!(app.owner().hit(&format!("/resume/{}/approve", held.request)).await.status, 200);
+    assert_eq!(
+        app.owner()
+            .hit(&format!("/resume/{}/approve", held.request))
+            .await
+            .status,
+        200
+    );
     let events = watch.rest().await;
-    assert!(events.iter().any(|event| event.name == "request.decided"), "{events:?}");
+    assert!(
+        events.iter().any(|event| event.name == "request.decided"),
+        "{events:?}"
+    );
     // Two had room beside the stream; three were closed for the others and the approval.
     let ends = strangers.iter_mut().map(|stranger| async {
         let mut rest = Vec::new();
         let _ = stranger.read_to_end(&mut rest).await;
         rest
     });
-    let closed: Vec<_> = ends.collect::<FuturesUnordered<_>>().take(3).collect().await;
+    let closed: Vec<_> = ends
+        .collect::<FuturesUnordered<_>>()
+        .take(3)
+        .collect()
+        .await;
     assert!(closed.iter().all(Vec::is_empty), "no answer: {closed:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_leave_a_connection_to_other_requests() {
     let room = "\nserver: { max_connections: 4 }\n";
-    let app = TestApp::with(On::Sqlite, &(REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS + room)).await;
+    let app = TestApp::with(
+        On::Sqlite,
+        &(REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS + room),
+    )
+    .await;
     let held = app.held().await;
     let mut watching = Vec::new();
     for _ in 0..3 {
@@ -133,17 +186,34 @@ async fn streams_leave_a_connection_to_other_requests() {
     assert!(watching.iter().all(|watch| watch.status == 200));
     assert_eq!(app.owner().watch(&held.task, None).await.status, 429);
     app.model.then(says("done"));
-    assert_eq!(app.owner().hit(&format!("/resume/{}/approve", held.request)).await.status, 200);
+    assert_eq!(
+        app.owner()
+            .hit(&format!("/resume/{}/approve", held.request))
+            .await
+            .status,
+        200
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn too_few_descriptors_prevent_the_start() {
-    let (model, tool, folder) = (FakeModel::start().await, FakeTool::start().await, Folder::new());
+    let (model, tool, folder) = (
+        FakeModel::start().await,
+        FakeTool::start().await,
+        Folder::new(),
+    );
     std::fs::write(folder.file("holdpoint.yaml"), paying(&model, &tool, "")).unwrap();
     let program = env!("CARGO_BIN_EXE_holdpoint");
-    let serve = format!("ulimit -n 120; exec '{program}' serve --config holdpoint.yaml --listen 127.0.0.1:0");
+    let serve = format!(
+        "ulimit -n 120; exec '{program}' serve --config holdpoint.yaml --listen 127.0.0.1:0"
+    );
     let mut shell = std::process::Command::new("/bin/sh");
-    let done = shell.args(["-c", &serve]).env_clear().current_dir(folder.path()).output().unwrap();
+    let done = shell
+        .args(["-c", &serve])
+        .env_clear()
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
     let told = String::from_utf8(done.stderr).unwrap();
     assert!(told.contains("120 descriptors, and needs 128"), "{told}");
     assert_eq!(done.status.code(), Some(1), "{told}");
@@ -152,16 +222,33 @@ async fn too_few_descriptors_prevent_the_start() {
 #[tokio::test(flavor = "multi_thread")]
 async fn http_2_is_refused() {
     let app = TestApp::start(On::Sqlite).await;
-    #[expect(clippy::disallowed_methods, reason = "a test is a client like any other")]
-    let client = reqwest::Client::builder().http2_prior_knowledge().no_proxy().build().unwrap();
-    assert!(client.get(format!("{}/healthz", app.url())).send().await.is_err());
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a test is a client like any other"
+    )]
+    let client = reqwest::Client::builder()
+        .http2_prior_knowledge()
+        .no_proxy()
+        .build()
+        .unwrap();
+    assert!(
+        client
+            .get(format!("{}/healthz", app.url()))
+            .send()
+            .await
+            .is_err()
+    );
     assert_eq!(app.nobody().get("/healthz").await.status, 200);
     app.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_listen_moves_metrics_to_an_address_of_their_own() {
-    let (model, tool, folder) = (FakeModel::start().await, FakeTool::start().await, Folder::new());
+    let (model, tool, folder) = (
+        FakeModel::start().await,
+        FakeTool::start().await,
+        Folder::new(),
+    );
     let yaml = paying(&model, &tool, ", metrics_listen: '127.0.0.1:0'");
     let mut served = Served::start(folder.path(), &yaml, &[]);
     assert_eq!(served.status("/metrics").await, 404);
@@ -171,13 +258,23 @@ async fn metrics_listen_moves_metrics_to_an_address_of_their_own() {
         }
     };
     let main = std::mem::replace(&mut served.address, address);
-    assert!(served.get("/metrics").await.contains("holdpoint_build_info"));
+    assert!(
+        served
+            .get("/metrics")
+            .await
+            .contains("holdpoint_build_info")
+    );
     for path in ["/healthz", "/v1/tasks", "/docs", "/sign-in"] {
         assert_eq!(served.status(path).await, 404, "{path}");
     }
     // Without accounts, forwarded requests are refused at this address, too.
-    let passed_on = served.exchange("GET", "/metrics", &[("x-forwarded-for", "1.2.3.4")], "").await;
-    assert_eq!((passed_on.status, passed_on.str("/code").as_str()), (403, "forbidden"));
+    let passed_on = served
+        .exchange("GET", "/metrics", &[("x-forwarded-for", "1.2.3.4")], "")
+        .await;
+    assert_eq!(
+        (passed_on.status, passed_on.str("/code").as_str()),
+        (403, "forbidden")
+    );
     served.address = main;
     assert_eq!(served.terminate().code(), Some(0));
 }

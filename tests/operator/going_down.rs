@@ -108,7 +108,11 @@ async fn released_task_continues_at_once_on_another_replica() {
     tool.open();
     let began = Instant::now();
     assert_eq!(ended(&other, &answer).await["status"], "Completed");
-    assert!(began.elapsed() < Duration::from_secs(28), "a lease lasts 30 s: {:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(28),
+        "a lease lasts 30 s: {:?}",
+        began.elapsed()
+    );
     assert_eq!(served.process.wait().unwrap().code(), Some(0));
     assert_eq!(tool.ledger().len(), 1);
 }
@@ -137,16 +141,31 @@ async fn hanging_call_delays_shutdown_only_for_its_time_and_its_task_is_released
     let told = Instant::now();
     signal(&impatient);
     assert_eq!(impatient.process.wait().unwrap().code(), Some(0));
-    assert!(told.elapsed() < Duration::from_secs(15), "a second SIGTERM ends it at once: {:?}", told.elapsed());
+    assert!(
+        told.elapsed() < Duration::from_secs(15),
+        "a second SIGTERM ends it at once: {:?}",
+        told.elapsed()
+    );
     assert_eq!(served.process.wait().unwrap().code(), Some(0));
     let taken = began.elapsed();
-    assert!(taken > Duration::from_secs(10) && taken < Duration::from_mins(1), "{taken:?}");
+    assert!(
+        taken > Duration::from_secs(10) && taken < Duration::from_mins(1),
+        "{taken:?}"
+    );
     let third = Served::start(folder.path(), &yaml, &[]);
     model.otherwise(|_| says("done"));
     tool.open();
     let began = Instant::now();
-    assert_eq!(ended(&third, &answer).await["status"], "Completed", "a repeatable call is repeated");
-    assert!(began.elapsed() < Duration::from_secs(28), "a lease lasts 30 s: {:?}", began.elapsed());
+    assert_eq!(
+        ended(&third, &answer).await["status"],
+        "Completed",
+        "a repeatable call is repeated"
+    );
+    assert!(
+        began.elapsed() < Duration::from_secs(28),
+        "a lease lasts 30 s: {:?}",
+        began.elapsed()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -166,7 +185,10 @@ server: {{ wait: 0s }}
     rustix::fs::mkfifoat(rustix::fs::CWD, &life, rustix::fs::Mode::RWXU).unwrap();
     let variables = [("PATH", "/usr/bin:/bin")];
     let mut served = Served::start(folder.path(), &yaml, &variables).bearer("alice-key-0123456789");
-    model.then(calls(&[("sh", r#"{"command": "exec 9>life; echo up >&9; sleep 600 & sleep 600"}"#)]));
+    model.then(calls(&[(
+        "sh",
+        r#"{"command": "exec 9>life; echo up >&9; sleep 600 & sleep 600"}"#,
+    )]));
     let task = served.task("go").await;
     let mut life = BufReader::new(File::open(life).unwrap());
     let mut said = String::new();
@@ -174,14 +196,24 @@ server: {{ wait: 0s }}
     assert_eq!(said, "up\n");
     served.process.kill().unwrap();
     served.process.wait().unwrap();
-    assert_eq!(life.read_to_string(&mut said).unwrap(), 0, "every process that held the pipe is gone");
+    assert_eq!(
+        life.read_to_string(&mut said).unwrap(),
+        0,
+        "every process that held the pipe is gone"
+    );
 
     let again = Served::start(folder.path(), &yaml, &variables).bearer("alice-key-0123456789");
     let path = format!("/v1/tasks/{}", task["task_id"].as_str().unwrap());
     let mut seen = json!(null);
     while seen["status"] != "Paused" {
         seen = serde_json::from_str(&again.get(&path).await).unwrap();
-        assert!(seen["status"] == "Running" || seen["status"] == "Paused", "{seen}");
+        assert!(
+            seen["status"] == "Running" || seen["status"] == "Paused",
+            "{seen}"
+        );
     }
-    assert_eq!(seen["pending"][0]["kind"], "reconcile", "the call's outcome is unknown: {seen}");
+    assert_eq!(
+        seen["pending"][0]["kind"], "reconcile",
+        "the call's outcome is unknown: {seen}"
+    );
 }

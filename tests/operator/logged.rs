@@ -1,5 +1,6 @@
-//! The log as an operator reads it: pauses, decisions and failures, each once, by ids and names; an unreachable
-//! database, with its address and the reason. No health check, and nothing that a client sent.
+//! The log as an operator reads it: pauses, decisions and failures, each once, by ids and names; an
+//! unreachable database, with its address and the reason. No health check, and nothing that a
+//! client sent.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -32,28 +33,42 @@ auth: {{ api_keys: [ {{ user: alice, key: {ALICE} }} ] }}
 
 /// The lines with this message, without the fields that every line has.
 fn lines(log: &str, message: &str) -> Vec<Value> {
-    let all = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let found = all.filter(|line| line["message"] == message).map(|mut line| {
-        for name in ["timestamp", "level", "target", "message"] {
-            line.as_object_mut().unwrap().remove(name).unwrap();
-        }
-        line
-    });
+    let all = log
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let found = all
+        .filter(|line| line["message"] == message)
+        .map(|mut line| {
+            for name in ["timestamp", "level", "target", "message"] {
+                line.as_object_mut().unwrap().remove(name).unwrap();
+            }
+            line
+        });
     found.collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn log_tells_pauses_decisions_and_failures_by_ids_and_names() {
-    let (model, tool, folder) = (FakeModel::start().await, FakeTool::start().await, Folder::new());
+    let (model, tool, folder) = (
+        FakeModel::start().await,
+        FakeTool::start().await,
+        Folder::new(),
+    );
     let mut served = Served::start(folder.path(), &yaml(&model, &tool), &[]).bearer(ALICE);
     let arguments = json!({"to": MARK}).to_string();
     let body = format!("it broke: {MARK}");
 
     tool.answers(500, body.as_str());
-    model.then(calls(&[("pay", &arguments), (MARK, &arguments)])).then(says(MARK));
+    model
+        .then(calls(&[("pay", &arguments), (MARK, &arguments)]))
+        .then(says(MARK));
     let held = served.task(MARK).await;
     let approved = served.approve(&held).await;
-    assert_eq!((&held["status"], &approved["status"]), (&json!("Paused"), &json!("Completed")), "{approved}");
+    assert_eq!(
+        (&held["status"], &approved["status"]),
+        (&json!("Paused"), &json!("Completed")),
+        "{approved}"
+    );
 
     tool.answers(502, body.as_str());
     model.then(calls(&[("pay", &arguments)]));
@@ -64,11 +79,26 @@ async fn log_tells_pauses_decisions_and_failures_by_ids_and_names() {
     model.then_fails_with(503, json!({"error": {"message": MARK}}));
     model.then_fails_with(401, json!({"error": {"message": MARK}}));
     let refused = served.task(MARK).await;
-    let unreached = served.post("/v1/tasks", &json!({"input": MARK, "agent": "lost"})).await;
+    let unreached = served
+        .post("/v1/tasks", &json!({"input": MARK, "agent": "lost"}))
+        .await;
     for _ in 0..3 {
-        assert_eq!((served.status("/healthz").await, served.status("/readyz").await), (200, 200));
+        assert_eq!(
+            (
+                served.status("/healthz").await,
+                served.status("/readyz").await
+            ),
+            (200, 200)
+        );
     }
-    let asked = served.exchange("GET", "/v1/me", &[("authorization", &format!("Bearer {ALICE}"))], "").await;
+    let asked = served
+        .exchange(
+            "GET",
+            "/v1/me",
+            &[("authorization", &format!("Bearer {ALICE}"))],
+            "",
+        )
+        .await;
     assert!(served.terminate().success());
     let log = served.log();
 
@@ -78,7 +108,11 @@ async fn log_tells_pauses_decisions_and_failures_by_ids_and_names() {
     let (held_request, doubt) = (request(&held), request(&unsure));
     let waits = lines(&log, "the task waits for people");
     let pause = |task: &Value, request: &Value| json!({"task_id": task, "root_task_id": task, "agent": "clerk", "request_ids": request});
-    assert_eq!((waits.len(), &waits[0], &waits[2]), (3, &pause(first, &held_request), &pause(second, &doubt)), "{log}");
+    assert_eq!(
+        (waits.len(), &waits[0], &waits[2]),
+        (3, &pause(first, &held_request), &pause(second, &doubt)),
+        "{log}"
+    );
     let asks = lines(&log, "a person is asked");
     let question = json!({"task_id": first, "root_task_id": first, "agent": "clerk", "request_id": held_request, "kind": "approval"});
     assert_eq!((asks.len(), &asks[0]), (2, &question));
@@ -87,18 +121,34 @@ async fn log_tells_pauses_decisions_and_failures_by_ids_and_names() {
     assert_eq!((decisions.len(), &decisions[0]), (2, &decision));
     assert_eq!(
         lines(&log, "a tool call failed"),
-        [json!({"task_id": first, "root_task_id": first, "tool_call_id": call(&held), "tool": "pay", "status": 500})]
+        [
+            json!({"task_id": first, "root_task_id": first, "tool_call_id": call(&held), "tool": "pay", "status": 500})
+        ]
     );
     assert_eq!(
-        lines(&log, "what became of a tool call is not known; a person is asked"),
+        lines(
+            &log,
+            "what became of a tool call is not known; a person is asked"
+        ),
         [
             json!({"task_id": second, "root_task_id": second, "tool_call_id": call(&unsure), "tool": "pay", "request_id": doubt})
         ]
     );
-    let misfits = lines(&log, "the model called a tool that it does not have, or with arguments that do not fit");
-    assert_eq!((misfits.len(), &misfits[0]["task_id"], &misfits[0]["tool"]), (1, first, &Value::Null), "{misfits:?}");
+    let misfits = lines(
+        &log,
+        "the model called a tool that it does not have, or with arguments that do not fit",
+    );
+    assert_eq!(
+        (misfits.len(), &misfits[0]["task_id"], &misfits[0]["tool"]),
+        (1, first, &Value::Null),
+        "{misfits:?}"
+    );
     let again = lines(&log, "the model is asked again");
-    assert_eq!((again.len(), &again[0]["model"], &again[0]["status"]), (1, &json!("main"), &json!(503)), "{again:?}");
+    assert_eq!(
+        (again.len(), &again[0]["model"], &again[0]["status"]),
+        (1, &json!("main"), &json!(503)),
+        "{again:?}"
+    );
     assert_eq!(
         lines(&log, "the model failed"),
         [
@@ -107,36 +157,68 @@ async fn log_tells_pauses_decisions_and_failures_by_ids_and_names() {
         ]
     );
     let failures = lines(&log, "the task failed");
-    assert_eq!((failures.len(), &failures[0]["code"]), (2, &json!("model_failed")), "{failures:?}");
+    assert_eq!(
+        (failures.len(), &failures[0]["code"]),
+        (2, &json!("model_failed")),
+        "{failures:?}"
+    );
 
     let answered = lines(&log, "answered");
-    let operations: Vec<_> = answered.iter().map(|line| line["operation"].as_str().unwrap()).collect();
+    let operations: Vec<_> = answered
+        .iter()
+        .map(|line| line["operation"].as_str().unwrap())
+        .collect();
     assert!(
         operations.contains(&"create_task")
-            && !operations.iter().any(|id| id.contains("health") || id.contains("readi")),
+            && !operations
+                .iter()
+                .any(|id| id.contains("health") || id.contains("readi")),
         "{operations:?}"
     );
-    let me = answered.iter().find(|line| line["operation"] == "get_me").unwrap();
-    assert_eq!((me["http_request_id"].as_str(), &me["request_id"]), (Some(asked.header("x-request-id")), &Value::Null));
+    let me = answered
+        .iter()
+        .find(|line| line["operation"] == "get_me")
+        .unwrap();
+    assert_eq!(
+        (me["http_request_id"].as_str(), &me["request_id"]),
+        (Some(asked.header("x-request-id")), &Value::Null)
+    );
     assert!(!log.contains(MARK) && !log.contains(ALICE), "{log}");
 }
 
-/// Asserts that all warnings report the unreachable database with its place and a reason, at most as many as the time
-/// allows.
+/// Asserts that all warnings report the unreachable database with its place and a reason, at most
+/// as many as the time allows.
 fn tells_an_outage(log: &str, since: Instant) {
     let warnings: Vec<Value> = log
         .lines()
         .filter_map(|line| serde_json::from_str(line).ok())
         .filter(|line: &Value| line["level"] == "WARN" || line["level"] == "ERROR")
         // The service of this test has no accounts, and says so.
-        .filter(|line| !line["message"].as_str().is_some_and(|message| message.starts_with("there are no accounts")))
+        .filter(|line| {
+            !line["message"]
+                .as_str()
+                .is_some_and(|message| message.starts_with("there are no accounts"))
+        })
         .collect();
     let most = 1 + usize::try_from(since.elapsed().as_secs() / 10).unwrap();
-    assert!((1..=most).contains(&warnings.len()), "{most} at most: {log}");
+    assert!(
+        (1..=most).contains(&warnings.len()),
+        "{most} at most: {log}"
+    );
     for line in &warnings {
         assert_eq!(line["message"], "the database cannot be reached", "{log}");
-        assert!(line["database"].as_str().is_some_and(|place| place.contains("holdpoint-pg-")), "{line}");
-        assert!(line["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{line}");
+        assert!(
+            line["database"]
+                .as_str()
+                .is_some_and(|place| place.contains("holdpoint-pg-")),
+            "{line}"
+        );
+        assert!(
+            line["reason"]
+                .as_str()
+                .is_some_and(|reason| !reason.is_empty()),
+            "{line}"
+        );
     }
     let back = lines(log, "the database answers again").len();
     assert!((1..=warnings.len()).contains(&back), "{log}");
@@ -148,7 +230,9 @@ const SMALL: &str = "models: { m: { provider: scripted, script: 'builtin:refunds
 #[tokio::test(flavor = "multi_thread")]
 async fn database_outage_is_logged_once_with_place_and_reason_and_once_when_it_ends() {
     let (cluster, folder) = (PrivateCluster::start(), Folder::new());
-    let url = cluster.url("postgres").replace("postgres@", "postgres:hunter2@");
+    let url = cluster
+        .url("postgres")
+        .replace("postgres@", "postgres:hunter2@");
     let mut served = Served::start(folder.path(), SMALL, &[("HOLDPOINT_DATABASE__URL", &url)]);
     let since = Instant::now();
     cluster.crash();
@@ -165,7 +249,9 @@ async fn database_outage_is_logged_once_with_place_and_reason_and_once_when_it_e
 #[test]
 fn database_outage_at_the_start_is_logged_once_with_place_and_reason() {
     let (cluster, folder) = (PrivateCluster::start(), Folder::new());
-    let url = cluster.url("postgres").replace("postgres@", "postgres:hunter2@");
+    let url = cluster
+        .url("postgres")
+        .replace("postgres@", "postgres:hunter2@");
     cluster.crash();
     std::fs::write(folder.file("holdpoint.yaml"), SMALL).unwrap();
     let since = Instant::now();

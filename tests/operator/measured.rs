@@ -16,7 +16,11 @@ use crate::support::tool::FakeTool;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cycle_is_counted_under_the_metric_names_of_the_contract() {
-    let (model, tool, folder) = (FakeModel::start().await, FakeTool::start().await, Folder::new());
+    let (model, tool, folder) = (
+        FakeModel::start().await,
+        FakeTool::start().await,
+        Folder::new(),
+    );
     let yaml = format!(
         "models: {{ main: {{ provider: openai, model: x, base_url: '{}' }} }}
 agents: {{ a: {{ model: main, tools: [pay] }} }}
@@ -25,7 +29,10 @@ tools: {{ pay: {{ http: {{ url: '{}/pay' }} }} }}
         model.base_url, tool.url
     );
     let served = Served::start(folder.path(), &yaml, &[]);
-    model.then(calls(&[("pay", "{}")])).then(calls(&[("pay", "{}")])).then(says("done"));
+    model
+        .then(calls(&[("pay", "{}")]))
+        .then(calls(&[("pay", "{}")]))
+        .then(says("done"));
     let done = served.task("pay").await;
     let open = served.task("and another one, which stays open").await;
     // A client opens its event stream and stays.
@@ -46,12 +53,26 @@ tools: {{ pay: {{ http: {{ url: '{}/pay' }} }} }}
         "holdpoint_requests_closed_total{kind=\"approval\",outcome=\"approve\"} 1",
         "holdpoint_request_wait_seconds_count{kind=\"approval\"} 1",
         "holdpoint_event_streams 1",
-        concat!("holdpoint_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
+        concat!(
+            "holdpoint_build_info{version=\"",
+            env!("CARGO_PKG_VERSION"),
+            "\"} 1"
+        ),
     ] {
-        assert!(metrics.lines().any(|found| found == line), "{line}\n{metrics}");
+        assert!(
+            metrics.lines().any(|found| found == line),
+            "{line}\n{metrics}"
+        );
     }
-    let batches = metrics.lines().find_map(|line| line.strip_prefix("holdpoint_commit_batch_size_sum "));
-    assert!(batches.and_then(|sum| sum.parse::<f64>().ok()).is_some_and(|sum| sum >= 4.0), "{metrics}");
+    let batches = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("holdpoint_commit_batch_size_sum "));
+    assert!(
+        batches
+            .and_then(|sum| sum.parse::<f64>().ok())
+            .is_some_and(|sum| sum >= 4.0),
+        "{metrics}"
+    );
 }
 
 /// The machine's clock, with an uptime of as many milliseconds as a test says.
@@ -79,7 +100,9 @@ async fn scrapes_of_15_seconds_show_tasks_as_the_first_one_counted_them() {
     let app = TestApp::timed(On::Sqlite, &yaml, Arc::<Up>::clone(&clock)).await;
     let paused = async || {
         let metrics = app.nobody().get("/metrics").await.text;
-        let line = metrics.lines().find_map(|line| line.strip_prefix("holdpoint_tasks{status=\"Paused\"} "));
+        let line = metrics
+            .lines()
+            .find_map(|line| line.strip_prefix("holdpoint_tasks{status=\"Paused\"} "));
         line.map_or(0, |count| count.parse::<u32>().unwrap())
     };
     assert_eq!(paused().await, 0);

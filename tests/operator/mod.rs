@@ -26,8 +26,17 @@ struct Done {
 /// Runs the program with these arguments in a folder, with these variables and no others.
 fn holdpoint(folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Done {
     let mut command = Command::new(env!("CARGO_BIN_EXE_holdpoint"));
-    command.args(arguments).env_clear().envs(variables.iter().copied()).current_dir(folder).stdin(Stdio::null());
+    command
+        .args(arguments)
+        .env_clear()
+        .envs(variables.iter().copied())
+        .current_dir(folder)
+        .stdin(Stdio::null());
     let done = command.output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
-    Done { code: done.status.code(), out: text(done.stdout), err: text(done.stderr) }
+    Done {
+        code: done.status.code(),
+        out: text(done.stdout),
+        err: text(done.stderr),
+    }
 }

@@ -1,5 +1,5 @@
-//! A value from `${…}` appears only where it was sent: not in answers, logs, metrics or the database, even when an
-//! endpoint echoes it in another spelling.
+//! A value from `${…}` appears only where it was sent: not in answers, logs, metrics or the
+//! database, even when an endpoint echoes it in another spelling.
 
 use serde_json::{Value, json};
 
@@ -25,9 +25,21 @@ pub(super) fn spellings(value: &str) -> Vec<String> {
         value.bytes().map(byte).collect::<String>()
     };
     let json = serde_json::to_string(value).unwrap();
-    let json = json.trim_start_matches('"').strip_suffix('"').unwrap().to_owned();
-    let ascii: String =
-        json.chars().map(|c| if c.is_ascii() { c.to_string() } else { format!("\\u{:04x}", c as u32) }).collect();
+    let json = json
+        .trim_start_matches('"')
+        .strip_suffix('"')
+        .unwrap()
+        .to_owned();
+    let ascii: String = json
+        .chars()
+        .map(|c| {
+            if c.is_ascii() {
+                c.to_string()
+            } else {
+                format!("\\u{:04x}", c as u32)
+            }
+        })
+        .collect();
     vec![
         value.to_owned(),
         percent("", false),
@@ -60,7 +72,11 @@ auth: {{ api_keys: [ {{ user: alice, key: '${{API_KEY}}' }} ] }}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn filled_in_value_is_never_shown_logged_counted_or_stored() {
-    let (model, tool, folder) = (FakeModel::start().await, FakeTool::start().await, Folder::new());
+    let (model, tool, folder) = (
+        FakeModel::start().await,
+        FakeTool::start().await,
+        Folder::new(),
+    );
     let variables = [
         ("MODEL_KEY", MODEL_KEY),
         ("TOOL_KEY", TOOL_KEY),
@@ -76,7 +92,10 @@ async fn filled_in_value_is_never_shown_logged_counted_or_stored() {
     let shell = json!({"command": "echo $VALUE; printf '%s' \"$VALUE\" | base64; echo $VALUE >&2; tr '\\0' '\\n' </proc/$PPID/environ"});
     model.then(calls(&[("look", "{}"), ("sh", &shell.to_string())]));
     model.then(says(&echoed.join(" ")));
-    model.then_fails_with(401, json!({"error": {"message": format!("bad key {}", echoed.join(" "))}}));
+    model.then_fails_with(
+        401,
+        json!({"error": {"message": format!("bad key {}", echoed.join(" "))}}),
+    );
     let first = served.task("look").await;
     assert_eq!(first["status"], "Completed", "{first}");
     let second = served.task("again").await;
@@ -89,22 +108,54 @@ async fn filled_in_value_is_never_shown_logged_counted_or_stored() {
         shown.push(served.get(&format!("/v1/tasks/{id}/items?limit=200")).await);
     }
     let items: Value = serde_json::from_str(&shown[3]).unwrap();
-    let results = items["items"].as_array().unwrap().iter().filter(|item| item["type"] == "tool_result");
-    assert_eq!(results.filter(|item| item["content"].as_str().unwrap().contains("[secret ")).count(), 2, "{items}");
-    shown.extend([served.get("/metrics").await, served.get("/v1/agents").await, served.get("/v1/me").await]);
+    let results = items["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|item| item["type"] == "tool_result");
+    assert_eq!(
+        results
+            .filter(|item| item["content"].as_str().unwrap().contains("[secret "))
+            .count(),
+        2,
+        "{items}"
+    );
+    shown.extend([
+        served.get("/metrics").await,
+        served.get("/v1/agents").await,
+        served.get("/v1/me").await,
+    ]);
     shown.extend(model.sent().iter().map(Value::to_string));
     assert!(served.terminate().success());
     shown.push(served.log());
-    for file in std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()) {
-        if file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("holdpoint.db")) {
+    for file in std::fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+    {
+        if file
+            .file_name()
+            .is_some_and(|name| name.to_string_lossy().starts_with("holdpoint.db"))
+        {
             shown.push(String::from_utf8_lossy(&std::fs::read(file).unwrap()).into_owned());
         }
     }
-    shown.push(holdpoint(folder.path(), &["check", "--config", "holdpoint.yaml"], &variables).out);
+    shown.push(
+        holdpoint(
+            folder.path(),
+            &["check", "--config", "holdpoint.yaml"],
+            &variables,
+        )
+        .out,
+    );
     for text in &shown {
         for spelling in &echoed {
             let at = text.find(spelling.as_str());
-            assert!(at.is_none(), "{spelling} in {}", text.get(at.unwrap_or(0).saturating_sub(60)..).unwrap_or(text));
+            assert!(
+                at.is_none(),
+                "{spelling} in {}",
+                text.get(at.unwrap_or(0).saturating_sub(60)..)
+                    .unwrap_or(text)
+            );
         }
     }
 }

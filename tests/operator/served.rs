@@ -25,7 +25,17 @@ impl Served {
     /// Writes the file, serves it on a free port, and returns once it listens.
     pub fn start(folder: &Path, yaml: &str, variables: &[(&str, &str)]) -> Self {
         std::fs::write(folder.join("holdpoint.yaml"), yaml).unwrap();
-        Self::with(folder, &["serve", "--config", "holdpoint.yaml", "--listen", "127.0.0.1:0"], variables)
+        Self::with(
+            folder,
+            &[
+                "serve",
+                "--config",
+                "holdpoint.yaml",
+                "--listen",
+                "127.0.0.1:0",
+            ],
+            variables,
+        )
     }
 
     /// Like `start`, in a process with these limits of open files: soft and hard.
@@ -60,12 +70,19 @@ impl Served {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let mut address = None;
         while address.is_none() {
-            let line = log.next().unwrap_or_else(|| panic!("it ended: {:?}", lines.lock().unwrap())).unwrap();
+            let line = log
+                .next()
+                .unwrap_or_else(|| panic!("it ended: {:?}", lines.lock().unwrap()))
+                .unwrap();
             let (_, rest) = line.split_once("listening").unwrap_or_default();
-            address = rest
-                .split("127.0.0.1:")
-                .nth(1)
-                .map(|port| format!("127.0.0.1:{}", port.chars().take_while(char::is_ascii_digit).collect::<String>()));
+            address = rest.split("127.0.0.1:").nth(1).map(|port| {
+                format!(
+                    "127.0.0.1:{}",
+                    port.chars()
+                        .take_while(char::is_ascii_digit)
+                        .collect::<String>()
+                )
+            });
             lines.lock().unwrap().push(line);
         }
         let kept = Arc::clone(&lines);
@@ -74,9 +91,23 @@ impl Served {
                 kept.lock().unwrap().push(line);
             }
         });
-        #[expect(clippy::disallowed_methods, reason = "a test is a client like any other")]
-        let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).no_proxy().build().unwrap();
-        Self { process, address: address.unwrap(), lines, reader: Some(reader), client, key: None }
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a test is a client like any other"
+        )]
+        let client = reqwest::Client::builder()
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+            .build()
+            .unwrap();
+        Self {
+            process,
+            address: address.unwrap(),
+            lines,
+            reader: Some(reader),
+            client,
+            key: None,
+        }
     }
 
     /// Sends this key from now on.
@@ -86,18 +117,25 @@ impl Served {
     }
 
     pub async fn get(&self, path: &str) -> String {
-        self.send(self.client.get(format!("http://{}{path}", self.address))).await
+        self.send(self.client.get(format!("http://{}{path}", self.address)))
+            .await
     }
 
     /// The status of a GET; 0 without an answer.
     pub async fn status(&self, path: &str) -> u16 {
-        let reply = self.client.get(format!("http://{}{path}", self.address)).send().await;
+        let reply = self
+            .client
+            .get(format!("http://{}{path}", self.address))
+            .send()
+            .await;
         reply.map_or(0, |reply| reply.status().as_u16())
     }
 
     pub async fn post(&self, path: &str, body: &Value) -> Value {
         let request = self.client.post(format!("http://{}{path}", self.address));
-        let request = request.header("content-type", "application/json").body(body.to_string());
+        let request = request
+            .header("content-type", "application/json")
+            .body(body.to_string());
         serde_json::from_str(&self.send(request).await).unwrap()
     }
 
@@ -110,7 +148,10 @@ impl Served {
         body: impl Into<Vec<u8>>,
     ) -> Reply {
         let method = reqwest::Method::from_bytes(method.as_bytes()).unwrap();
-        let mut request = self.client.request(method, format!("http://{}{path}", self.address)).body(body.into());
+        let mut request = self
+            .client
+            .request(method, format!("http://{}{path}", self.address))
+            .body(body.into());
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
@@ -118,11 +159,20 @@ impl Served {
         let (status, headers) = (reply.status().as_u16(), reply.headers().clone());
         let text = reply.text().await.unwrap();
         let body = serde_json::from_str(&text).unwrap_or(Value::Null);
-        Reply { status, headers, text, body }
+        Reply {
+            status,
+            headers,
+            text,
+            body,
+        }
     }
 
     async fn send(&self, request: reqwest::RequestBuilder) -> String {
-        let request = if let Some(key) = self.key { request.bearer_auth(key) } else { request };
+        let request = if let Some(key) = self.key {
+            request.bearer_auth(key)
+        } else {
+            request
+        };
         request.send().await.unwrap().text().await.unwrap()
     }
 
@@ -138,8 +188,11 @@ impl Served {
 
     /// Approves the one request that a task waits for.
     pub async fn approve(&self, task: &Value) -> Value {
-        let url = task["pending"][0]["request_id"].as_str().unwrap_or_else(|| panic!("no request: {task}"));
-        self.post(&format!("/resume/{url}"), &json!({"action": "approve"})).await
+        let url = task["pending"][0]["request_id"]
+            .as_str()
+            .unwrap_or_else(|| panic!("no request: {task}"));
+        self.post(&format!("/resume/{url}"), &json!({"action": "approve"}))
+            .await
     }
 
     pub fn pid(&self) -> Pid {

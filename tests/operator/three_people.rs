@@ -1,5 +1,6 @@
-//! Three ways to a decision, as they occur in practice: a frontend on another origin, a backend that speaks for its
-//! users, and a person with a browser and a key. The tool runs once, whoever decides.
+//! Three ways to a decision, as they occur in practice: a frontend on another origin, a backend
+//! that speaks for its users, and a person with a browser and a key. The tool runs once, whoever
+//! decides.
 
 use serde_json::{Value, json};
 
@@ -27,22 +28,47 @@ struct Scene {
 
 /// The refund agent; its large refunds need these approvers.
 async fn serve(on: On, approvers: &str) -> Scene {
-    let (folder, model, tool) = (Folder::new(), FakeModel::start().await, FakeTool::start().await);
+    let (folder, model, tool) = (
+        Folder::new(),
+        FakeModel::start().await,
+        FakeTool::start().await,
+    );
     let database = match on {
-        On::Sqlite => Database::at(&format!("sqlite://{}/holdpoint.db", folder.path().display())),
+        On::Sqlite => Database::at(&format!(
+            "sqlite://{}/holdpoint.db",
+            folder.path().display()
+        )),
         On::Postgres => Database::postgres().await,
     };
-    let yaml =
-        REFUNDS.replace("{approvers}", approvers).replace("{model}", &model.base_url).replace("{tool}", &tool.url);
-    let more = format!("\nserver: {{ cors_origins: ['{APP}'] }}\ndatabase: {{ url: '{}' }}\n", database.url());
-    let variables = [("MODEL_KEY", "sk-model-key-0123456789"), ("TOOL_SECRET", "tool-secret-0123456789")];
+    let yaml = REFUNDS
+        .replace("{approvers}", approvers)
+        .replace("{model}", &model.base_url)
+        .replace("{tool}", &tool.url);
+    let more = format!(
+        "\nserver: {{ cors_origins: ['{APP}'] }}\ndatabase: {{ url: '{}' }}\n",
+        database.url()
+    );
+    let variables = [
+        ("MODEL_KEY", "sk-model-key-0123456789"),
+        ("TOOL_SECRET", "tool-secret-0123456789"),
+    ];
     let served = Served::start(folder.path(), &(yaml + ACCOUNTS + &more), &variables);
-    Scene { served, model, tool, folder, _database: database }
+    Scene {
+        served,
+        model,
+        tool,
+        folder,
+        _database: database,
+    }
 }
 
 impl Scene {
     async fn as_(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &Value) -> Reply {
-        let text = if body.is_null() { String::new() } else { body.to_string() };
+        let text = if body.is_null() {
+            String::new()
+        } else {
+            body.to_string()
+        };
         let kind = [("content-type", JSON)];
         let headers = [headers, if body.is_null() { &[] } else { &kind[..] }].concat();
         self.served.exchange(method, path, &headers, text).await
@@ -50,17 +76,31 @@ impl Scene {
 
     /// A task with a held refund: the request's path, and the reply that created the task.
     async fn held(&self, headers: &[(&str, &str)]) -> (String, Reply) {
-        self.model.then(calls(&[("refund", r#"{"order": 17, "amount": 120}"#)]));
-        let task = self.as_("POST", "/v1/tasks", headers, &json!({"input": "please"})).await;
-        assert_eq!((task.status, task.str("/status").as_str()), (201, "Paused"), "{}", task.text);
+        self.model
+            .then(calls(&[("refund", r#"{"order": 17, "amount": 120}"#)]));
+        let task = self
+            .as_("POST", "/v1/tasks", headers, &json!({"input": "please"}))
+            .await;
+        assert_eq!(
+            (task.status, task.str("/status").as_str()),
+            (201, "Paused"),
+            "{}",
+            task.text
+        );
         self.model.then(says("Refunded."));
-        (format!("/resume/{}", task.str("/pending/0/request_id")), task)
+        (
+            format!("/resume/{}", task.str("/pending/0/request_id")),
+            task,
+        )
     }
 
     fn ran_once(&self) {
         let calls = self.tool.ledger();
         assert_eq!(calls.len(), 1);
-        assert_eq!((calls[0].uri.as_str(), calls[0].body.as_str()), ("/refund", r#"{"order": 17, "amount": 120}"#));
+        assert_eq!(
+            (calls[0].uri.as_str(), calls[0].body.as_str()),
+            ("/refund", r#"{"order": 17, "amount": 120}"#)
+        );
     }
 
     /// The number of requests in the caller's inbox.
@@ -238,12 +278,15 @@ on_both! {
 }
 
 fn form(fields: &[(&str, &str)]) -> String {
-    url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish()
+    url::form_urlencoded::Serializer::new(String::new())
+        .extend_pairs(fields)
+        .finish()
 }
 
 /// The value of a hidden field of a page.
 fn hidden(page: &str, name: &str) -> String {
-    let (_, rest) =
-        page.split_once(&format!("name=\"{name}\" value=\"")).unwrap_or_else(|| panic!("no {name} in {page}"));
+    let (_, rest) = page
+        .split_once(&format!("name=\"{name}\" value=\""))
+        .unwrap_or_else(|| panic!("no {name} in {page}"));
     rest.split('"').next().unwrap().to_owned()
 }

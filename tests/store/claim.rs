@@ -192,7 +192,9 @@ async fn sqlite_leases_of_the_former_process_end_at_once_and_count_where_work_ha
     claim(&house.store, "former", 2).await;
     assert!(house.store.begin("former", ids[1], true).await.unwrap());
     house.store.close().await;
-    let store = Store::open(&house.settings, house.clock.clone()).await.unwrap();
+    let store = Store::open(&house.settings, house.clock.clone())
+        .await
+        .unwrap();
     let mut again = claim(&store, "me", 9).await;
     again.sort();
     assert_eq!(again, ids);

@@ -6,8 +6,14 @@ use holdpoint::task::id::TaskId;
 
 use super::house::{both, change, child_task, fresh, said};
 
-/// Adds two items to a child and counts on its root, again and again, with a new read after each lost race.
-async fn write_on(store: Store, trees: Vec<(TaskId, Vec<TaskId>)>, rounds: usize, salt: usize) -> usize {
+/// Adds two items to a child and counts on its root, again and again, with a new read after each
+/// lost race.
+async fn write_on(
+    store: Store,
+    trees: Vec<(TaskId, Vec<TaskId>)>,
+    rounds: usize,
+    salt: usize,
+) -> usize {
     let mut written = 0;
     for round in 0..rounds {
         let (root, children) = &trees[(salt * 7 + round * 3) % trees.len()];
@@ -21,14 +27,20 @@ async fn write_on(store: Store, trees: Vec<(TaskId, Vec<TaskId>)>, rounds: usize
                 last_seq: row.last_seq,
                 agent_version: None,
                 credentials: Vec::new(),
-                counters: Counters { model_calls: 1, ..Counters::default() },
+                counters: Counters {
+                    model_calls: 1,
+                    ..Counters::default()
+                },
                 lease: LeaseChange::Keep,
             });
         }
         if salt.is_multiple_of(2) {
             tasks.reverse();
         }
-        let counters = Counters { model_calls: i32::try_from(children.len()).unwrap(), ..Counters::default() };
+        let counters = Counters {
+            model_calls: i32::try_from(children.len()).unwrap(),
+            ..Counters::default()
+        };
         tasks.push(TaskChange {
             task_id: *root,
             guard: Guard::Any,

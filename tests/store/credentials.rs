@@ -1,5 +1,5 @@
-//! Sealed credentials: written with the answer that gave them or not at all, gone with their task, and never readable
-//! in the database.
+//! Sealed credentials: written with the answer that gave them or not at all, gone with their task,
+//! and never readable in the database.
 
 use std::time::Duration;
 
@@ -23,24 +23,44 @@ fn sealer() -> Sealer {
 /// A credential of a task, as an answer gives it.
 fn given(task: TaskId, name: &str, plain: &[u8]) -> SealedCredential {
     let request_id = RequestId(fresh());
-    let Sealed { key_id, text } = sealer().seal(&credential_bound("acme", &task, &request_id, name), plain).unwrap();
-    SealedCredential { name: name.to_owned(), request_id, key_id, text, expires_in: None }
+    let Sealed { key_id, text } = sealer()
+        .seal(&credential_bound("acme", &task, &request_id, name), plain)
+        .unwrap();
+    SealedCredential {
+        name: name.to_owned(),
+        request_id,
+        key_id,
+        text,
+        expires_in: None,
+    }
 }
 
 fn opened(row: &CredentialRow) -> Result<Vec<u8>, SealError> {
-    let sealed = Sealed { key_id: row.key_id.clone(), text: row.text.clone() };
+    let sealed = Sealed {
+        key_id: row.key_id.clone(),
+        text: row.text.clone(),
+    };
     let bound = credential_bound("acme", &row.task_id, &row.request_id, &row.name);
-    sealer().open(&bound, &sealed).map(|plain| plain.reveal().clone())
+    sealer()
+        .open(&bound, &sealed)
+        .map(|plain| plain.reveal().clone())
 }
 
 /// The next change of a task: one item, and these credentials.
 async fn giving(house: &House, task: TaskId, credentials: Vec<SealedCredential>) -> TaskChange {
-    TaskChange { facts: vec![said("here")], credentials, ..house.next(task).await }
+    TaskChange {
+        facts: vec![said("here")],
+        credentials,
+        ..house.next(task).await
+    }
 }
 
 /// The change with which a task ends.
 async fn ending(house: &House, task: TaskId, end: TaskStatus) -> TaskChange {
-    let counters = Counters { busy: -1, ..Counters::default() };
+    let counters = Counters {
+        busy: -1,
+        ..Counters::default()
+    };
     TaskChange {
         facts: vec![status(end)],
         counters,
@@ -50,7 +70,14 @@ async fn ending(house: &House, task: TaskId, end: TaskStatus) -> TaskChange {
 }
 
 async fn names(house: &House, tasks: &[TaskId]) -> Vec<String> {
-    house.store.credentials(tasks).await.unwrap().into_iter().map(|row| row.name).collect()
+    house
+        .store
+        .credentials(tasks)
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|row| row.name)
+        .collect()
 }
 
 const COUNT: &str = "select count(*) from credential";
@@ -265,9 +292,14 @@ async fn raw(house: &House) -> Vec<u8> {
         let read = |ending: &str| std::fs::read(format!("{file}{ending}")).unwrap_or_default();
         return [read(""), read("-wal"), read("-shm")].concat();
     }
-    let mut connection = sqlx::PgConnection::connect(&house.settings.url).await.unwrap();
+    let mut connection = sqlx::PgConnection::connect(&house.settings.url)
+        .await
+        .unwrap();
     let sql = "select coalesce(string_agg(query_to_xml('select * from ' || quote_ident(table_name), true, false, '')::text, ''), '')
         from information_schema.tables where table_schema = 'public' and table_type = 'BASE TABLE'";
-    let row = connection.fetch_one(AssertSqlSafe(sql.to_owned())).await.unwrap();
+    let row = connection
+        .fetch_one(AssertSqlSafe(sql.to_owned()))
+        .await
+        .unwrap();
     row.get::<String, _>(0).into_bytes()
 }

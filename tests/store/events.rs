@@ -8,7 +8,10 @@ use holdpoint::task::status::{RequestStatus, TaskStatus};
 
 use super::house::{both, change, child_task, decided, finance, fresh, new_task, said, status};
 
-const ALL: Portion = Portion { events: 100, bytes: 1_000_000 };
+const ALL: Portion = Portion {
+    events: 100,
+    bytes: 1_000_000,
+};
 
 fn of(root: TaskId) -> Part {
     Part { root, task: root }

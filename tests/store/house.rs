@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use holdpoint::store::{CommitError, Drive, Settings, Store};
-use holdpoint::task::change::{Change, Committed, Counters, Guard, LeaseChange, NewTask, TaskChange};
+use holdpoint::task::change::{
+    Change, Committed, Counters, Guard, LeaseChange, NewTask, TaskChange,
+};
 use holdpoint::task::decision::{Action, CallAnswer, Decision};
 use holdpoint::task::id::{CallId, ChangeId, RequestId, TaskId};
 use holdpoint::task::item::{Fact, Part, PartType};
@@ -16,7 +18,9 @@ use holdpoint::task::time::Time;
 use holdpoint::task::tool_spec::Effect;
 use holdpoint::task::verdict::{Approvers, Terms, Verdict};
 use holdpoint::world::Clock;
-use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _, SqliteConnection};
+use sqlx::{
+    AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _, SqliteConnection,
+};
 use uuid::Uuid;
 
 use crate::support::postgres::{TestDatabase, database};
@@ -88,18 +92,32 @@ impl House {
 
     /// Another house on the same engine.
     pub async fn like(other: &Self) -> Self {
-        if other.is_postgres() { Self::postgres().await } else { Self::sqlite().await }
+        if other.is_postgres() {
+            Self::postgres().await
+        } else {
+            Self::sqlite().await
+        }
     }
 
     async fn on(url: String, ground: Ground) -> Self {
-        let settings = Settings { url, ..Settings::default() };
+        let settings = Settings {
+            url,
+            ..Settings::default()
+        };
         let clock = Arc::new(ManualClock::at(1_700_000_000_000_000));
         let store = Store::open(&settings, clock.clone()).await.unwrap();
-        Self { store, settings, clock, ground }
+        Self {
+            store,
+            settings,
+            clock,
+            ground,
+        }
     }
 
     pub fn forward(&self, by: Duration) {
-        self.clock.0.fetch_add(i64::try_from(by.as_micros()).unwrap(), Ordering::Relaxed);
+        self.clock
+            .0
+            .fetch_add(i64::try_from(by.as_micros()).unwrap(), Ordering::Relaxed);
         self.store.set_clock_forward(by);
     }
 
@@ -150,8 +168,15 @@ impl House {
 
     pub async fn pause(&self, id: TaskId, asked: &RequestSpec) {
         let mut pause = self.next(id).await;
-        pause.facts = vec![Fact::InterventionRequested(asked.clone()), status(TaskStatus::Paused)];
-        pause.counters = Counters { busy: -1, open_requests: 1, ..Counters::default() };
+        pause.facts = vec![
+            Fact::InterventionRequested(asked.clone()),
+            status(TaskStatus::Paused),
+        ];
+        pause.counters = Counters {
+            busy: -1,
+            open_requests: 1,
+            ..Counters::default()
+        };
         pause.lease = LeaseChange::Park { wake_in: None };
         self.write(pause).await.unwrap();
     }
@@ -172,10 +197,23 @@ impl House {
     }
 
     /// The change with which a person's answer ends the only request of a task.
-    pub async fn deciding(&self, id: TaskId, asked: &RequestSpec, by: &str, action: Action) -> TaskChange {
+    pub async fn deciding(
+        &self,
+        id: TaskId,
+        asked: &RequestSpec,
+        by: &str,
+        action: Action,
+    ) -> TaskChange {
         let mut change = self.next(id).await;
-        change.facts = vec![decided(asked, by, action, true), status(TaskStatus::Running)];
-        change.counters = Counters { busy: 1, open_requests: -1, ..Counters::default() };
+        change.facts = vec![
+            decided(asked, by, action, true),
+            status(TaskStatus::Running),
+        ];
+        change.counters = Counters {
+            busy: 1,
+            open_requests: -1,
+            ..Counters::default()
+        };
         change
     }
 }
@@ -186,7 +224,11 @@ pub const LEASE: Duration = Duration::from_secs(30);
 /// Claims as a process that would drive a task alone; returns the tasks that it may drive now.
 pub async fn claim(store: &Store, owner: &str, limit: i64) -> Vec<TaskId> {
     let claimed = store.claim(owner, LEASE, limit, true).await.unwrap();
-    claimed.into_iter().filter(|claimed| claimed.drive != Drive::Later).map(|claimed| claimed.task).collect()
+    claimed
+        .into_iter()
+        .filter(|claimed| claimed.drive != Drive::Later)
+        .map(|claimed| claimed.task)
+        .collect()
 }
 
 #[expect(clippy::disallowed_methods, reason = "tests may be surprised")]
@@ -195,7 +237,13 @@ pub fn fresh() -> Uuid {
 }
 
 pub fn change(root: TaskId, tasks: Vec<TaskChange>) -> Change {
-    Change { id: ChangeId(fresh()), root, tasks, resumed: Vec::new(), idempotency: None }
+    Change {
+        id: ChangeId(fresh()),
+        root,
+        tasks,
+        resumed: Vec::new(),
+        idempotency: None,
+    }
 }
 
 pub fn new_task(id: TaskId, tenant: &str, user: &str) -> TaskChange {
@@ -216,7 +264,10 @@ pub fn new_task(id: TaskId, tenant: &str, user: &str) -> TaskChange {
         last_seq: 0,
         agent_version: None,
         credentials: Vec::new(),
-        counters: Counters { busy: 1, ..Counters::default() },
+        counters: Counters {
+            busy: 1,
+            ..Counters::default()
+        },
         lease: LeaseChange::Queue,
     }
 }
@@ -232,12 +283,24 @@ pub fn child_task(id: TaskId, parent: TaskId) -> TaskChange {
 }
 
 pub fn status(status: TaskStatus) -> Fact {
-    Fact::TaskStatus { status, error: None, output: None }
+    Fact::TaskStatus {
+        status,
+        error: None,
+        output: None,
+    }
 }
 
 pub fn said(text: &str) -> Fact {
-    let part = Part { content_type: PartType::Text, content: text.to_owned() };
-    Fact::UserMessage { items: vec![part], user_context: None, by: "alice".to_owned(), groups: Vec::new() }
+    let part = Part {
+        content_type: PartType::Text,
+        content: text.to_owned(),
+    };
+    Fact::UserMessage {
+        items: vec![part],
+        user_context: None,
+        by: "alice".to_owned(),
+        groups: Vec::new(),
+    }
 }
 
 pub fn asked(kind: RequestKind, terms: Terms, calls: usize) -> RequestSpec {
@@ -274,8 +337,10 @@ pub fn asked(kind: RequestKind, terms: Terms, calls: usize) -> RequestSpec {
 
 pub fn decided(asked: &RequestSpec, by: &str, action: Action, closes: bool) -> Fact {
     let answer = CallAnswer::plain(action);
-    let decisions: BTreeMap<CallId, CallAnswer> =
-        asked.own_calls().map(|call| (call.tool_call_id, answer.clone())).collect();
+    let decisions: BTreeMap<CallId, CallAnswer> = asked
+        .own_calls()
+        .map(|call| (call.tool_call_id, answer.clone()))
+        .collect();
     let decision = Decision {
         action,
         by: by.to_owned(),
@@ -288,11 +353,21 @@ pub fn decided(asked: &RequestSpec, by: &str, action: Action, closes: bool) -> F
         decisions,
         closes,
     };
-    Fact::Decision { request_id: asked.request_id, decision }
+    Fact::Decision {
+        request_id: asked.request_id,
+        decision,
+    }
 }
 
 pub fn finance(required: u32) -> Terms {
-    let approvers =
-        Approvers { owner: false, users: vec!["carol".to_owned()], groups: vec!["finance".to_owned()], required };
-    Terms { approvers, ..Terms::default() }
+    let approvers = Approvers {
+        owner: false,
+        users: vec!["carol".to_owned()],
+        groups: vec!["finance".to_owned()],
+        required,
+    };
+    Terms {
+        approvers,
+        ..Terms::default()
+    }
 }

@@ -1,5 +1,5 @@
-//! The database's identity: stored at the first start, compared on every new connection, and the consequences of a
-//! difference.
+//! The database's identity: stored at the first start, compared on every new connection, and the
+//! consequences of a difference.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
@@ -13,7 +13,10 @@ use crate::support::postgres::{Cluster, run};
 
 /// The same database, opened by another process.
 async fn again(house: &House, restored: bool) -> Store {
-    let settings = Settings { restored, ..house.settings.clone() };
+    let settings = Settings {
+        restored,
+        ..house.settings.clone()
+    };
     Store::open(&settings, house.clock.clone()).await.unwrap()
 }
 
@@ -64,10 +67,18 @@ async fn changed_server_is_recognized_at_the_start() {
     let house = House::postgres().await;
     let task = house.task().await;
     house.store.close().await;
-    assert_eq!(house.number(OTHER).await, 1, "it was stored at the first start");
+    assert_eq!(
+        house.number(OTHER).await,
+        1,
+        "it was stored at the first start"
+    );
     let store = again(&house, false).await;
     let journal = store.journal(task).await.unwrap().unwrap();
-    assert!(journal.history_uncertain_until.is_some_and(|at| journal.items.iter().all(|item| item.at <= at)));
+    assert!(
+        journal
+            .history_uncertain_until
+            .is_some_and(|at| journal.items.iter().all(|item| item.at <= at))
+    );
     store.close().await;
     assert_eq!(
         again(&house, false).await.history_uncertain_until(),
@@ -91,7 +102,10 @@ async fn changed_server_is_recognized_on_the_next_connection() {
         }
     };
     assert!(journal.history_uncertain_until.is_some());
-    assert_eq!(house.store.history_uncertain_until(), journal.history_uncertain_until);
+    assert_eq!(
+        house.store.history_uncertain_until(),
+        journal.history_uncertain_until
+    );
 }
 
 #[tokio::test]
@@ -103,32 +117,61 @@ async fn changed_server_found_by_many_at_once_gets_one_moment() {
     let stores = futures_util::future::join_all((0..8).map(|_| again(&house, false))).await;
     let mut moments = Vec::new();
     for store in stores {
-        moments.push(store.journal(task).await.unwrap().unwrap().history_uncertain_until.unwrap());
+        moments.push(
+            store
+                .journal(task)
+                .await
+                .unwrap()
+                .unwrap()
+                .history_uncertain_until
+                .unwrap(),
+        );
     }
     moments.dedup();
     assert_eq!(moments.len(), 1);
 }
 
-/// A hosted server does not always reveal its identity. A server that reveals one counts as another than a server that
-/// does not.
+/// A hosted server does not always reveal its identity. A server that reveals one counts as another
+/// than a server that does not.
 #[tokio::test]
 async fn unprivileged_user_can_read_the_server_identity_and_a_silent_server_is_still_used() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let cluster = Cluster::start(&folder.path().join("pg"), "", std::process::id());
-    run(&cluster.url("postgres"), "create role plain login".to_owned()).await;
-    run(&cluster.url("postgres"), "create database house owner plain".to_owned()).await;
+    run(
+        &cluster.url("postgres"),
+        "create role plain login".to_owned(),
+    )
+    .await;
+    run(
+        &cluster.url("postgres"),
+        "create database house owner plain".to_owned(),
+    )
+    .await;
     let url = cluster.url("house");
-    let settings = Settings { url: url.replace("postgres@", "plain@"), ..Settings::default() };
-    let open = async || -> Result<Store, OpenError> { Store::open(&settings, Arc::new(SystemClock)).await };
+    let settings = Settings {
+        url: url.replace("postgres@", "plain@"),
+        ..Settings::default()
+    };
+    let open = async || -> Result<Store, OpenError> {
+        Store::open(&settings, Arc::new(SystemClock)).await
+    };
     let store = open().await.unwrap();
     assert!(store.ready().await && store.history_uncertain_until().is_none());
     store.close().await;
-    run(&url, "revoke execute on function pg_control_system() from public".to_owned()).await;
+    run(
+        &url,
+        "revoke execute on function pg_control_system() from public".to_owned(),
+    )
+    .await;
     let untold = open().await.unwrap().history_uncertain_until();
     assert!(untold.is_some(), "the server revealed its identity before");
     assert_eq!(open().await.unwrap().history_uncertain_until(), untold);
-    run(&url, "grant execute on function pg_control_system() to public".to_owned()).await;
+    run(
+        &url,
+        "grant execute on function pg_control_system() to public".to_owned(),
+    )
+    .await;
     assert!(open().await.unwrap().history_uncertain_until() > untold);
     // The watcher removes the folder's content.
     let _ = folder.keep();

@@ -32,18 +32,27 @@ fn create(key: &str, request_id: Option<RequestId>) -> (TaskId, Change) {
     (id, create)
 }
 
-/// The creation of a task under a key, by a user in this spelling, while ids are compared as `ids` says.
+/// The creation of a task under a key, by a user in this spelling, while ids are compared as `ids`
+/// says.
 fn create_as(user: &str, ids: UserIds, key: &str) -> (TaskId, Change) {
     let id = TaskId(fresh());
     let mut create = change(id, vec![new_task(id, "acme", user)]);
     let person = ids.id(user).folded();
-    create.idempotency = Some(IdempotencyRow { user_id: user.to_owned(), person, ..row(key, id, None) });
+    create.idempotency = Some(IdempotencyRow {
+        user_id: user.to_owned(),
+        person,
+        ..row(key, id, None)
+    });
     (id, create)
 }
 
 /// The stored row of a key, looked up by this spelling of the user.
 async fn stored(house: &House, user: &str, key: &str) -> Option<IdempotencyRow> {
-    house.store.idempotency("acme", &user.into(), "POST /v1/tasks", key).await.unwrap()
+    house
+        .store
+        .idempotency("acme", &user.into(), "POST /v1/tasks", key)
+        .await
+        .unwrap()
 }
 
 /// The task of a key, looked up by this spelling of the user.

@@ -12,7 +12,8 @@ use tokio::net::{TcpListener, UnixStream};
 use super::house::{House, change, fresh, new_task, said};
 use crate::support::postgres::run;
 
-/// A proxy to the server that swallows the replies to the next few commits and then cuts the connection.
+/// A proxy to the server that swallows the replies to the next few commits and then cuts the
+/// connection.
 pub(crate) struct Lossy {
     pub(crate) url: String,
     pub(crate) swallow: Arc<AtomicUsize>,
@@ -27,9 +28,16 @@ pub(crate) async fn lossy(house: &House, mark: &'static [u8]) -> Lossy {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let (socket, name) = {
-        let rest = house.settings.url.strip_prefix("postgres://postgres@").expect("the throwaway cluster");
+        let rest = house
+            .settings
+            .url
+            .strip_prefix("postgres://postgres@")
+            .expect("the throwaway cluster");
         let (socket, name) = rest.rsplit_once('/').unwrap();
-        (format!("{}/.s.PGSQL.5432", socket.replace("%2F", "/")), name.to_owned())
+        (
+            format!("{}/.s.PGSQL.5432", socket.replace("%2F", "/")),
+            name.to_owned(),
+        )
     };
     let swallow = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&swallow);
@@ -46,9 +54,15 @@ pub(crate) async fn lossy(house: &House, mark: &'static [u8]) -> Lossy {
                 tokio::spawn(async move {
                     let mut bytes = vec![0; 1 << 16];
                     while let Ok(read @ 1..) = from_client.read(&mut bytes).await {
-                        let commit = bytes[..read].windows(mark.len()).any(|window| window == mark);
+                        let commit = bytes[..read]
+                            .windows(mark.len())
+                            .any(|window| window == mark);
                         let some = |left: usize| left.checked_sub(1);
-                        if commit && counter.fetch_update(Ordering::SeqCst, Ordering::SeqCst, some).is_ok() {
+                        if commit
+                            && counter
+                                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, some)
+                                .is_ok()
+                        {
                             marked.store(1, Ordering::SeqCst);
                         }
                         if to_server.write_all(&bytes[..read]).await.is_err() {
@@ -59,21 +73,30 @@ pub(crate) async fn lossy(house: &House, mark: &'static [u8]) -> Lossy {
                 let mut bytes = vec![0; 1 << 16];
                 while let Ok(read @ 1..) = from_server.read(&mut bytes).await {
                     // The server has committed; the reply is lost.
-                    if lost.load(Ordering::SeqCst) == 1 || to_client.write_all(&bytes[..read]).await.is_err() {
+                    if lost.load(Ordering::SeqCst) == 1
+                        || to_client.write_all(&bytes[..read]).await.is_err()
+                    {
                         return;
                     }
                 }
             });
         }
     });
-    Lossy { url: format!("postgres://postgres@127.0.0.1:{port}/{name}"), swallow, listener }
+    Lossy {
+        url: format!("postgres://postgres@127.0.0.1:{port}/{name}"),
+        swallow,
+        listener,
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commit_whose_answer_was_lost_is_found_by_its_id_and_not_written_twice() {
     let house = House::postgres().await;
     let way = lossy(&house, MARK).await;
-    let settings = Settings { url: way.url.clone(), ..Settings::default() };
+    let settings = Settings {
+        url: way.url.clone(),
+        ..Settings::default()
+    };
     let store = Store::open(&settings, Arc::new(SystemClock)).await.unwrap();
     for lost in 1..4 {
         let id = TaskId(fresh());
@@ -89,7 +112,10 @@ async fn commit_whose_answer_was_lost_is_found_by_its_id_and_not_written_twice()
         next.facts = vec![said(std::str::from_utf8(MARK).unwrap())];
         way.swallow.store(lost, Ordering::SeqCst);
         store.commit(change(id, vec![next.clone()])).await.unwrap();
-        assert_eq!(store.commit(change(id, vec![next])).await, Err(CommitError::Stale));
+        assert_eq!(
+            store.commit(change(id, vec![next])).await,
+            Err(CommitError::Stale)
+        );
         assert_eq!(house.store.task(id).await.unwrap().unwrap().version, 2);
     }
 }
@@ -103,7 +129,10 @@ async fn killed_backends_cost_no_commit() {
         writers.spawn(async move {
             for _ in 0..5 {
                 let id = TaskId(fresh());
-                store.commit(change(id, vec![new_task(id, "acme", "alice")])).await.unwrap();
+                store
+                    .commit(change(id, vec![new_task(id, "acme", "alice")]))
+                    .await
+                    .unwrap();
             }
         });
     }
@@ -114,7 +143,10 @@ async fn killed_backends_cost_no_commit() {
     }
     writers.join_all().await;
     assert_eq!(house.number("select count(*) from agent_task").await, 200);
-    assert_eq!(house.number("select count(*) from agent_task_item").await, 400);
+    assert_eq!(
+        house.number("select count(*) from agent_task_item").await,
+        400
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -122,13 +154,19 @@ async fn commit_without_a_connection_is_unavailable_and_not_written() {
     let house = House::postgres().await;
     let way = lossy(&house, MARK).await;
     let timeout = std::time::Duration::from_millis(300);
-    let settings = Settings { url: way.url.clone(), acquire_timeout: timeout, ..Settings::default() };
+    let settings = Settings {
+        url: way.url.clone(),
+        acquire_timeout: timeout,
+        ..Settings::default()
+    };
     let store = Store::open(&settings, Arc::new(SystemClock)).await.unwrap();
     // The proxy is gone before the pool has made its first connection.
     way.listener.abort();
     assert!(way.listener.await.unwrap_err().is_cancelled());
     let id = TaskId(fresh());
-    let result = store.commit(change(id, vec![new_task(id, "acme", "alice")])).await;
+    let result = store
+        .commit(change(id, vec![new_task(id, "acme", "alice")]))
+        .await;
     assert_eq!(result, Err(CommitError::Unavailable));
     assert!(!store.ready().await);
     assert!(house.store.task(id).await.unwrap().is_none());

@@ -16,7 +16,10 @@ async fn open(settings: &Settings) -> Result<Store, OpenError> {
 }
 
 fn file(folder: &tempfile::TempDir) -> Settings {
-    Settings { url: format!("sqlite://{}", folder.path().join("x.db").display()), ..Settings::default() }
+    Settings {
+        url: format!("sqlite://{}", folder.path().join("x.db").display()),
+        ..Settings::default()
+    }
 }
 
 #[tokio::test]
@@ -25,7 +28,10 @@ async fn second_process_on_one_sqlite_file_is_refused_until_the_first_ends() {
     let settings = file(&folder);
     let first = open(&settings).await.unwrap();
     let refused = open(&settings).await.unwrap_err();
-    assert!(matches!(&refused, OpenError::Held(path) if path.ends_with("x.db")), "{refused}");
+    assert!(
+        matches!(&refused, OpenError::Held(path) if path.ends_with("x.db")),
+        "{refused}"
+    );
     first.close().await;
     open(&settings).await.unwrap();
 }
@@ -35,13 +41,21 @@ async fn sqlite_files_are_readable_only_by_their_owner() {
     let folder = tempfile::tempdir().unwrap();
     let settings = file(&folder);
     std::fs::write(folder.path().join("x.db"), "").unwrap();
-    std::fs::set_permissions(folder.path().join("x.db"), std::fs::Permissions::from_mode(0o644)).unwrap();
+    std::fs::set_permissions(
+        folder.path().join("x.db"),
+        std::fs::Permissions::from_mode(0o644),
+    )
+    .unwrap();
     let store = open(&settings).await.unwrap();
     store.agent_version("d", "{}").await.unwrap();
     let mut names = Vec::new();
     for entry in std::fs::read_dir(folder.path()).unwrap() {
         let entry = entry.unwrap();
-        assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{entry:?}");
+        assert_eq!(
+            entry.metadata().unwrap().permissions().mode() & 0o777,
+            0o600,
+            "{entry:?}"
+        );
         names.push(entry.file_name().into_string().unwrap());
     }
     names.sort();
@@ -54,35 +68,70 @@ async fn file_that_is_no_database_is_refused_and_left_unchanged() {
     let text = "this is a letter, not a database. ".repeat(100);
     std::fs::write(folder.path().join("x.db"), &text).unwrap();
     let refused = open(&file(&folder)).await.unwrap_err();
-    assert!(matches!(&refused, OpenError::File { .. } | OpenError::Migration(_)), "{refused:?}");
-    assert_eq!(std::fs::read_to_string(folder.path().join("x.db")).unwrap(), text);
-    let missing = Settings { url: "sqlite:///nowhere/at/all.db".to_owned(), ..Settings::default() };
-    assert!(matches!(open(&missing).await.unwrap_err(), OpenError::File { .. }));
+    assert!(
+        matches!(&refused, OpenError::File { .. } | OpenError::Migration(_)),
+        "{refused:?}"
+    );
+    assert_eq!(
+        std::fs::read_to_string(folder.path().join("x.db")).unwrap(),
+        text
+    );
+    let missing = Settings {
+        url: "sqlite:///nowhere/at/all.db".to_owned(),
+        ..Settings::default()
+    };
+    assert!(matches!(
+        open(&missing).await.unwrap_err(),
+        OpenError::File { .. }
+    ));
 }
 
 /// The number of the newest migration.
 fn newest() -> i64 {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/migrations/sqlite");
     let number = |entry: std::io::Result<std::fs::DirEntry>| -> i64 {
-        entry.unwrap().file_name().to_str().unwrap().split_once('_').unwrap().0.parse().unwrap()
+        entry
+            .unwrap()
+            .file_name()
+            .to_str()
+            .unwrap()
+            .split_once('_')
+            .unwrap()
+            .0
+            .parse()
+            .unwrap()
     };
-    std::fs::read_dir(folder).unwrap().map(number).max().unwrap()
+    std::fs::read_dir(folder)
+        .unwrap()
+        .map(number)
+        .max()
+        .unwrap()
 }
 
 async fn schema_of_another_age(house: House) {
     house.store.close().await;
-    let settings = Settings { migrate: false, ..house.settings.clone() };
+    let settings = Settings {
+        migrate: false,
+        ..house.settings.clone()
+    };
     open(&settings).await.unwrap().close().await;
-    let newer = "insert into _sqlx_migrations (version, description, success, checksum, execution_time)
+    let newer =
+        "insert into _sqlx_migrations (version, description, success, checksum, execution_time)
         values (9999, 'from the future', true, '', 0)";
     house.numbers(newer).await.unwrap();
     for settings in [&settings, &house.settings] {
         let refused = open(settings).await.unwrap_err();
-        assert!(matches!(&refused, OpenError::Newer { found: 9999, known } if *known == newest()), "{refused:?}");
+        assert!(
+            matches!(&refused, OpenError::Newer { found: 9999, known } if *known == newest()),
+            "{refused:?}"
+        );
     }
     house.numbers("delete from _sqlx_migrations").await.unwrap();
     let refused = open(&settings).await.unwrap_err();
-    assert!(matches!(refused, OpenError::Older { found: 0, known } if known == newest()), "{refused:?}");
+    assert!(
+        matches!(refused, OpenError::Older { found: 0, known } if known == newest()),
+        "{refused:?}"
+    );
 }
 
 #[tokio::test]
@@ -98,9 +147,17 @@ async fn schema_of_another_version_is_refused_on_postgres() {
 #[tokio::test]
 async fn empty_database_is_refused_without_migrations_and_created_by_the_command() {
     let folder = tempfile::tempdir().unwrap();
-    let settings = Settings { migrate: false, ..file(&folder) };
-    assert!(matches!(open(&settings).await.unwrap_err(), OpenError::Older { found: 0, .. }));
-    Store::migrate(&settings, Arc::new(SystemClock)).await.unwrap();
+    let settings = Settings {
+        migrate: false,
+        ..file(&folder)
+    };
+    assert!(matches!(
+        open(&settings).await.unwrap_err(),
+        OpenError::Older { found: 0, .. }
+    ));
+    Store::migrate(&settings, Arc::new(SystemClock))
+        .await
+        .unwrap();
     assert!(open(&settings).await.unwrap().ready().await);
 }
 
@@ -108,7 +165,11 @@ async fn empty_database_is_refused_without_migrations_and_created_by_the_command
 async fn several_replicas_may_migrate_one_postgres_at_once() {
     let house = House::postgres().await;
     house.store.close().await;
-    run(&house.settings.url, "drop schema public cascade; create schema public".to_owned()).await;
+    run(
+        &house.settings.url,
+        "drop schema public cascade; create schema public".to_owned(),
+    )
+    .await;
     let opened = futures_util::future::join_all((0..4).map(|_| open(&house.settings))).await;
     for store in opened {
         assert!(store.unwrap().ready().await);
@@ -126,7 +187,9 @@ async fn migration_killed_in_the_middle_leaves_nothing_partial_and_the_next_star
     // The migration gets as far as this table, and waits.
     let mut holder = PgConnection::connect(&house.settings.url).await.unwrap();
     let mut held = holder.begin().await.unwrap();
-    held.execute("lock table idempotency in exclusive mode").await.unwrap();
+    held.execute("lock table idempotency in exclusive mode")
+        .await
+        .unwrap();
     let folder = tempfile::tempdir().unwrap();
     let yaml = format!(
         "models: {{ m: {{ provider: scripted, script: 'builtin:refunds' }} }}\nagents: {{ a: {{ model: m }} }}
@@ -137,7 +200,9 @@ database: {{ url: \"{}\" }}\n",
     let mut commands: Vec<_> = (0..2)
         .map(|_| {
             let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_holdpoint"));
-            command.args(["migrate", "--config", "holdpoint.yaml"]).current_dir(folder.path());
+            command
+                .args(["migrate", "--config", "holdpoint.yaml"])
+                .current_dir(folder.path());
             command.stderr(std::process::Stdio::null()).spawn().unwrap()
         })
         .collect();
@@ -145,7 +210,10 @@ database: {{ url: \"{}\" }}\n",
         where c.relname = 'idempotency' and not l.granted";
     while house.number(waits).await == 0 {}
     for command in &mut commands {
-        assert!(command.try_wait().unwrap().is_none(), "neither ends before the other has migrated");
+        assert!(
+            command.try_wait().unwrap().is_none(),
+            "neither ends before the other has migrated"
+        );
         command.kill().unwrap();
         command.wait().unwrap();
     }
@@ -154,18 +222,38 @@ database: {{ url: \"{}\" }}\n",
     for store in opened {
         assert!(store.unwrap().ready().await);
     }
-    assert_eq!(house.number("select count(*) from _sqlx_migrations where version = 3 and success").await, 1);
-    assert_eq!(house.number("select count(*) from pg_indexes where indexname = 'idempotency_spent'").await, 1);
+    assert_eq!(
+        house
+            .number("select count(*) from _sqlx_migrations where version = 3 and success")
+            .await,
+        1
+    );
+    assert_eq!(
+        house
+            .number("select count(*) from pg_indexes where indexname = 'idempotency_spent'")
+            .await,
+        1
+    );
 }
 
 #[tokio::test]
 async fn postgres_with_synchronous_commit_off_is_refused() {
     let house = House::postgres().await;
     let name = house.settings.url.rsplit('/').next().unwrap();
-    run(&house.settings.url, format!("alter database \"{name}\" set synchronous_commit = off")).await;
+    run(
+        &house.settings.url,
+        format!("alter database \"{name}\" set synchronous_commit = off"),
+    )
+    .await;
     let refused = open(&house.settings).await.unwrap_err();
-    assert!(matches!(refused, OpenError::Unsafe("synchronous_commit")), "{refused:?}");
-    let settings = Settings { unsafe_ok: true, ..house.settings.clone() };
+    assert!(
+        matches!(refused, OpenError::Unsafe("synchronous_commit")),
+        "{refused:?}"
+    );
+    let settings = Settings {
+        unsafe_ok: true,
+        ..house.settings.clone()
+    };
     assert!(open(&settings).await.unwrap().ready().await);
 }
 
@@ -173,8 +261,15 @@ async fn postgres_with_synchronous_commit_off_is_refused() {
 async fn postgres_without_fsync_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    let cluster = Cluster::start(&folder.path().join("pg"), "-c fsync=off", std::process::id());
-    let settings = Settings { url: cluster.url("postgres"), ..Settings::default() };
+    let cluster = Cluster::start(
+        &folder.path().join("pg"),
+        "-c fsync=off",
+        std::process::id(),
+    );
+    let settings = Settings {
+        url: cluster.url("postgres"),
+        ..Settings::default()
+    };
     let refused = open(&settings).await.unwrap_err();
     assert!(matches!(refused, OpenError::Unsafe("fsync")), "{refused:?}");
     // The watcher removes the folder's content.
@@ -188,7 +283,13 @@ async fn unreachable_server_is_unavailable_but_a_wrong_url_is_an_error() {
         acquire_timeout: Duration::from_millis(300),
         ..Settings::default()
     };
-    assert!(matches!(open(&settings).await.unwrap_err(), OpenError::Unavailable { .. }));
-    let wrong = Settings { url: "mysql://x/y".to_owned(), ..Settings::default() };
+    assert!(matches!(
+        open(&settings).await.unwrap_err(),
+        OpenError::Unavailable { .. }
+    ));
+    let wrong = Settings {
+        url: "mysql://x/y".to_owned(),
+        ..Settings::default()
+    };
     assert!(matches!(open(&wrong).await.unwrap_err(), OpenError::Url));
 }

@@ -1,6 +1,6 @@
-//! Rows of several tasks and requests, while another transaction holds one of them: they are locked in the order of
-//! their ids, counted on after the wait, and judged by no process's own clock. On Postgres; `SQLite` has one writer at
-//! a time.
+//! Rows of several tasks and requests, while another transaction holds one of them: they are locked
+//! in the order of their ids, counted on after the wait, and judged by no process's own clock. On
+//! Postgres; `SQLite` has one writer at a time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,9 @@ use holdpoint::task::verdict::Terms;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 use uuid::Uuid;
 
-use super::house::{House, LEASE, ManualClock, asked, change, child_task, claim, finance, fresh, status};
+use super::house::{
+    House, LEASE, ManualClock, asked, change, child_task, claim, finance, fresh, status,
+};
 use super::tree::counted;
 
 /// A table and its key column.
@@ -35,12 +37,12 @@ async fn holding(house: &House, (table, key): Rows, id: Uuid) -> PgConnection {
 
 /// Returns once so many statements wait for a lock.
 async fn waiting(house: &House, statements: i64) {
-    let waiting =
-        "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+    let waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
     while house.number(waiting).await < statements {}
 }
 
-/// Asserts that `write`, which waits for the middle one of these rows, holds all before it and none after it.
+/// Asserts that `write`, which waits for the middle one of these rows, holds all before it and none
+/// after it.
 async fn locks_in_order(house: &House, rows: Rows, ids: &[Uuid], write: impl Future<Output = ()>) {
     let (table, key) = rows;
     let mut sorted = ids.to_vec();
@@ -49,8 +51,14 @@ async fn locks_in_order(house: &House, rows: Rows, ids: &[Uuid], write: impl Fut
     let mut other = holding(house, rows, sorted[middle]).await;
     let looks = async {
         waiting(house, 1).await;
-        let free = format!("select count(*) from (select {key} from {table} for update skip locked) as free");
-        let after = sorted[middle + 1..].iter().map(|id| format!("'{id}'")).collect::<Vec<_>>().join(", ");
+        let free = format!(
+            "select count(*) from (select {key} from {table} for update skip locked) as free"
+        );
+        let after = sorted[middle + 1..]
+            .iter()
+            .map(|id| format!("'{id}'"))
+            .collect::<Vec<_>>()
+            .join(", ");
         let named = format!(
             "select count(*) from (select {key} from {table} where {key} in ({after}) for update skip locked) as free"
         );
@@ -60,7 +68,11 @@ async fn locks_in_order(house: &House, rows: Rows, ids: &[Uuid], write: impl Fut
     };
     let ((), (all, after)) = tokio::join!(write, looks);
     let expected = i64::try_from(sorted.len() - middle - 1).unwrap();
-    assert_eq!((all, after), (expected, expected), "the rows before are held, the rows after are not");
+    assert_eq!(
+        (all, after),
+        (expected, expected),
+        "the rows before are held, the rows after are not"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -69,15 +81,31 @@ async fn commit_locks_its_tasks_in_the_order_of_their_ids() {
     let root = house.task().await;
     let mut children: Vec<TaskId> = (0..8).map(|_| TaskId(fresh())).collect();
     for child in &children {
-        house.store.commit(change(root, vec![child_task(*child, root)])).await.unwrap();
+        house
+            .store
+            .commit(change(root, vec![child_task(*child, root)]))
+            .await
+            .unwrap();
     }
     children.reverse();
-    let counters = Counters { model_calls: 1, ..Counters::default() };
-    let tasks: Vec<_> = children.iter().chain([&root]).map(|task| counted(*task, counters)).collect();
+    let counters = Counters {
+        model_calls: 1,
+        ..Counters::default()
+    };
+    let tasks: Vec<_> = children
+        .iter()
+        .chain([&root])
+        .map(|task| counted(*task, counters))
+        .collect();
     let ids: Vec<_> = tasks.iter().map(|task| task.task_id.0).collect();
     let write = async { assert!(house.store.commit(change(root, tasks)).await.is_ok()) };
     locks_in_order(&house, TASKS, &ids, write).await;
-    assert_eq!(house.number("select sum(model_calls)::bigint from agent_task").await, 9);
+    assert_eq!(
+        house
+            .number("select sum(model_calls)::bigint from agent_task")
+            .await,
+        9
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -87,7 +115,11 @@ async fn commit_locks_its_requests_in_the_order_of_their_ids() {
     let mut children: Vec<TaskId> = (0..9).map(|_| TaskId(fresh())).collect();
     let (mut requests, mut closing) = (Vec::new(), Vec::new());
     for child in &children {
-        house.store.commit(change(root, vec![child_task(*child, root)])).await.unwrap();
+        house
+            .store
+            .commit(change(root, vec![child_task(*child, root)]))
+            .await
+            .unwrap();
         let asked = asked(RequestKind::Approval, finance(1), 1);
         let mut asks = house.next(*child).await;
         asks.facts = vec![Fact::InterventionRequested(asked.clone())];
@@ -100,14 +132,23 @@ async fn commit_locks_its_requests_in_the_order_of_their_ids() {
     for (child, request_id) in children.iter().zip(&requests) {
         let mut closes = house.next(*child).await;
         let (request_id, status) = (*request_id, RequestStatus::Withdrawn);
-        closes.facts = vec![Fact::RequestClosed { request_id, status, reason: CloseReason::Canceled }];
+        closes.facts = vec![Fact::RequestClosed {
+            request_id,
+            status,
+            reason: CloseReason::Canceled,
+        }];
         closes.counters.open_requests = -1;
         closing.push(closes);
     }
     let ids: Vec<_> = requests.iter().map(|request| request.0).collect();
     let write = async { assert!(house.store.commit(change(root, closing)).await.is_ok()) };
     locks_in_order(&house, REQUESTS, &ids, write).await;
-    assert_eq!(house.number("select count(*) from intervention_request where status = 'withdrawn'").await, 9);
+    assert_eq!(
+        house
+            .number("select count(*) from intervention_request where status = 'withdrawn'")
+            .await,
+        9
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -120,7 +161,12 @@ async fn leases_are_renewed_and_released_in_the_order_of_their_ids() {
     tasks.sort_unstable();
     tasks.reverse();
     let ids: Vec<_> = tasks.iter().map(|task| task.0).collect();
-    let renews = async { assert_eq!(house.store.renew("me", LEASE, &tasks).await.unwrap().len(), 9) };
+    let renews = async {
+        assert_eq!(
+            house.store.renew("me", LEASE, &tasks).await.unwrap().len(),
+            9
+        )
+    };
     locks_in_order(&house, TASKS, &ids, renews).await;
     let releases = async { assert_eq!(house.store.release("me", &tasks).await.unwrap().len(), 9) };
     locks_in_order(&house, TASKS, &ids, releases).await;
@@ -129,20 +175,40 @@ async fn leases_are_renewed_and_released_in_the_order_of_their_ids() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn simultaneous_changes_of_two_children_are_both_counted_on_their_root() {
     let house = House::postgres().await;
-    let replica = Store::open(&house.settings, house.clock.clone()).await.unwrap();
+    let replica = Store::open(&house.settings, house.clock.clone())
+        .await
+        .unwrap();
     let root = house.task().await;
     let (one, other) = (TaskId(fresh()), TaskId(fresh()));
     for child in [one, other] {
-        let counters = Counters { busy: 1, ..Counters::default() };
-        house.store.commit(change(root, vec![child_task(child, root), counted(root, counters)])).await.unwrap();
+        let counters = Counters {
+            busy: 1,
+            ..Counters::default()
+        };
+        house
+            .store
+            .commit(change(
+                root,
+                vec![child_task(child, root), counted(root, counters)],
+            ))
+            .await
+            .unwrap();
     }
     let mut holder = holding(&house, TASKS, root.0).await;
     let mut changes = Vec::new();
     for child in [one, other] {
         let mut pauses = house.next(child).await;
         let asked = asked(RequestKind::Approval, Terms::default(), 1);
-        pauses.facts = vec![Fact::InterventionRequested(asked), status(TaskStatus::Paused)];
-        pauses.counters = Counters { busy: -1, open_requests: 1, model_calls: 1, ..Counters::default() };
+        pauses.facts = vec![
+            Fact::InterventionRequested(asked),
+            status(TaskStatus::Paused),
+        ];
+        pauses.counters = Counters {
+            busy: -1,
+            open_requests: 1,
+            model_calls: 1,
+            ..Counters::default()
+        };
         let counters = pauses.counters;
         changes.push(change(root, vec![pauses, counted(root, counters)]));
     }
@@ -151,7 +217,11 @@ async fn simultaneous_changes_of_two_children_are_both_counted_on_their_root() {
         waiting(&house, 2).await;
         holder.execute("rollback").await.unwrap();
     };
-    let (here, there, ()) = tokio::join!(house.store.commit(changes.remove(0)), replica.commit(second), lets_go);
+    let (here, there, ()) = tokio::join!(
+        house.store.commit(changes.remove(0)),
+        replica.commit(second),
+        lets_go
+    );
     assert!(here.is_ok() && there.is_ok(), "{here:?} {there:?}");
     let row = house.store.task(root).await.unwrap().unwrap();
     assert_eq!((row.busy, row.open_requests, row.model_calls), (1, 2, 2));
@@ -167,9 +237,19 @@ async fn replica_with_a_fast_clock_ends_no_lease_no_deadline_and_no_key() {
     assert_eq!(claim(&house.store, "me", 1).await, [leased]);
     let (_, asked) = house.paused(finance(1)).await;
     assert!(claim(&replica, "other", 9).await.is_empty());
-    assert_eq!(replica.renew("me", LEASE, &[leased]).await.unwrap(), [leased]);
+    assert_eq!(
+        replica.renew("me", LEASE, &[leased]).await.unwrap(),
+        [leased]
+    );
     assert!(replica.overdue(9).await.unwrap().is_empty());
-    assert!(!replica.request(asked.request_id).await.unwrap().unwrap().expired);
+    assert!(
+        !replica
+            .request(asked.request_id)
+            .await
+            .unwrap()
+            .unwrap()
+            .expired
+    );
     assert!(!replica.remove_spent_keys().await.unwrap());
     // A renewed lease lasts no longer than the renewal says.
     house.forward(LEASE + Duration::from_secs(1));
@@ -181,7 +261,11 @@ async fn claim_waits_for_no_row_locked_by_another_writer() {
     let house = House::postgres().await;
     let (held, free) = (house.task().await, house.task().await);
     let mut other = holding(&house, TASKS, held.0).await;
-    assert_eq!(claim(&house.store, "me", 9).await, [free], "the other task is being driven");
+    assert_eq!(
+        claim(&house.store, "me", 9).await,
+        [free],
+        "the other task is being driven"
+    );
     other.execute("rollback").await.unwrap();
     assert_eq!(claim(&house.store, "me", 9).await, [held]);
 }

@@ -17,16 +17,33 @@ use super::house::{House, fresh, said};
 const LONG: Duration = Duration::from_mins(1);
 
 async fn replica(house: &House) -> Store {
-    Store::open(&house.settings, house.clock.clone()).await.unwrap()
+    Store::open(&house.settings, house.clock.clone())
+        .await
+        .unwrap()
 }
 
 fn piece(root: TaskId, said: Said) -> Delta {
     let (agent_path, asking) = (vec!["billing".to_owned()], root.0);
-    Delta { root_task_id: root, task_id: root, agent_path, turn: 1, after_seq: 2, asking, at: Time(7), said }
+    Delta {
+        root_task_id: root,
+        task_id: root,
+        agent_path,
+        turn: 1,
+        after_seq: 2,
+        asking,
+        at: Time(7),
+        said,
+    }
 }
 
 fn text(root: TaskId, text: &str) -> Delta {
-    piece(root, Said::Text { offset: 0, delta: text.to_owned() })
+    piece(
+        root,
+        Said::Text {
+            offset: 0,
+            delta: text.to_owned(),
+        },
+    )
 }
 
 /// The next delta, however many news come before it.
@@ -56,7 +73,10 @@ async fn arrives(from: &Store, listener: &mut Listener, piece: &Delta) {
 
 /// Commits one more item.
 async fn commit(house: &House, root: TaskId) {
-    let task = TaskChange { facts: vec![said("more")], ..house.next(root).await };
+    let task = TaskChange {
+        facts: vec![said("more")],
+        ..house.next(root).await
+    };
     house.write(task).await.unwrap();
 }
 
@@ -67,12 +87,28 @@ async fn deltas_arrive_at_other_replicas_however_long_they_are() {
     let other = replica(&house).await;
     let mut listener = other.listen(root);
     arrives(&house.store, &mut listener, &text(root, "hello")).await;
-    while timeout(Duration::from_millis(200), listener.next()).await.is_ok() {}
+    while timeout(Duration::from_millis(200), listener.next())
+        .await
+        .is_ok()
+    {}
     let long = "aé\u{1}\"😀".repeat(12_000);
     let call = CallId(fresh());
     let pieces = [
-        piece(root, Said::Named { tool_call_id: call, name: "refund".into() }),
-        piece(root, Said::Arguments { tool_call_id: call, offset: 3, delta: long }),
+        piece(
+            root,
+            Said::Named {
+                tool_call_id: call,
+                name: "refund".into(),
+            },
+        ),
+        piece(
+            root,
+            Said::Arguments {
+                tool_call_id: call,
+                offset: 3,
+                delta: long,
+            },
+        ),
         piece(root, Said::Reset),
     ];
     for piece in &pieces {
@@ -92,7 +128,12 @@ async fn replica_that_joins_later_is_told_which_trees_are_wanted() {
     let other = replica(&house).await;
     let hello = text(root, "hello");
     // Interest is repeated every 20 s; the timeout excludes that.
-    timeout(Duration::from_secs(15), arrives(&other, &mut listener, &hello)).await.expect("it was announced at once");
+    timeout(
+        Duration::from_secs(15),
+        arrives(&other, &mut listener, &hello),
+    )
+    .await
+    .expect("it was announced at once");
     other.close().await;
 }
 
@@ -112,7 +153,12 @@ async fn news_arrive_when_every_notification_is_lost() {
         house.store.say(text(root, "nobody hears this"));
         assert_eq!(timeout(LONG, listener.next()).await.unwrap(), Heard::News);
     }
-    assert!(timeout(Duration::from_millis(1), idle.next()).await.is_err(), "nothing happened there");
+    assert!(
+        timeout(Duration::from_millis(1), idle.next())
+            .await
+            .is_err(),
+        "nothing happened there"
+    );
     other.close().await;
 }
 
@@ -142,6 +188,8 @@ async fn other_replica_is_notified_of_queued_work() {
             house.task().await;
         }
     };
-    timeout(LONG, first).await.expect("the other replica is notified");
+    timeout(LONG, first)
+        .await
+        .expect("the other replica is notified");
     other.close().await;
 }

@@ -15,7 +15,11 @@ use super::house::{asked, both, change, child_task, decided, finance, fresh, sta
 
 fn person(user: &str, groups: &[&str]) -> Person {
     let groups = groups.iter().map(ToString::to_string).collect();
-    Person { user_id: user.into(), groups, everything: false }
+    Person {
+        user_id: user.into(),
+        groups,
+        everything: false,
+    }
 }
 
 both! {

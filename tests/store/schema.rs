@@ -3,7 +3,10 @@
 use std::collections::BTreeSet;
 
 use holdpoint::store::Store;
-use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _, SqlSafeStr as _, SqliteConnection};
+use sqlx::{
+    AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _, SqlSafeStr as _,
+    SqliteConnection,
+};
 
 use super::house::{House, finance};
 
@@ -11,10 +14,24 @@ async fn texts(house: &House, sql: &str) -> Vec<String> {
     let sql = AssertSqlSafe(sql.to_owned());
     if house.is_postgres() {
         let mut connection = PgConnection::connect(&house.settings.url).await.unwrap();
-        return connection.fetch_all(sql).await.unwrap().iter().map(|row| row.get(0)).collect();
+        return connection
+            .fetch_all(sql)
+            .await
+            .unwrap()
+            .iter()
+            .map(|row| row.get(0))
+            .collect();
     }
-    let mut connection = SqliteConnection::connect(&house.settings.url).await.unwrap();
-    connection.fetch_all(sql).await.unwrap().iter().map(|row| row.get(0)).collect()
+    let mut connection = SqliteConnection::connect(&house.settings.url)
+        .await
+        .unwrap();
+    connection
+        .fetch_all(sql)
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| row.get(0))
+        .collect()
 }
 
 #[tokio::test]
@@ -34,7 +51,10 @@ async fn both_schemas_have_the_same_tables_columns_nullability_and_indexes() {
            from sqlite_schema t join pragma_table_info(t.name) c where t.type = 'table' and t.name not like '\\_sqlx%' escape '\\'",
     )
     .await;
-    assert_eq!(columns.iter().collect::<BTreeSet<_>>(), twins.iter().collect::<BTreeSet<_>>());
+    assert_eq!(
+        columns.iter().collect::<BTreeSet<_>>(),
+        twins.iter().collect::<BTreeSet<_>>()
+    );
     assert!(columns.len() > 60);
     for (of_postgres, of_sqlite) in [
         (
@@ -47,7 +67,10 @@ async fn both_schemas_have_the_same_tables_columns_nullability_and_indexes() {
         ),
     ] {
         let postgres: BTreeSet<_> = texts(&postgres, of_postgres).await.into_iter().collect();
-        assert_eq!(postgres, texts(&sqlite, of_sqlite).await.into_iter().collect());
+        assert_eq!(
+            postgres,
+            texts(&sqlite, of_sqlite).await.into_iter().collect()
+        );
         assert!(!postgres.is_empty());
     }
 }
@@ -56,7 +79,10 @@ async fn both_schemas_have_the_same_tables_columns_nullability_and_indexes() {
 fn migrations_of_both_engines_have_the_same_numbers_and_names() {
     let names = |engine: &str| -> BTreeSet<_> {
         let folder = format!("{}/migrations/{engine}", env!("CARGO_MANIFEST_DIR"));
-        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+        std::fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect()
     };
     assert_eq!(names("postgres"), names("sqlite"));
 }
@@ -65,7 +91,9 @@ fn migrations_of_both_engines_have_the_same_numbers_and_names() {
 async fn every_statement_is_understood_by_both_engines() {
     let (postgres, sqlite) = (House::postgres().await, House::sqlite().await);
     let mut on_postgres = PgConnection::connect(&postgres.settings.url).await.unwrap();
-    let mut on_sqlite = SqliteConnection::connect(&sqlite.settings.url).await.unwrap();
+    let mut on_sqlite = SqliteConnection::connect(&sqlite.settings.url)
+        .await
+        .unwrap();
     let statements = Store::statements();
     assert!(statements.len() > 20);
     for sql in statements {
@@ -101,13 +129,31 @@ async fn paused_task_is_found_by_its_request_id_through_an_index() {
         if house.is_postgres() {
             run_filler(&house).await;
             let plan = texts(&house, &query).await.join("\n");
-            assert!(plan.contains("intervention_request_pkey") && plan.contains("agent_task_pkey"), "{plan}");
-            assert!(plan.contains("agent_task_item_request") && !plan.contains("Seq Scan"), "{plan}");
+            assert!(
+                plan.contains("intervention_request_pkey") && plan.contains("agent_task_pkey"),
+                "{plan}"
+            );
+            assert!(
+                plan.contains("agent_task_item_request") && !plan.contains("Seq Scan"),
+                "{plan}"
+            );
         } else {
-            let mut connection = SqliteConnection::connect(&house.settings.url).await.unwrap();
-            let rows = connection.fetch_all(AssertSqlSafe(format!("explain query plan {query}"))).await.unwrap();
-            let plan = rows.iter().map(|row| row.get::<String, _>("detail")).collect::<Vec<_>>().join("\n");
-            assert!(plan.contains("agent_task_item_request") && !plan.contains("SCAN"), "{plan}");
+            let mut connection = SqliteConnection::connect(&house.settings.url)
+                .await
+                .unwrap();
+            let rows = connection
+                .fetch_all(AssertSqlSafe(format!("explain query plan {query}")))
+                .await
+                .unwrap();
+            let plan = rows
+                .iter()
+                .map(|row| row.get::<String, _>("detail"))
+                .collect::<Vec<_>>()
+                .join("\n");
+            assert!(
+                plan.contains("agent_task_item_request") && !plan.contains("SCAN"),
+                "{plan}"
+            );
         }
     }
 }
@@ -118,7 +164,10 @@ async fn overdue_requests_and_an_inbox_are_found_through_the_indexes_of_open_req
     house.paused(finance(1)).await;
     run_filler(&house).await;
     let plan_of = async |part: &str, values: &[&str]| {
-        let sql = Store::statements().into_iter().find(|sql| sql.postgres.contains(part)).unwrap();
+        let sql = Store::statements()
+            .into_iter()
+            .find(|sql| sql.postgres.contains(part))
+            .unwrap();
         let mut query = format!("explain {}", sql.postgres);
         for (number, value) in values.iter().enumerate().rev() {
             query = query.replace(&format!("${}", number + 1), value);
@@ -126,14 +175,26 @@ async fn overdue_requests_and_an_inbox_are_found_through_the_indexes_of_open_req
         texts(&house, &query).await.join("\n")
     };
     let plan = plan_of("r.expires_at limit", &["0", "10"]).await;
-    let found = plan.lines().skip_while(|line| !line.contains("intervention_request_deadline")).nth(1);
-    assert!(found.is_some_and(|line| line.contains("Index Cond") && line.contains("expires_at <=")), "{plan}");
+    let found = plan
+        .lines()
+        .skip_while(|line| !line.contains("intervention_request_deadline"))
+        .nth(1);
+    assert!(
+        found.is_some_and(|line| line.contains("Index Cond") && line.contains("expires_at <=")),
+        "{plan}"
+    );
 
     let none = "'{}'";
     let nobody = "'00000000-0000-0000-0000-000000000000'";
-    let values =
-        ["0", "'globex'", "true", nobody, none, none, none, none, "false", "'{bob}'", none, "10", "4194304", "false"];
-    let plan = plan_of("r.status = 'pending'\n           and ($14 or r.expires_at", &values).await;
+    let values = [
+        "0", "'globex'", "true", nobody, none, none, none, none, "false", "'{bob}'", none, "10",
+        "4194304", "false",
+    ];
+    let plan = plan_of(
+        "r.status = 'pending'\n           and ($14 or r.expires_at",
+        &values,
+    )
+    .await;
     assert!(plan.contains("intervention_request_open"), "{plan}");
 }
 
@@ -151,8 +212,8 @@ async fn run_filler(house: &House) {
     crate::support::postgres::run(&house.settings.url, sql.to_owned()).await;
 }
 
-/// A prepared statement is planned once, on empty tables: its plan must stay right when they grow, so it searches each
-/// table by a key and never scans one.
+/// A prepared statement is planned once, on empty tables: its plan must stay right when they grow,
+/// so it searches each table by a key and never scans one.
 #[tokio::test]
 async fn statement_that_is_planned_once_searches_every_table_by_a_key() {
     let house = House::postgres().await;
@@ -161,13 +222,24 @@ async fn statement_that_is_planned_once_searches_every_table_by_a_key() {
         let set = format!("set {} = '{}'", setting.0, setting.1);
         connection.execute(AssertSqlSafe(set)).await.unwrap();
     }
-    let statements: Vec<_> =
-        Store::statements().into_iter().filter(|sql| sql.by_key && !sql.postgres.is_empty()).collect();
+    let statements: Vec<_> = Store::statements()
+        .into_iter()
+        .filter(|sql| sql.by_key && !sql.postgres.is_empty())
+        .collect();
     assert!(statements.len() > 5);
     for (place, sql) in statements.iter().enumerate() {
-        let count = (1..200).rev().find(|n| sql.postgres.contains(&format!("${n}"))).unwrap();
+        let count = (1..200)
+            .rev()
+            .find(|n| sql.postgres.contains(&format!("${n}")))
+            .unwrap();
         let nulls = vec!["null"; count].join(", ");
-        connection.execute(AssertSqlSafe(format!("prepare s{place} as {}", sql.postgres))).await.unwrap();
+        connection
+            .execute(AssertSqlSafe(format!(
+                "prepare s{place} as {}",
+                sql.postgres
+            )))
+            .await
+            .unwrap();
         let explain = format!("explain (costs off) execute s{place}({nulls})");
         let rows = connection.fetch_all(AssertSqlSafe(explain)).await.unwrap();
         let lines: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
@@ -175,7 +247,11 @@ async fn statement_that_is_planned_once_searches_every_table_by_a_key() {
             assert!(!line.contains("Seq Scan on"), "{}", lines.join("\n"));
             if line.contains("Index Scan using") || line.contains("Index Only Scan using") {
                 let next = lines.get(at + 1).map_or("", String::as_str);
-                assert!(next.contains("Index Cond"), "scanned, not searched: {line}\n{}", lines.join("\n"));
+                assert!(
+                    next.contains("Index Cond"),
+                    "scanned, not searched: {line}\n{}",
+                    lines.join("\n")
+                );
             }
         }
     }
@@ -189,22 +265,45 @@ async fn tree_is_found_by_its_keys_on_both_engines() {
             run_filler(&house).await;
         }
         let statements = Store::statements();
-        let of = |part: &str| statements.iter().find(|sql| sql.sqlite.contains(part)).unwrap();
+        let of = |part: &str| {
+            statements
+                .iter()
+                .find(|sql| sql.sqlite.contains(part))
+                .unwrap()
+        };
         for (sql, indexes) in [
-            (of("t.parent_task_id is null\n     union all"), ["agent_task_children", "agent_task_item"]),
-            (of("event_number <= $3"), ["agent_task_item_event", "event_number"]),
+            (
+                of("t.parent_task_id is null\n     union all"),
+                ["agent_task_children", "agent_task_item"],
+            ),
+            (
+                of("event_number <= $3"),
+                ["agent_task_item_event", "event_number"],
+            ),
         ] {
             let plan = if house.is_postgres() {
-                let query = sql.postgres.replace("$3", "9").replace("$2", "0").replace("$1", &format!("'{root}'"));
+                let query = sql
+                    .postgres
+                    .replace("$3", "9")
+                    .replace("$2", "0")
+                    .replace("$1", &format!("'{root}'"));
                 texts(&house, &format!("explain {query}")).await.join("\n")
             } else {
-                let mut connection = SqliteConnection::connect(&house.settings.url).await.unwrap();
+                let mut connection = SqliteConnection::connect(&house.settings.url)
+                    .await
+                    .unwrap();
                 let query = AssertSqlSafe(format!("explain query plan {}", sql.sqlite));
                 let rows = connection.fetch_all(query).await.unwrap();
-                rows.iter().map(|row| row.get::<String, _>("detail")).collect::<Vec<_>>().join("\n")
+                rows.iter()
+                    .map(|row| row.get::<String, _>("detail"))
+                    .collect::<Vec<_>>()
+                    .join("\n")
             };
             assert!(indexes.iter().all(|index| plan.contains(index)), "{plan}");
-            assert!(!plan.contains("SCAN ") && !plan.contains("Seq Scan on agent_task"), "{plan}");
+            assert!(
+                !plan.contains("SCAN ") && !plan.contains("Seq Scan on agent_task"),
+                "{plan}"
+            );
         }
     }
 }

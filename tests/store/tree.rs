@@ -16,11 +16,19 @@ use super::house::{House, asked, both, change, child_task, finance, fresh, new_t
 pub const BUSY: Counters = Counters {
     busy: 1,
     open_requests: 0,
-    usage: Usage { prompt_tokens: 0, completion_tokens: 0, total_tokens: 0 },
+    usage: Usage {
+        prompt_tokens: 0,
+        completion_tokens: 0,
+        total_tokens: 0,
+    },
     model_calls: 0,
 };
 pub const DONE: Counters = Counters { busy: -1, ..BUSY };
-pub const CALLED: Counters = Counters { busy: 0, model_calls: 1, ..BUSY };
+pub const CALLED: Counters = Counters {
+    busy: 0,
+    model_calls: 1,
+    ..BUSY
+};
 
 /// A tree of four levels: a root, and three children of each task above the last level.
 #[derive(Clone)]
@@ -38,12 +46,17 @@ impl Grown {
 
     /// The ancestors of a task, its parent first.
     pub fn above(&self, task: TaskId) -> Vec<TaskId> {
-        std::iter::successors(self.parents.get(&task).copied(), |above| self.parents.get(above).copied()).collect()
+        std::iter::successors(self.parents.get(&task).copied(), |above| {
+            self.parents.get(above).copied()
+        })
+        .collect()
     }
 
     /// A task and its descendants, level by level.
     pub fn below(&self, task: TaskId) -> Vec<TaskId> {
-        self.all().filter(|other| *other == task || self.above(*other).contains(&task)).collect()
+        self.all()
+            .filter(|other| *other == task || self.above(*other).contains(&task))
+            .collect()
     }
 
     pub fn leaf(&self, number: usize) -> TaskId {
@@ -54,16 +67,24 @@ impl Grown {
 /// Grows a tree, three children in a commit.
 pub async fn grown(house: &House) -> Grown {
     let root = house.task().await;
-    let mut tree = Grown { root, levels: vec![vec![root]], parents: BTreeMap::new() };
+    let mut tree = Grown {
+        root,
+        levels: vec![vec![root]],
+        parents: BTreeMap::new(),
+    };
     for level in 0..3 {
         let mut next = Vec::new();
         for parent in tree.levels[level].clone() {
             let children: Vec<TaskId> = (0..3).map(|_| TaskId(fresh())).collect();
-            tree.parents.extend(children.iter().map(|child| (*child, parent)));
+            tree.parents
+                .extend(children.iter().map(|child| (*child, parent)));
             let mut tasks = vec![starting(house, parent, &children).await];
             tasks.extend(children.iter().map(|child| child_task(*child, parent)));
             for above in tree.above(parent) {
-                tasks.push(TaskChange { counters: tasks[0].counters, ..house.next(above).await });
+                tasks.push(TaskChange {
+                    counters: tasks[0].counters,
+                    ..house.next(above).await
+                });
             }
             house.store.commit(change(root, tasks)).await.unwrap();
             next.extend(children);
@@ -90,7 +111,11 @@ pub async fn starting(house: &House, parent: TaskId, children: &[TaskId]) -> Tas
 
 /// Counts on a task as it was read, fenced by its version.
 pub fn fenced(row: &TaskRow, counters: Counters) -> TaskChange {
-    TaskChange { guard: Guard::Version(row.version), last_seq: row.last_seq, ..counted(row.task_id, counters) }
+    TaskChange {
+        guard: Guard::Version(row.version),
+        last_seq: row.last_seq,
+        ..counted(row.task_id, counters)
+    }
 }
 
 /// Counts on a task, whatever its version.
@@ -117,33 +142,58 @@ pub async fn read(house: &House, root: TaskId) -> TreeSnapshot {
 
 /// The task of each item in the order of the events, with the item's number in its journal.
 pub fn order(tree: &TreeSnapshot, after: i64) -> Vec<(TaskId, i64)> {
-    tree.items.iter().filter(|item| item.event > after).map(|item| (item.task_id, item.item.seq)).collect()
+    tree.items
+        .iter()
+        .filter(|item| item.event > after)
+        .map(|item| (item.task_id, item.item.seq))
+        .collect()
 }
 
 pub fn literal(house: &House, task: TaskId) -> String {
-    if house.is_postgres() { format!("'{task}'") } else { format!("x'{}'", task.0.simple()) }
+    if house.is_postgres() {
+        format!("'{task}'")
+    } else {
+        format!("x'{}'", task.0.simple())
+    }
 }
 
-/// Asserts what holds for a tree at any moment, when each commit writes two items into one task and counts one model
-/// call on it and on its ancestors.
+/// Asserts what holds for a tree at any moment, when each commit writes two items into one task and
+/// counts one model call on it and on its ancestors.
 pub fn agrees(grown: &Grown, tree: &TreeSnapshot, after: i64) {
     let events: Vec<i64> = tree.items.iter().map(|item| item.event).collect();
-    assert_eq!(events, (after + 1..=tree.last_event).collect::<Vec<_>>(), "no event is missing and none is extra");
-    assert_eq!(tree.rows.iter().map(|row| row.last_seq).sum::<i64>(), tree.last_event);
+    assert_eq!(
+        events,
+        (after + 1..=tree.last_event).collect::<Vec<_>>(),
+        "no event is missing and none is extra"
+    );
+    assert_eq!(
+        tree.rows.iter().map(|row| row.last_seq).sum::<i64>(),
+        tree.last_event
+    );
     if after > 0 {
         return;
     }
-    let of = |task: TaskId| tree.items.iter().filter(move |item| item.task_id == task).map(|item| &item.item);
+    let of = |task: TaskId| {
+        tree.items
+            .iter()
+            .filter(move |item| item.task_id == task)
+            .map(|item| &item.item)
+    };
     for row in &tree.rows {
         let seqs: Vec<i64> = of(row.task_id).map(|item| item.seq).collect();
         assert_eq!(seqs, (1..=row.last_seq).collect::<Vec<_>>());
         let below = grown.below(row.task_id).into_iter().flat_map(of);
         let called = below.filter(|item| item.fact == said("one")).count();
-        assert_eq!(row.model_calls, i64::try_from(called).unwrap(), "the row counts what its items say");
+        assert_eq!(
+            row.model_calls,
+            i64::try_from(called).unwrap(),
+            "the row counts what its items say"
+        );
     }
 }
 
-/// Writes pairs of items into one task after the other, and counts on its ancestors, until so many are stored.
+/// Writes pairs of items into one task after the other, and counts on its ancestors, until so many
+/// are stored.
 pub async fn write_on(store: Store, grown: Grown, salt: usize, commits: usize) {
     let all: Vec<TaskId> = grown.all().collect();
     let (mut written, mut tried) = (0, salt * 11);
@@ -151,10 +201,17 @@ pub async fn write_on(store: Store, grown: Grown, salt: usize, commits: usize) {
         tried += 7;
         let task = all[tried % all.len()];
         let row = store.task(task).await.unwrap().unwrap();
-        let mut tasks = vec![TaskChange { facts: vec![said("one"), said("two")], ..fenced(&row, CALLED) }];
+        let mut tasks = vec![TaskChange {
+            facts: vec![said("one"), said("two")],
+            ..fenced(&row, CALLED)
+        }];
         for above in grown.above(task) {
             let row = store.task(above).await.unwrap().unwrap();
-            tasks.push(if tried.is_multiple_of(2) { fenced(&row, CALLED) } else { counted(above, CALLED) });
+            tasks.push(if tried.is_multiple_of(2) {
+                fenced(&row, CALLED)
+            } else {
+                counted(above, CALLED)
+            });
         }
         match store.commit(change(grown.root, tasks)).await {
             Ok(_) => written += 1,

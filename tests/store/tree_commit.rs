@@ -15,7 +15,13 @@ use super::tree::{BUSY, DONE, counted, fenced, grown, order, read, row, starting
 
 fn sealed() -> SealedCredential {
     let (key_id, text) = ("k1".to_owned(), "sealed".to_owned());
-    SealedCredential { name: "jira".to_owned(), request_id: RequestId(fresh()), key_id, text, expires_in: None }
+    SealedCredential {
+        name: "jira".to_owned(),
+        request_id: RequestId(fresh()),
+        key_id,
+        text,
+        expires_in: None,
+    }
 }
 
 both! {

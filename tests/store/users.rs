@@ -1,4 +1,5 @@
-//! Rows are found under every spelling of their user, whenever and by whichever version they were stored.
+//! Rows are found under every spelling of their user, whenever and by whichever version they were
+//! stored.
 
 use std::time::Duration;
 
@@ -16,15 +17,29 @@ use super::house::{House, both, change, fresh, new_task};
 const PATH: &str = "POST /v1/tasks";
 
 async fn tasks(store: &Store, users: Vec<UserId>) -> Vec<TaskId> {
-    let filter = TaskFilter { tenant: "acme".to_owned(), users, limit: 50, ..TaskFilter::default() };
-    let mut found: Vec<_> = store.tasks(&filter).await.unwrap().iter().map(|row| row.task_id).collect();
+    let filter = TaskFilter {
+        tenant: "acme".to_owned(),
+        users,
+        limit: 50,
+        ..TaskFilter::default()
+    };
+    let mut found: Vec<_> = store
+        .tasks(&filter)
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| row.task_id)
+        .collect();
     found.sort();
     found
 }
 
 /// The number of open requests, and of requests in any status, that a user sees.
 async fn requests(store: &Store, user: &UserId) -> (usize, usize) {
-    let person = Person { user_id: user.clone(), ..Person::default() };
+    let person = Person {
+        user_id: user.clone(),
+        ..Person::default()
+    };
     let filter = |statuses| RequestFilter {
         tenant: "acme".to_owned(),
         person: Some(person.clone()),
@@ -32,14 +47,26 @@ async fn requests(store: &Store, user: &UserId) -> (usize, usize) {
         limit: 50,
         ..RequestFilter::default()
     };
-    let pending = store.requests(&filter(vec![RequestStatus::Pending])).await.unwrap().len();
-    (pending, store.requests(&filter(Vec::new())).await.unwrap().len())
+    let pending = store
+        .requests(&filter(vec![RequestStatus::Pending]))
+        .await
+        .unwrap()
+        .len();
+    (
+        pending,
+        store.requests(&filter(Vec::new())).await.unwrap().len(),
+    )
 }
 
 fn terms(users: &[&str]) -> Terms {
     let users = users.iter().map(ToString::to_string).collect();
     Terms {
-        approvers: Approvers { owner: false, users, groups: vec!["Finance".to_owned()], required: 1 },
+        approvers: Approvers {
+            owner: false,
+            users,
+            groups: vec!["Finance".to_owned()],
+            required: 1,
+        },
         ..Terms::default()
     }
 }
@@ -63,27 +90,46 @@ fn keyed(user: &UserId, key: &str) -> (TaskId, Change) {
 /// Runs several statements beside the store.
 async fn run(house: &House, sql: &'static str) {
     if house.is_postgres() {
-        PgConnection::connect(&house.settings.url).await.unwrap().execute(sql).await.unwrap();
+        PgConnection::connect(&house.settings.url)
+            .await
+            .unwrap()
+            .execute(sql)
+            .await
+            .unwrap();
     } else {
-        SqliteConnection::connect(&house.settings.url).await.unwrap().execute(sql).await.unwrap();
+        SqliteConnection::connect(&house.settings.url)
+            .await
+            .unwrap()
+            .execute(sql)
+            .await
+            .unwrap();
     }
 }
 
-const UNDO_POSTGRES: &str =
-    "drop function user_spelling_keep cascade; drop function user_spelling_changes cascade; drop table user_spelling";
-const UNDO_SQLITE: &str = "drop trigger agent_task_spelling; drop trigger request_approver_spelling;
+const UNDO_POSTGRES: &str = "drop function user_spelling_keep cascade; drop function user_spelling_changes cascade; drop table user_spelling";
+const UNDO_SQLITE: &str =
+    "drop trigger agent_task_spelling; drop trigger request_approver_spelling;
     drop trigger decision_spelling; drop trigger idempotency_spelling; drop table user_spelling";
 
-/// Stores tasks and requests under two spellings, as an older version did; they are queried before and after the keys
-/// are known.
+/// Stores tasks and requests under two spellings, as an older version did; they are queried before
+/// and after the keys are known.
 async fn stored(house: &House) -> [TaskId; 2] {
-    let mut ids = [house.task_of("acme", "Zoë").await, house.task_of("acme", "ZOË").await];
+    let mut ids = [
+        house.task_of("acme", "Zoë").await,
+        house.task_of("acme", "ZOË").await,
+    ];
     ids.sort();
     house.task_of("globex", "Zoë").await;
-    let asked = super::house::asked(holdpoint::task::request::RequestKind::Approval, terms(&["Bob"]), 1);
+    let asked = super::house::asked(
+        holdpoint::task::request::RequestKind::Approval,
+        terms(&["Bob"]),
+        1,
+    );
     house.pause(ids[0], &asked).await;
     let (other, question) = house.paused(terms(&["carol"])).await;
-    let decide = house.deciding(other, &question, "BOB", Action::Approve).await;
+    let decide = house
+        .deciding(other, &question, "BOB", Action::Approve)
+        .await;
     house.write(decide).await.unwrap();
     ids
 }
@@ -93,19 +139,42 @@ async fn is_found(store: &Store, ids: [TaskId; 2]) {
         assert_eq!(tasks(store, vec![spelling.into()]).await, ids, "{spelling}");
     }
     for spelling in ["bob", "Bob", "BOB"] {
-        assert_eq!(requests(store, &spelling.into()).await, (1, 2), "{spelling}");
-        let person = Person { user_id: spelling.into(), ..Person::default() };
+        assert_eq!(
+            requests(store, &spelling.into()).await,
+            (1, 2),
+            "{spelling}"
+        );
+        let person = Person {
+            user_id: spelling.into(),
+            ..Person::default()
+        };
         assert!(
             store.involved("acme", ids[0], &person).await.unwrap()
                 && !store.involved("acme", ids[1], &person).await.unwrap()
         );
     }
-    assert_eq!(requests(store, &"finance".into()).await, (0, 0), "a group's name is no user's");
-    assert_eq!((tasks(store, vec!["zoe".into()]).await, requests(store, &"bobby".into()).await), (vec![], (0, 0)));
+    assert_eq!(
+        requests(store, &"finance".into()).await,
+        (0, 0),
+        "a group's name is no user's"
+    );
+    assert_eq!(
+        (
+            tasks(store, vec!["zoe".into()]).await,
+            requests(store, &"bobby".into()).await
+        ),
+        (vec![], (0, 0))
+    );
     let exact = |spelling: &str| UserIds::Exact.id(spelling);
     assert_eq!(tasks(store, vec![exact("zoë")]).await, []);
     assert_eq!(tasks(store, vec![exact("ZOË"), exact("Zoë")]).await, ids);
-    assert_eq!((requests(store, &exact("bob")).await, requests(store, &exact("Bob")).await), ((0, 0), (1, 1)));
+    assert_eq!(
+        (
+            requests(store, &exact("bob")).await,
+            requests(store, &exact("Bob")).await
+        ),
+        ((0, 0), (1, 1))
+    );
 }
 
 both! {

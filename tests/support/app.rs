@@ -1,4 +1,5 @@
-//! The whole service in this process, on a real port, with a real database, a fake model and a fake tool.
+//! The whole service in this process, on a real port, with a real database, a fake model and a fake
+//! tool.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,7 +61,10 @@ impl Reply {
     }
 
     pub fn header(&self, name: &str) -> &str {
-        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("")
+        self.headers
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or("")
     }
 }
 
@@ -71,7 +75,8 @@ pub const OPS: &str = "ops-key-0123456789ab";
 pub const WEB: &str = "web-key-0123456789ab";
 pub const OTHER: &str = "other-key-0123456789";
 
-/// Accounts of two tenants: alice creates tasks, bob of finance approves, carol has no part in them.
+/// Accounts of two tenants: alice creates tasks, bob of finance approves, carol has no part in
+/// them.
 pub const ACCOUNTS: &str = r#"
 auth:
   api_keys:
@@ -108,12 +113,20 @@ policy:
 impl TestApp {
     /// The refund agent with accounts; the owner decides.
     pub async fn start(on: On) -> Self {
-        Self::with(on, &(REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS)).await
+        Self::with(
+            on,
+            &(REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS),
+        )
+        .await
     }
 
     /// The refund agent with accounts; only finance decides.
     pub async fn with_finance(on: On) -> Self {
-        Self::with(on, &(REFUNDS.replace("{approvers}", "{ groups: [finance] }") + ACCOUNTS)).await
+        Self::with(
+            on,
+            &(REFUNDS.replace("{approvers}", "{ groups: [finance] }") + ACCOUNTS),
+        )
+        .await
     }
 
     /// The refund agent without accounts.
@@ -123,10 +136,17 @@ impl TestApp {
 
     /// Any configuration; `{model}` and `{tool}` in it are the fake endpoints.
     pub async fn with(on: On, yaml: &str) -> Self {
-        Self::on_database(database(on).await, yaml, FakeModel::start().await, FakeTool::start().await).await
+        Self::on_database(
+            database(on).await,
+            yaml,
+            FakeModel::start().await,
+            FakeTool::start().await,
+        )
+        .await
     }
 
-    /// Like `with`, but the worker never looks for overdue requests by itself: a passed deadline is not swept.
+    /// Like `with`, but the worker never looks for overdue requests by itself: a passed deadline is
+    /// not swept.
     pub async fn unswept(on: On, yaml: &str) -> Self {
         let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
         Self::by_clock(Arc::new(Unswept), database(on).await, yaml, model, tool).await
@@ -141,27 +161,55 @@ impl TestApp {
         app
     }
 
-    /// The refund agent on the caller's database, such as one of a server that the test breaks. Its database timeouts
-    /// are short.
+    /// The refund agent on the caller's database, such as one of a server that the test breaks. Its
+    /// database timeouts are short.
     pub async fn at(url: &str) -> Self {
         let times = "\ndatabase: { acquire_timeout: 3s, statement_timeout: 2s }\n";
         let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS + times;
-        Self::on_database(Database::at(url), &yaml, FakeModel::start().await, FakeTool::start().await).await
+        Self::on_database(
+            Database::at(url),
+            &yaml,
+            FakeModel::start().await,
+            FakeTool::start().await,
+        )
+        .await
     }
 
     /// Another replica on the same database, with the same fakes.
     pub async fn replica(&self) -> Self {
-        Self::on_database(self.database.shared(), &self.yaml, self.model.clone(), self.tool.clone()).await
+        Self::on_database(
+            self.database.shared(),
+            &self.yaml,
+            self.model.clone(),
+            self.tool.clone(),
+        )
+        .await
     }
 
     async fn on_database(database: Database, yaml: &str, model: FakeModel, tool: FakeTool) -> Self {
         Self::by_clock(Arc::new(SystemClock), database, yaml, model, tool).await
     }
 
-    async fn by_clock(clock: Arc<dyn Clock>, database: Database, yaml: &str, model: FakeModel, tool: FakeTool) -> Self {
-        let yaml = yaml.replace("{model}", &model.base_url).replace("{tool}", &tool.url);
+    async fn by_clock(
+        clock: Arc<dyn Clock>,
+        database: Database,
+        yaml: &str,
+        model: FakeModel,
+        tool: FakeTool,
+    ) -> Self {
+        let yaml = yaml
+            .replace("{model}", &model.base_url)
+            .replace("{tool}", &tool.url);
         let running = Some(start(&yaml, &database, &clock).await);
-        Self { running, yaml, clock, model, tool, database, http: client(usize::MAX) }
+        Self {
+            running,
+            yaml,
+            clock,
+            model,
+            tool,
+            database,
+            http: client(usize::MAX),
+        }
     }
 
     fn running(&self) -> &Replica {
@@ -202,11 +250,19 @@ impl TestApp {
     }
 
     pub fn actor(&self, key: &'static str) -> Actor<'_> {
-        Actor { app: self, key: Some(key), headers: Vec::new() }
+        Actor {
+            app: self,
+            key: Some(key),
+            headers: Vec::new(),
+        }
     }
 
     pub fn nobody(&self) -> Actor<'_> {
-        Actor { app: self, key: None, headers: Vec::new() }
+        Actor {
+            app: self,
+            key: None,
+            headers: Vec::new(),
+        }
     }
 
     /// A task whose model asks for one refund of 120, which is held.
@@ -216,9 +272,17 @@ impl TestApp {
 
     /// Like `held`, created by this actor.
     pub async fn held_by(&self, actor: &Actor<'_>) -> Held {
-        self.model.then(super::model::calls(&[("refund", r#"{"order": 17, "amount": 120}"#)]));
+        self.model.then(super::model::calls(&[(
+            "refund",
+            r#"{"order": 17, "amount": 120}"#,
+        )]));
         let reply = actor.post("/v1/tasks", &json!({"input": "please"})).await;
-        assert_eq!((reply.status, reply.str("/status").as_str()), (201, "Paused"), "{}", reply.text);
+        assert_eq!(
+            (reply.status, reply.str("/status").as_str()),
+            (201, "Paused"),
+            "{}",
+            reply.text
+        );
         Held {
             task: reply.str("/task_id"),
             request: reply.str("/pending/0/request_id"),
@@ -242,9 +306,14 @@ pub struct Held {
 }
 
 /// A client that keeps at most so many idle connections.
-#[expect(clippy::disallowed_methods, reason = "a test is a client like any other")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test is a client like any other"
+)]
 fn client(kept: usize) -> reqwest::Client {
-    let builder = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).no_proxy();
+    let builder = reqwest::Client::builder()
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy();
     builder.pool_max_idle_per_host(kept).build().unwrap()
 }
 
@@ -277,17 +346,37 @@ impl Clock for Unswept {
 }
 
 async fn start(yaml: &str, database: &Database, clock: &Arc<dyn Clock>) -> Replica {
-    let flags = Flags { listen: Some("127.0.0.1:0".to_owned()), database_url: Some(database.url().to_owned()) };
+    let flags = Flags {
+        listen: Some("127.0.0.1:0".to_owned()),
+        database_url: Some(database.url().to_owned()),
+    };
     let source = Source::File("holdpoint.yaml".into(), yaml.to_owned());
     let loaded = config::load(source, &environment(), &flags, app::check);
     let (config, _) = loaded.unwrap_or_else(|report| panic!("{report}"));
-    let options = DatabaseOptions { permit_unsafe: true, ..DatabaseOptions::default() };
-    Replica::start(config, Arc::clone(clock), Arc::new(RandomIds), None, options).await.unwrap()
+    let options = DatabaseOptions {
+        permit_unsafe: true,
+        ..DatabaseOptions::default()
+    };
+    Replica::start(
+        config,
+        Arc::clone(clock),
+        Arc::new(RandomIds),
+        None,
+        options,
+    )
+    .await
+    .unwrap()
 }
 
 /// The values of `${…}` in the test configurations.
 fn environment() -> Environment {
-    Environment::of(&[("MODEL_KEY", "sk-model-key-0123456789"), ("TOOL_SECRET", "tool-secret-0123456789")], &[])
+    Environment::of(
+        &[
+            ("MODEL_KEY", "sk-model-key-0123456789"),
+            ("TOOL_SECRET", "tool-secret-0123456789"),
+        ],
+        &[],
+    )
 }
 
 impl Actor<'_> {
@@ -302,7 +391,12 @@ impl Actor<'_> {
     }
 
     pub async fn post(&self, path: &str, body: &Value) -> Reply {
-        self.send(Method::POST, path, Some(("application/json", body.to_string()))).await
+        self.send(
+            Method::POST,
+            path,
+            Some(("application/json", body.to_string())),
+        )
+        .await
     }
 
     /// A POST without a body.
@@ -312,11 +406,17 @@ impl Actor<'_> {
 
     /// A POST of any bytes that says they are JSON.
     pub async fn bytes(&self, path: &str, bytes: Vec<u8>) -> Reply {
-        self.exchange(Method::POST, path, Some(("application/json", bytes))).await
+        self.exchange(Method::POST, path, Some(("application/json", bytes)))
+            .await
     }
 
     pub async fn send(&self, method: Method, path: &str, body: Option<(&str, String)>) -> Reply {
-        self.exchange(method, path, body.map(|(content_type, text)| (content_type, text.into_bytes()))).await
+        self.exchange(
+            method,
+            path,
+            body.map(|(content_type, text)| (content_type, text.into_bytes())),
+        )
+        .await
     }
 
     async fn exchange(&self, method: Method, path: &str, body: Option<(&str, Vec<u8>)>) -> Reply {
@@ -324,7 +424,12 @@ impl Actor<'_> {
         let (status, headers) = (reply.status().as_u16(), reply.headers().clone());
         let text = reply.text().await.unwrap();
         let body = serde_json::from_str(&text).unwrap_or(Value::Null);
-        let reply = Reply { status, headers, text, body };
+        let reply = Reply {
+            status,
+            headers,
+            text,
+            body,
+        };
         super::document::is_kept(&method, path, &reply);
         reply
     }
@@ -346,16 +451,33 @@ impl Actor<'_> {
     /// A POST that requests the stream of the events it causes.
     pub async fn post_and_watch(&self, path: &str, body: &Value) -> Watch {
         let body = Some(("application/json", body.to_string().into_bytes()));
-        let asking = Actor { app: self.app, key: self.key, headers: self.headers.clone() };
-        Watch::new(asking.header("accept", "text/event-stream").sent(Method::POST, path, body).await)
+        let asking = Actor {
+            app: self.app,
+            key: self.key,
+            headers: self.headers.clone(),
+        };
+        Watch::new(
+            asking
+                .header("accept", "text/event-stream")
+                .sent(Method::POST, path, body)
+                .await,
+        )
     }
 
     /// Watches a task. `None` where the connection was closed before it answered.
     pub async fn try_watch(&self, task: &str) -> Option<Watch> {
-        self.try_sent(Method::GET, &format!("/v1/tasks/{task}/events"), None).await.ok().map(Watch::new)
+        self.try_sent(Method::GET, &format!("/v1/tasks/{task}/events"), None)
+            .await
+            .ok()
+            .map(Watch::new)
     }
 
-    async fn sent(&self, method: Method, path: &str, body: Option<(&str, Vec<u8>)>) -> reqwest::Response {
+    async fn sent(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<(&str, Vec<u8>)>,
+    ) -> reqwest::Response {
         self.try_sent(method, path, body).await.unwrap()
     }
 
@@ -365,7 +487,11 @@ impl Actor<'_> {
         path: &str,
         body: Option<(&str, Vec<u8>)>,
     ) -> reqwest::Result<reqwest::Response> {
-        let url = if path.starts_with("http") { path.to_owned() } else { format!("{}{path}", self.app.url()) };
+        let url = if path.starts_with("http") {
+            path.to_owned()
+        } else {
+            format!("{}{path}", self.app.url())
+        };
         let mut request = self.app.http.request(method, url);
         if let Some(key) = self.key {
             request = request.bearer_auth(key);

@@ -1,5 +1,5 @@
-//! A clock that runs as the machine's does and leaps ahead when a test says so; a sleep that ends within the leap
-//! wakes.
+//! A clock that runs as the machine's does and leaps ahead when a test says so; a sleep that ends
+//! within the leap wakes.
 
 use std::sync::Arc;
 use std::time::Duration;

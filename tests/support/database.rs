@@ -16,17 +16,29 @@ impl Database {
     pub fn sqlite() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let url = format!("sqlite://{}/holdpoint.db", folder.path().display());
-        Self { url, _sqlite: Some(std::sync::Arc::new(folder)), _postgres: None }
+        Self {
+            url,
+            _sqlite: Some(std::sync::Arc::new(folder)),
+            _postgres: None,
+        }
     }
 
     pub async fn postgres() -> Self {
         let database = super::postgres::database().await;
-        Self { url: database.url.clone(), _sqlite: None, _postgres: Some(std::sync::Arc::new(database)) }
+        Self {
+            url: database.url.clone(),
+            _sqlite: None,
+            _postgres: Some(std::sync::Arc::new(database)),
+        }
     }
 
     /// A database that the caller keeps alive, possibly reached by another path.
     pub fn at(url: &str) -> Self {
-        Self { url: url.to_owned(), _sqlite: None, _postgres: None }
+        Self {
+            url: url.to_owned(),
+            _sqlite: None,
+            _postgres: None,
+        }
     }
 
     pub fn url(&self) -> &str {
@@ -37,9 +49,19 @@ impl Database {
     pub async fn execute(&self, sql: &str) {
         let sql = AssertSqlSafe(sql.to_owned());
         if self.url.starts_with("postgres") {
-            PgConnection::connect(&self.url).await.unwrap().execute(sql).await.unwrap();
+            PgConnection::connect(&self.url)
+                .await
+                .unwrap()
+                .execute(sql)
+                .await
+                .unwrap();
         } else {
-            SqliteConnection::connect(&self.url).await.unwrap().execute(sql).await.unwrap();
+            SqliteConnection::connect(&self.url)
+                .await
+                .unwrap()
+                .execute(sql)
+                .await
+                .unwrap();
         }
     }
 

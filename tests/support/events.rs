@@ -40,11 +40,20 @@ pub struct Watch {
 impl Watch {
     pub fn new(response: reqwest::Response) -> Self {
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        Self { status, headers, response, bytes: Vec::new(), said: VecDeque::new() }
+        Self {
+            status,
+            headers,
+            response,
+            bytes: Vec::new(),
+            said: VecDeque::new(),
+        }
     }
 
     pub fn header(&self, name: &str) -> &str {
-        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("")
+        self.headers
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or("")
     }
 
     /// The next element; `None` at the end.
@@ -53,15 +62,23 @@ impl Watch {
             if let Some(said) = self.said.pop_front() {
                 return Some(said);
             }
-            let chunk = timeout(PATIENCE, self.response.chunk()).await.expect("nothing came").expect("a clean end");
+            let chunk = timeout(PATIENCE, self.response.chunk())
+                .await
+                .expect("nothing came")
+                .expect("a clean end");
             let Some(chunk) = chunk else {
-                assert!(self.bytes.is_empty(), "it ended within an event: {}", String::from_utf8_lossy(&self.bytes));
+                assert!(
+                    self.bytes.is_empty(),
+                    "it ended within an event: {}",
+                    String::from_utf8_lossy(&self.bytes)
+                );
                 return None;
             };
             self.bytes.extend_from_slice(&chunk);
             while let Some(end) = self.bytes.windows(2).position(|pair| pair == b"\n\n") {
                 let block: Vec<u8> = self.bytes.drain(..end + 2).collect();
-                self.said.push_back(block_of(std::str::from_utf8(&block).unwrap()));
+                self.said
+                    .push_back(block_of(std::str::from_utf8(&block).unwrap()));
             }
         }
     }
@@ -81,7 +98,9 @@ impl Watch {
         let mut events = Vec::new();
         loop {
             let next = self.event().await;
-            let Some(event) = next else { panic!("it ended before {name}: {events:#?}") };
+            let Some(event) = next else {
+                panic!("it ended before {name}: {events:#?}")
+            };
             let found = event.name == name;
             events.push(event);
             if found {
@@ -105,7 +124,11 @@ impl Watch {
 
 /// Only the stored events.
 pub fn durable(events: &[Event]) -> Vec<Event> {
-    events.iter().filter(|event| event.id.is_some()).cloned().collect()
+    events
+        .iter()
+        .filter(|event| event.id.is_some())
+        .cloned()
+        .collect()
 }
 
 /// The numbers of the stored events.
@@ -130,7 +153,10 @@ fn block_of(block: &str) -> Said {
             (other, _) => panic!("no field {other}"),
         }
     }
-    let (name, data) = (name.unwrap(), serde_json::from_str(&data.join("\n")).unwrap());
+    let (name, data) = (
+        name.unwrap(),
+        serde_json::from_str(&data.join("\n")).unwrap(),
+    );
     document::is_an_event(&name, &data);
     Said::Event(Event { id, name, data })
 }

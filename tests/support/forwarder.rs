@@ -28,11 +28,16 @@ pub struct Forwarder {
 impl Forwarder {
     /// A proxy to the database of this URL (of the shared server or a private one).
     pub async fn to(database: &str) -> Self {
-        let rest = database.strip_prefix("postgres://postgres@").expect("the throwaway cluster");
+        let rest = database
+            .strip_prefix("postgres://postgres@")
+            .expect("the throwaway cluster");
         let (folder, name) = rest.rsplit_once('/').unwrap();
         let socket = format!("{}/.s.PGSQL.5432", folder.replace("%2F", "/"));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("postgres://postgres@{}/{name}?sslmode=disable", listener.local_addr().unwrap());
+        let url = format!(
+            "postgres://postgres@{}/{name}?sslmode=disable",
+            listener.local_addr().unwrap()
+        );
         let line = Arc::new(watch::Sender::new(Line::Open(Duration::ZERO)));
         let left = Arc::new(AtomicUsize::new(usize::MAX));
         let (said, bytes) = (Arc::clone(&line), Arc::clone(&left));
@@ -41,7 +46,9 @@ impl Forwarder {
             while let Ok((client, _)) = listener.accept().await {
                 let (heard, bytes, socket) = (said.subscribe(), Arc::clone(&bytes), socket.clone());
                 tokio::spawn(async move {
-                    let Ok(server) = UnixStream::connect(socket).await else { return };
+                    let Ok(server) = UnixStream::connect(socket).await else {
+                        return;
+                    };
                     let (from_client, to_client) = client.into_split();
                     let (from_server, to_server) = server.into_split();
                     // When either direction ends, both halves are dropped: the connection is cut.
@@ -81,7 +88,8 @@ impl Forwarder {
         self.line.send_replace(Line::Open(Duration::ZERO));
     }
 
-    /// Cuts the connection on which the server sends the byte after the next `bytes`. Once; other connections stay.
+    /// Cuts the connection on which the server sends the byte after the next `bytes`. Once; other
+    /// connections stay.
     pub fn cut_after(&self, bytes: usize) {
         self.left.store(bytes, Ordering::SeqCst);
     }
@@ -105,7 +113,9 @@ async fn pump(
         let line = *heard.borrow();
         match line {
             Line::Open(late) if !late.is_zero() => {
-                tokio::time::timeout(late, std::future::pending::<()>()).await.unwrap_or(());
+                tokio::time::timeout(late, std::future::pending::<()>())
+                    .await
+                    .unwrap_or(());
             }
             Line::Open(_) | Line::Cut => {}
             Line::Silent => dead = true,
@@ -120,10 +130,15 @@ async fn pump(
     }
 }
 
-/// How many of these bytes still pass. The connection that carries the last allowed byte is cut; the others stay.
+/// How many of these bytes still pass. The connection that carries the last allowed byte is cut;
+/// the others stay.
 fn spend(left: &AtomicUsize, read: usize) -> usize {
     let before = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
-        Some(if left == usize::MAX || left < read { usize::MAX } else { left - read })
+        Some(if left == usize::MAX || left < read {
+            usize::MAX
+        } else {
+            left - read
+        })
     });
     before.unwrap().min(read)
 }

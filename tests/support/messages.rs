@@ -1,4 +1,5 @@
-//! A fake Messages endpoint on loopback: streams what a test says, and records what it was sent, to the byte.
+//! A fake Messages endpoint on loopback: streams what a test says, and records what it was sent, to
+//! the byte.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -38,8 +39,13 @@ impl Sent {
 impl FakeMessages {
     pub async fn start() -> Self {
         let inner = Arc::<Inner>::default();
-        let router = Router::new().route("/v1/messages", post(answer)).with_state(Arc::clone(&inner));
-        Self { base_url: format!("http://{}", super::serve(router).await), inner }
+        let router = Router::new()
+            .route("/v1/messages", post(answer))
+            .with_state(Arc::clone(&inner));
+        Self {
+            base_url: format!("http://{}", super::serve(router).await),
+            inner,
+        }
     }
 
     /// The next answer: each block as it begins, and the deltas that fill it.
@@ -47,14 +53,18 @@ impl FakeMessages {
         let mut stream = event(&json!({"type": "message_start", "message":
             {"type": "message", "role": "assistant", "content": [], "usage": {"input_tokens": 10, "output_tokens": 1}}}));
         for (index, (block, deltas)) in blocks.iter().enumerate() {
-            stream += &event(&json!({"type": "content_block_start", "index": index, "content_block": block}));
+            stream += &event(
+                &json!({"type": "content_block_start", "index": index, "content_block": block}),
+            );
             for delta in deltas {
-                stream += &event(&json!({"type": "content_block_delta", "index": index, "delta": delta}));
+                stream +=
+                    &event(&json!({"type": "content_block_delta", "index": index, "delta": delta}));
             }
             stream += &event(&json!({"type": "content_block_stop", "index": index}));
         }
         let end = json!({"stop_reason": stop_reason, "stop_sequence": null});
-        stream += &event(&json!({"type": "message_delta", "delta": end, "usage": {"output_tokens": 5}}));
+        stream +=
+            &event(&json!({"type": "message_delta", "delta": end, "usage": {"output_tokens": 5}}));
         stream += &event(&json!({"type": "message_stop"}));
         self.inner.answers.lock().unwrap().push_back(stream);
         self
@@ -67,18 +77,33 @@ impl FakeMessages {
 }
 
 fn event(data: &Value) -> String {
-    format!("event: {}\ndata: {data}\n\n", data["type"].as_str().unwrap())
+    format!(
+        "event: {}\ndata: {data}\n\n",
+        data["type"].as_str().unwrap()
+    )
 }
 
 async fn answer(State(inner): State<Arc<Inner>>, headers: HeaderMap, text: String) -> Response {
     inner.sent.lock().unwrap().push(Sent { headers, text });
-    let stream = inner.answers.lock().unwrap().pop_front().expect("an answer is scripted");
-    ([("content-type", "text/event-stream; charset=utf-8")], stream).into_response()
+    let stream = inner
+        .answers
+        .lock()
+        .unwrap()
+        .pop_front()
+        .expect("an answer is scripted");
+    (
+        [("content-type", "text/event-stream; charset=utf-8")],
+        stream,
+    )
+        .into_response()
 }
 
 /// A text block.
 pub fn says(text: &str) -> (Value, Vec<Value>) {
-    (json!({"type": "text", "text": ""}), vec![json!({"type": "text_delta", "text": text})])
+    (
+        json!({"type": "text", "text": ""}),
+        vec![json!({"type": "text_delta", "text": text})],
+    )
 }
 
 /// A thinking block: the thought and its signature.
@@ -87,12 +112,19 @@ pub fn thinks(thought: &str, signature: &str) -> (Value, Vec<Value>) {
         json!({"type": "thinking_delta", "thinking": thought}),
         json!({"type": "signature_delta", "signature": signature}),
     ];
-    (json!({"type": "thinking", "thinking": "", "signature": ""}), deltas)
+    (
+        json!({"type": "thinking", "thinking": "", "signature": ""}),
+        deltas,
+    )
 }
 
 /// A tool call with these arguments, in two deltas.
 pub fn calls(id: &str, name: &str, arguments: &str) -> (Value, Vec<Value>) {
     let (half, rest) = arguments.split_at(arguments.len() / 2);
-    let deltas = [half, rest].map(|piece| json!({"type": "input_json_delta", "partial_json": piece}));
-    (json!({"type": "tool_use", "id": id, "name": name, "input": {}}), deltas.to_vec())
+    let deltas =
+        [half, rest].map(|piece| json!({"type": "input_json_delta", "partial_json": piece}));
+    (
+        json!({"type": "tool_use", "id": id, "name": name, "input": {}}),
+        deltas.to_vec(),
+    )
 }

@@ -1,5 +1,5 @@
-//! A fake Chat Completions endpoint on loopback: answers what a test says, and records every prompt. A request for a
-//! stream gets one, as from most endpoints, unless the test says otherwise.
+//! A fake Chat Completions endpoint on loopback: answers what a test says, and records every
+//! prompt. A request for a stream gets one, as from most endpoints, unless the test says otherwise.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,8 +47,13 @@ impl FakeModel {
             streaming: AtomicBool::new(true),
             gate: Arc::default(),
         });
-        let router = Router::new().route("/v1/chat/completions", post(answer)).with_state(Arc::clone(&inner));
-        Self { base_url: format!("http://{}/v1", super::serve(router).await), inner }
+        let router = Router::new()
+            .route("/v1/chat/completions", post(answer))
+            .with_state(Arc::clone(&inner));
+        Self {
+            base_url: format!("http://{}/v1", super::serve(router).await),
+            inner,
+        }
     }
 
     /// Whether an answer streams when a stream is requested; if not, it comes in one piece.
@@ -109,17 +114,28 @@ async fn answer(State(inner): State<Arc<Inner>>, Json(body): Json<Value>) -> Res
     let next = inner.answers.lock().unwrap().pop_front();
     let ruled = || {
         let answer = (inner.rule.lock().unwrap())(&body);
-        Next::Whole(if answer["error"].is_object() { 400 } else { 200 }, answer)
+        Next::Whole(
+            if answer["error"].is_object() {
+                400
+            } else {
+                200
+            },
+            answer,
+        )
     };
     match next.unwrap_or_else(ruled) {
         Next::Stream(stream) => stream.response(&inner.gate),
-        Next::Whole(200, answer) if body["stream"] == true && inner.streaming.load(Ordering::SeqCst) => {
+        Next::Whole(200, answer)
+            if body["stream"] == true && inner.streaming.load(Ordering::SeqCst) =>
+        {
             match Stream::of(&answer) {
                 Some(stream) => stream.response(&inner.gate),
                 None => Json(answer).into_response(),
             }
         }
-        Next::Whole(status, answer) => (StatusCode::from_u16(status).unwrap(), Json(answer)).into_response(),
+        Next::Whole(status, answer) => {
+            (StatusCode::from_u16(status).unwrap(), Json(answer)).into_response()
+        }
     }
 }
 
@@ -132,7 +148,8 @@ pub fn says(text: &str) -> Value {
     })
 }
 
-/// An answer that calls tools: (name, arguments text). The ids are `call_0`, `call_1` … in every answer.
+/// An answer that calls tools: (name, arguments text). The ids are `call_0`, `call_1` … in every
+/// answer.
 pub fn calls(calls: &[(&str, &str)]) -> Value {
     let tool_calls: Vec<_> = calls
         .iter()

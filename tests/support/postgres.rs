@@ -1,9 +1,10 @@
-//! A throwaway Postgres: one cluster per test run, one migrated template in it, one database per test. A test that
-//! hurts its server has a [`PrivateCluster`].
+//! A throwaway Postgres: one cluster per test run, one migrated template in it, one database per
+//! test. A test that hurts its server has a [`PrivateCluster`].
 //!
-//! `TEST_DATABASE_URL` names a server to use instead (its user may create databases). The cluster listens on a unix
-//! socket only, keeps fsync on (a store refuses to open without), never runs as root, and is ended and removed by a
-//! detached watcher when the process that runs the tests is gone, however it ended.
+//! `TEST_DATABASE_URL` names a server to use instead (its user may create databases). The cluster
+//! listens on a unix socket only, keeps fsync on (a store refuses to open without), never runs as
+//! root, and is ended and removed by a detached watcher when the process that runs the tests is
+//! gone, however it ended.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -31,8 +32,14 @@ impl Drop for TestDatabase {
     fn drop(&mut self) {
         let (admin, name) = (self.admin.clone(), self.name.clone());
         let dropped = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(run(&admin, format!("drop database if exists \"{name}\" with (force)")));
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(run(
+                &admin,
+                format!("drop database if exists \"{name}\" with (force)"),
+            ));
         });
         // A failed test has reported its reason already.
         let _ = dropped.join();
@@ -50,8 +57,16 @@ pub async fn database() -> TestDatabase {
         return TestDatabase { url, admin, name };
     }
     let cluster = shared_cluster().await;
-    run(&cluster.url("postgres"), format!("create database \"{name}\" template {TEMPLATE}")).await;
-    TestDatabase { url: cluster.url(&name), admin: cluster.url("postgres"), name }
+    run(
+        &cluster.url("postgres"),
+        format!("create database \"{name}\" template {TEMPLATE}"),
+    )
+    .await;
+    TestDatabase {
+        url: cluster.url(&name),
+        admin: cluster.url("postgres"),
+        name,
+    }
 }
 
 /// A unique name of letters and digits.
@@ -62,19 +77,36 @@ pub fn unique() -> String {
 
 /// Runs one statement on a connection of its own.
 pub async fn run(url: &str, sql: String) {
-    let mut connection = PgConnection::connect(url).await.expect("the test server answers");
-    connection.execute(AssertSqlSafe(sql)).await.expect("the statement is right");
+    let mut connection = PgConnection::connect(url)
+        .await
+        .expect("the test server answers");
+    connection
+        .execute(AssertSqlSafe(sql))
+        .await
+        .expect("the statement is right");
     let _ = connection.close().await;
 }
 
 async fn migrate(url: &str) {
-    let settings = Settings { url: url.to_owned(), unsafe_ok: true, ..Settings::default() };
-    Store::migrate(&settings, Arc::new(SystemClock)).await.expect("the migrations run");
+    let settings = Settings {
+        url: url.to_owned(),
+        unsafe_ok: true,
+        ..Settings::default()
+    };
+    Store::migrate(&settings, Arc::new(SystemClock))
+        .await
+        .expect("the migrations run");
 }
 
 fn other_database(url: &str, name: &str) -> String {
-    let (base, query) = url.split_once('?').map_or((url, None), |(base, query)| (base, Some(query)));
-    let server = base.find("://").and_then(|at| base[at + 3..].find('/').map(|slash| &base[..at + 3 + slash]));
+    let (base, query) = url
+        .split_once('?')
+        .map_or((url, None), |(base, query)| (base, Some(query)));
+    let server = base.find("://").and_then(|at| {
+        base[at + 3..]
+            .find('/')
+            .map(|slash| &base[..at + 3 + slash])
+    });
     let query = query.map(|query| format!("?{query}")).unwrap_or_default();
     format!("{}/{name}{query}", server.unwrap_or(base))
 }
@@ -91,21 +123,34 @@ impl Cluster {
         format!("postgres://postgres@{socket}/{database}")
     }
 
-    /// Makes and starts a server, which ends with the process `watched`. The options are postgres's own.
+    /// Makes and starts a server, which ends with the process `watched`. The options are postgres's
+    /// own.
     pub fn start(folder: &Path, options: &str, watched: u32) -> Self {
         own(folder);
         let mut init = command(&bin().join("initdb"), folder, user());
-        init.args(["--no-sync", "--auth=trust", "--username=postgres", "--encoding=UTF8", "--no-locale", "-D"]);
+        init.args([
+            "--no-sync",
+            "--auth=trust",
+            "--username=postgres",
+            "--encoding=UTF8",
+            "--no-locale",
+            "-D",
+        ]);
         done(init.arg(folder.join("data")));
         Self::resume(folder, options, watched)
     }
 
     /// Starts a server on the data that is already in its folder.
     pub fn resume(folder: &Path, options: &str, watched: u32) -> Self {
-        let options = format!("-k {} -c listen_addresses='' -c max_connections=300 {options}", folder.display());
+        let options = format!(
+            "-k {} -c listen_addresses='' -c max_connections=300 {options}",
+            folder.display()
+        );
         // In a file, so that every later start has them, too.
         fs::write(folder.join("options"), &options).unwrap();
-        let cluster = Self { folder: folder.to_owned() };
+        let cluster = Self {
+            folder: folder.to_owned(),
+        };
         cluster.up();
         watch(folder, watched);
         cluster
@@ -114,7 +159,14 @@ impl Cluster {
     fn up(&self) {
         let options = fs::read_to_string(self.folder.join("options")).unwrap();
         let mut start = self.control();
-        done(start.args(["-w", "-t", "120", "-l"]).arg(self.folder.join("log")).arg("-o").arg(options).arg("start"));
+        done(
+            start
+                .args(["-w", "-t", "120", "-l"])
+                .arg(self.folder.join("log"))
+                .arg("-o")
+                .arg(options)
+                .arg("start"),
+        );
     }
 
     fn control(&self) -> Command {
@@ -125,20 +177,31 @@ impl Cluster {
 
     /// The server's process first, then its children: every session is a child.
     fn processes(&self) -> Vec<Pid> {
-        let Ok(file) = fs::read_to_string(self.folder.join("data/postmaster.pid")) else { return Vec::new() };
+        let Ok(file) = fs::read_to_string(self.folder.join("data/postmaster.pid")) else {
+            return Vec::new();
+        };
         let server: i32 = file.lines().next().unwrap().parse().unwrap();
         let children = fs::read_dir("/proc").unwrap().filter_map(|entry| {
             let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
             // Behind the name, which may hold anything: state, parent.
-            let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.to_owned();
+            let parent = stat
+                .rsplit_once(')')?
+                .1
+                .split_whitespace()
+                .nth(1)?
+                .to_owned();
             (parent == server.to_string()).then_some(pid)
         });
-        std::iter::once(server).chain(children).filter_map(Pid::from_raw).collect()
+        std::iter::once(server)
+            .chain(children)
+            .filter_map(Pid::from_raw)
+            .collect()
     }
 }
 
-/// A server that one test may crash and freeze. It ends with this value, or with the test's process.
+/// A server that one test may crash and freeze. It ends with this value, or with the test's
+/// process.
 pub struct PrivateCluster {
     cluster: Cluster,
 }
@@ -152,7 +215,9 @@ impl PrivateCluster {
     /// Like `start`, with options of postgres, such as `-c max_connections=10`.
     pub fn with(options: &str) -> Self {
         let folder = std::env::temp_dir().join(format!("holdpoint-pg-{}", unique()));
-        Self { cluster: Cluster::start(&folder, options, std::process::id()) }
+        Self {
+            cluster: Cluster::start(&folder, options, std::process::id()),
+        }
     }
 
     /// The URL of one of the server's databases.
@@ -160,7 +225,8 @@ impl PrivateCluster {
         self.cluster.url(database)
     }
 
-    /// `stop -m immediate`: cuts every session and writes no checkpoint. Confirmed commits are in the write-ahead log.
+    /// `stop -m immediate`: cuts every session and writes no checkpoint. Confirmed commits are in
+    /// the write-ahead log.
     pub fn crash(&self) {
         done(self.cluster.control().args(["-m", "immediate", "stop"]));
     }
@@ -195,7 +261,11 @@ impl Drop for PrivateCluster {
     fn drop(&mut self) {
         self.thaw();
         if !self.cluster.processes().is_empty() {
-            let _ = self.cluster.control().args(["-m", "immediate", "stop"]).status();
+            let _ = self
+                .cluster
+                .control()
+                .args(["-m", "immediate", "stop"])
+                .status();
         }
         let _ = fs::remove_dir_all(&self.cluster.folder);
     }
@@ -206,7 +276,14 @@ impl Cluster {
     pub fn backup(&self, folder: &Path, standby: bool) {
         own(folder);
         let mut backup = command(&bin().join("pg_basebackup"), folder, user());
-        backup.args(["--username=postgres", "--checkpoint=fast", "--no-sync", "--host"]).arg(&self.folder);
+        backup
+            .args([
+                "--username=postgres",
+                "--checkpoint=fast",
+                "--no-sync",
+                "--host",
+            ])
+            .arg(&self.folder);
         backup.arg("-D").arg(folder.join("data"));
         if standby {
             backup.arg("-R");
@@ -238,7 +315,8 @@ fn own(folder: &Path) {
 async fn shared_cluster() -> Cluster {
     let parent = std::os::unix::process::parent_id();
     let folder = std::env::temp_dir().join(format!("holdpoint-pg-{parent}"));
-    let lock = File::create(std::env::temp_dir().join(format!("holdpoint-pg-{parent}.lock"))).unwrap();
+    let lock =
+        File::create(std::env::temp_dir().join(format!("holdpoint-pg-{parent}.lock"))).unwrap();
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
     let ready = folder.join("ready");
     if ready.exists() {
@@ -247,7 +325,11 @@ async fn shared_cluster() -> Cluster {
     // Remnants of an earlier run with the same process id.
     let _ = fs::remove_dir_all(&folder);
     let cluster = Cluster::start(&folder, "", parent);
-    run(&cluster.url("postgres"), format!("create database {TEMPLATE}")).await;
+    run(
+        &cluster.url("postgres"),
+        format!("create database {TEMPLATE}"),
+    )
+    .await;
     migrate(&cluster.url(TEMPLATE)).await;
     File::create(ready).unwrap();
     cluster
@@ -265,8 +347,15 @@ fn watch(folder: &Path, watched: u32) {
         folder.display()
     );
     let mut shell = Command::new("/bin/sh");
-    shell.arg("-c").arg(script).process_group(0).current_dir("/");
-    shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    shell
+        .arg("-c")
+        .arg(script)
+        .process_group(0)
+        .current_dir("/");
+    shell
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     drop(shell.spawn().expect("sh starts"));
 }
 
@@ -282,7 +371,9 @@ fn command(program: &Path, folder: &Path, user: Option<(u32, u32)>) -> Command {
 fn done(command: &mut Command) {
     // Into a file, not a pipe: the server inherits it and would keep a pipe open for ever.
     let said = tempfile::tempfile().unwrap();
-    command.stdout(said.try_clone().unwrap()).stderr(said.try_clone().unwrap());
+    command
+        .stdout(said.try_clone().unwrap())
+        .stderr(said.try_clone().unwrap());
     let status = command.status().expect("a program of Postgres starts");
     if !status.success() {
         let mut text = String::new();
@@ -300,14 +391,17 @@ fn user() -> Option<(u32, u32)> {
     }
     let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let found = ["postgres", "nobody"].iter().find_map(|name| {
-        let line = passwd.lines().find(|line| line.split(':').next() == Some(name))?;
+        let line = passwd
+            .lines()
+            .find(|line| line.split(':').next() == Some(name))?;
         let mut fields = line.split(':').skip(2);
         Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
     });
     Some(found.expect("Postgres does not run as root: there must be a user `postgres` (apt-get install postgresql)"))
 }
 
-/// The folder of the programs: beside the `initdb` of PATH (links followed), or where Debian puts them.
+/// The folder of the programs: beside the `initdb` of PATH (links followed), or where Debian puts
+/// them.
 fn bin() -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let named = std::env::split_paths(&path).filter_map(|folder| {
@@ -322,7 +416,11 @@ fn bin() -> PathBuf {
     debian.sort();
     named
         .chain(debian.into_iter().rev())
-        .find(|folder| ["initdb", "pg_ctl", "postgres"].iter().all(|program| folder.join(program).exists()))
+        .find(|folder| {
+            ["initdb", "pg_ctl", "postgres"]
+                .iter()
+                .all(|program| folder.join(program).exists())
+        })
         .expect(
             "The tests need Postgres 13 or newer: install it (apt-get install postgresql), \
              or set TEST_DATABASE_URL to a server whose user may create databases",

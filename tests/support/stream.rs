@@ -1,4 +1,5 @@
-//! An answer of a model as it comes in pieces: where it is cut, where it holds, where the connection is lost.
+//! An answer of a model as it comes in pieces: where it is cut, where it holds, where the
+//! connection is lost.
 
 use std::io;
 use std::sync::Arc;
@@ -24,9 +25,17 @@ pub struct Stream {
 impl Stream {
     /// These events as they are, one for each chunk, and the end marker.
     pub fn of_events(events: impl IntoIterator<Item = Value>) -> Self {
-        let events = events.into_iter().map(|event| Bytes::from(format!("data: {event}\n\n")));
-        let chunks = events.chain([Bytes::from_static(b"data: [DONE]\n\n")]).collect();
-        Self { chunks, hold_after: None, lost_after: None }
+        let events = events
+            .into_iter()
+            .map(|event| Bytes::from(format!("data: {event}\n\n")));
+        let chunks = events
+            .chain([Bytes::from_static(b"data: [DONE]\n\n")])
+            .collect();
+        Self {
+            chunks,
+            hold_after: None,
+            lost_after: None,
+        }
     }
 
     /// An answer (a `chat.completion`) in pieces; `None` when it has no message.
@@ -42,14 +51,32 @@ impl Stream {
         let content = message.remove("content").unwrap_or(Value::Null);
         let calls = message.remove("tool_calls").unwrap_or(Value::Null);
         if let Some(text) = content.as_str() {
-            deltas.extend(pieces(text).into_iter().map(|piece| json!({"content": piece})));
+            deltas.extend(
+                pieces(text)
+                    .into_iter()
+                    .map(|piece| json!({"content": piece})),
+            );
         }
-        message.insert("content".to_owned(), if content.is_string() { json!("") } else { content });
+        message.insert(
+            "content".to_owned(),
+            if content.is_string() {
+                json!("")
+            } else {
+                content
+            },
+        );
         deltas.insert(0, Value::Object(message));
         for (index, call) in calls.as_array().into_iter().flatten().enumerate() {
-            deltas.extend(call_in_pieces(index, call).into_iter().map(|call| json!({"tool_calls": [call]})));
+            deltas.extend(
+                call_in_pieces(index, call)
+                    .into_iter()
+                    .map(|call| json!({"tool_calls": [call]})),
+            );
         }
-        let mut events: Vec<_> = deltas.into_iter().map(|delta| chunk(delta, &Value::Null)).collect();
+        let mut events: Vec<_> = deltas
+            .into_iter()
+            .map(|delta| chunk(delta, &Value::Null))
+            .collect();
         events.push(chunk(json!({}), &finish));
         if answer["usage"].is_object() {
             events.push(json!({"choices": [], "usage": answer["usage"]}));
@@ -60,13 +87,19 @@ impl Stream {
     /// Holds after so many chunks until [`super::model::FakeModel::go_on`].
     #[must_use]
     pub fn hold_after(self, chunks: usize) -> Self {
-        Self { hold_after: Some(chunks), ..self }
+        Self {
+            hold_after: Some(chunks),
+            ..self
+        }
     }
 
     /// Loses the connection after so many chunks.
     #[must_use]
     pub fn lost_after(self, chunks: usize) -> Self {
-        Self { lost_after: Some(chunks), ..self }
+        Self {
+            lost_after: Some(chunks),
+            ..self
+        }
     }
 
     /// Ends cleanly after so many chunks, without the end marker.
@@ -79,7 +112,12 @@ impl Stream {
     /// Makes each byte a chunk of its own; counts of chunks are counts of bytes from here on.
     #[must_use]
     pub fn byte_by_byte(self) -> Self {
-        let chunks = self.chunks.concat().into_iter().map(|byte| Bytes::from(vec![byte])).collect();
+        let chunks = self
+            .chunks
+            .concat()
+            .into_iter()
+            .map(|byte| Bytes::from(vec![byte]))
+            .collect();
         Self { chunks, ..self }
     }
 
@@ -91,36 +129,56 @@ impl Stream {
     pub fn response(self, gate: &Arc<Gate>) -> Response {
         let gate = Arc::clone(gate);
         let (pause, lost) = (self.hold_after, self.lost_after);
-        let ending = stream::iter(lost.map(|_| Err(io::Error::from(io::ErrorKind::ConnectionReset))));
-        let chunks = self.chunks.into_iter().take(lost.unwrap_or(usize::MAX)).map(Ok);
-        let body = stream::iter(chunks).chain(ending).enumerate().then(move |(at, chunk)| {
-            let gate = Arc::clone(&gate);
-            async move {
-                if pause == Some(at) {
-                    gate.wait().await;
+        let ending =
+            stream::iter(lost.map(|_| Err(io::Error::from(io::ErrorKind::ConnectionReset))));
+        let chunks = self
+            .chunks
+            .into_iter()
+            .take(lost.unwrap_or(usize::MAX))
+            .map(Ok);
+        let body = stream::iter(chunks)
+            .chain(ending)
+            .enumerate()
+            .then(move |(at, chunk)| {
+                let gate = Arc::clone(&gate);
+                async move {
+                    if pause == Some(at) {
+                        gate.wait().await;
+                    }
+                    // Each chunk is a write of its own.
+                    tokio::task::yield_now().await;
+                    chunk
                 }
-                // Each chunk is a write of its own.
-                tokio::task::yield_now().await;
-                chunk
-            }
-        });
-        ([(CONTENT_TYPE, "text/event-stream")], Body::from_stream(body)).into_response()
+            });
+        (
+            [(CONTENT_TYPE, "text/event-stream")],
+            Body::from_stream(body),
+        )
+            .into_response()
     }
 }
 
 fn pieces(text: &str) -> Vec<String> {
     let characters: Vec<char> = text.chars().collect();
-    // A long text comes in long pieces: the framing of many short ones would outgrow the client's limit.
-    characters.chunks(PIECE.max(text.len() / 500)).map(|piece| piece.iter().collect()).collect()
+    // A long text comes in long pieces: the framing of many short ones would outgrow the client's
+    // limit.
+    characters
+        .chunks(PIECE.max(text.len() / 500))
+        .map(|piece| piece.iter().collect())
+        .collect()
 }
 
 /// The name first, then the arguments piece by piece; arguments that are no text come as they are.
 fn call_in_pieces(index: usize, call: &Value) -> Vec<Value> {
     let mut first = call.clone();
     first["index"] = json!(index);
-    let Some(arguments) = call["function"]["arguments"].as_str() else { return vec![first] };
+    let Some(arguments) = call["function"]["arguments"].as_str() else {
+        return vec![first];
+    };
     first["function"]["arguments"] = json!("");
-    let more = pieces(arguments).into_iter().map(|piece| json!({"index": index, "function": {"arguments": piece}}));
+    let more = pieces(arguments)
+        .into_iter()
+        .map(|piece| json!({"index": index, "function": {"arguments": piece}}));
     std::iter::once(first).chain(more).collect()
 }
 
@@ -132,7 +190,10 @@ pub struct Gate {
 
 impl Default for Gate {
     fn default() -> Self {
-        Self { held: watch::Sender::new(0), passes: Semaphore::new(0) }
+        Self {
+            held: watch::Sender::new(0),
+            passes: Semaphore::new(0),
+        }
     }
 }
 
@@ -144,7 +205,11 @@ impl Gate {
     }
 
     pub async fn is_held(&self) {
-        self.held.subscribe().wait_for(|held| *held > 0).await.unwrap();
+        self.held
+            .subscribe()
+            .wait_for(|held| *held > 0)
+            .await
+            .unwrap();
     }
 
     pub fn open_once(&self) {

@@ -20,7 +20,10 @@ pub struct Execution {
 
 impl Execution {
     pub fn header(&self, name: &str) -> &str {
-        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("")
+        self.headers
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or("")
     }
 }
 
@@ -45,8 +48,13 @@ impl FakeTool {
             ledger: Mutex::default(),
             seen: tokio::sync::watch::Sender::new(0),
         });
-        let router = Router::new().fallback(execute).with_state(Arc::clone(&inner));
-        Self { url: format!("http://{}", super::serve(router).await), inner }
+        let router = Router::new()
+            .fallback(execute)
+            .with_state(Arc::clone(&inner));
+        Self {
+            url: format!("http://{}", super::serve(router).await),
+            inner,
+        }
     }
 
     /// Sets the answer from now on.
@@ -72,17 +80,26 @@ impl FakeTool {
 
     /// Executions do not answer from now on, until [`FakeTool::open`].
     pub fn close(&self) {
-        self.inner.gate.forget_permits(tokio::sync::Semaphore::MAX_PERMITS);
+        self.inner
+            .gate
+            .forget_permits(tokio::sync::Semaphore::MAX_PERMITS);
     }
 
     /// Lets the executions that wait, and all later ones, answer.
     pub fn open(&self) {
-        self.inner.gate.add_permits(tokio::sync::Semaphore::MAX_PERMITS - self.inner.gate.available_permits());
+        self.inner
+            .gate
+            .add_permits(tokio::sync::Semaphore::MAX_PERMITS - self.inner.gate.available_permits());
     }
 
     /// Returns once so many executions have begun.
     pub async fn reached(&self, count: usize) {
-        self.inner.seen.subscribe().wait_for(|seen| *seen >= count).await.unwrap();
+        self.inner
+            .seen
+            .subscribe()
+            .wait_for(|seen| *seen >= count)
+            .await
+            .unwrap();
     }
 }
 
@@ -97,7 +114,13 @@ async fn execute(
     let body = String::from_utf8_lossy(&body).into_owned();
     let count = {
         let mut ledger = inner.ledger.lock().unwrap();
-        ledger.push(Execution { method, uri: uri.to_string(), headers, body, at });
+        ledger.push(Execution {
+            method,
+            uri: uri.to_string(),
+            headers,
+            body,
+            at,
+        });
         ledger.len()
     };
     inner.seen.send_replace(count);

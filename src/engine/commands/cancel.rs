@@ -1,5 +1,5 @@
-//! `POST /v1/tasks/{id}/cancel`: ends a task and its descendants. Invariant: once a cancel has answered, no
-//! call of these tasks is sent from any replica.
+//! `POST /v1/tasks/{id}/cancel`: ends a task and its descendants. Invariant: once a cancel has
+//! answered, no call of these tasks is sent from any replica.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,8 +18,8 @@ use crate::task::time::Time;
 use crate::task::turn::Progress;
 
 impl Engine {
-    /// Cancels a task. Once this has returned, none of its calls starts: the version fences off a start that was not
-    /// committed before.
+    /// Cancels a task. Once this has returned, none of its calls starts: the version fences off a
+    /// start that was not committed before.
     ///
     /// # Errors
     /// `NotFound`, `Forbidden`; `Conflict` when the task is completed or failed.
@@ -34,22 +34,31 @@ impl Engine {
             let accepted = Accepted::state(task, session.own.row.root_task_id, false);
             match session.own.row.status {
                 TaskStatus::Canceled if key.is_none() => {
-                    self.wait_until_unsendable(&session.subtree(), session.now).await;
+                    self.wait_until_unsendable(&session.subtree(), session.now)
+                        .await;
                     return Ok(accepted);
                 }
                 TaskStatus::Completed | TaskStatus::Failed => {
                     let code = ConflictCode::TaskFinal;
-                    return Err(Refusal::Conflict { code, task_id: task, status: session.own.row.status });
+                    return Err(Refusal::Conflict {
+                        code,
+                        task_id: task,
+                        status: session.own.row.status,
+                    });
                 }
                 TaskStatus::Running | TaskStatus::Paused => {
                     session.cancel();
                 }
-                // Stores the key alone, so that this cancel, repeated after the task was reopened, does nothing more.
+                // Stores the key alone, so that this cancel, repeated after the task was reopened,
+                // does nothing more.
                 TaskStatus::Canceled => {}
             }
             session.idempotency = key.as_ref().map(|key| key.row(caller, &session, None));
             let stopped = session.subtree();
-            match self.commit(&mut session, LeaseChange::Park { wake_in: None }).await {
+            match self
+                .commit(&mut session, LeaseChange::Park { wake_in: None })
+                .await
+            {
                 Ok(done) => {
                     self.wait_until_unsendable(&stopped, done.at).await;
                     return Ok(accepted);
@@ -65,13 +74,18 @@ impl Engine {
         Err(Refusal::Unavailable)
     }
 
-    /// Waits until no replica can send a started call of these tasks any more. `now` is a moment, in database time,
-    /// after which no further start can be committed.
+    /// Waits until no replica can send a started call of these tasks any more. `now` is a moment,
+    /// in database time, after which no further start can be committed.
     pub(crate) async fn wait_until_unsendable(&self, tasks: &[Progress], now: Time) {
         let mut elsewhere = Duration::ZERO;
         let mut sent_here = Vec::new();
-        for (call, start) in tasks.iter().flat_map(|progress| &progress.calls).filter_map(CallState::unanswered) {
-            // Covers a driver of this process that is about to start the same call and will be refused.
+        for (call, start) in tasks
+            .iter()
+            .flat_map(|progress| &progress.calls)
+            .filter_map(CallState::unanswered)
+        {
+            // Covers a driver of this process that is about to start the same call and will be
+            // refused.
             sent_here.extend(self.in_flight_calls.cancel(call));
             if !self.store.is_sole() && start.replica != self.replica {
                 elsewhere = elsewhere.max((start.at + SEND_WINDOW + TIME_TO_WIRE).since(now));

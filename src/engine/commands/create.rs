@@ -16,7 +16,8 @@ impl Engine {
     /// Creates a task and begins to drive it; returns once it is stored.
     ///
     /// # Errors
-    /// `Invalid` for an agent that is unknown to this caller; `Unavailable` when the database does not answer.
+    /// `Invalid` for an agent that is unknown to this caller; `Unavailable` when the database does
+    /// not answer.
     pub async fn create(
         self: &Arc<Self>,
         caller: &Caller,
@@ -24,24 +25,30 @@ impl Engine {
         key: Option<Key>,
     ) -> Result<Accepted, Refusal> {
         let name = task.agent.as_deref();
-        let agent = self.agents.find(name, &caller.tenant, &caller.user_id, &caller.groups).ok_or_else(|| {
-            Refusal::Invalid(vec![FieldError {
-                pointer: "/agent".to_owned(),
-                detail: "the name of an agent that is open to you".to_owned(),
-            }])
-        })?;
+        let agent = self
+            .agents
+            .find(name, &caller.tenant, &caller.user_id, &caller.groups)
+            .ok_or_else(|| {
+                Refusal::Invalid(vec![FieldError {
+                    pointer: "/agent".to_owned(),
+                    detail: "the name of an agent that is open to you".to_owned(),
+                }])
+            })?;
         let task_id = TaskId(self.ids.fresh());
         let new = NewTask {
             tenant: caller.tenant.clone(),
             user_id: caller.user_id.to_string(),
-            session_id: task.session_id.unwrap_or_else(|| self.ids.fresh().to_string()),
+            session_id: task
+                .session_id
+                .unwrap_or_else(|| self.ids.fresh().to_string()),
             agent: agent.name.clone(),
             agent_version: agent.version.clone(),
             parent: None,
             agent_path: vec![agent.name.clone()],
             metadata: task.metadata,
         };
-        let (now, history_uncertain_until) = (self.clock.now(), self.store.history_uncertain_until());
+        let (now, history_uncertain_until) =
+            (self.clock.now(), self.store.history_uncertain_until());
         let mut session = TaskSession::new(Journal {
             row: unsaved_row(task_id, task_id, &new),
             items: Vec::new(),

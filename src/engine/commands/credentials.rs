@@ -22,10 +22,14 @@ impl Engine {
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
-    pub(in crate::engine) async fn stored_credentials(&self, session: &TaskSession) -> Result<Credentials, Refusal> {
+    pub(in crate::engine) async fn stored_credentials(
+        &self,
+        session: &TaskSession,
+    ) -> Result<Credentials, Refusal> {
         let path = session.path();
         let above = path.iter().filter_map(|task| session.tree.task(*task));
-        let filled_in = session.own.progress.filled_in || above.into_iter().any(|progress| progress.filled_in);
+        let filled_in =
+            session.own.progress.filled_in || above.into_iter().any(|progress| progress.filled_in);
         let Some(sealer) = self.sealer.as_ref().filter(|_| filled_in) else {
             return Ok(Credentials::default());
         };
@@ -43,7 +47,10 @@ impl Engine {
     }
 
     async fn redactor_for(&self, session: &TaskSession) -> Result<Redactor, Refusal> {
-        Ok(self.catalog.redactor().and(&self.stored_credentials(session).await?.redactor()))
+        Ok(self
+            .catalog
+            .redactor()
+            .and(&self.stored_credentials(session).await?.redactor()))
     }
 
     /// The fields of a form without those that hold a secret of the task or of the configuration.
@@ -61,7 +68,8 @@ impl Engine {
         Ok(fields)
     }
 
-    /// Refuses arguments that a person wrote and that hold a secret. Each edit comes with the id of its call.
+    /// Refuses arguments that a person wrote and that hold a secret. Each edit comes with the id of
+    /// its call.
     ///
     /// # Errors
     /// `Invalid` for the first call with a secret; `Unavailable` when the database does not answer.
@@ -76,8 +84,12 @@ impl Engine {
         let redactor = self.redactor_for(session).await?;
         match edits.into_iter().find(|(_, text)| redactor.finds(text)) {
             Some((call, _)) => {
-                let detail = "arguments without a value that is kept secret: no call is run with one";
-                Err(invalid(&format!("{}/arguments", pointer("/decisions", &call)), detail.to_owned()))
+                let detail =
+                    "arguments without a value that is kept secret: no call is run with one";
+                Err(invalid(
+                    &format!("{}/arguments", pointer("/decisions", &call)),
+                    detail.to_owned(),
+                ))
             }
             None => Ok(()),
         }
@@ -86,17 +98,27 @@ impl Engine {
     /// The current configuration of the service whose credentials the request asks for.
     fn service(&self, agent: &Agent, spec: &RequestSpec) -> Option<&Service> {
         let name = spec.details.as_ref()?.get("service")?.as_str()?;
-        self.catalog.services(&agent.name).iter().find(|service| service.name == name)
+        self.catalog
+            .services(&agent.name)
+            .iter()
+            .find(|service| service.name == name)
     }
 
-    /// Whether the configuration still asks for the same fields, receivers and lifetime as this request. Descriptions
-    /// do not count.
-    pub(in crate::engine) fn asks_as_before(&self, agent: Option<&Agent>, spec: &RequestSpec) -> bool {
-        let now = agent.and_then(|agent| self.service(agent, spec)).map(credential_form);
+    /// Whether the configuration still asks for the same fields, receivers and lifetime as this
+    /// request. Descriptions do not count.
+    pub(in crate::engine) fn asks_as_before(
+        &self,
+        agent: Option<&Agent>,
+        spec: &RequestSpec,
+    ) -> bool {
+        let now = agent
+            .and_then(|agent| self.service(agent, spec))
+            .map(credential_form);
         now.is_some() && now.map(without_words) == spec.form.clone().map(without_words)
     }
 
-    /// Seals the values that a person provided. Returns the sealed row and the public part, the names of the fields.
+    /// Seals the values that a person provided. Returns the sealed row and the public part, the
+    /// names of the fields.
     ///
     /// # Errors
     /// `Internal` where the values cannot be sealed: then nothing is stored.
@@ -122,11 +144,20 @@ impl Engine {
                 Some((field.name.clone(), Secret::new(value.to_owned())))
             })
             .collect();
-        let shown = fields.keys().map(|field| (field.clone(), Value::Null)).collect();
+        let shown = fields
+            .keys()
+            .map(|field| (field.clone(), Value::Null))
+            .collect();
         let place = (session.task_id(), spec.request_id);
-        sealed(sealer, &session.own.row.tenant, place, (&service.name, &fields), service.expires_in)
-            .map(|sealed| (sealed, Value::Object(shown)))
-            .map_err(|error| unsealed(&error.to_string()))
+        sealed(
+            sealer,
+            &session.own.row.tenant,
+            place,
+            (&service.name, &fields),
+            service.expires_in,
+        )
+        .map(|sealed| (sealed, Value::Object(shown)))
+        .map_err(|error| unsealed(&error.to_string()))
     }
 }
 
@@ -135,7 +166,11 @@ fn without_words(mut form: Value) -> Value {
     if let Some(members) = form.as_object_mut() {
         members.remove("description");
     }
-    let fields = form.get_mut("properties").and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut);
+    let fields = form
+        .get_mut("properties")
+        .and_then(Value::as_object_mut)
+        .into_iter()
+        .flat_map(Map::values_mut);
     for field in fields.filter_map(Value::as_object_mut) {
         field.remove("description");
     }

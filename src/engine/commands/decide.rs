@@ -1,5 +1,5 @@
-//! Applies a person's decision, for every route alike: appends facts, and the ordinary loop does the rest. The version
-//! that fences the write says which decision came first.
+//! Applies a person's decision, for every route alike: appends facts, and the ordinary loop does
+//! the rest. The version that fences the write says which decision came first.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,8 +28,9 @@ impl Engine {
     /// Stores a person's decision and continues the task.
     ///
     /// # Errors
-    /// In this order: `NotFound`, `Forbidden`, `Invalid`, `DigestMismatch`, `Expired`, then `Withdrawn` or
-    /// `AlreadyDecided`; nothing is changed. `Unavailable` when the database does not answer.
+    /// In this order: `NotFound`, `Forbidden`, `Invalid`, `DigestMismatch`, `Expired`, then
+    /// `Withdrawn` or `AlreadyDecided`; nothing is changed. `Unavailable` when the database does
+    /// not answer.
     pub async fn decide(
         self: &Arc<Self>,
         caller: &Caller,
@@ -37,7 +38,11 @@ impl Engine {
         answer: DecisionInput,
         key: Option<Key>,
     ) -> Result<Accepted, Refusal> {
-        let row = self.store.request(request).await?.ok_or(Refusal::NotFound)?;
+        let row = self
+            .store
+            .request(request)
+            .await?
+            .ok_or(Refusal::NotFound)?;
         self.decide_read(caller, row, answer, key).await
     }
 
@@ -68,13 +73,18 @@ impl Engine {
         for _ in 0..TRIES {
             let row = match read.take() {
                 Some(row) => row,
-                None => self.store.request(request).await?.ok_or(Refusal::NotFound)?,
+                None => self
+                    .store
+                    .request(request)
+                    .await?
+                    .ok_or(Refusal::NotFound)?,
             };
             let given = match self.judge_answer(caller, &row, &answer) {
                 // The pointer of a misfit may name a member whose name is secret.
                 Err(refusal @ Refusal::Invalid(_)) if answer.edits().next().is_some() => {
                     let session = self.load(row.task_id).await?.ok_or(Refusal::NotFound)?;
-                    self.refuse_secrets(&session, answer.edits().collect()).await?;
+                    self.refuse_secrets(&session, answer.edits().collect())
+                        .await?;
                     return Err(refusal);
                 }
                 said => said?,
@@ -86,7 +96,12 @@ impl Engine {
             };
             let agent = self.agent_of(&session.own.row).await?;
             let damaged = damage(&session, request);
-            let damaged = damaged.or_else(|| agent.clone().err().filter(|why| why.code == FailureCode::Integrity));
+            let damaged = damaged.or_else(|| {
+                agent
+                    .clone()
+                    .err()
+                    .filter(|why| why.code == FailureCode::Integrity)
+            });
             if let Some(failure) = damaged {
                 if self.damaged(session, failure).await? {
                     return Err(Refusal::Withdrawn(request));
@@ -100,10 +115,21 @@ impl Engine {
                 }
                 continue;
             }
-            self.apply(caller, &mut session, agent.as_deref().ok(), &open, &given, &targets).await?;
+            self.apply(
+                caller,
+                &mut session,
+                agent.as_deref().ok(),
+                &open,
+                &given,
+                &targets,
+            )
+            .await?;
             session.idempotency = key.map(|key| key.row(caller, &session, Some(request)));
             if let Some(accepted) = self.submit(session).await? {
-                return Ok(Accepted { task_id: accepted.root, ..accepted });
+                return Ok(Accepted {
+                    task_id: accepted.root,
+                    ..accepted
+                });
             }
             if let Some(done) = self.replay_of(caller, key).await? {
                 return Ok(done);
@@ -113,7 +139,8 @@ impl Engine {
         Err(Refusal::Unavailable)
     }
 
-    /// Validates an answer as far as the request's row allows, before the journal is read, in the contract's order.
+    /// Validates an answer as far as the request's row allows, before the journal is read, in the
+    /// contract's order.
     fn judge_answer(
         &self,
         caller: &Caller,
@@ -124,18 +151,27 @@ impl Engine {
             return Err(Refusal::NotFound);
         }
         if !may_decide(caller, &row.tenant, &row.owner, &row.asked.terms.approvers) {
-            return Err(Refusal::Forbidden("You are not among those who may decide this request.".to_owned()));
+            return Err(Refusal::Forbidden(
+                "You are not among those who may decide this request.".to_owned(),
+            ));
         }
         let given = fitting(&self.roster, caller, row, answer)?;
         let request = row.asked.request_id;
-        if answer.digest.as_ref().is_some_and(|digest| *digest != row.asked.digest) {
+        if answer
+            .digest
+            .as_ref()
+            .is_some_and(|digest| *digest != row.asked.digest)
+        {
             return Err(Refusal::DigestMismatch(request));
         }
         match row.status {
             RequestStatus::Expired => Err(Refusal::Expired(request)),
             RequestStatus::Pending if row.expired => Err(Refusal::Expired(request)),
             RequestStatus::Withdrawn => Err(Refusal::Withdrawn(request)),
-            RequestStatus::Responded | RequestStatus::Resumed => Err(Refusal::AlreadyDecided { request, call: None }),
+            RequestStatus::Responded | RequestStatus::Resumed => Err(Refusal::AlreadyDecided {
+                request,
+                call: None,
+            }),
             RequestStatus::Pending => Ok(given),
         }
     }
@@ -151,16 +187,29 @@ impl Engine {
         targets: &[CallId],
     ) -> Result<(), Refusal> {
         let (mut edits, mut anew) = (BTreeMap::new(), Vec::new());
-        self.refuse_secrets(session, given.edits().map(|(call, text)| (call.to_string(), text)).collect()).await?;
+        self.refuse_secrets(
+            session,
+            given
+                .edits()
+                .map(|(call, text)| (call.to_string(), text))
+                .collect(),
+        )
+        .await?;
         for (call, text) in given.edits() {
-            let Some(agent) = agent else { return Err(Refusal::Internal) };
-            let (judged, judgement) = self.edited(caller, session, agent, open, call, text).await?;
+            let Some(agent) = agent else {
+                return Err(Refusal::Internal);
+            };
+            let (judged, judgement) = self
+                .edited(caller, session, agent, open, call, text)
+                .await?;
             edits.insert(call, judged);
             anew.extend(judgement.map(|judgement| (call, judgement)));
         }
         let shown = match (&given.response, open.asked.kind) {
             (Some(response), RequestKind::Credentials) => {
-                let Some(agent) = agent else { return Err(Refusal::Internal) };
+                let Some(agent) = agent else {
+                    return Err(Refusal::Internal);
+                };
                 let (sealed, names) = self.seal(session, agent, &open.asked, response)?;
                 session.credentials.push(sealed);
                 Some(names)
@@ -169,26 +218,36 @@ impl Engine {
         };
         let decision = given.decision(caller, open, targets, &edits, shown);
         let cancels = decision.closes && decision.then.is_some_and(|then| then != Then::Continue);
-        session.push(Fact::Decision { request_id: open.asked.request_id, decision });
+        session.push(Fact::Decision {
+            request_id: open.asked.request_id,
+            decision,
+        });
         if cancels {
             session.withdraw_open(CloseReason::Canceled);
             return Ok(());
         }
         session.resume_if_unblocked();
         for (tool_call_id, judgement) in anew {
-            let Some(state) = session.own.progress.call(tool_call_id) else { continue };
+            let Some(state) = session.own.progress.call(tool_call_id) else {
+                continue;
+            };
             let (effect, performer) = (state.effect, state.performer);
-            session.push(Fact::Judged { tool_call_id, judgement, effect, performer });
+            session.push(Fact::Judged {
+                tool_call_id,
+                judgement,
+                effect,
+                performer,
+            });
         }
         Ok(())
     }
 
-    /// Judges a person's replacement of a call's arguments: whether the call may run with it, or the new judgement that
-    /// holds the call.
+    /// Judges a person's replacement of a call's arguments: whether the call may run with it, or
+    /// the new judgement that holds the call.
     ///
     /// # Errors
-    /// `Invalid` when a rule refuses it, or the call was sent already: its receiver recognizes repetitions by their
-    /// key.
+    /// `Invalid` when a rule refuses it, or the call was sent already: its receiver recognizes
+    /// repetitions by their key.
     async fn edited(
         &self,
         caller: &Caller,
@@ -199,58 +258,113 @@ impl Engine {
         text: &str,
     ) -> Result<(JudgedEdit, Option<Judgement>), Refusal> {
         let known = session.own.progress.call(call).cloned();
-        let (Some(known), Some(request)) = (known, open.asked.own_calls().find(|own| own.tool_call_id == call)) else {
+        let (Some(known), Some(request)) = (
+            known,
+            open.asked.own_calls().find(|own| own.tool_call_id == call),
+        ) else {
             return Err(Refusal::Internal);
         };
         if known.attempts > 0 {
             let detail = "`approve` or `reject`: this call has been sent, and is known by its key with these arguments";
-            return Err(invalid(&format!("/decisions/{call}/action"), detail.to_owned()));
+            return Err(invalid(
+                &format!("/decisions/{call}/action"),
+                detail.to_owned(),
+            ));
         }
-        let edited = Some(Edited { arguments_text: text.to_owned(), by: caller.user_id.to_string() });
+        let edited = Some(Edited {
+            arguments_text: text.to_owned(),
+            by: caller.user_id.to_string(),
+        });
         let state = CallState { edited, ..known };
         let now = self.verdict(session, agent, &state).await;
-        let refused = |detail: String| Err(invalid(&format!("/decisions/{call}/arguments"), detail));
-        let why = now.reason.clone().unwrap_or_else(|| "no reason is given".to_owned());
+        let refused =
+            |detail: String| Err(invalid(&format!("/decisions/{call}/arguments"), detail));
+        let why = now
+            .reason
+            .clone()
+            .unwrap_or_else(|| "no reason is given".to_owned());
         let (leave, anew) = match now.verdict {
             Verdict::Deny => return refused(format!("arguments that no rule refuses: {why}")),
-            Verdict::Invalid | Verdict::Human => return refused(format!("arguments that fit: {why}")),
+            Verdict::Invalid | Verdict::Human => {
+                return refused(format!("arguments that fit: {why}"));
+            }
             Verdict::Allow => (true, None),
-            Verdict::Hold if now.terms.as_ref() == Some(&open.asked.terms) => (true, Some(now.clone())),
+            Verdict::Hold if now.terms.as_ref() == Some(&open.asked.terms) => {
+                (true, Some(now.clone()))
+            }
             Verdict::Hold => (false, Some(now.clone())),
         };
         // Where several approvals are required, the author of new bytes does not count.
         let leave = leave && required_of(caller, &open.asked) < 2;
         let anew = anew.filter(|anew| !leave && state.judgement.as_ref() != Some(anew));
-        let rule = if now.verdict == Verdict::Hold { now.rule } else { request.rule.clone() };
-        let spec = self.offered(agent, &state.call.name).map(|entry| &entry.spec);
-        let Some(spec) = spec else { return refused("this call cannot be edited: its tool is gone".to_owned()) };
+        let rule = if now.verdict == Verdict::Hold {
+            now.rule
+        } else {
+            request.rule.clone()
+        };
+        let spec = self
+            .offered(agent, &state.call.name)
+            .map(|entry| &entry.spec);
+        let Some(spec) = spec else {
+            return refused("this call cannot be edited: its tool is gone".to_owned());
+        };
         let digest = session.digest(spec, call, text, rule.as_deref());
-        Ok((JudgedEdit { edit: Edit { arguments_text: text.to_owned(), digest, rule }, leave }, anew))
+        Ok((
+            JudgedEdit {
+                edit: Edit {
+                    arguments_text: text.to_owned(),
+                    digest,
+                    rule,
+                },
+                leave,
+            },
+            anew,
+        ))
     }
 
-    /// Whether the configuration has changed what an answer concerns: the definition of a tool, or the form of a
-    /// credential.
-    fn changed(&self, agent: Option<&Agent>, session: &TaskSession, open: &Open, calls: &[CallId]) -> bool {
+    /// Whether the configuration has changed what an answer concerns: the definition of a tool, or
+    /// the form of a credential.
+    fn changed(
+        &self,
+        agent: Option<&Agent>,
+        session: &TaskSession,
+        open: &Open,
+        calls: &[CallId],
+    ) -> bool {
         match open.asked.kind {
             RequestKind::Approval | RequestKind::ExternalResult | RequestKind::Credentials => {}
             // These requests ask for no run of a tool and do not depend on its definition.
-            RequestKind::Guidance | RequestKind::Confirmation | RequestKind::Reconcile => return false,
+            RequestKind::Guidance | RequestKind::Confirmation | RequestKind::Reconcile => {
+                return false;
+            }
         }
         if open.asked.kind == RequestKind::Credentials && !self.asks_as_before(agent, &open.asked) {
             return true;
         }
-        open.asked.own_calls().filter(|call| calls.contains(&call.tool_call_id)).any(|call| {
-            let entry = agent.and_then(|agent| self.offered(agent, &call.name));
-            let digest = entry.map(|entry| {
-                session.digest(&entry.spec, call.tool_call_id, &call.arguments_text, call.rule.as_deref())
-            });
-            digest.as_deref() != Some(call.digest.as_str())
-        })
+        open.asked
+            .own_calls()
+            .filter(|call| calls.contains(&call.tool_call_id))
+            .any(|call| {
+                let entry = agent.and_then(|agent| self.offered(agent, &call.name));
+                let digest = entry.map(|entry| {
+                    session.digest(
+                        &entry.spec,
+                        call.tool_call_id,
+                        &call.arguments_text,
+                        call.rule.as_deref(),
+                    )
+                });
+                digest.as_deref() != Some(call.digest.as_str())
+            })
     }
 
-    /// The only refusal that writes: closes the request, whose calls are judged anew. `false` when another commit came
-    /// first, and nothing was written.
-    async fn tool_changed(self: &Arc<Self>, mut session: TaskSession, request_id: RequestId) -> Result<bool, Refusal> {
+    /// The only refusal that writes: closes the request, whose calls are judged anew. `false` when
+    /// another commit came first, and nothing was written.
+    async fn tool_changed(
+        self: &Arc<Self>,
+        mut session: TaskSession,
+        request_id: RequestId,
+    ) -> Result<bool, Refusal> {
         session.push(Fact::RequestClosed {
             request_id,
             status: RequestStatus::Withdrawn,
@@ -260,11 +374,14 @@ impl Engine {
         Ok(self.submit(session).await?.is_some())
     }
 
-    /// Fails a task whose stored request is damaged, so that nothing of it runs. `false` when another commit came
-    /// first, and nothing was written.
+    /// Fails a task whose stored request is damaged, so that nothing of it runs. `false` when
+    /// another commit came first, and nothing was written.
     async fn damaged(&self, mut session: TaskSession, failure: Failure) -> Result<bool, Refusal> {
         session.fail(failure);
-        match self.commit(&mut session, LeaseChange::Park { wake_in: None }).await {
+        match self
+            .commit(&mut session, LeaseChange::Park { wake_in: None })
+            .await
+        {
             Ok(_) => Ok(true),
             Err(CommitError::Unavailable) => Err(Refusal::Unavailable),
             Err(CommitError::Stale | CommitError::Refused | CommitError::Unknown) => Ok(false),

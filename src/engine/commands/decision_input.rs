@@ -1,4 +1,5 @@
-//! Validates a person's answer against the request's rule and form, and turns it into a decision. Writes nothing.
+//! Validates a person's answer against the request's rule and form, and turns it into a decision.
+//! Writes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,8 +31,15 @@ pub struct DecisionInput {
 impl DecisionInput {
     /// The edited arguments, each with the id of its call as sent.
     pub(super) fn edits(&self) -> impl Iterator<Item = (String, &str)> {
-        let replies = if let DecisionBody::PerCall(replies) = &self.body { Some(replies) } else { None };
-        let edits = replies.into_iter().flatten().filter(|(_, reply)| reply.action == Action::Edit);
+        let replies = if let DecisionBody::PerCall(replies) = &self.body {
+            Some(replies)
+        } else {
+            None
+        };
+        let edits = replies
+            .into_iter()
+            .flatten()
+            .filter(|(_, reply)| reply.action == Action::Edit);
         edits.filter_map(|(call, reply)| Some((call.clone(), reply.arguments.as_deref()?)))
     }
 }
@@ -96,7 +104,8 @@ pub(crate) struct JudgedEdit {
 /// Validates a body against its request.
 ///
 /// # Errors
-/// `Forbidden` for an approval of bytes that the caller wrote; `Invalid` with every place that does not fit.
+/// `Forbidden` for an approval of bytes that the caller wrote; `Invalid` with every place that does
+/// not fit.
 pub(crate) fn fitting(
     roster: &Roster,
     caller: &Caller,
@@ -106,9 +115,16 @@ pub(crate) fn fitting(
     let mut allowed = answers(roster, caller, &row.tenant, &row.owner, &row.asked);
     match &answer.body {
         DecisionBody::PerCall(replies) => per_call(caller, &row.asked, &allowed, replies),
-        DecisionBody::Whole { action, reason, then, response, result } => {
+        DecisionBody::Whole {
+            action,
+            reason,
+            then,
+            response,
+            result,
+        } => {
             let asked = &row.asked;
-            let own = *action == Action::Approve && asked.own_calls().all(|call| wrote(caller, asked, call));
+            let own = *action == Action::Approve
+                && asked.own_calls().all(|call| wrote(caller, asked, call));
             if own && asked.kind == RequestKind::Approval {
                 return Err(own_words());
             }
@@ -124,7 +140,14 @@ pub(crate) fn fitting(
             let response = read_response(asked, *action, response.as_ref())?;
             read_result(asked, *action, result.as_deref())?;
             let (reason, result) = (reason.clone(), result.clone());
-            Ok(ValidDecision { named: None, action: *action, reason, then: *then, response, result })
+            Ok(ValidDecision {
+                named: None,
+                action: *action,
+                reason,
+                then: *then,
+                response,
+                result,
+            })
         }
     }
 }
@@ -143,11 +166,19 @@ fn per_call(
     for (name, reply) in replies {
         let place = pointer("/decisions", name);
         let mut add = |member: &str, detail: String| {
-            errors.push(FieldError { pointer: format!("{place}{member}"), detail });
+            errors.push(FieldError {
+                pointer: format!("{place}{member}"),
+                detail,
+            });
         };
-        let call = asked.own_calls().find(|call| call.tool_call_id.to_string() == *name);
+        let call = asked
+            .own_calls()
+            .find(|call| call.tool_call_id.to_string() == *name);
         let Some(call) = call else {
-            add("", "the `tool_call_id` of a call that needs a decision".to_owned());
+            add(
+                "",
+                "the `tool_call_id` of a call that needs a decision".to_owned(),
+            );
             continue;
         };
         if reply.action == Action::Approve && wrote(caller, asked, call) {
@@ -159,14 +190,20 @@ fn per_call(
         if reply.action == Action::Edit
             && let Err(misfits) = read_edit(call, reply.arguments.as_deref().unwrap_or_default())
         {
-            misfits.0.into_iter().for_each(|misfit| add(&format!("/arguments{}", misfit.pointer), misfit.detail));
+            misfits
+                .0
+                .into_iter()
+                .for_each(|misfit| add(&format!("/arguments{}", misfit.pointer), misfit.detail));
         }
         if reply.then.is_some() && reply.action != Action::Reject {
             add("/then", "only beside a reject".to_owned());
         }
         thens.extend(reply.then);
         if thens.len() > 1 {
-            add("/then", "the same for every call: it holds for the request".to_owned());
+            add(
+                "/then",
+                "the same for every call: it holds for the request".to_owned(),
+            );
         }
         named.insert(call.tool_call_id, reply.clone());
     }
@@ -175,9 +212,20 @@ fn per_call(
     }
     let mut actions: Vec<Action> = named.values().map(|reply| reply.action).collect();
     actions.dedup();
-    let action = if let [action] = actions.as_slice() { *action } else { Action::Mixed };
+    let action = if let [action] = actions.as_slice() {
+        *action
+    } else {
+        Action::Mixed
+    };
     let then = thens.pop_first();
-    Ok(ValidDecision { named: Some(named), action, reason: None, then, response: None, result: None })
+    Ok(ValidDecision {
+        named: Some(named),
+        action,
+        reason: None,
+        then,
+        response: None,
+        result: None,
+    })
 }
 
 /// Reads the filled-in form, by the request's schema.
@@ -193,12 +241,24 @@ fn read_response(
     };
     match (wanted, response) {
         (false, None) => Ok(None),
-        (false, Some(_)) => Err(invalid("/response", "nothing is filled in with this answer".to_owned())),
-        (true, None) => Err(invalid("/response", "what is filled in, by the request's `form`".to_owned())),
+        (false, Some(_)) => Err(invalid(
+            "/response",
+            "nothing is filled in with this answer".to_owned(),
+        )),
+        (true, None) => Err(invalid(
+            "/response",
+            "what is filled in, by the request's `form`".to_owned(),
+        )),
         (true, Some(text)) => {
-            let form = asked.form.as_ref().and_then(|form| CompiledSchema::closed(form).ok());
-            let Some(form) = form else { return Err(Refusal::Internal) };
-            let value = arguments::read(text.reveal(), &form).map_err(|misfits| misfit("/response", misfits))?;
+            let form = asked
+                .form
+                .as_ref()
+                .and_then(|form| CompiledSchema::closed(form).ok());
+            let Some(form) = form else {
+                return Err(Refusal::Internal);
+            };
+            let value = arguments::read(text.reveal(), &form)
+                .map_err(|misfits| misfit("/response", misfits))?;
             if asked.kind == Credentials {
                 no_controls(&value)?;
             }
@@ -209,7 +269,9 @@ fn read_response(
 
 /// Refuses a credential's field that could end a header or a line.
 fn no_controls(value: &Value) -> Result<(), Refusal> {
-    let Value::Object(fields) = value else { return Ok(()) };
+    let Value::Object(fields) = value else {
+        return Ok(());
+    };
     let bad = |value: &Value| !value.as_str().is_some_and(is_sendable);
     let errors: Vec<_> = fields
         .iter()
@@ -219,24 +281,37 @@ fn no_controls(value: &Value) -> Result<(), Refusal> {
             detail: "text without control characters".to_owned(),
         })
         .collect();
-    if errors.is_empty() { Ok(()) } else { Err(Refusal::Invalid(errors)) }
+    if errors.is_empty() {
+        Ok(())
+    } else {
+        Err(Refusal::Invalid(errors))
+    }
 }
 
 /// Checks a posted result against the form that the tool asks for, if any.
 fn read_result(asked: &RequestSpec, action: Action, result: Option<&str>) -> Result<(), Refusal> {
     let wanted = match asked.kind {
         RequestKind::ExternalResult | RequestKind::Reconcile => action == Action::Respond,
-        RequestKind::Approval | RequestKind::Guidance | RequestKind::Credentials | RequestKind::Confirmation => false,
+        RequestKind::Approval
+        | RequestKind::Guidance
+        | RequestKind::Credentials
+        | RequestKind::Confirmation => false,
     };
     match (wanted, result) {
         (false, None) => Ok(()),
         (false, Some(_)) => Err(invalid("/result", "no result with this answer".to_owned())),
         (true, None) => Err(invalid("/result", "the result".to_owned())),
         (true, Some(text)) => {
-            let Some(form) = asked.form.as_ref().filter(|_| asked.kind == RequestKind::ExternalResult) else {
+            let Some(form) = asked
+                .form
+                .as_ref()
+                .filter(|_| asked.kind == RequestKind::ExternalResult)
+            else {
                 return Ok(());
             };
-            let Ok(form) = CompiledSchema::open(form) else { return Err(Refusal::Internal) };
+            let Ok(form) = CompiledSchema::open(form) else {
+                return Err(Refusal::Internal);
+            };
             let fits = |value: Value| form.check(&value);
             serde_json::from_str(text)
                 .map_err(|_| Misfits::one("", "a JSON value"))
@@ -250,7 +325,10 @@ fn read_result(asked: &RequestSpec, action: Action, result: Option<&str>) -> Res
 fn read_edit(call: &CallSpec, text: &str) -> Result<Value, Misfits> {
     match CompiledSchema::closed(&call.parameters) {
         Ok(schema) => arguments::read(text, &schema),
-        Err(_) => Err(Misfits::one("", "this call cannot be edited: its tool is gone")),
+        Err(_) => Err(Misfits::one(
+            "",
+            "this call cannot be edited: its tool is gone",
+        )),
     }
 }
 
@@ -258,23 +336,43 @@ impl ValidDecision {
     /// The undecided calls that the answer concerns.
     ///
     /// # Errors
-    /// `AlreadyDecided` when another answer to one of them, or this person's earlier one, came first.
+    /// `AlreadyDecided` when another answer to one of them, or this person's earlier one, came
+    /// first.
     pub fn targets(&self, caller: &Caller, open: &Open) -> Result<Vec<CallId>, Refusal> {
         let request = open.asked.request_id;
-        let lost = |call: CallId| Refusal::AlreadyDecided { request, call: Some(call) };
+        let lost = |call: CallId| Refusal::AlreadyDecided {
+            request,
+            call: Some(call),
+        };
         let own = |call: CallId| open.answered_by(call, &caller.user_id);
         if let Some(named) = &self.named {
-            let taken = named.keys().find(|call| open.decided.contains_key(call) || own(**call));
-            return taken.map_or_else(|| Ok(named.keys().copied().collect()), |call| Err(lost(*call)));
+            let taken = named
+                .keys()
+                .find(|call| open.decided.contains_key(call) || own(**call));
+            return taken.map_or_else(
+                || Ok(named.keys().copied().collect()),
+                |call| Err(lost(*call)),
+            );
         }
-        let mut left: Vec<CallId> = open.asked.own_calls().map(|call| call.tool_call_id).collect();
+        let mut left: Vec<CallId> = open
+            .asked
+            .own_calls()
+            .map(|call| call.tool_call_id)
+            .collect();
         left.retain(|call| !open.decided.contains_key(call));
         let counted = matches!(self.action, Action::Approve | Action::Retry);
         match left.iter().find(|call| own(**call)) {
             Some(call) if !counted || left.iter().all(|call| own(*call)) => Err(lost(*call)),
             Some(_) | None => {
                 left.retain(|call| !own(*call));
-                if left.is_empty() { Err(Refusal::AlreadyDecided { request, call: None }) } else { Ok(left) }
+                if left.is_empty() {
+                    Err(Refusal::AlreadyDecided {
+                        request,
+                        call: None,
+                    })
+                } else {
+                    Ok(left)
+                }
             }
         }
     }
@@ -283,7 +381,10 @@ impl ValidDecision {
     pub fn edits(&self) -> impl Iterator<Item = (CallId, &str)> {
         let named = self.named.iter().flatten();
         named.filter_map(|(call, reply)| {
-            let text = reply.arguments.as_deref().filter(|_| reply.action == Action::Edit)?;
+            let text = reply
+                .arguments
+                .as_deref()
+                .filter(|_| reply.action == Action::Edit)?;
             Some((*call, text))
         })
     }
@@ -313,12 +414,20 @@ impl ValidDecision {
             let reply = self.reply(call);
             let judged = edits.get(&call);
             let leave = match reply.action {
-                Action::Approve | Action::Retry => open.approved_with(call, &caller.user_id) >= required,
+                Action::Approve | Action::Retry => {
+                    open.approved_with(call, &caller.user_id) >= required
+                }
                 Action::Edit => judged.is_some_and(|judged| judged.leave),
                 Action::Reject | Action::Respond | Action::Mixed => false,
             };
             let edit = judged.map(|judged| judged.edit.clone());
-            CallAnswer { action: reply.action, reason: reply.reason, edit, result_text: reply.result, leave }
+            CallAnswer {
+                action: reply.action,
+                reason: reply.reason,
+                edit,
+                result_text: reply.result,
+                leave,
+            }
         };
         let decisions: BTreeMap<_, _> = targets.iter().map(|call| (*call, answer(*call))).collect();
         let (then, closes) = self.then(open, &decisions);
@@ -326,7 +435,11 @@ impl ValidDecision {
             action: self.action,
             by: caller.user_id.to_string(),
             via: caller.via.clone(),
-            groups: caller.via.as_ref().map(|_| caller.groups.clone()).unwrap_or_default(),
+            groups: caller
+                .via
+                .as_ref()
+                .map(|_| caller.groups.clone())
+                .unwrap_or_default(),
             reason: self.reason.clone(),
             then,
             response: shown,
@@ -340,19 +453,32 @@ impl ValidDecision {
     fn then(&self, open: &Open, decisions: &BTreeMap<CallId, CallAnswer>) -> (Option<Then>, bool) {
         let ends_task = self.then.is_some_and(|then| then != Then::Continue);
         let outcome = |call: CallId| {
-            let now = decisions.get(&call).filter(|answer| answer.settles()).map(|answer| answer.action);
+            let now = decisions
+                .get(&call)
+                .filter(|answer| answer.settles())
+                .map(|answer| answer.action);
             now.or_else(|| open.decided.get(&call).copied())
         };
-        let outcomes: Vec<_> = open.asked.own_calls().map(|call| outcome(call.tool_call_id)).collect();
+        let outcomes: Vec<_> = open
+            .asked
+            .own_calls()
+            .map(|call| outcome(call.tool_call_id))
+            .collect();
         let closes = ends_task || outcomes.iter().all(Option::is_some);
         if ends_task || !closes {
             return (self.then, closes);
         }
-        let rejects = decisions.values().any(|answer| answer.action == Action::Reject);
-        let all_rejected = outcomes.iter().all(|outcome| *outcome == Some(Action::Reject));
+        let rejects = decisions
+            .values()
+            .any(|answer| answer.action == Action::Reject);
+        let all_rejected = outcomes
+            .iter()
+            .all(|outcome| *outcome == Some(Action::Reject));
         let said = self.then.or(open.then);
         let then = match open.asked.kind {
-            RequestKind::Approval if all_rejected => Some(said.unwrap_or(open.asked.terms.on_reject)),
+            RequestKind::Approval if all_rejected => {
+                Some(said.unwrap_or(open.asked.terms.on_reject))
+            }
             RequestKind::Approval
             | RequestKind::Guidance
             | RequestKind::Credentials
@@ -370,12 +496,19 @@ fn own_words() -> Refusal {
 
 fn one_of(actions: &[Action]) -> String {
     let words: Vec<_> = actions.iter().map(|action| action.as_str()).collect();
-    if words.is_empty() { "nothing can be answered here".to_owned() } else { format!("one of: {}", words.join(", ")) }
+    if words.is_empty() {
+        "nothing can be answered here".to_owned()
+    } else {
+        format!("one of: {}", words.join(", "))
+    }
 }
 
 /// A refusal for one place that does not fit.
 pub(crate) fn invalid(pointer: &str, detail: String) -> Refusal {
-    Refusal::Invalid(vec![FieldError { pointer: pointer.to_owned(), detail }])
+    Refusal::Invalid(vec![FieldError {
+        pointer: pointer.to_owned(),
+        detail,
+    }])
 }
 
 fn misfit(at: &str, misfits: Misfits) -> Refusal {

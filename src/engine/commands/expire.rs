@@ -1,4 +1,5 @@
-//! Closes requests whose deadline has passed; their tasks continue, or are canceled where the rule says so.
+//! Closes requests whose deadline has passed; their tasks continue, or are canceled where the rule
+//! says so.
 
 use std::sync::Arc;
 
@@ -14,13 +15,22 @@ use crate::task::status::RequestStatus;
 pub(crate) const AT_ONCE: usize = 100;
 
 impl Engine {
-    /// Closes the requests whose deadline has passed by the database's clock. Returns the number of closed ones.
+    /// Closes the requests whose deadline has passed by the database's clock. Returns the number of
+    /// closed ones.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
     pub async fn expire(self: &Arc<Self>) -> Result<usize, Refusal> {
-        let overdue = self.store.overdue(i64::try_from(AT_ONCE).unwrap_or(i64::MAX)).await?;
-        let closed = join_all(overdue.iter().map(|(request, task)| self.expire_one(*request, *task))).await;
+        let overdue = self
+            .store
+            .overdue(i64::try_from(AT_ONCE).unwrap_or(i64::MAX))
+            .await?;
+        let closed = join_all(
+            overdue
+                .iter()
+                .map(|(request, task)| self.expire_one(*request, *task)),
+        )
+        .await;
         let mut moved = 0;
         for ((request, _), closed) in overdue.iter().zip(closed) {
             match closed {
@@ -33,10 +43,16 @@ impl Engine {
         Ok(moved)
     }
 
-    async fn expire_one(self: &Arc<Self>, request_id: RequestId, task: TaskId) -> Result<bool, Refusal> {
+    async fn expire_one(
+        self: &Arc<Self>,
+        request_id: RequestId,
+        task: TaskId,
+    ) -> Result<bool, Refusal> {
         // Several requests of one tree may expire at once, and a decision that came first wins.
         for _ in 0..TRIES {
-            let Some(mut session) = self.load(task).await? else { return Ok(false) };
+            let Some(mut session) = self.load(task).await? else {
+                return Ok(false);
+            };
             if session.own.progress.open(request_id).is_none() {
                 return Ok(false);
             }

@@ -1,4 +1,5 @@
-//! Idempotency: a POST that repeats an earlier POST with the same key gets the earlier answer and changes nothing.
+//! Idempotency: a POST that repeats an earlier POST with the same key gets the earlier answer and
+//! changes nothing.
 
 use super::{Accepted, Refusal, Written};
 use crate::engine::Engine;
@@ -43,33 +44,57 @@ impl Key {
 }
 
 impl Engine {
-    /// The result of an earlier POST with the same key. Looked up before any other check of the command.
+    /// The result of an earlier POST with the same key. Looked up before any other check of the
+    /// command.
     ///
     /// # Errors
-    /// `KeyReused` when the earlier body differs; `Forbidden` when the caller has lost the right since.
+    /// `KeyReused` when the earlier body differs; `Forbidden` when the caller has lost the right
+    /// since.
     pub async fn replay(&self, caller: &Caller, key: &Key) -> Result<Option<Accepted>, Refusal> {
-        let found = self.store.idempotency(&caller.tenant, &caller.user_id, &key.path, &key.key).await?;
+        let found = self
+            .store
+            .idempotency(&caller.tenant, &caller.user_id, &key.path, &key.key)
+            .await?;
         let Some(row) = found else { return Ok(None) };
         if !key.body.is_kept_as(&row.body_digest) {
             return Err(Refusal::KeyReused);
         }
-        let task = self.store.task(row.task_id).await?.ok_or(Refusal::NotFound)?;
+        let task = self
+            .store
+            .task(row.task_id)
+            .await?
+            .ok_or(Refusal::NotFound)?;
         if !self.still_may(caller, &task, &row).await? {
-            return Err(Refusal::Forbidden("You may not do this any more.".to_owned()));
+            return Err(Refusal::Forbidden(
+                "You may not do this any more.".to_owned(),
+            ));
         }
         if task.status == TaskStatus::Canceled
             && let Some(session) = self.load(task.task_id).await?
         {
             // The repeated POST may be a cancel that has not answered yet.
-            self.wait_until_unsendable(&session.subtree(), session.now).await;
+            self.wait_until_unsendable(&session.subtree(), session.now)
+                .await;
         }
         let root = task.root_task_id;
-        let task_id = if row.request_id.is_some() { root } else { task.task_id };
+        let task_id = if row.request_id.is_some() {
+            root
+        } else {
+            task.task_id
+        };
         let written = Some(Written::Key(Box::new(row)));
-        Ok(Some(Accepted { written, ..Accepted::state(task_id, root, true) }))
+        Ok(Some(Accepted {
+            written,
+            ..Accepted::state(task_id, root, true)
+        }))
     }
 
-    async fn still_may(&self, caller: &Caller, task: &TaskRow, key: &IdempotencyRow) -> Result<bool, Refusal> {
+    async fn still_may(
+        &self,
+        caller: &Caller,
+        task: &TaskRow,
+        key: &IdempotencyRow,
+    ) -> Result<bool, Refusal> {
         let Some(request) = key.request_id else {
             let how = match key.path.rsplit('/').next() {
                 Some("cancel") => Command::Cancel,
@@ -79,11 +104,19 @@ impl Engine {
             };
             return Ok(self.may_command(caller, how, task).is_ok());
         };
-        let Some(row) = self.store.request(request).await? else { return Ok(false) };
-        Ok(may_decide(caller, &row.tenant, &row.owner, &row.asked.terms.approvers))
+        let Some(row) = self.store.request(request).await? else {
+            return Ok(false);
+        };
+        Ok(may_decide(
+            caller,
+            &row.tenant,
+            &row.owner,
+            &row.asked.terms.approvers,
+        ))
     }
 
-    /// Replays an earlier POST in place of a refusal: the same POST may have been stored since its key was looked up.
+    /// Replays an earlier POST in place of a refusal: the same POST may have been stored since its
+    /// key was looked up.
     pub(in crate::engine) async fn unless_replayed(
         &self,
         caller: &Caller,

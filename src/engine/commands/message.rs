@@ -13,12 +13,12 @@ use crate::task::item::{CloseReason, Fact, Outcome};
 use crate::task::status::TaskStatus;
 
 impl Engine {
-    /// Appends the user's next message and drives the task. Withdraws open requests and cancels descendants that have
-    /// not ended.
+    /// Appends the user's next message and drives the task. Withdraws open requests and cancels
+    /// descendants that have not ended.
     ///
     /// # Errors
-    /// `NotFound`, `Forbidden`, `NotARoot`; `Conflict` while the task runs, or while it is paused and `supersede` is
-    /// not set.
+    /// `NotFound`, `Forbidden`, `NotARoot`; `Conflict` while the task runs, or while it is paused
+    /// and `supersede` is not set.
     pub async fn message(
         self: &Arc<Self>,
         caller: &Caller,
@@ -39,11 +39,20 @@ impl Engine {
     ) -> Result<Accepted, Refusal> {
         for _ in 0..TRIES {
             let mut session = self.load_for(caller, task, Command::Message).await?;
-            let conflict = |code| Refusal::Conflict { code, task_id: task, status: session.own.row.status };
+            let conflict = |code| Refusal::Conflict {
+                code,
+                task_id: task,
+                status: session.own.row.status,
+            };
             match session.own.row.status {
                 TaskStatus::Running => return Err(conflict(ConflictCode::TaskRunning)),
-                TaskStatus::Paused if !message.supersede => return Err(conflict(ConflictCode::TaskPaused)),
-                TaskStatus::Paused | TaskStatus::Completed | TaskStatus::Failed | TaskStatus::Canceled => {}
+                TaskStatus::Paused if !message.supersede => {
+                    return Err(conflict(ConflictCode::TaskPaused));
+                }
+                TaskStatus::Paused
+                | TaskStatus::Completed
+                | TaskStatus::Failed
+                | TaskStatus::Canceled => {}
             }
             // The driver fails a task whose agent is gone.
             if let Some(agent) = self.agents.get(&session.own.row.agent) {
@@ -53,10 +62,14 @@ impl Engine {
             session.withdraw_open(CloseReason::Superseded);
             let now = session.now;
             session.own.status(TaskStatus::Running, now);
-            session.own.settle_calls(sub_agent_results(&session.tree, &session.own.progress), now);
+            session
+                .own
+                .settle_calls(sub_agent_results(&session.tree, &session.own.progress), now);
             // Calls that a failed task had started stay open for a reconcile request.
             let passed_over = |state: &CallState| !failed || state.attempts == 0;
-            session.own.close_calls(passed_over, Outcome::Withdrawn, WITHDRAWN, now);
+            session
+                .own
+                .close_calls(passed_over, Outcome::Withdrawn, WITHDRAWN, now);
             session.push(Fact::UserMessage {
                 items: message.items.clone(),
                 user_context: message.user_context.clone(),

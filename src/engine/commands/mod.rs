@@ -1,5 +1,5 @@
-//! The commands of users and approvers, one file for each verb of the API. A command appends facts in one commit, and
-//! the driver does the rest.
+//! The commands of users and approvers, one file for each verb of the API. A command appends facts
+//! in one commit, and the driver does the rest.
 
 mod cancel;
 mod create;
@@ -29,7 +29,8 @@ use crate::task::status::TaskStatus;
 /// Most loads of a command that loses to other commits, before it is refused as `unavailable`.
 pub(crate) const TRIES: u32 = 200;
 
-/// A new task, as asked for. The HTTP handler has checked shape and size; the engine checks the agent.
+/// A new task, as asked for. The HTTP handler has checked shape and size; the engine checks the
+/// agent.
 #[derive(Clone, Debug)]
 pub struct TaskInput {
     /// Name of the agent; `None` is the default agent.
@@ -64,8 +65,8 @@ pub struct Accepted {
     pub root: TaskId,
     /// Whether an earlier POST with the same key had the effect.
     pub replayed: bool,
-    /// Subscription to the tree from before the commit, so that no later event is missed. `None` where nothing was
-    /// started.
+    /// Subscription to the tree from before the commit, so that no later event is missed. `None`
+    /// where nothing was started.
     pub news: Option<Listener>,
     /// Beginning of the commit; `None` where nothing was stored.
     pub written: Option<Written>,
@@ -83,7 +84,13 @@ pub enum Written {
 impl Accepted {
     /// The task's current state, where the command started nothing.
     pub(crate) fn state(task_id: TaskId, root: TaskId, replayed: bool) -> Self {
-        Self { task_id, root, replayed, news: None, written: None }
+        Self {
+            task_id,
+            root,
+            replayed,
+            news: None,
+            written: None,
+        }
     }
 }
 
@@ -128,7 +135,8 @@ pub enum Refusal {
         /// The call that was answered before, where the refusal is about one call.
         call: Option<CallId>,
     },
-    /// `task_running`, `task_paused`, `task_final` or `task_not_failed`, by the command and the task's status.
+    /// `task_running`, `task_paused`, `task_final` or `task_not_failed`, by the command and the
+    /// task's status.
     #[error("the task is {status:?}")]
     Conflict {
         /// The problem's code.
@@ -180,27 +188,45 @@ impl From<ReadError> for Refusal {
 }
 
 impl Engine {
-    /// Whether `caller` may give this command. The current configuration says whom the agent is open to; an agent that
-    /// is gone is open to no caller.
+    /// Whether `caller` may give this command. The current configuration says whom the agent is
+    /// open to; an agent that is gone is open to no caller.
     ///
     /// # Errors
     /// The reason, in words for the caller.
-    pub fn may_command(&self, caller: &Caller, how: Command, task: &TaskRow) -> Result<(), &'static str> {
-        let root = task.agent_path.first().and_then(|agent| self.agents.get(agent));
-        let open = root.is_some_and(|agent| agent.is_open_to(&caller.tenant, &caller.user_id, &caller.groups));
+    pub fn may_command(
+        &self,
+        caller: &Caller,
+        how: Command,
+        task: &TaskRow,
+    ) -> Result<(), &'static str> {
+        let root = task
+            .agent_path
+            .first()
+            .and_then(|agent| self.agents.get(agent));
+        let open = root
+            .is_some_and(|agent| agent.is_open_to(&caller.tenant, &caller.user_id, &caller.groups));
         may_command(caller, how, &task.tenant, &task.user_id, open)
     }
 
     /// Loads the task for a command of this caller.
-    async fn load_for(&self, caller: &Caller, task: TaskId, how: Command) -> Result<TaskSession, Refusal> {
+    async fn load_for(
+        &self,
+        caller: &Caller,
+        task: TaskId,
+        how: Command,
+    ) -> Result<TaskSession, Refusal> {
         let session = self.load(task).await?.ok_or(Refusal::NotFound)?;
         let row = &session.own.row;
         if row.tenant != caller.tenant {
             return Err(Refusal::NotFound);
         }
-        self.may_command(caller, how, row).map_err(|why| Refusal::Forbidden(why.to_owned()))?;
+        self.may_command(caller, how, row)
+            .map_err(|why| Refusal::Forbidden(why.to_owned()))?;
         if row.parent.is_some() && how != Command::Cancel {
-            return Err(Refusal::NotARoot { root: row.root_task_id, status: row.status });
+            return Err(Refusal::NotARoot {
+                root: row.root_task_id,
+                status: row.status,
+            });
         }
         Ok(session)
     }

@@ -14,7 +14,12 @@ impl Engine {
     ///
     /// # Errors
     /// `NotFound`, `Forbidden`, `NotARoot`; `Conflict` when the task is not failed.
-    pub async fn retry(self: &Arc<Self>, caller: &Caller, task: TaskId, key: Option<Key>) -> Result<Accepted, Refusal> {
+    pub async fn retry(
+        self: &Arc<Self>,
+        caller: &Caller,
+        task: TaskId,
+        key: Option<Key>,
+    ) -> Result<Accepted, Refusal> {
         let said = self.retry_once(caller, task, key.as_ref()).await;
         self.unless_replayed(caller, key.as_ref(), said).await
     }
@@ -29,7 +34,11 @@ impl Engine {
             let mut session = self.load_for(caller, task, Command::Retry).await?;
             if session.own.row.status != TaskStatus::Failed {
                 let code = ConflictCode::TaskNotFailed;
-                return Err(Refusal::Conflict { code, task_id: task, status: session.own.row.status });
+                return Err(Refusal::Conflict {
+                    code,
+                    task_id: task,
+                    status: session.own.row.status,
+                });
             }
             session.own.status(TaskStatus::Running, session.now);
             if let Some(accepted) = self.submit_with_key(caller, session, key).await? {

@@ -13,8 +13,8 @@ use crate::people::Caller;
 use crate::store::CommitError;
 
 impl Engine {
-    /// Commits a command's facts and continues as a driver. Returns once that first commit is durable; `None` when
-    /// another commit came first, so that the command loads the task again.
+    /// Commits a command's facts and continues as a driver. Returns once that first commit is
+    /// durable; `None` when another commit came first, so that the command loads the task again.
     pub(in crate::engine) async fn submit(
         self: &Arc<Self>,
         mut session: TaskSession,
@@ -26,12 +26,20 @@ impl Engine {
         session.reply = Some(reply);
         // Queued tasks in the database come first, each tenant in turn.
         let first = !self.backlog.load(Ordering::Relaxed) && !self.alone.is_taken();
-        session.slot = first.then(|| Arc::clone(&self.slots).try_acquire_owned().ok()).flatten();
+        session.slot = first
+            .then(|| Arc::clone(&self.slots).try_acquire_owned().ok())
+            .flatten();
         self.drivers.spawn(Arc::clone(self).drive(session));
         match written.await {
             Ok(Ok(_)) => {
                 failpoint::reach("door.committed");
-                Ok(Some(Accepted { task_id, root, replayed: false, news, written: written_from }))
+                Ok(Some(Accepted {
+                    task_id,
+                    root,
+                    replayed: false,
+                    news,
+                    written: written_from,
+                }))
             }
             Ok(Err(CommitError::Stale | CommitError::Refused)) => Ok(None),
             Ok(Err(CommitError::Unavailable | CommitError::Unknown)) => Err(Refusal::Unavailable),

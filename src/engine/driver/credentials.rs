@@ -1,5 +1,5 @@
-//! Opens a task's credentials right before calls are sent, requests missing ones, and redacts their values from
-//! everything that is stored. Invariant: no value outlives the call that it is for.
+//! Opens a task's credentials right before calls are sent, requests missing ones, and redacts their
+//! values from everything that is stored. Invariant: no value outlives the call that it is for.
 
 use std::collections::BTreeSet;
 
@@ -33,7 +33,11 @@ impl Driver<'_> {
 
     /// A redactor for every value that the configuration or a credential keeps secret.
     pub(crate) async fn redactor(&mut self) -> Result<Redactor, Stop> {
-        Ok(self.engine.catalog.redactor().and(&self.credentials().await?.redactor()))
+        Ok(self
+            .engine
+            .catalog
+            .redactor()
+            .and(&self.credentials().await?.redactor()))
     }
 
     /// Redacts a text.
@@ -59,17 +63,33 @@ impl Driver<'_> {
         })
     }
 
-    /// Requests the credentials that these calls need and the task lacks: one request for each credential, about the
-    /// first call that needs it. `true` where one was missing.
+    /// Requests the credentials that these calls need and the task lacks: one request for each
+    /// credential, about the first call that needs it. `true` where one was missing.
     pub(crate) fn ask_for_missing(&mut self, calls: &[CallId], known: &Credentials) -> bool {
         let (mut asked, mut missing) = (BTreeSet::new(), false);
         for id in calls {
-            let Some(state) = self.session.own.progress.call(*id).cloned() else { continue };
-            let Some(entry) = self.offered(&state.call.name) else { continue };
+            let Some(state) = self.session.own.progress.call(*id).cloned() else {
+                continue;
+            };
+            let Some(entry) = self.offered(&state.call.name) else {
+                continue;
+            };
             let services = self.engine.catalog.services(&self.agent.name);
             let service = |name: &String| services.iter().find(|service| service.name == *name);
-            let has = |service: &Service| service.fields.iter().all(|field| known.has(&service.name, &field.name));
-            let Some(name) = entry.spec.needs.iter().find(|name| !service(name).is_some_and(has)) else { continue };
+            let has = |service: &Service| {
+                service
+                    .fields
+                    .iter()
+                    .all(|field| known.has(&service.name, &field.name))
+            };
+            let Some(name) = entry
+                .spec
+                .needs
+                .iter()
+                .find(|name| !service(name).is_some_and(has))
+            else {
+                continue;
+            };
             missing = true;
             match service(name) {
                 Some(service) if !asked.contains(name) && self.session.own.progress.room() > 0 => {
@@ -78,10 +98,16 @@ impl Driver<'_> {
                 }
                 Some(_) => {}
                 None => {
-                    let reason = format!("the configuration has no credential {name} for this agent");
+                    let reason =
+                        format!("the configuration has no credential {name} for this agent");
                     let (effect, performer) = (state.effect, state.performer);
                     let judgement = Judgement::invalid(reason);
-                    self.session.push(Fact::Judged { tool_call_id: *id, judgement, effect, performer });
+                    self.session.push(Fact::Judged {
+                        tool_call_id: *id,
+                        judgement,
+                        effect,
+                        performer,
+                    });
                 }
             }
         }
@@ -91,7 +117,17 @@ impl Driver<'_> {
     fn ask_for(&mut self, state: &CallState, service: &Service) {
         let calls = vec![self.requested_call(state, true)];
         let asked = self.new_request(RequestKind::Credentials, calls, Terms::default());
-        let (details, form) = (Some(json!({"service": service.name})), Some(credential_form(service)));
-        self.session.push(Fact::InterventionRequested(RequestSpec { details, form, ..asked }.sealed()));
+        let (details, form) = (
+            Some(json!({"service": service.name})),
+            Some(credential_form(service)),
+        );
+        self.session.push(Fact::InterventionRequested(
+            RequestSpec {
+                details,
+                form,
+                ..asked
+            }
+            .sealed(),
+        ));
     }
 }

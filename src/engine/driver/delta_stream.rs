@@ -1,5 +1,5 @@
-//! Publishes the deltas of a model's answer while they arrive. None is stored, and the deltas of an answer that is
-//! never stored are retracted.
+//! Publishes the deltas of a model's answer while they arrive. None is stored, and the deltas of an
+//! answer that is never stored are retracted.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -19,7 +19,8 @@ use crate::task::delta::{Delta, Said};
 use crate::task::id::{CallId, TaskId};
 use crate::world::{Clock, Ids};
 
-/// Time between two deltas of text: fewer than 20 a second, with room for the last ones of an answer.
+/// Time between two deltas of text: fewer than 20 a second, with room for the last ones of an
+/// answer.
 const BETWEEN: Duration = Duration::from_millis(60);
 
 /// The deltas of one answer. Dropping it before the answer is stored retracts them.
@@ -88,7 +89,14 @@ impl Text {
 impl Published {
     fn new(attempt: Uuid, next: Duration) -> Self {
         let (calls, texts, waiting) = (Vec::new(), BTreeMap::new(), VecDeque::new());
-        Self { attempt, calls, texts, waiting, next, received: false }
+        Self {
+            attempt,
+            calls,
+            texts,
+            waiting,
+            next,
+            received: false,
+        }
     }
 }
 
@@ -119,19 +127,29 @@ impl Sink for DeltaPublisher {
 
 impl DeltaPublisher {
     fn published(&self) -> MutexGuard<'_, Published> {
-        self.published.lock().unwrap_or_else(PoisonError::into_inner)
+        self.published
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn call<'t>(&self, published: &'t mut Published, call: usize) -> Option<&'t mut Call> {
         while published.calls.len() <= call {
-            published.calls.push(Call { id: CallId(self.ids.fresh()), name: None, published: false });
+            published.calls.push(Call {
+                id: CallId(self.ids.fresh()),
+                name: None,
+                published: false,
+            });
         }
         published.calls.get_mut(call)
     }
 
     fn add(&self, published: &mut Published, part: Part, piece: &str) {
-        let none =
-            || Text { redacting: Redacting::new(self.redactor.clone()), whole: String::new(), published: 0, offset: 0 };
+        let none = || Text {
+            redacting: Redacting::new(self.redactor.clone()),
+            whole: String::new(),
+            published: 0,
+            offset: 0,
+        };
         let text = published.texts.entry(part).or_insert_with(none);
         let piece = text.redacting.push(piece);
         text.whole.push_str(&piece);
@@ -160,7 +178,10 @@ impl DeltaPublisher {
         let new = |call: &&mut Call| !call.published && call.name.is_some();
         let names = published.calls.iter_mut().filter(new).filter_map(|call| {
             call.published = true;
-            call.name.clone().map(|name| Said::Named { tool_call_id: call.id, name })
+            call.name.clone().map(|name| Said::Named {
+                tool_call_id: call.id,
+                name,
+            })
         });
         for said in names.collect::<Vec<_>>() {
             self.publish(published, said);
@@ -173,13 +194,23 @@ impl DeltaPublisher {
             Part::Text => None,
             Part::Arguments(call) => published.calls.get(call).map(|call| call.id),
         };
-        let Some(text) = published.texts.get_mut(&part).filter(|text| !text.rest().is_empty()) else { return };
+        let Some(text) = published
+            .texts
+            .get_mut(&part)
+            .filter(|text| !text.rest().is_empty())
+        else {
+            return;
+        };
         let (offset, delta) = (text.offset, text.rest().to_owned());
         text.published = text.whole.len();
         text.offset += delta.chars().count() as u64;
         let said = match id {
             None => Said::Text { offset, delta },
-            Some(tool_call_id) => Said::Arguments { tool_call_id, offset, delta },
+            Some(tool_call_id) => Said::Arguments {
+                tool_call_id,
+                offset,
+                delta,
+            },
         };
         self.publish(published, said);
     }
@@ -214,8 +245,8 @@ impl DeltaPublisher {
         *published = Published::new(self.ids.fresh(), published.next);
     }
 
-    /// Completes the deltas of a whole answer, or retracts them where they are not a prefix of it. Returns the ids of
-    /// its calls.
+    /// Completes the deltas of a whole answer, or retracts them where they are not a prefix of it.
+    /// Returns the ids of its calls.
     fn finish(&self, answer: &Answer) -> Vec<CallId> {
         let mut published = self.published();
         let begun = !published.texts.is_empty() || !published.calls.is_empty();
@@ -227,8 +258,12 @@ impl DeltaPublisher {
             }
             self.publish_names(&mut published);
             let texts = answer.calls.iter().enumerate();
-            let texts = texts.map(|(number, call)| (Part::Arguments(number), call.arguments_text.as_str()));
-            for (part, whole) in [(Part::Text, answer.text.as_deref().unwrap_or_default())].into_iter().chain(texts) {
+            let texts =
+                texts.map(|(number, call)| (Part::Arguments(number), call.arguments_text.as_str()));
+            for (part, whole) in [(Part::Text, answer.text.as_deref().unwrap_or_default())]
+                .into_iter()
+                .chain(texts)
+            {
                 self.add(&mut published, part, "");
                 if let Some(text) = published.texts.get_mut(&part) {
                     whole.clone_into(&mut text.whole);
@@ -239,7 +274,10 @@ impl DeltaPublisher {
         } else if begun {
             self.retract(&mut published);
         }
-        let fresh = |number| self.call(&mut published, number).map_or_else(|| CallId(self.ids.fresh()), |call| call.id);
+        let fresh = |number| {
+            self.call(&mut published, number)
+                .map_or_else(|| CallId(self.ids.fresh()), |call| call.id)
+        };
         (0..answer.calls.len()).map(fresh).collect()
     }
 }
@@ -249,10 +287,18 @@ impl Published {
     fn is_of(&self, answer: &Answer) -> bool {
         let whole = |part: &Part| match part {
             Part::Text => answer.text.as_deref(),
-            Part::Arguments(call) => answer.calls.get(*call).map(|call| call.arguments_text.as_str()),
+            Part::Arguments(call) => answer
+                .calls
+                .get(*call)
+                .map(|call| call.arguments_text.as_str()),
         };
-        let known = answer.calls.iter().map(|call| Some(call.name.as_str())).chain(std::iter::repeat(None));
-        let is_called = |(call, known): (&Call, _)| call.name.as_deref().is_none_or(|name| Some(name) == known);
+        let known = answer
+            .calls
+            .iter()
+            .map(|call| Some(call.name.as_str()))
+            .chain(std::iter::repeat(None));
+        let is_called =
+            |(call, known): (&Call, _)| call.name.as_deref().is_none_or(|name| Some(name) == known);
         self.calls.iter().zip(known).all(is_called)
             && self.texts.iter().all(|(part, text)| {
                 let published = text.whole.get(..text.published).unwrap_or_default();
@@ -262,8 +308,8 @@ impl Published {
 }
 
 impl DeltaStream {
-    /// Opens the deltas of the task's next turn: the handle that the session keeps, and the publisher that the model's
-    /// client writes to.
+    /// Opens the deltas of the task's next turn: the handle that the session keeps, and the
+    /// publisher that the model's client writes to.
     pub(crate) fn open(
         engine: &Engine,
         session: &TaskSession,
@@ -284,7 +330,13 @@ impl DeltaStream {
             published: Mutex::new(Published::new(engine.ids.fresh(), Duration::ZERO)),
             more: Notify::new(),
         });
-        (Self { publisher: Arc::clone(&publisher), _guard: guard }, publisher)
+        (
+            Self {
+                publisher: Arc::clone(&publisher),
+                _guard: guard,
+            },
+            publisher,
+        )
     }
 
     /// Keeps the deltas: the answer is stored.

@@ -1,4 +1,5 @@
-//! Ends a drive whose task is over: one commit ends the task and its descendants, and wakes its parent.
+//! Ends a drive whose task is over: one commit ends the task and its descendants, and wakes its
+//! parent.
 
 use super::Stop;
 use crate::engine::Engine;
@@ -13,13 +14,21 @@ use crate::task::step::Ending;
 
 impl Engine {
     /// Ends a task. Always `false`: the drive ends with it.
-    pub(in crate::engine) async fn finish(&self, session: &mut TaskSession, ending: Ending) -> Result<bool, Stop> {
+    pub(in crate::engine) async fn finish(
+        &self,
+        session: &mut TaskSession,
+        ending: Ending,
+    ) -> Result<bool, Stop> {
         self.reopen(session).await?;
         let ends_tree = session.own.progress.ending == Some(Then::CancelRoot);
         match ending {
             Ending::Completed(text) => {
                 let (status, output) = (TaskStatus::Completed, Some(text));
-                session.push(Fact::TaskStatus { status, error: None, output });
+                session.push(Fact::TaskStatus {
+                    status,
+                    error: None,
+                    output,
+                });
             }
             Ending::Failed(failure) => session.own.fail(failure, session.now),
             Ending::Canceled => session.own.status(TaskStatus::Canceled, session.now),
@@ -29,29 +38,41 @@ impl Engine {
             session.cancel_tasks(all, CloseReason::Canceled);
         }
         session.propagate_end();
-        self.save(session, LeaseChange::Park { wake_in: None }).await?;
+        self.save(session, LeaseChange::Park { wake_in: None })
+            .await?;
         Ok(false)
     }
 
-    /// Ends a task whose agent cannot be loaded: canceled where a person has canceled it, failed otherwise.
+    /// Ends a task whose agent cannot be loaded: canceled where a person has canceled it, failed
+    /// otherwise.
     pub(in crate::engine) async fn finish_without_agent(
         &self,
         session: &mut TaskSession,
         failure: Failure,
     ) -> Result<bool, Stop> {
-        if session.own.progress.status.is_none_or(TaskStatus::is_terminal) {
+        if session
+            .own
+            .progress
+            .status
+            .is_none_or(TaskStatus::is_terminal)
+        {
             return Ok(false);
         }
         if session.own.progress.ending.is_some() {
-            let rest = session.own.progress.unfinished().map(CallState::canceled).collect();
+            let rest = session
+                .own
+                .progress
+                .unfinished()
+                .map(CallState::canceled)
+                .collect();
             session.settle_calls(rest);
             return self.finish(session, Ending::Canceled).await;
         }
         self.finish(session, Ending::Failed(failure)).await
     }
 
-    /// Commits the change from a terminal status to Running by itself: the database takes no other change of a terminal
-    /// row.
+    /// Commits the change from a terminal status to Running by itself: the database takes no other
+    /// change of a terminal row.
     pub(in crate::engine) async fn reopen(&self, session: &mut TaskSession) -> Result<(), Stop> {
         if session.own.row.status.is_terminal() && session.unsaved() {
             self.save(session, self.take_lease()).await?;

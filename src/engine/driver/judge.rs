@@ -1,5 +1,5 @@
-//! Judges calls: reads the arguments once and asks the policy, when the model proposes a call and again right before it
-//! starts. Invariant: the second judgement can refuse or ask, never release.
+//! Judges calls: reads the arguments once and asks the policy, when the model proposes a call and
+//! again right before it starts. Invariant: the second judgement can refuse or ask, never release.
 
 use std::sync::Arc;
 
@@ -22,26 +22,34 @@ use crate::tool::catalog::Entry;
 use crate::tool::{arguments, human};
 
 /// The reason for an invalid call whose arguments are not stored as the model wrote them.
-const HOLDS_SECRET: &str =
-    "the arguments hold a value that is kept secret; it is not repeated here, and no call is run with it";
+const HOLDS_SECRET: &str = "the arguments hold a value that is kept secret; it is not repeated here, and no call is run with it";
 
 /// The reason for a held call in a damaged tree.
-const TREE_DAMAGED: &str = "What is stored of another task of this tree cannot be read: what it has done is not known.";
+const TREE_DAMAGED: &str =
+    "What is stored of another task of this tree cannot be read: what it has done is not known.";
 
 impl Driver<'_> {
     /// Journals the judgement of each of these calls.
     pub(crate) async fn judge(&mut self, calls: &[CallId]) {
         for id in calls {
-            let Some(state) = self.session.own.progress.call(*id).cloned() else { continue };
+            let Some(state) = self.session.own.progress.call(*id).cloned() else {
+                continue;
+            };
             let judgement = self.judgement(&state).await;
             let spec = self.offered(&state.call.name).map(|entry| &entry.spec);
             let effect = spec.map_or(Effect::Once, |spec| spec.effect);
             let performer = spec.map_or(ToolKind::default(), |spec| spec.kind);
-            self.session.push(Fact::Judged { tool_call_id: *id, judgement, effect, performer });
+            self.session.push(Fact::Judged {
+                tool_call_id: *id,
+                judgement,
+                effect,
+                performer,
+            });
         }
     }
 
-    /// The judgement of a call by its arguments, the rejections and quarantine of its tree, and the policy.
+    /// The judgement of a call by its arguments, the rejections and quarantine of its tree, and the
+    /// policy.
     async fn judgement(&self, state: &CallState) -> Judgement {
         if let Some(reason) = self.unfit_reason(state) {
             return Judgement::invalid(reason);
@@ -53,7 +61,8 @@ impl Driver<'_> {
         self.unless_quarantined(state, self.unless_history_lost(state, judgement))
     }
 
-    /// Denies a call that a person has rejected before, without a new request; a call that a person approved is exempt.
+    /// Denies a call that a person has rejected before, without a new request; a call that a person
+    /// approved is exempt.
     fn earlier_rejection(&self, state: &CallState) -> Option<Judgement> {
         if state.approval.is_some() || state.performer == ToolKind::Human {
             return None;
@@ -61,11 +70,29 @@ impl Driver<'_> {
         let text = state.arguments_text();
         // An empty text counts as an empty object, as it does for the tool.
         let arguments =
-            arguments::parse(if text.trim_matches([' ', '\t', '\n', '\r']).is_empty() { "{}" } else { text }).ok()?;
-        let no = self.session.own.progress.rejections.find(&state.call.name, &arguments)?;
+            arguments::parse(if text.trim_matches([' ', '\t', '\n', '\r']).is_empty() {
+                "{}"
+            } else {
+                text
+            })
+            .ok()?;
+        let no = self
+            .session
+            .own
+            .progress
+            .rejections
+            .find(&state.call.name, &arguments)?;
         let said = "A human has said no to this same call.".to_owned();
-        let reason = Some(no.reason.as_ref().map_or(said.clone(), |reason| format!("{said} Reason: {reason}")));
-        Some(Judgement { reason, repeats: Some(no.call), ..Judgement::of(Verdict::Deny) })
+        let reason = Some(
+            no.reason
+                .as_ref()
+                .map_or(said.clone(), |reason| format!("{said} Reason: {reason}")),
+        );
+        Some(Judgement {
+            reason,
+            repeats: Some(no.call),
+            ..Judgement::of(Verdict::Deny)
+        })
     }
 
     /// Holds a call that a rule allows while its tool is in quarantine.
@@ -73,26 +100,40 @@ impl Driver<'_> {
         if judgement.verdict != Verdict::Allow || state.approval.is_some() {
             return judgement;
         }
-        match self.session.own.progress.quarantine.reason(&state.call.name) {
-            Some(reason) => Judgement { reason: Some(reason), ..held_for_owner() },
+        match self
+            .session
+            .own
+            .progress
+            .quarantine
+            .reason(&state.call.name)
+        {
+            Some(reason) => Judgement {
+                reason: Some(reason),
+                ..held_for_owner()
+            },
             None => judgement,
         }
     }
 
-    /// Holds a `once` call that a rule allows while part of the history is lost: the model may repeat a call that the
-    /// lost part already made. The user's next message lifts that.
+    /// Holds a `once` call that a rule allows while part of the history is lost: the model may
+    /// repeat a call that the lost part already made. The user's next message lifts that.
     fn unless_history_lost(&self, state: &CallState, judgement: Judgement) -> Judgement {
         let spec = self.offered(&state.call.name).map(|entry| &entry.spec);
         let repeatable = spec.is_some_and(|spec| spec.effect.repeatable());
         let later = self.session.own.progress.message_uncertain && !state.of_uncertain_turn;
         // A damaged relative hides its calls and the rejections of its requests.
-        let alone = spec.is_some_and(|spec| spec.kind != ToolKind::Agent) && state.approval.is_none();
+        let alone =
+            spec.is_some_and(|spec| spec.kind != ToolKind::Agent) && state.approval.is_none();
         let damaged = alone && self.session.tree.is_damaged();
         if repeatable || !(later || damaged) || judgement.verdict != Verdict::Allow {
             return judgement;
         }
         let why = if later { HISTORY_LOST } else { TREE_DAMAGED };
-        Judgement { rule: judgement.rule, reason: Some(why.to_owned()), ..held_for_owner() }
+        Judgement {
+            rule: judgement.rule,
+            reason: Some(why.to_owned()),
+            ..held_for_owner()
+        }
     }
 
     /// Why a call is invalid whatever the policy says.
@@ -102,13 +143,21 @@ impl Driver<'_> {
         {
             let most = usize::try_from(self.agent.limits.max_calls).unwrap_or(usize::MAX);
             match turn.finish_reason {
-                FinishReason::Length => return Some("the answer was cut off at its length".to_owned()),
-                FinishReason::ContentFilter => return Some("the answer was cut off by a filter".to_owned()),
-                FinishReason::Other => return Some("the answer ended for a reason that is not known".to_owned()),
+                FinishReason::Length => {
+                    return Some("the answer was cut off at its length".to_owned());
+                }
+                FinishReason::ContentFilter => {
+                    return Some("the answer was cut off by a filter".to_owned());
+                }
+                FinishReason::Other => {
+                    return Some("the answer ended for a reason that is not known".to_owned());
+                }
                 FinishReason::Stop | FinishReason::ToolCalls => {}
             }
             if turn.tool_calls.len() > most {
-                return Some(format!("a turn may have {most} calls at most; none of these ran"));
+                return Some(format!(
+                    "a turn may have {most} calls at most; none of these ran"
+                ));
             }
         }
         if state.call.holds_secret {
@@ -116,7 +165,9 @@ impl Driver<'_> {
         }
         let name = &state.call.name;
         let agent = self.agent;
-        let named = agent.offer(name).is_some() || agent.sub_agent(name).is_some() || agent.asks(name).is_some();
+        let named = agent.offer(name).is_some()
+            || agent.sub_agent(name).is_some()
+            || agent.asks(name).is_some();
         match (named, self.offered(name)) {
             (true, Some(_)) => self.sub_agent_limit(state),
             (true, None) => Some(format!("the tool {name:?} is gone from the configuration")),
@@ -124,39 +175,64 @@ impl Driver<'_> {
         }
     }
 
-    /// Judges calls again right before they start. `true` where a judgement became stricter, or where repeating a call
-    /// has another effect by now: then nothing runs and `next_step` is asked again.
+    /// Judges calls again right before they start. `true` where a judgement became stricter, or
+    /// where repeating a call has another effect by now: then nothing runs and `next_step` is asked
+    /// again.
     pub(crate) async fn recheck(&mut self, calls: &[CallId]) -> bool {
         let mut differs = false;
         for id in calls {
-            let Some(state) = self.session.own.progress.call(*id).cloned() else { continue };
+            let Some(state) = self.session.own.progress.call(*id).cloned() else {
+                continue;
+            };
             let now = self.judgement(&state).await;
             let effect = self.effect_now(&state);
             // An approval covers the effect that the approver was shown.
             let same = effect == state.effect || state.approval.is_some();
             let unchanged = (!same).then(|| now.clone());
-            let Some(judgement) = self.tightened(&state, now).or(unchanged) else { continue };
-            self.session.push(Fact::Judged { tool_call_id: *id, judgement, effect, performer: state.performer });
+            let Some(judgement) = self.tightened(&state, now).or(unchanged) else {
+                continue;
+            };
+            self.session.push(Fact::Judged {
+                tool_call_id: *id,
+                judgement,
+                effect,
+                performer: state.performer,
+            });
             differs = true;
         }
         differs
     }
 
-    /// The effect of repeating a call now. Another tool than the one that was started makes it `once`: the repetition
-    /// would be a second call, somewhere else. Reads are exempt.
+    /// The effect of repeating a call now. Another tool than the one that was started makes it
+    /// `once`: the repetition would be a second call, somewhere else. Reads are exempt.
     fn effect_now(&self, state: &CallState) -> Effect {
-        let Some(entry) = self.offered(&state.call.name) else { return Effect::Once };
+        let Some(entry) = self.offered(&state.call.name) else {
+            return Effect::Once;
+        };
         let id = state.call.tool_call_id;
         let reads = (state.effect, entry.spec.effect) == (Effect::ReadOnly, Effect::ReadOnly);
         if !matches!(state.phase, Phase::Started(_)) || reads {
             return entry.spec.effect;
         }
         let started = self.session.own.items.iter().rev().find_map(|item| {
-            let Fact::ToolStarted { tool_call_id, digest, .. } = &item.fact else { return None };
+            let Fact::ToolStarted {
+                tool_call_id,
+                digest,
+                ..
+            } = &item.fact
+            else {
+                return None;
+            };
             (*tool_call_id == id).then_some(digest)
         });
-        let now = self.session.digest(&entry.spec, id, state.arguments_text(), state.rule());
-        if started == Some(&now) { entry.spec.effect } else { Effect::Once }
+        let now = self
+            .session
+            .digest(&entry.spec, id, state.arguments_text(), state.rule());
+        if started == Some(&now) {
+            entry.spec.effect
+        } else {
+            Effect::Once
+        }
     }
 
     /// The judgement `now`, where it is stricter than the one that the call has passed.
@@ -169,24 +245,43 @@ impl Driver<'_> {
         }
         let entry = self.offered(&state.call.name);
         let digest = entry.map(|entry| {
-            self.session.digest(&entry.spec, state.call.tool_call_id, state.arguments_text(), approval.rule.as_deref())
+            self.session.digest(
+                &entry.spec,
+                state.call.tool_call_id,
+                state.arguments_text(),
+                approval.rule.as_deref(),
+            )
         });
         let same = digest.as_deref() == Some(approval.digest.as_str());
         let (tenant, owner) = (&self.session.own.row.tenant, &self.session.own.row.user_id);
         let editor = state.edited.as_ref().map(|edited| edited.by.as_str());
-        let suffice = |approvers| self.engine.roster.suffice(tenant, owner, approvers, &approval.by, editor);
+        let suffice = |approvers| {
+            self.engine
+                .roster
+                .suffice(tenant, owner, approvers, &approval.by, editor)
+        };
         let stands = suffice(&approval.terms.approvers);
-        let suffices = now.terms.as_ref().is_none_or(|terms| suffice(&terms.approvers));
+        let suffices = now
+            .terms
+            .as_ref()
+            .is_none_or(|terms| suffice(&terms.approvers));
         if same && stands && suffices {
             return None;
         }
         let reason = match (same, stands) {
             (false, _) => Some("The tool has changed since it was approved.".to_owned()),
-            (true, false) => Some("Somebody who approved this call may not do so any more.".to_owned()),
+            (true, false) => {
+                Some("Somebody who approved this call may not do so any more.".to_owned())
+            }
             (true, true) => now.reason,
         };
         let terms = Some(now.terms.unwrap_or_else(|| approval.terms.clone()));
-        Some(Judgement { rule: now.rule, reason, terms, ..Judgement::of(Verdict::Hold) })
+        Some(Judgement {
+            rule: now.rule,
+            reason,
+            terms,
+            ..Judgement::of(Verdict::Hold)
+        })
     }
 }
 
@@ -198,15 +293,17 @@ impl<'e> Driver<'e> {
 }
 
 impl Engine {
-    /// The tool of that exact name, where the agent offers it. The agent's version pins the offer; the tool is the
-    /// current one.
+    /// The tool of that exact name, where the agent offers it. The agent's version pins the offer;
+    /// the tool is the current one.
     pub(in crate::engine) fn offered<'a>(&'a self, agent: &Agent, name: &str) -> Option<&'a Entry> {
         if agent.asks(name).is_some() {
             return self.catalog.human(&agent.name, name);
         }
         match agent.sub_agent(name) {
             Some(sub) => self.catalog.agent(&sub.agent),
-            None => agent.offer(name).and_then(|offer| self.catalog.get(&offer.name)),
+            None => agent
+                .offer(name)
+                .and_then(|offer| self.catalog.get(&offer.name)),
         }
     }
 
@@ -253,14 +350,19 @@ impl Engine {
         if !heavy {
             return judge();
         }
-        tokio::task::spawn_blocking(judge).await.unwrap_or_else(|_| Judgement {
-            reason: Some("The policy could not be evaluated.".to_owned()),
-            ..held_for_owner()
-        })
+        tokio::task::spawn_blocking(judge)
+            .await
+            .unwrap_or_else(|_| Judgement {
+                reason: Some("The policy could not be evaluated.".to_owned()),
+                ..held_for_owner()
+            })
     }
 }
 
 /// Holds a call under the default terms: the owner decides.
 fn held_for_owner() -> Judgement {
-    Judgement { terms: Some(Terms::default()), ..Judgement::of(Verdict::Hold) }
+    Judgement {
+        terms: Some(Terms::default()),
+        ..Judgement::of(Verdict::Hold)
+    }
 }

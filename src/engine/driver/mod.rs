@@ -1,6 +1,7 @@
-//! The loop that drives a task. It asks `next_step`, folds the steps without an effect into the pending change, commits
-//! once before the next effect, and asks again; it ends at `Wait` or `Finish`. A crash between any two lines loses at
-//! most the effect under way, and its `tool_started` records it.
+//! The loop that drives a task. It asks `next_step`, folds the steps without an effect into the
+//! pending change, commits once before the next effect, and asks again; it ends at `Wait` or
+//! `Finish`. A crash between any two lines loses at most the effect under way, and its
+//! `tool_started` records it.
 
 mod credentials;
 mod delta_stream;
@@ -25,7 +26,8 @@ use crate::task::change::LeaseChange;
 use crate::task::status::TaskStatus;
 use crate::task::step::{Ending, On, Step, next_step};
 
-/// A step of a task: the engine, the task with its pending facts, and the agent of the task's version.
+/// A step of a task: the engine, the task with its pending facts, and the agent of the task's
+/// version.
 pub(crate) struct Driver<'e> {
     engine: &'e Engine,
     session: &'e mut TaskSession,
@@ -35,7 +37,8 @@ pub(crate) struct Driver<'e> {
 /// Why a driver stops before the task waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// Another commit came first, and the session was carried over to the new journal: ask `next_step` again.
+    /// Another commit came first, and the session was carried over to the new journal: ask
+    /// `next_step` again.
     Again,
     /// Another driver has the task, or the command that opened the session was refused.
     Lost,
@@ -56,7 +59,8 @@ impl Engine {
         self.refresh_tree(session).await?;
         if session.has_ended_ancestor() {
             session.cancel();
-            self.save(session, LeaseChange::Park { wake_in: None }).await?;
+            self.save(session, LeaseChange::Park { wake_in: None })
+                .await?;
             return Ok(false);
         }
         session.record_sub_agent_results();
@@ -69,7 +73,13 @@ impl Engine {
         {
             return self.finish(session, Ending::Failed(no_progress())).await;
         }
-        Driver { engine: self, session, agent: &agent }.advance().await
+        Driver {
+            engine: self,
+            session,
+            agent: &agent,
+        }
+        .advance()
+        .await
     }
 }
 
@@ -80,7 +90,9 @@ impl Driver<'_> {
             Step::Settle(results) => self.session.settle_calls(results),
             Step::Ask(questions) => self.open_requests(questions).await?,
             Step::Reconcile(calls) => self.reconcile(&calls),
-            Step::Wait(_) | Step::CallModel | Step::Run(_) | Step::Start(_) if self.is_driven_elsewhere() => {
+            Step::Wait(_) | Step::CallModel | Step::Run(_) | Step::Start(_)
+                if self.is_driven_elsewhere() =>
+            {
                 self.save(LeaseChange::Keep).await?;
                 return Ok(false);
             }
@@ -97,11 +109,14 @@ impl Driver<'_> {
         Ok(true)
     }
 
-    /// Whether another driver holds the task, perhaps with calls in flight: it reads this commit before its own next
-    /// one and continues from there. A task that a person has ended waits for no other driver.
+    /// Whether another driver holds the task, perhaps with calls in flight: it reads this commit
+    /// before its own next one and continues from there. A task that a person has ended waits for
+    /// no other driver.
     fn is_driven_elsewhere(&self) -> bool {
         let (engine, own) = (self.engine, &self.session.own);
-        let (Some(owner), Some(until)) = (&own.row.lease_owner, own.row.lease_until) else { return false };
+        let (Some(owner), Some(until)) = (&own.row.lease_owner, own.row.lease_until) else {
+            return false;
+        };
         let lasts = if *owner == engine.replica {
             engine.leases.holds(own.task_id(), engine.clock.uptime())
         } else {
@@ -110,10 +125,13 @@ impl Driver<'_> {
         lasts && self.session.lease.is_none() && own.progress.ending.is_none()
     }
 
-    /// Whether the next effect is left to another process, or to a later drive: without a slot, while the service
-    /// stops, and once this drive stored an item while another task is to be driven alone.
+    /// Whether the next effect is left to another process, or to a later drive: without a slot,
+    /// while the service stops, and once this drive stored an item while another task is to be
+    /// driven alone.
     fn gives_way(&self) -> bool {
-        let to_lone = self.session.has_saved_items && self.session.lone.is_none() && self.engine.alone.is_taken();
+        let to_lone = self.session.has_saved_items
+            && self.session.lone.is_none()
+            && self.engine.alone.is_taken();
         self.session.slot.is_none() || self.engine.stop.is_cancelled() || to_lone
     }
 

@@ -1,4 +1,5 @@
-//! Calls the model for its next turn, once everything that it is shown is durable, and journals the answer.
+//! Calls the model for its next turn, once everything that it is shown is durable, and journals the
+//! answer.
 
 use std::collections::BTreeSet;
 
@@ -23,12 +24,20 @@ impl Driver<'_> {
     /// Calls the model once everything that it is shown is durable.
     pub(crate) async fn call_model(&mut self) -> Result<(), Stop> {
         let Some(client) = self.engine.models.get(&self.agent.model) else {
-            let failure = Failure::new(FailureCode::Configuration, format!("There is no model {}.", self.agent.model));
+            let failure = Failure::new(
+                FailureCode::Configuration,
+                format!("There is no model {}.", self.agent.model),
+            );
             return self.finish(Ending::Failed(failure)).await.map(|_| ());
         };
         let guard = match self.enter_model_call().await? {
             Ok(guard) => guard,
-            Err(limit) => return self.finish(Ending::Failed(Failure::limit(limit))).await.map(|_| ()),
+            Err(limit) => {
+                return self
+                    .finish(Ending::Failed(Failure::limit(limit)))
+                    .await
+                    .map(|_| ());
+            }
         };
         self.save(self.engine.take_lease()).await?;
         if self.session.lease.as_ref().is_some_and(Lease::is_passed_on) {
@@ -53,8 +62,8 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Calls the model with the stored conversation and publishes its answer while it arrives. `Lost` where a fact is
-    /// not stored yet: then the model was not called.
+    /// Calls the model with the stored conversation and publishes its answer while it arrives.
+    /// `Lost` where a fact is not stored yet: then the model was not called.
     async fn call_model_streaming(
         &mut self,
         client: &dyn ModelClient,
@@ -66,9 +75,15 @@ impl Driver<'_> {
             return Err(Stop::Lost);
         };
         let prompt = self.prompt(stored);
-        let (deltas, publisher) = DeltaStream::open(self.engine, self.session, prompt.turn, redactor, guard);
+        let (deltas, publisher) =
+            DeltaStream::open(self.engine, self.session, prompt.turn, redactor, guard);
         self.session.delta_stream = Some(deltas);
-        match select(client.answer(&prompt, &*publisher), std::pin::pin!(publisher.publish_as_it_comes())).await {
+        match select(
+            client.answer(&prompt, &*publisher),
+            std::pin::pin!(publisher.publish_as_it_comes()),
+        )
+        .await
+        {
             Either::Left((answer, _)) => Ok(answer),
             Either::Right((never, _)) => match never {},
         }
@@ -103,33 +118,53 @@ impl Driver<'_> {
 
     /// The tools with which the agent asks a person.
     fn human_tools(&self) -> impl Iterator<Item = &Entry> {
-        self.agent.human.iter().filter_map(|kind| self.engine.catalog.human(&self.agent.name, kind.tool()))
+        self.agent
+            .human
+            .iter()
+            .filter_map(|kind| self.engine.catalog.human(&self.agent.name, kind.tool()))
     }
 
     /// The agent's instructions, and when to ask a person.
     fn system(&self) -> Option<String> {
-        let kinds: Vec<_> = self.human_tools().filter_map(|entry| RequestKind::of_tool(&entry.spec.name)).collect();
+        let kinds: Vec<_> = self
+            .human_tools()
+            .filter_map(|entry| RequestKind::of_tool(&entry.spec.name))
+            .collect();
         let own = Some(self.agent.instructions.clone()).filter(|text| !text.is_empty());
         let parts: Vec<_> = own.into_iter().chain(human::paragraph(&kinds)).collect();
         (!parts.is_empty()).then(|| parts.join("\n\n"))
     }
 
-    /// Journals the model's turn. Call ids are ours; the provider's are kept to be sent back, and replaced only where
-    /// they are empty or repeated within this answer.
+    /// Journals the model's turn. Call ids are ours; the provider's are kept to be sent back, and
+    /// replaced only where they are empty or repeated within this answer.
     fn record_turn(&mut self, answer: Answer) {
         let mut seen = BTreeSet::new();
-        let told = self.session.delta_stream.as_ref().map_or_else(Vec::new, |deltas| deltas.ids(&answer));
-        let ids = told.into_iter().chain(std::iter::repeat_with(|| CallId(self.engine.ids.fresh())));
-        let tool_calls = answer.calls.into_iter().zip(ids).map(|(call, tool_call_id)| {
-            let known = call.provider_id.is_empty() || !seen.insert(call.provider_id.clone());
-            ToolCall {
-                tool_call_id,
-                name: cleaned(call.name),
-                arguments_text: cleaned(call.arguments_text),
-                holds_secret: call.holds_secret,
-                provider_id: if known { tool_call_id.to_string() } else { cleaned(call.provider_id) },
-            }
-        });
+        let told = self
+            .session
+            .delta_stream
+            .as_ref()
+            .map_or_else(Vec::new, |deltas| deltas.ids(&answer));
+        let ids = told
+            .into_iter()
+            .chain(std::iter::repeat_with(|| CallId(self.engine.ids.fresh())));
+        let tool_calls = answer
+            .calls
+            .into_iter()
+            .zip(ids)
+            .map(|(call, tool_call_id)| {
+                let known = call.provider_id.is_empty() || !seen.insert(call.provider_id.clone());
+                ToolCall {
+                    tool_call_id,
+                    name: cleaned(call.name),
+                    arguments_text: cleaned(call.arguments_text),
+                    holds_secret: call.holds_secret,
+                    provider_id: if known {
+                        tool_call_id.to_string()
+                    } else {
+                        cleaned(call.provider_id)
+                    },
+                }
+            });
         let turn = Turn {
             turn: self.session.own.progress.turns + 1,
             text: answer.text.map(cleaned),

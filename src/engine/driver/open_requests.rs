@@ -24,7 +24,8 @@ const MAX_NAME: usize = 64;
 const CRASHED: &str = "The process that sent the call ended before its result was stored.";
 
 impl Driver<'_> {
-    /// Opens the requests of a turn. An approval shows all calls of the turn; any other kind shows its one call.
+    /// Opens the requests of a turn. An approval shows all calls of the turn; any other kind shows
+    /// its one call.
     pub(crate) async fn open_requests(&mut self, questions: Vec<Question>) -> Result<(), Stop> {
         for question in questions {
             // A call that the caller runs is judged again, as our own calls are before they start.
@@ -37,7 +38,12 @@ impl Driver<'_> {
                     continue;
                 }
             }
-            let Some(first) = question.calls.first().and_then(|id| self.session.own.progress.call(*id)).cloned() else {
+            let Some(first) = question
+                .calls
+                .first()
+                .and_then(|id| self.session.own.progress.call(*id))
+                .cloned()
+            else {
                 continue;
             };
             let own = |state: &CallState| question.calls.contains(&state.call.tool_call_id);
@@ -50,10 +56,13 @@ impl Driver<'_> {
                 | RequestKind::Reconcile => own(state),
             };
             let calls = self.session.own.progress.calls.iter().filter(shown);
-            let calls = calls.map(|state| self.requested_call(state, own(state))).collect();
+            let calls = calls
+                .map(|state| self.requested_call(state, own(state)))
+                .collect();
             let mut spec = self.new_request(question.kind, calls, question.terms);
             self.add_words(&mut spec, &first);
-            self.session.push(Fact::InterventionRequested(spec.sealed()));
+            self.session
+                .push(Fact::InterventionRequested(spec.sealed()));
         }
         Ok(())
     }
@@ -68,18 +77,24 @@ impl Driver<'_> {
             return;
         }
         let arguments = serde_json::from_str(state.arguments_text()).unwrap_or(Value::Null);
-        if let Ok(question) = human::question(spec.kind, &arguments, self.engine.catalog.services(&self.agent.name)) {
+        if let Ok(question) = human::question(
+            spec.kind,
+            &arguments,
+            self.engine.catalog.services(&self.agent.name),
+        ) {
             spec.question = question.question;
             spec.details = question.details;
             spec.form = question.form;
         }
     }
 
-    /// Opens a reconcile request for each of these calls with an unknown outcome: they were started and no process runs
-    /// them any more, or a lost history may have run them.
+    /// Opens a reconcile request for each of these calls with an unknown outcome: they were started
+    /// and no process runs them any more, or a lost history may have run them.
     pub(crate) fn reconcile(&mut self, calls: &[CallId]) {
         for id in calls {
-            let Some(state) = self.session.own.progress.call(*id).cloned() else { continue };
+            let Some(state) = self.session.own.progress.call(*id).cloned() else {
+                continue;
+            };
             let problem = self.session.unknown.get(id).cloned();
             let start = state.start.clone();
             let details = json!({
@@ -90,13 +105,22 @@ impl Driver<'_> {
             });
             let calls = vec![self.requested_call(&state, true)];
             let spec = self.new_request(RequestKind::Reconcile, calls, state.terms());
-            let spec = RequestSpec { details: Some(details), ..spec };
-            self.session.push(Fact::InterventionRequested(spec.sealed()));
+            let spec = RequestSpec {
+                details: Some(details),
+                ..spec
+            };
+            self.session
+                .push(Fact::InterventionRequested(spec.sealed()));
         }
     }
 
     /// A request about these calls, without words and not sealed yet.
-    pub(crate) fn new_request(&self, kind: RequestKind, calls: Vec<CallSpec>, terms: Terms) -> RequestSpec {
+    pub(crate) fn new_request(
+        &self,
+        kind: RequestKind,
+        calls: Vec<CallSpec>,
+        terms: Terms,
+    ) -> RequestSpec {
         RequestSpec {
             request_id: RequestId(self.engine.ids.fresh()),
             kind,
@@ -119,7 +143,8 @@ impl Driver<'_> {
         let text = state.arguments_text();
         let arguments = serde_json::from_str(text).unwrap_or(Value::Null);
         let digest = entry.map_or_else(String::new, |entry| {
-            self.session.digest(&entry.spec, call.tool_call_id, text, rule.as_deref())
+            self.session
+                .digest(&entry.spec, call.tool_call_id, text, rule.as_deref())
         });
         let address = entry.map(|entry| (entry.address(&arguments), &entry.spec.target));
         let address = address.filter(|(address, target)| address != *target);
@@ -128,10 +153,19 @@ impl Driver<'_> {
             name: call.name.clone(),
             arguments_text: text.to_owned(),
             effect: entry.map_or(Effect::Once, |entry| entry.spec.effect),
-            target: entry.map(|entry| entry.spec.target.clone()).unwrap_or_default(),
+            target: entry
+                .map(|entry| entry.spec.target.clone())
+                .unwrap_or_default(),
             address: address.map(|(address, _)| Address::of(&digest, address)),
-            summary: entry.map_or_else(|| short(&call.name), |entry| entry.spec.summarize(&arguments)),
-            warnings: if needs_decision { warnings(state) } else { Vec::new() },
+            summary: entry.map_or_else(
+                || short(&call.name),
+                |entry| entry.spec.summarize(&arguments),
+            ),
+            warnings: if needs_decision {
+                warnings(state)
+            } else {
+                Vec::new()
+            },
             needs_decision,
             verdict: judgement.map_or(Verdict::Hold, |judgement| judgement.verdict),
             reason: judgement.and_then(|judgement| judgement.reason.clone()),
@@ -147,10 +181,17 @@ impl Driver<'_> {
 /// A name of bounded length: the model may write any.
 fn short(name: &str) -> String {
     let shown = cut(name, MAX_NAME);
-    if shown == name { name.to_owned() } else { format!("{shown}…") }
+    if shown == name {
+        name.to_owned()
+    } else {
+        format!("{shown}…")
+    }
 }
 
 fn warnings(state: &CallState) -> Vec<Warning> {
     let may_have_run = state.may_have_run().then(Warning::may_already_have_run);
-    may_have_run.into_iter().chain(text_safety::warnings(state.arguments_text())).collect()
+    may_have_run
+        .into_iter()
+        .chain(text_safety::warnings(state.arguments_text()))
+        .collect()
 }

@@ -1,5 +1,5 @@
-//! Sends calls whose start is committed, each attempt at most once, and records their answers. Invariant: the
-//! permit is asked last, right before anything goes out.
+//! Sends calls whose start is committed, each attempt at most once, and records their answers.
+//! Invariant: the permit is asked last, right before anything goes out.
 
 use std::sync::Arc;
 
@@ -19,7 +19,10 @@ impl Driver<'_> {
     ///
     /// # Errors
     /// `Lost` when the lease was over before any of them was sent.
-    pub(crate) async fn send(&mut self, attempts: &[(Arc<dyn Tool>, Invocation)]) -> Result<(), Stop> {
+    pub(crate) async fn send(
+        &mut self,
+        attempts: &[(Arc<dyn Tool>, Invocation)],
+    ) -> Result<(), Stop> {
         failpoint::reach("call.before");
         let began = self.engine.clock.uptime();
         let answers = join_all(attempts.iter().map(|(tool, call)| tool.call(call))).await;
@@ -27,40 +30,64 @@ impl Driver<'_> {
         let ended = self.engine.clock.uptime();
         // A long call counts as duration before the model is called again.
         self.session.now = self.session.now + ended.saturating_sub(began);
-        let ours = self.session.lease.as_ref().is_some_and(|lease| lease.lasts(ended));
+        let ours = self
+            .session
+            .lease
+            .as_ref()
+            .is_some_and(|lease| lease.lasts(ended));
         let mut lost = false;
         for ((tool, call), answer) in attempts.iter().zip(answers) {
             if call.permit.was_refused() {
                 tracing::warn!(task = %self.session.task_id(), call = %call.call_id, ours, "a call was not sent");
-                let attempt = self.session.own.progress.call(call.call_id).map_or(0, |state| state.attempts);
+                let attempt = self
+                    .session
+                    .own
+                    .progress
+                    .call(call.call_id)
+                    .map_or(0, |state| state.attempts);
                 self.session.not_sent.insert(call.call_id, attempt);
                 lost |= !ours;
                 if !ours {
                     continue;
                 }
             }
-            self.session.record_result(call.call_id, tool.spec().name.clone(), answer);
+            self.session
+                .record_result(call.call_id, tool.spec().name.clone(), answer);
         }
         let unknown = &self.session.unknown;
-        self.session.in_flight_calls.retain(|in_flight| !unknown.contains_key(&in_flight.call));
-        // The task's next driver opens requests about the started calls; results that arrived here are still written.
-        if lost && !self.session.unsaved() { Err(Stop::Lost) } else { Ok(()) }
+        self.session
+            .in_flight_calls
+            .retain(|in_flight| !unknown.contains_key(&in_flight.call));
+        // The task's next driver opens requests about the started calls; results that arrived here
+        // are still written.
+        if lost && !self.session.unsaved() {
+            Err(Stop::Lost)
+        } else {
+            Ok(())
+        }
     }
 
-    /// Permits sending a call while the lease lasts, within [`SEND_WINDOW`] of the commit of its start, and unless it
-    /// was canceled.
+    /// Permits sending a call while the lease lasts, within [`SEND_WINDOW`] of the commit of its
+    /// start, and unless it was canceled.
     pub(crate) fn send_permit(&self, in_flight: &InFlightCall) -> SendPermit {
         let (clock, registration) = (Arc::clone(&self.engine.clock), in_flight.registration());
         let lease = self.session.lease.as_ref().map(Lease::view);
         let until = self.session.saved_since + SEND_WINDOW;
         SendPermit::of(move || {
             let now = clock.uptime();
-            now < until && lease.as_ref().is_some_and(|lease| lease.lasts(now)) && registration.mark_sent(now)
+            now < until
+                && lease.as_ref().is_some_and(|lease| lease.lasts(now))
+                && registration.mark_sent(now)
         })
     }
 
     /// An attempt as the tool sees it. Its permit is refused until the start is committed.
-    pub(crate) fn invocation(&self, state: &CallState, arguments: Value, decided_by: Option<String>) -> Invocation {
+    pub(crate) fn invocation(
+        &self,
+        state: &CallState,
+        arguments: Value,
+        decided_by: Option<String>,
+    ) -> Invocation {
         let trace = self.session.own.row.root_task_id.0.simple();
         let span = self.engine.ids.fresh().as_u128() & u128::from(u64::MAX);
         Invocation {

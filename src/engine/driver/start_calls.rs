@@ -21,17 +21,24 @@ impl Driver<'_> {
         }
         let mut attempts = Vec::new();
         for id in calls {
-            let Some(state) = self.session.own.progress.call(*id).cloned() else { continue };
-            let Some(entry) = self.offered(&state.call.name) else { continue };
-            let (Some(tool), Ok(arguments)) =
-                (entry.tool.clone(), arguments::read(state.arguments_text(), &entry.schema))
-            else {
+            let Some(state) = self.session.own.progress.call(*id).cloned() else {
+                continue;
+            };
+            let Some(entry) = self.offered(&state.call.name) else {
+                continue;
+            };
+            let (Some(tool), Ok(arguments)) = (
+                entry.tool.clone(),
+                arguments::read(state.arguments_text(), &entry.schema),
+            ) else {
                 continue;
             };
             self.session.push(Fact::ToolStarted {
                 tool_call_id: *id,
                 name: entry.spec.name.clone(),
-                digest: self.session.digest(&entry.spec, *id, state.arguments_text(), state.rule()),
+                digest: self
+                    .session
+                    .digest(&entry.spec, *id, state.arguments_text(), state.rule()),
                 attempt: state.attempts + 1,
                 timeout_ms: u64::try_from(entry.spec.timeout.as_millis()).unwrap_or(u64::MAX),
                 replica: self.engine.replica.clone(),
@@ -41,16 +48,31 @@ impl Driver<'_> {
                 names.join(",")
             });
             let invocation = self.invocation(&state, arguments, decided_by);
-            attempts.push((tool, Invocation { credentials: credentials.clone(), ..invocation }));
+            attempts.push((
+                tool,
+                Invocation {
+                    credentials: credentials.clone(),
+                    ..invocation
+                },
+            ));
         }
         if attempts.is_empty() {
             // No tool here performs these calls: without results, the loop would ask for ever.
-            let failed = |id: &CallId| (*id, Outcome::Failed, "Nothing here can run this call.".to_owned());
-            self.session.settle_calls(calls.iter().map(failed).collect());
+            let failed = |id: &CallId| {
+                (
+                    *id,
+                    Outcome::Failed,
+                    "Nothing here can run this call.".to_owned(),
+                )
+            };
+            self.session
+                .settle_calls(calls.iter().map(failed).collect());
             return Ok(());
         }
-        let in_flight_calls: Vec<_> =
-            attempts.iter().map(|(_, call)| self.engine.in_flight_calls.register(call.call_id)).collect();
+        let in_flight_calls: Vec<_> = attempts
+            .iter()
+            .map(|(_, call)| self.engine.in_flight_calls.register(call.call_id))
+            .collect();
         self.save(self.engine.take_lease()).await?;
         if self.engine.store.history_uncertain_until() > self.session.history_uncertain_until {
             tracing::warn!(task = %self.session.task_id(), "the history was lost before a call was sent; it was not sent");
@@ -63,8 +85,8 @@ impl Driver<'_> {
         self.send(&attempts).await
     }
 
-    /// Whether these calls may still start: by the history, by the stored requests that approved them and by the policy
-    /// in force. Where not, the caller asks `next_step` again.
+    /// Whether these calls may still start: by the history, by the stored requests that approved
+    /// them and by the policy in force. Where not, the caller asks `next_step` again.
     pub(crate) async fn may_begin(&mut self, calls: &[CallId]) -> Result<bool, Stop> {
         if self.engine.store.history_uncertain_until() > self.session.history_uncertain_until {
             self.save(self.engine.take_lease()).await?;
@@ -79,20 +101,37 @@ impl Driver<'_> {
 
     /// The input of `next_step` that is not in the journal.
     pub(crate) fn budget(&self) -> Budget {
-        // The process of an attempt has ended, or is this process, which knows the calls that it has in flight.
+        // The process of an attempt has ended, or is this process, which knows the calls that it
+        // has in flight.
         let gone = |replica: &str| self.engine.store.is_sole() || replica == self.engine.replica;
         let mut budget = self.session.budget(self.engine.settings.lease, gone);
         budget.running.extend(self.engine.in_flight_calls.calls());
         budget.spent = self.spent_limit(&[]);
-        budget.sessions = self.agent.sub_agents.iter().filter(|sub| sub.session).map(|sub| sub.agent.clone()).collect();
+        budget.sessions = self
+            .agent
+            .sub_agents
+            .iter()
+            .filter(|sub| sub.session)
+            .map(|sub| sub.agent.clone())
+            .collect();
         budget
     }
 
     /// The time until the last attempt that may still be running is over.
     pub(crate) fn attempts_over_in(&self) -> Option<Duration> {
         let running = self.budget().running;
-        let over = self.session.own.progress.unfinished().filter(|state| running.contains(&state.call.tool_call_id));
-        let over = over.filter(|state| !state.effect.repeatable()).filter_map(|state| state.start.as_ref());
-        over.map(|start| (start.at + start.timeout + self.engine.settings.lease).since(self.session.now)).max()
+        let over = self
+            .session
+            .own
+            .progress
+            .unfinished()
+            .filter(|state| running.contains(&state.call.tool_call_id));
+        let over = over
+            .filter(|state| !state.effect.repeatable())
+            .filter_map(|state| state.start.as_ref());
+        over.map(|start| {
+            (start.at + start.timeout + self.engine.settings.lease).since(self.session.now)
+        })
+        .max()
     }
 }

@@ -1,5 +1,5 @@
-//! Starts sub-agents: a call of a sub-agent is a task of its own, created by the commit that records the start.
-//! Invariant: each call starts at most one task, whatever crashes.
+//! Starts sub-agents: a call of a sub-agent is a task of its own, created by the commit that
+//! records the start. Invariant: each call starts at most one task, whatever crashes.
 
 use serde_json::Value;
 
@@ -22,15 +22,28 @@ impl Driver<'_> {
             return Ok(());
         }
         for id in calls {
-            let Some(state) = self.session.own.progress.call(*id).cloned() else { continue };
+            let Some(state) = self.session.own.progress.call(*id).cloned() else {
+                continue;
+            };
             let name = &state.call.name;
             // Earlier calls of the same commit count, too.
             let limit = self.sub_agent_limit(&state);
-            let (Some(sub), Some(known), None) = (self.agent.sub_agent(name), self.engine.agents.get(name), &limit)
-            else {
-                let reason = limit.unwrap_or_else(|| format!("the agent {name:?} is gone from the configuration"));
-                let (effect, performer, judgement) = (state.effect, state.performer, Judgement::invalid(reason));
-                self.session.push(Fact::Judged { tool_call_id: *id, judgement, effect, performer });
+            let (Some(sub), Some(known), None) = (
+                self.agent.sub_agent(name),
+                self.engine.agents.get(name),
+                &limit,
+            ) else {
+                let reason = limit.unwrap_or_else(|| {
+                    format!("the agent {name:?} is gone from the configuration")
+                });
+                let (effect, performer, judgement) =
+                    (state.effect, state.performer, Judgement::invalid(reason));
+                self.session.push(Fact::Judged {
+                    tool_call_id: *id,
+                    judgement,
+                    effect,
+                    performer,
+                });
                 continue;
             };
             self.start_sub_agent(&state, sub, known);
@@ -40,9 +53,16 @@ impl Driver<'_> {
 
     fn start_sub_agent(&mut self, state: &CallState, sub: &SubAgent, agent: &Agent) {
         let arguments: Value = serde_json::from_str(state.arguments_text()).unwrap_or_default();
-        let content = arguments.get("task").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let content = arguments
+            .get("task")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned();
         let message = Fact::UserMessage {
-            items: vec![Part { content_type: PartType::Text, content }],
+            items: vec![Part {
+                content_type: PartType::Text,
+                content,
+            }],
             user_context: None,
             by: self.session.own.row.user_id.clone(),
             groups: self.session.own.progress.groups.clone(),
@@ -50,7 +70,11 @@ impl Driver<'_> {
         let (now, tool_call_id) = (self.session.now, state.call.tool_call_id);
         let earlier = self.conversation_with(sub);
         let child = earlier.unwrap_or_else(|| TaskId(self.engine.ids.fresh()));
-        self.session.push(Fact::SubAgentStarted { tool_call_id, child_task_id: child, agent: agent.name.clone() });
+        self.session.push(Fact::SubAgentStarted {
+            tool_call_id,
+            child_task_id: child,
+            agent: agent.name.clone(),
+        });
         if let Some((related, _)) = earlier.and_then(|task| self.session.relative_mut(task)) {
             (related.begins, related.lease) = (true, LeaseChange::Queue);
             related.draft.pin(&agent.version);
@@ -58,7 +82,12 @@ impl Driver<'_> {
             related.draft.status(TaskStatus::Running, now);
             // Calls that a failed task had started stay open for a reconcile request.
             let text = "The conversation went on; this call was not run.";
-            related.draft.close_calls(|call| !failed || call.attempts == 0, Outcome::Withdrawn, text, now);
+            related.draft.close_calls(
+                |call| !failed || call.attempts == 0,
+                Outcome::Withdrawn,
+                text,
+                now,
+            );
             related.draft.push(message, now);
             return;
         }
@@ -70,11 +99,23 @@ impl Driver<'_> {
             agent: agent.name.clone(),
             agent_version: agent.version.clone(),
             parent: Some((own.task_id, tool_call_id)),
-            agent_path: own.agent_path.iter().chain([&agent.name]).cloned().collect(),
+            agent_path: own
+                .agent_path
+                .iter()
+                .chain([&agent.name])
+                .cloned()
+                .collect(),
             metadata: own.metadata.clone(),
         };
-        let progress = Progress { of_sub_agent: true, ..Progress::new() };
-        let mut draft = TaskDraft::new(unsaved_row(child, own.root_task_id, &new), progress, Vec::new());
+        let progress = Progress {
+            of_sub_agent: true,
+            ..Progress::new()
+        };
+        let mut draft = TaskDraft::new(
+            unsaved_row(child, own.root_task_id, &new),
+            progress,
+            Vec::new(),
+        );
         draft.guard = Some(Guard::New(Box::new(new)));
         draft.status(TaskStatus::Running, now);
         draft.push(message, now);
@@ -84,18 +125,27 @@ impl Driver<'_> {
     /// The ended task that keeps the conversation with a sub-agent of `session: true`.
     fn conversation_with(&self, sub: &SubAgent) -> Option<TaskId> {
         let own = self.session.task_id();
-        let ours = |row: &&TaskRow| row.agent == sub.agent && row.parent.is_some_and(|(parent, _)| parent == own);
-        let over = |row: &&TaskRow| row.status.is_terminal() && self.session.tree.is_readable(row.task_id);
+        let ours = |row: &&TaskRow| {
+            row.agent == sub.agent && row.parent.is_some_and(|(parent, _)| parent == own)
+        };
+        let over =
+            |row: &&TaskRow| row.status.is_terminal() && self.session.tree.is_readable(row.task_id);
         let known = self.session.tree.rows().filter(ours).filter(over);
         known.map(|row| row.task_id).max().filter(|_| sub.session)
     }
 
-    /// The limit, of this task or of an ancestor, that forbids another sub-agent, in words for the model.
+    /// The limit, of this task or of an ancestor, that forbids another sub-agent, in words for the
+    /// model.
     pub(crate) fn sub_agent_limit(&self, state: &CallState) -> Option<String> {
         let name = &state.call.name;
         self.agent.sub_agent(name)?;
-        let earlier =
-            self.session.own.progress.calls.iter().take_while(|call| call.call.tool_call_id != state.call.tool_call_id);
+        let earlier = self
+            .session
+            .own
+            .progress
+            .calls
+            .iter()
+            .take_while(|call| call.call.tool_call_id != state.call.tool_call_id);
         let starts = |call: &&CallState| {
             let judged = call.judgement.as_ref().map(|judgement| judgement.verdict);
             call.turn == state.turn
@@ -104,7 +154,9 @@ impl Driver<'_> {
         };
         let most = self.agent.limits.max_children;
         if earlier.filter(starts).count() >= usize::try_from(most).unwrap_or(usize::MAX) {
-            return Some(format!("the limit max_children is reached: a turn may start {most} sub-agents"));
+            return Some(format!(
+                "the limit max_children is reached: a turn may start {most} sub-agents"
+            ));
         }
         let depth = self.session.own.row.agent_path.len() + 1;
         for (row, limits) in self.limits_on_path() {
@@ -116,7 +168,9 @@ impl Driver<'_> {
                     row.agent
                 ));
             }
-            let started = self.session.sum_over_subtree(row.task_id, |progress| progress.starts_since_message);
+            let started = self
+                .session
+                .sum_over_subtree(row.task_id, |progress| progress.starts_since_message);
             if started >= limits.max_tasks {
                 let most = limits.max_tasks;
                 return Some(format!(

@@ -1,6 +1,6 @@
-//! Loads the agent of a task: the definition of the task's version, whatever the current configuration says.
-//! Invariant: limits and access are the current ones; a definition that does not match its digest drives no
-//! task.
+//! Loads the agent of a task: the definition of the task's version, whatever the current
+//! configuration says. Invariant: limits and access are the current ones; a definition that does
+//! not match its digest drives no task.
 
 use std::sync::Arc;
 
@@ -21,7 +21,10 @@ impl Engine {
     ///
     /// # Errors
     /// `Unavailable` when an earlier definition has to be read and the database does not answer.
-    pub(in crate::engine) async fn agent_of(&self, row: &TaskRow) -> Result<Result<Arc<Agent>, Failure>, ReadError> {
+    pub(in crate::engine) async fn agent_of(
+        &self,
+        row: &TaskRow,
+    ) -> Result<Result<Arc<Agent>, Failure>, ReadError> {
         let Some(current) = self.agents.get(&row.agent) else {
             let detail = format!("The configuration has no agent {}.", row.agent);
             return Ok(Err(Failure::new(FailureCode::Configuration, detail)));
@@ -39,8 +42,12 @@ impl Engine {
             Err(ReadError::Corrupt(_)) => None,
             Err(error @ ReadError::Unavailable) => return Err(error),
         };
-        let read = kept.ok_or(Unreadable::Damaged).and_then(|text| self.agents.pinned(current, version, &text));
-        Ok(read.map(|agent| self.cached(agent)).map_err(|why| unusable(row, &why)))
+        let read = kept
+            .ok_or(Unreadable::Damaged)
+            .and_then(|text| self.agents.pinned(current, version, &text));
+        Ok(read
+            .map(|agent| self.cached(agent))
+            .map_err(|why| unusable(row, &why)))
     }
 
     fn cached(&self, agent: Agent) -> Arc<Agent> {
@@ -53,7 +60,8 @@ impl Engine {
         agent
     }
 
-    /// [`Engine::agent_of`] for a driver. Waits for the database, unless a command waits for the driver.
+    /// [`Engine::agent_of`] for a driver. Waits for the database, unless a command waits for the
+    /// driver.
     pub(in crate::engine) async fn load_agent(
         &self,
         session: &mut TaskSession,
@@ -77,11 +85,13 @@ fn unusable(row: &TaskRow, why: &Unreadable) -> Failure {
     let agent = &row.agent;
     match why {
         Unreadable::Damaged => {
-            let detail = format!("What is stored of the agent {agent} is not what this task began with.");
+            let detail =
+                format!("What is stored of the agent {agent} is not what this task began with.");
             Failure::new(FailureCode::Integrity, detail)
         }
         Unreadable::Missing(what) => {
-            let detail = format!("This task has an earlier version of the agent {agent}, and {what}.");
+            let detail =
+                format!("This task has an earlier version of the agent {agent}, and {what}.");
             Failure::new(FailureCode::Configuration, detail)
         }
     }

@@ -1,6 +1,6 @@
-//! Ends a task whose journal cannot be read, or kills the process that reads it, from its row alone. What must stay
-//! true: none of its calls runs, it is not claimed again and again, and it delays no other task; a pending result is
-//! still written.
+//! Ends a task whose journal cannot be read, or kills the process that reads it, from its row
+//! alone. What must stay true: none of its calls runs, it is not claimed again and again, and it
+//! delays no other task; a pending result is still written.
 
 use std::sync::Arc;
 
@@ -20,7 +20,9 @@ impl Engine {
         for task in self.store.unreadable() {
             match self.end_from_row(task, Vec::new()).await {
                 Ok(_) => {}
-                Err(CommitError::Refused) => tracing::error!(%task, "an unreadable task cannot be ended"),
+                Err(CommitError::Refused) => {
+                    tracing::error!(%task, "an unreadable task cannot be ended")
+                }
                 Err(CommitError::Stale | CommitError::Unavailable | CommitError::Unknown) => {
                     self.store.report_unreadable(task);
                 }
@@ -28,8 +30,8 @@ impl Engine {
         }
     }
 
-    /// Ends a task that has not ended, with its descendants, and writes late results of its calls. `false` where the
-    /// journal can be read after all: then nothing is written.
+    /// Ends a task that has not ended, with its descendants, and writes late results of its calls.
+    /// `false` where the journal can be read after all: then nothing is written.
     ///
     /// # Errors
     /// [`CommitError`] of the commit or of the reads before it.
@@ -38,24 +40,42 @@ impl Engine {
         task: TaskId,
         late: Vec<ToolResult>,
     ) -> Result<bool, CommitError> {
-        let Some(damaged) = self.store.damaged_task(task).await.map_err(|error| commit_error(&error))? else {
+        let Some(damaged) = self
+            .store
+            .damaged_task(task)
+            .await
+            .map_err(|error| commit_error(&error))?
+        else {
             return Ok(false);
         };
-        let tree = self.store.tree(damaged.root_task_id, 0).await.map_err(|error| commit_error(&error))?;
+        let tree = self
+            .store
+            .tree(damaged.root_task_id, 0)
+            .await
+            .map_err(|error| commit_error(&error))?;
         let mut session = session_from_row(task, &damaged, tree)?;
         let row = &session.own.row;
-        let ends = !row.status.is_terminal() && (!damaged.newer || row.takeovers >= self.settings.takeovers);
+        let ends = !row.status.is_terminal()
+            && (!damaged.newer || row.takeovers >= self.settings.takeovers);
         for result in late {
             session.push(Fact::LateResult(result));
         }
         if ends {
             let detail = "What is stored of this task cannot be read. Calls that were under way may have taken effect.";
-            fail_from_row(&mut session, &damaged, Failure::new(FailureCode::Integrity, detail));
+            fail_from_row(
+                &mut session,
+                &damaged,
+                Failure::new(FailureCode::Integrity, detail),
+            );
         }
         if !session.unsaved() {
             return Ok(true);
         }
-        let lease = if ends { LeaseChange::Park { wake_in: None } } else { LeaseChange::Keep };
+        let lease = if ends {
+            LeaseChange::Park { wake_in: None }
+        } else {
+            LeaseChange::Keep
+        };
         self.commit(&mut session, lease).await?;
         tracing::error!(%task, ended = ends, "what is stored of a task cannot be read");
         Ok(true)
@@ -86,15 +106,29 @@ impl Engine {
     }
 
     async fn try_to_end_unread(&self, task: TaskId) -> Result<(), CommitError> {
-        let Some(damaged) = self.store.unread(task).await.map_err(|error| commit_error(&error))? else { return Ok(()) };
-        let tree = self.store.unread_tree(damaged.root_task_id).await.map_err(|error| commit_error(&error))?;
+        let Some(damaged) = self
+            .store
+            .unread(task)
+            .await
+            .map_err(|error| commit_error(&error))?
+        else {
+            return Ok(());
+        };
+        let tree = self
+            .store
+            .unread_tree(damaged.root_task_id)
+            .await
+            .map_err(|error| commit_error(&error))?;
         let mut session = session_from_row(task, &damaged, tree)?;
-        let TaskRow { status, fruitless, .. } = session.own.row;
+        let TaskRow {
+            status, fruitless, ..
+        } = session.own.row;
         if status.is_terminal() || !self.dies_of_reading(fruitless) {
             return Ok(());
         }
         fail_from_row(&mut session, &damaged, no_progress());
-        self.commit(&mut session, LeaseChange::Park { wake_in: None }).await?;
+        self.commit(&mut session, LeaseChange::Park { wake_in: None })
+            .await?;
         tracing::error!(%task, fruitless, "processes died while they read a task; it has ended unread");
         Ok(())
     }
@@ -120,7 +154,12 @@ fn session_from_row(
     tree: Option<TreeSnapshot>,
 ) -> Result<TaskSession, CommitError> {
     let tree = tree.ok_or(CommitError::Refused)?;
-    let row = tree.rows.iter().find(|row| row.task_id == task).cloned().ok_or(CommitError::Refused)?;
+    let row = tree
+        .rows
+        .iter()
+        .find(|row| row.task_id == task)
+        .cloned()
+        .ok_or(CommitError::Refused)?;
     if row.version != damaged.version {
         return Err(CommitError::Stale);
     }
@@ -132,8 +171,13 @@ fn session_from_row(
 /// Fails the task, withdraws its open requests and cancels its descendants.
 fn fail_from_row(session: &mut TaskSession, damaged: &DamagedTask, failure: Failure) {
     for request_id in &damaged.open {
-        let (request_id, status, reason) = (*request_id, RequestStatus::Withdrawn, CloseReason::Canceled);
-        session.push(Fact::RequestClosed { request_id, status, reason });
+        let (request_id, status, reason) =
+            (*request_id, RequestStatus::Withdrawn, CloseReason::Canceled);
+        session.push(Fact::RequestClosed {
+            request_id,
+            status,
+            reason,
+        });
     }
     session.fail(failure);
 }

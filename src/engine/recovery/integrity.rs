@@ -1,6 +1,6 @@
-//! Compares stored requests with their own digests and with the arguments that the model or a person wrote. What must
-//! stay true: a call whose request contradicts itself or those arguments never runs, and the compared bytes are the
-//! bytes that would run.
+//! Compares stored requests with their own digests and with the arguments that the model or a
+//! person wrote. What must stay true: a call whose request contradicts itself or those arguments
+//! never runs, and the compared bytes are the bytes that would run.
 
 use std::collections::BTreeMap;
 
@@ -18,9 +18,15 @@ pub(crate) fn damage(session: &TaskSession, request: RequestId) -> Option<Failur
 
 /// The failure of a task where a request that approved one of these calls is damaged.
 pub(crate) fn damage_before(session: &TaskSession, calls: &[CallId]) -> Option<Failure> {
-    let approvals = calls.iter().filter_map(|id| session.own.progress.call(*id)?.approval.as_ref());
+    let approvals = calls
+        .iter()
+        .filter_map(|id| session.own.progress.call(*id)?.approval.as_ref());
     let requests: Vec<_> = approvals.map(|approval| approval.request_id).collect();
-    if requests.is_empty() { None } else { damage_in(session, &requests) }
+    if requests.is_empty() {
+        None
+    } else {
+        damage_in(session, &requests)
+    }
 }
 
 fn damage_in(session: &TaskSession, requests: &[RequestId]) -> Option<Failure> {
@@ -30,8 +36,11 @@ fn damage_in(session: &TaskSession, requests: &[RequestId]) -> Option<Failure> {
     let (mut found, mut sound) = (0, true);
     for item in &session.own.items {
         match &item.fact {
-            Fact::AssistantMessage(turn) => written
-                .extend(turn.tool_calls.iter().map(|call| (call.tool_call_id, (&*call.name, &*call.arguments_text)))),
+            Fact::AssistantMessage(turn) => written.extend(
+                turn.tool_calls
+                    .iter()
+                    .map(|call| (call.tool_call_id, (&*call.name, &*call.arguments_text))),
+            ),
             Fact::InterventionRequested(question) => {
                 if requests.contains(&question.request_id) {
                     found += 1;
@@ -40,9 +49,13 @@ fn damage_in(session: &TaskSession, requests: &[RequestId]) -> Option<Failure> {
                 }
                 requests_by_id.insert(question.request_id, question);
             }
-            Fact::Decision { request_id, decision } => {
-                let sound_edits =
-                    requests_by_id.get(request_id).is_none_or(|spec| edits_are_sound(session, spec, decision));
+            Fact::Decision {
+                request_id,
+                decision,
+            } => {
+                let sound_edits = requests_by_id
+                    .get(request_id)
+                    .is_none_or(|spec| edits_are_sound(session, spec, decision));
                 sound &= sound_edits || !requests.contains(request_id);
                 for (call, answer) in &decision.decisions {
                     if let (Some(edit), Some(known)) = (&answer.edit, written.get_mut(call)) {
@@ -80,15 +93,30 @@ fn matches_arguments(spec: &RequestSpec, written: &BTreeMap<CallId, (&str, &str)
 /// Whether each edit has the digest with which it was judged.
 fn edits_are_sound(session: &TaskSession, spec: &RequestSpec, decision: &Decision) -> bool {
     decision.decisions.iter().all(|(id, answer)| {
-        let Some(edit) = &answer.edit else { return true };
+        let Some(edit) = &answer.edit else {
+            return true;
+        };
         let shown = spec.own_calls().find(|call| call.tool_call_id == *id);
         let tool = shown.and_then(|call| {
             let definition = call.definition.as_deref()?;
-            Some(Digested { name: &call.name, definition, target: &call.target, effect: call.effect })
+            Some(Digested {
+                name: &call.name,
+                definition,
+                target: &call.target,
+                effect: call.effect,
+            })
         });
         let rule = edit.rule.as_deref();
-        let digest =
-            |tool| call_digest(&session.own.row.tenant, session.own.row.task_id, *id, tool, &edit.arguments_text, rule);
+        let digest = |tool| {
+            call_digest(
+                &session.own.row.tenant,
+                session.own.row.task_id,
+                *id,
+                tool,
+                &edit.arguments_text,
+                rule,
+            )
+        };
         tool.is_some_and(|tool| digest(tool) == edit.digest)
     })
 }

@@ -1,6 +1,6 @@
-//! The tool calls that this process has in flight. Invariant: a call is sent only by the driver whose commit
-//! started it, within [`SEND_WINDOW`] of that commit, and never after a cancel: the permit is asked once the connection
-//! is made, right before the first byte.
+//! The tool calls that this process has in flight. Invariant: a call is sent only by the driver
+//! whose commit started it, within [`SEND_WINDOW`] of that commit, and never after a cancel: the
+//! permit is asked once the connection is made, right before the first byte.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,14 +12,15 @@ use tokio_util::sync::CancellationToken;
 use super::Locked;
 use crate::task::id::CallId;
 
-/// Time after the commit of its start within which a call may be sent. A replica that cancels a task waits at most this
-/// long, because it has no other way to know, before it answers that no call of another replica starts any more.
+/// Time after the commit of its start within which a call may be sent. A replica that cancels a
+/// task waits at most this long, because it has no other way to know, before it answers that no
+/// call of another replica starts any more.
 pub(crate) const SEND_WINDOW: Duration = Duration::from_secs(2);
 /// Most time that a permitted request takes to reach the wire.
 pub(crate) const TIME_TO_WIRE: Duration = Duration::from_millis(100);
 
-/// The registered attempts, each with a number: two drivers may both be about to start a call, until the commit
-/// decides.
+/// The registered attempts, each with a number: two drivers may both be about to start a call,
+/// until the commit decides.
 #[derive(Debug, Default)]
 pub(crate) struct InFlightCalls {
     entries: Locked<BTreeMap<u64, Entry>>,
@@ -47,18 +48,33 @@ impl InFlightCalls {
     /// Registers a call whose start is about to be committed.
     pub(crate) fn register(self: &Arc<Self>, call: CallId) -> InFlightCall {
         let number = self.registered.fetch_add(1, Ordering::Relaxed);
-        let entry = Entry { call, sent: None, canceled: false, ended: CancellationToken::new() };
+        let entry = Entry {
+            call,
+            sent: None,
+            canceled: false,
+            ended: CancellationToken::new(),
+        };
         self.entries.lock().insert(number, entry);
-        InFlightCall { call, registration: Registration { number, in_flight_calls: Arc::clone(self) } }
+        InFlightCall {
+            call,
+            registration: Registration {
+                number,
+                in_flight_calls: Arc::clone(self),
+            },
+        }
     }
 
     /// Every call in flight.
     pub(crate) fn calls(&self) -> Vec<CallId> {
-        self.entries.lock().values().map(|entry| entry.call).collect()
+        self.entries
+            .lock()
+            .values()
+            .map(|entry| entry.call)
+            .collect()
     }
 
-    /// Forbids sending a call from now on. Returns the attempts already sent, each with the uptime at which it was sent
-    /// and a token for its end.
+    /// Forbids sending a call from now on. Returns the attempts already sent, each with the uptime
+    /// at which it was sent and a token for its end.
     pub(crate) fn cancel(&self, call: CallId) -> Vec<(Duration, CancellationToken)> {
         let mut entries = self.entries.lock();
         let of_call = entries.values_mut().filter(|entry| entry.call == call);
@@ -87,7 +103,12 @@ impl Registration {
     /// Marks the call as sent. `false` where a cancel forbids it, or where its driver is gone.
     pub(crate) fn mark_sent(&self, uptime: Duration) -> bool {
         let mut entries = self.in_flight_calls.entries.lock();
-        let Some(entry) = entries.get_mut(&self.number).filter(|entry| !entry.canceled) else { return false };
+        let Some(entry) = entries
+            .get_mut(&self.number)
+            .filter(|entry| !entry.canceled)
+        else {
+            return false;
+        };
         entry.sent = Some(uptime);
         true
     }
@@ -95,7 +116,10 @@ impl Registration {
 
 impl Drop for InFlightCall {
     fn drop(&mut self) {
-        let Registration { number, in_flight_calls } = &self.registration;
+        let Registration {
+            number,
+            in_flight_calls,
+        } = &self.registration;
         if let Some(entry) = in_flight_calls.entries.lock().remove(number) {
             entry.ended.cancel();
         }

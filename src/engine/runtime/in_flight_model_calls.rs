@@ -1,5 +1,6 @@
-//! The model calls that this process has in flight. A call in flight counts against the limits of its tree before its
-//! answer is stored, so that relatives that call a model at once keep the limit together.
+//! The model calls that this process has in flight. A call in flight counts against the limits of
+//! its tree before its answer is stored, so that relatives that call a model at once keep the limit
+//! together.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,9 +41,19 @@ impl InFlightModelCalls {
     ) -> (ModelCallGuard, Vec<InFlightModelCall>) {
         let mut calls = self.calls.lock();
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let before = calls.values().filter(|known| known.root == root && known.task != task).copied().collect();
+        let before = calls
+            .values()
+            .filter(|known| known.root == root && known.task != task)
+            .copied()
+            .collect();
         calls.insert(number, InFlightModelCall { root, task, turns });
-        (ModelCallGuard { number, calls: Arc::clone(self) }, before)
+        (
+            ModelCallGuard {
+                number,
+                calls: Arc::clone(self),
+            },
+            before,
+        )
     }
 }
 

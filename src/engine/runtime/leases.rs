@@ -1,5 +1,5 @@
-//! The leases of this process. A lease is dropped with the driver that holds it, also when the driver panics or is
-//! dropped: a task without a driver must not be renewed.
+//! The leases of this process. A lease is dropped with the driver that holds it, also when the
+//! driver panics or is dropped: a task without a driver must not be renewed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,8 @@ pub(crate) struct Leases {
     holders: AtomicU64,
 }
 
-/// A task's lease with the number of its holder: a driver that ends must not drop the lease of the next one.
+/// A task's lease with the number of its holder: a driver that ends must not drop the lease of the
+/// next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Term {
     holder: u64,
@@ -32,24 +33,38 @@ impl Leases {
     pub(crate) fn hold(self: &Arc<Self>, task: TaskId, until: Duration) -> Lease {
         let holder = self.holders.fetch_add(1, Ordering::Relaxed);
         self.terms.lock().insert(task, Term { holder, until });
-        Lease(LeaseView { task, holder, leases: Arc::clone(self) })
+        Lease(LeaseView {
+            task,
+            holder,
+            leases: Arc::clone(self),
+        })
     }
 
     /// Whether a driver of this process holds the task at that uptime.
     pub(crate) fn holds(&self, task: TaskId, uptime: Duration) -> bool {
-        self.terms.lock().get(&task).is_some_and(|term| uptime < term.until)
+        self.terms
+            .lock()
+            .get(&task)
+            .is_some_and(|term| uptime < term.until)
     }
 
     /// Every held lease: its task and its holder.
     pub(crate) fn all(&self) -> Vec<(TaskId, u64)> {
-        self.terms.lock().iter().map(|(task, term)| (*task, term.holder)).collect()
+        self.terms
+            .lock()
+            .iter()
+            .map(|(task, term)| (*task, term.holder))
+            .collect()
     }
 
-    /// Extends the leases of `held` that are among `kept`, and drops the others. A lease taken meanwhile stays.
+    /// Extends the leases of `held` that are among `kept`, and drops the others. A lease taken
+    /// meanwhile stays.
     pub(crate) fn renewed(&self, held: &[(TaskId, u64)], kept: &[TaskId], until: Duration) {
         let mut terms = self.terms.lock();
         for (task, holder) in held {
-            let Some(term) = terms.get_mut(task).filter(|term| term.holder == *holder) else { continue };
+            let Some(term) = terms.get_mut(task).filter(|term| term.holder == *holder) else {
+                continue;
+            };
             if kept.contains(task) {
                 term.until = until.max(term.until);
             } else {
@@ -71,7 +86,9 @@ impl LeaseView {
     /// Whether the lease lasts at that uptime.
     pub(crate) fn lasts(&self, uptime: Duration) -> bool {
         let terms = self.leases.terms.lock();
-        terms.get(&self.task).is_some_and(|term| term.holder == self.holder && uptime < term.until)
+        terms
+            .get(&self.task)
+            .is_some_and(|term| term.holder == self.holder && uptime < term.until)
     }
 }
 
@@ -87,14 +104,26 @@ impl Lease {
 
     /// Whether another driver of this process has taken the task since.
     pub(crate) fn is_passed_on(&self) -> bool {
-        let LeaseView { task, holder, leases } = &self.0;
-        leases.terms.lock().get(task).is_some_and(|term| term.holder != *holder)
+        let LeaseView {
+            task,
+            holder,
+            leases,
+        } = &self.0;
+        leases
+            .terms
+            .lock()
+            .get(task)
+            .is_some_and(|term| term.holder != *holder)
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let LeaseView { task, holder, leases } = &self.0;
+        let LeaseView {
+            task,
+            holder,
+            leases,
+        } = &self.0;
         let mut terms = leases.terms.lock();
         if terms.get(task).is_some_and(|term| term.holder == *holder) {
             terms.remove(task);
@@ -129,7 +158,10 @@ mod tests {
         let asked = leases.all();
         let second = leases.hold(task, SOON);
         leases.renewed(&asked, &[], SOON);
-        assert!(second.lasts(Duration::ZERO), "it was taken after the renewal was sent");
+        assert!(
+            second.lasts(Duration::ZERO),
+            "it was taken after the renewal was sent"
+        );
         leases.renewed(&leases.all(), &[task], 2 * SOON);
         assert!(second.lasts(SOON));
         leases.renewed(&leases.all(), &[], 2 * SOON);

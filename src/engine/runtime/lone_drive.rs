@@ -1,7 +1,7 @@
-//! A lone drive takes every slot of this process, so that no other task is driven meanwhile. Invariant: after
-//! a lone drive other tasks are claimed first, and each driven task stores one item before it gives way, so that lone
-//! drives and other tasks do not starve each other. A lone drive keeps other tasks out, and waits for them, for one
-//! lease at most.
+//! A lone drive takes every slot of this process, so that no other task is driven meanwhile.
+//! Invariant: after a lone drive other tasks are claimed first, and each driven task stores one
+//! item before it gives way, so that lone drives and other tasks do not starve each other. A lone
+//! drive keeps other tasks out, and waits for them, for one lease at most.
 
 use std::sync::Arc;
 
@@ -24,8 +24,8 @@ enum State {
     Free,
     /// A lone drive is over: the next claim takes other tasks.
     Rests,
-    /// No task may be claimed for a lone drive: such a claim is under way, or a lone drive has lasted too long to keep
-    /// other tasks out.
+    /// No task may be claimed for a lone drive: such a claim is under way, or a lone drive has
+    /// lasted too long to keep other tasks out.
     Asked,
     /// A claimed task waits for every slot, or has them.
     Taken,
@@ -50,10 +50,14 @@ pub(crate) struct Others {
 
 impl Alone {
     pub(crate) fn new(over: Arc<Notify>) -> Self {
-        Self { state: Locked::default(), over }
+        Self {
+            state: Locked::default(),
+            over,
+        }
     }
 
-    /// The lone drive that the next claim may begin; `None` while another one lasts, and once after it.
+    /// The lone drive that the next claim may begin; `None` while another one lasts, and once after
+    /// it.
     pub(crate) fn ask(self: &Arc<Self>) -> Option<LoneDrive> {
         let mut state = self.state.lock();
         let free = *state == State::Free;
@@ -62,7 +66,10 @@ impl Alone {
             State::Rests => State::Free,
             busy @ (State::Asked | State::Taken) => busy,
         };
-        free.then(|| LoneDrive { alone: Arc::clone(self), slots: Slots::default() })
+        free.then(|| LoneDrive {
+            alone: Arc::clone(self),
+            slots: Slots::default(),
+        })
     }
 
     /// Whether other tasks have to give way.
@@ -78,8 +85,13 @@ impl LoneDrive {
         self
     }
 
-    /// Waits until no other task is driven. Returns the slot of the task itself, which it keeps afterwards.
-    pub(crate) async fn begin(&mut self, slots: &Arc<Semaphore>, all: usize) -> Option<OwnedSemaphorePermit> {
+    /// Waits until no other task is driven. Returns the slot of the task itself, which it keeps
+    /// afterwards.
+    pub(crate) async fn begin(
+        &mut self,
+        slots: &Arc<Semaphore>,
+        all: usize,
+    ) -> Option<OwnedSemaphorePermit> {
         let all = u32::try_from(all).unwrap_or(u32::MAX);
         let mut held = Arc::clone(slots).acquire_many_owned(all).await.ok()?;
         let own = held.split(1);
@@ -89,7 +101,10 @@ impl LoneDrive {
 
     /// The handle that admits other tasks before the lone drive is over.
     pub(crate) fn others(&self) -> Others {
-        Others { alone: Arc::clone(&self.alone), slots: Arc::clone(&self.slots) }
+        Others {
+            alone: Arc::clone(&self.alone),
+            slots: Arc::clone(&self.slots),
+        }
     }
 }
 

@@ -1,6 +1,6 @@
-//! Metrics and log lines of a commit, once it is durable: pauses, decisions, calls that did not succeed, failed tasks
-//! and closed requests. A log line holds ids and names of the configuration; a tool name that the model invented is
-//! left out.
+//! Metrics and log lines of a commit, once it is durable: pauses, decisions, calls that did not
+//! succeed, failed tasks and closed requests. A log line holds ids and names of the configuration;
+//! a tool name that the model invented is left out.
 
 use crate::engine::session::task_draft::TaskDraft;
 use crate::task::id::RequestId;
@@ -19,10 +19,15 @@ pub(crate) fn observe(draft: &TaskDraft, at: Time) {
 
 fn measure(draft: &TaskDraft, fact: &Fact, at: Time) {
     match fact {
-        Fact::Decision { request_id, decision } if decision.closes => {
+        Fact::Decision {
+            request_id,
+            decision,
+        } if decision.closes => {
             closed(draft, *request_id, decision.action.as_str(), at);
         }
-        Fact::RequestClosed { request_id, status, .. } => closed(draft, *request_id, status.as_str(), at),
+        Fact::RequestClosed {
+            request_id, status, ..
+        } => closed(draft, *request_id, status.as_str(), at),
         Fact::InterventionRequested(asked) if asked.kind == RequestKind::Reconcile => {
             for call in asked.own_calls() {
                 tracing::info!(target: "holdpoint::metric", metric = "unknown_outcome", tool = %call.name);
@@ -42,16 +47,26 @@ fn measure(draft: &TaskDraft, fact: &Fact, at: Time) {
 }
 
 fn closed(draft: &TaskDraft, request: RequestId, outcome: &str, at: Time) {
-    let Some((_, kind, since)) = draft.known_requests.iter().find(|(id, ..)| *id == request) else { return };
+    let Some((_, kind, since)) = draft.known_requests.iter().find(|(id, ..)| *id == request) else {
+        return;
+    };
     let (kind, seconds) = (kind.as_str(), at.since(*since).as_secs_f64());
     tracing::info!(target: "holdpoint::metric", metric = "request_closed", kind, outcome, seconds);
 }
 
 fn log(draft: &TaskDraft, fact: &Fact) {
-    let (task_id, root_task_id, agent) = (draft.row.task_id, draft.row.root_task_id, &draft.row.agent);
+    let (task_id, root_task_id, agent) =
+        (draft.row.task_id, draft.row.root_task_id, &draft.row.agent);
     match fact {
-        Fact::TaskStatus { status: TaskStatus::Paused, .. } => {
-            let open = draft.progress.open.iter().map(|open| open.asked.request_id.to_string());
+        Fact::TaskStatus {
+            status: TaskStatus::Paused,
+            ..
+        } => {
+            let open = draft
+                .progress
+                .open
+                .iter()
+                .map(|open| open.asked.request_id.to_string());
             let request_ids = open.collect::<Vec<_>>().join(" ");
             if request_ids.is_empty() {
                 tracing::info!(%task_id, %root_task_id, agent, "the task waits for people whom its sub-agents ask");
@@ -59,13 +74,18 @@ fn log(draft: &TaskDraft, fact: &Fact) {
                 tracing::info!(%task_id, %root_task_id, agent, request_ids, "the task waits for people");
             }
         }
-        Fact::TaskStatus { status: TaskStatus::Failed, error: Some(failure), .. } => {
+        Fact::TaskStatus {
+            status: TaskStatus::Failed,
+            error: Some(failure),
+            ..
+        } => {
             let (code, limit) = (failure.code.as_str(), failure.limit.as_deref());
             tracing::warn!(%task_id, %root_task_id, agent, code, limit, "the task failed");
         }
         Fact::InterventionRequested(asked) if asked.kind == RequestKind::Reconcile => {
             for call in asked.own_calls() {
-                let (tool_call_id, tool, request_id) = (call.tool_call_id, &call.name, asked.request_id);
+                let (tool_call_id, tool, request_id) =
+                    (call.tool_call_id, &call.name, asked.request_id);
                 tracing::warn!(%task_id, %root_task_id, %tool_call_id, tool, %request_id,
                     "what became of a tool call is not known; a person is asked");
             }
@@ -74,8 +94,15 @@ fn log(draft: &TaskDraft, fact: &Fact) {
             let (request_id, kind) = (asked.request_id, asked.kind.as_str());
             tracing::info!(%task_id, %root_task_id, agent, %request_id, kind, "a person is asked");
         }
-        Fact::Decision { request_id, decision } => {
-            let (action, by, via) = (decision.action.as_str(), &decision.by, decision.via.as_deref());
+        Fact::Decision {
+            request_id,
+            decision,
+        } => {
+            let (action, by, via) = (
+                decision.action.as_str(),
+                &decision.by,
+                decision.via.as_deref(),
+            );
             tracing::info!(%task_id, %root_task_id, %request_id, action, by, via, "a person decided");
         }
         Fact::ToolResult(result) | Fact::LateResult(result) => log_result(draft, result),
@@ -90,7 +117,11 @@ fn log(draft: &TaskDraft, fact: &Fact) {
 }
 
 fn log_result(draft: &TaskDraft, result: &ToolResult) {
-    let (task_id, root_task_id, tool_call_id) = (draft.row.task_id, draft.row.root_task_id, result.tool_call_id);
+    let (task_id, root_task_id, tool_call_id) = (
+        draft.row.task_id,
+        draft.row.root_task_id,
+        result.tool_call_id,
+    );
     let (tool, status) = (&result.name, result.http_status);
     match result.outcome {
         Outcome::Failed => {

@@ -1,5 +1,5 @@
-//! The engine's state in this process: the worker, leases, slots, and the tool and model calls in flight. Nothing of it
-//! is stored: a crash loses it, and the database has the rest.
+//! The engine's state in this process: the worker, leases, slots, and the tool and model calls in
+//! flight. Nothing of it is stored: a crash loses it, and the database has the rest.
 
 pub(crate) mod in_flight_calls;
 pub(crate) mod in_flight_model_calls;
@@ -10,7 +10,8 @@ mod worker;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A value behind a lock that is never held across an await, and that a panic elsewhere does not poison.
+/// A value behind a lock that is never held across an await, and that a panic elsewhere does not
+/// poison.
 #[derive(Debug, Default)]
 pub(crate) struct Locked<T>(Mutex<T>);
 

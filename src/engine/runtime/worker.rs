@@ -1,5 +1,5 @@
-//! The worker of each replica: claims queued tasks and tasks whose lease ran out, renews leases, and closes overdue
-//! requests. Polling finds all of it; notifications only shorten the wait.
+//! The worker of each replica: claims queued tasks and tasks whose lease ran out, renews leases,
+//! and closes overdue requests. Polling finds all of it; notifications only shorten the wait.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,7 +25,8 @@ const CLEANUP: Duration = Duration::from_mins(1);
 const POSTPONED: u32 = 4;
 
 impl Engine {
-    /// Runs until the service goes down. Rounds and renewals run side by side: a slow round costs no lease.
+    /// Runs until the service goes down. Rounds and renewals run side by side: a slow round costs
+    /// no lease.
     pub async fn work(self: Arc<Self>) {
         tokio::join!(self.rounds(), self.renewals());
     }
@@ -41,8 +42,16 @@ impl Engine {
             if self.clock.uptime() >= clean_at {
                 // One batch a round: claims do not wait for the cleanup.
                 let more = self.store.remove_spent_keys().await.is_ok_and(|more| more)
-                    | self.store.remove_spent_sessions().await.is_ok_and(|more| more)
-                    | self.store.remove_expired_credentials().await.is_ok_and(|more| more)
+                    | self
+                        .store
+                        .remove_spent_sessions()
+                        .await
+                        .is_ok_and(|more| more)
+                    | self
+                        .store
+                        .remove_expired_credentials()
+                        .await
+                        .is_ok_and(|more| more)
                     | self.store.fold_spellings().await.is_ok_and(|more| more);
                 clean_at = self.clock.uptime() + if more { Duration::ZERO } else { CLEANUP };
             }
@@ -80,7 +89,8 @@ impl Engine {
         }
     }
 
-    /// One round: closes overdue requests, and drives claimed tasks. Returns the number of claimed tasks.
+    /// One round: closes overdue requests, and drives claimed tasks. Returns the number of claimed
+    /// tasks.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
@@ -100,9 +110,10 @@ impl Engine {
         Ok(count)
     }
 
-    /// Claims as many tasks as there are free slots. Each future drives one task until it waits, has ended or belongs
-    /// to another driver; a dropped future abandons its task, as a crash would. The last future may be a lone drive,
-    /// which waits until all other drives have ended or given way.
+    /// Claims as many tasks as there are free slots. Each future drives one task until it waits,
+    /// has ended or belongs to another driver; a dropped future abandons its task, as a crash
+    /// would. The last future may be a lone drive, which waits until all other drives have ended or
+    /// given way.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
@@ -116,7 +127,10 @@ impl Engine {
         self.backlog.store(false, Ordering::Relaxed);
         let until = self.clock.uptime() + self.settings.lease;
         let mut lone = self.alone.ask();
-        let claimed = self.store.claim(&self.replica, self.settings.lease, free, lone.is_some()).await?;
+        let claimed = self
+            .store
+            .claim(&self.replica, self.settings.lease, free, lone.is_some())
+            .await?;
         let count = claimed.len();
         if count > 0 {
             failpoint::reach("claim.committed");
@@ -128,9 +142,15 @@ impl Engine {
             self.room.notify_one();
         }
         let (mut drivers, mut last) = (Vec::with_capacity(count), None);
-        for Claimed { task, drive, fruitless } in claimed {
+        for Claimed {
+            task,
+            drive,
+            fruitless,
+        } in claimed
+        {
             let lease = || self.leases.hold(task, until);
-            // Without a slot (a command took it meanwhile) the driver queues the task again at its next effect.
+            // Without a slot (a command took it meanwhile) the driver queues the task again at its
+            // next effect.
             let slot = || Arc::clone(&self.slots).try_acquire_owned().ok();
             let engine = Arc::clone(self);
             match drive {
@@ -138,12 +158,16 @@ impl Engine {
                     tracing::warn!(%task, "processes died with a task in hand; it will be driven alone");
                 }
                 Drive::Fresh => drivers.push(engine.take_over(task, lease(), slot(), None).boxed()),
-                Drive::Again => drivers.push(engine.take_over_again(task, lease(), slot(), None).boxed()),
+                Drive::Again => {
+                    drivers.push(engine.take_over_again(task, lease(), slot(), None).boxed())
+                }
                 Drive::Alone if self.dies_of_reading(fruitless) => {
                     drivers.push(engine.end_unread(task, lease()).boxed());
                 }
                 Drive::Alone => {
-                    last = lone.take().map(|lone| engine.take_over_alone(task, lease(), lone.taken()).boxed());
+                    last = lone
+                        .take()
+                        .map(|lone| engine.take_over_alone(task, lease(), lone.taken()).boxed());
                 }
             }
         }
@@ -159,20 +183,21 @@ impl Engine {
             slot = lone.begin(&self.slots, self.settings.max_running) => slot,
             () = self.leases_pass(1) => return self.postpone_alone(task, lone).await,
         };
-        let mut drive = std::pin::pin!(Arc::clone(&self).take_over_again(task, lease, slot, Some(lone)));
+        let mut drive =
+            std::pin::pin!(Arc::clone(&self).take_over_again(task, lease, slot, Some(lone)));
         tokio::select! {
             biased;
             () = &mut drive => return,
             () = self.leases_pass(1) => {}
         }
-        // A model or a tool may take minutes: after one lease other tasks run beside it. The store knows that work had
-        // begun.
+        // A model or a tool may take minutes: after one lease other tasks run beside it. The store
+        // knows that work had begun.
         others.admit();
         drive.await;
     }
 
-    /// Releases a task whose lone drive could not begin, because other drives here are busy, and begins no lone drive
-    /// for a while.
+    /// Releases a task whose lone drive could not begin, because other drives here are busy, and
+    /// begins no lone drive for a while.
     async fn postpone_alone(&self, task: TaskId, lone: LoneDrive) {
         lone.others().admit();
         let _ = self.store.release(&self.replica, &[task]).await;
@@ -191,7 +216,8 @@ impl Engine {
         }
     }
 
-    /// Drives a task whose lease ran out before. Records first that work begins, so that another lost lease counts.
+    /// Drives a task whose lease ran out before. Records first that work begins, so that another
+    /// lost lease counts.
     async fn take_over_again(
         self: Arc<Self>,
         task: TaskId,
@@ -202,7 +228,9 @@ impl Engine {
         let begun = loop {
             match self.store.begin(&self.replica, task, true).await {
                 Ok(begun) => break begun,
-                Err(error) => tracing::warn!(%task, %error, "the beginning of work on a task could not be noted"),
+                Err(error) => {
+                    tracing::warn!(%task, %error, "the beginning of work on a task could not be noted")
+                }
             }
             if self.back_off().await.is_err() {
                 return;
@@ -224,11 +252,13 @@ impl Engine {
         let read = loop {
             match self.load(task).await {
                 Ok(read) => break read,
-                // Waits for the database, as a driver does: a lease that runs out would count as no progress.
+                // Waits for the database, as a driver does: a lease that runs out would count as no
+                // progress.
                 Err(ReadError::Unavailable) if self.back_off().await.is_ok() => {}
                 Err(error) => {
                     tracing::warn!(%task, %error, "a task that was taken over could not be read");
-                    // Another version of the service may read the task, and this process has not died of it.
+                    // Another version of the service may read the task, and this process has not
+                    // died of it.
                     let _ = self.store.begin(&self.replica, task, false).await;
                     return;
                 }
@@ -237,7 +267,8 @@ impl Engine {
         match read {
             // A command may have taken the task since.
             Some(mut session)
-                if session.own.row.lease_owner.as_ref() == Some(&self.replica) && !lease.is_passed_on() =>
+                if session.own.row.lease_owner.as_ref() == Some(&self.replica)
+                    && !lease.is_passed_on() =>
             {
                 session.lease = Some(lease);
                 session.slot = slot;
@@ -250,8 +281,8 @@ impl Engine {
         }
     }
 
-    /// Renews the leases of this process. A lease that another replica took is dropped, so that its driver sends
-    /// nothing more.
+    /// Renews the leases of this process. A lease that another replica took is dropped, so that its
+    /// driver sends nothing more.
     async fn renew(&self) {
         let held = self.leases.all();
         if held.is_empty() {
@@ -259,7 +290,11 @@ impl Engine {
         }
         let until = self.clock.uptime() + self.settings.lease;
         let tasks: Vec<_> = held.iter().map(|(task, _)| *task).collect();
-        match self.store.renew(&self.replica, self.settings.lease, &tasks).await {
+        match self
+            .store
+            .renew(&self.replica, self.settings.lease, &tasks)
+            .await
+        {
             Ok(kept) => {
                 failpoint::reach("renew.committed");
                 self.leases.renewed(&held, &kept, until);

@@ -1,5 +1,5 @@
-//! A commit that failed: loads the task again, keeps results that cannot be computed again, and finds out whether this
-//! driver still holds the task.
+//! A commit that failed: loads the task again, keeps results that cannot be computed again, and
+//! finds out whether this driver still holds the task.
 
 use std::time::Duration;
 
@@ -15,7 +15,11 @@ use crate::task::status::TaskStatus;
 
 impl Engine {
     /// Carries a session over to the current journal.
-    pub(in crate::engine) async fn resolve_conflict(&self, session: &mut TaskSession, error: CommitError) -> Stop {
+    pub(in crate::engine) async fn resolve_conflict(
+        &self,
+        session: &mut TaskSession,
+        error: CommitError,
+    ) -> Stop {
         if error == CommitError::Refused {
             tracing::error!(task = %session.task_id(), "a change was refused by the database");
             return self.commit_failure(session).await;
@@ -35,11 +39,16 @@ impl Engine {
             if !session.unsaved() {
                 return Stop::Lost;
             }
-            // Another driver may hold the task, but a result is pending here. Where none does (the task is parked until
-            // this attempt is over, or paused for the request about it), any worker may continue it now.
-            let idle =
-                session.own.row.lease_owner.is_none() && session.own.progress.status == Some(TaskStatus::Running);
-            let lease = if idle { LeaseChange::Queue } else { LeaseChange::Keep };
+            // Another driver may hold the task, but a result is pending here. Where none does (the
+            // task is parked until this attempt is over, or paused for the request about it), any
+            // worker may continue it now.
+            let idle = session.own.row.lease_owner.is_none()
+                && session.own.progress.status == Some(TaskStatus::Running);
+            let lease = if idle {
+                LeaseChange::Queue
+            } else {
+                LeaseChange::Keep
+            };
             match self.commit(session, lease).await {
                 Ok(_) => {
                     self.room.notify_one();
@@ -56,20 +65,22 @@ impl Engine {
         }
     }
 
-    /// Whether this driver still holds the task as it was just read, and no other driver of this process does.
+    /// Whether this driver still holds the task as it was just read, and no other driver of this
+    /// process does.
     fn still_drives(&self, session: &TaskSession) -> bool {
         let passed_on = session.lease.as_ref().is_some_and(Lease::is_passed_on);
         session.own.row.lease_owner.as_deref() == Some(self.replica.as_str()) && !passed_on
     }
 
-    /// Replaces a change that the database refused, which is never retried as it was: the task fails, and each pending
-    /// result says that it could not be stored.
+    /// Replaces a change that the database refused, which is never retried as it was: the task
+    /// fails, and each pending result says that it could not be stored.
     async fn commit_failure(&self, session: &mut TaskSession) -> Stop {
         for item in session.own.items.iter_mut().skip(session.own.committed) {
             if let Fact::ToolResult(result) | Fact::LateResult(result) = &mut item.fact
                 && is_external(result.outcome)
             {
-                "The call ended, but its result could not be stored.".clone_into(&mut result.content);
+                "The call ended, but its result could not be stored."
+                    .clone_into(&mut result.content);
             }
         }
         loop {
@@ -92,21 +103,31 @@ impl Engine {
     async fn try_commit_failure(&self, session: &mut TaskSession) -> Result<(), CommitError> {
         let ours = session.own.row.lease_owner.as_deref() == Some(self.replica.as_str());
         if ours && session.own.progress.status == Some(TaskStatus::Running) {
-            session.fail(Failure::new(FailureCode::Integrity, "What came next could not be stored."));
+            session.fail(Failure::new(
+                FailureCode::Integrity,
+                "What came next could not be stored.",
+            ));
         }
-        let lease = if ours { LeaseChange::Park { wake_in: None } } else { LeaseChange::Keep };
+        let lease = if ours {
+            LeaseChange::Park { wake_in: None }
+        } else {
+            LeaseChange::Keep
+        };
         if !session.unsaved() && lease == LeaseChange::Keep {
             return Ok(());
         }
         self.commit(session, lease).await.map(|_| ())
     }
 
-    /// Loads the task again after a restore made its history uncertain. The version alone does not tell: another
-    /// process may have continued the task in the lost history.
+    /// Loads the task again after a restore made its history uncertain. The version alone does not
+    /// tell: another process may have continued the task in the lost history.
     ///
     /// # Errors
     /// `Again` always, or `Lost` when the service goes down first.
-    pub(in crate::engine) async fn reload_uncertain(&self, session: &mut TaskSession) -> Result<(), Stop> {
+    pub(in crate::engine) async fn reload_uncertain(
+        &self,
+        session: &mut TaskSession,
+    ) -> Result<(), Stop> {
         if !self.reload_task(session).await {
             return Err(Stop::Lost);
         }
@@ -117,8 +138,9 @@ impl Engine {
         Err(Stop::Again)
     }
 
-    /// Loads the task again, however long the database takes to answer. `false` when the service goes down first, or
-    /// where the journal cannot be read: then the pending results are written beside it.
+    /// Loads the task again, however long the database takes to answer. `false` when the service
+    /// goes down first, or where the journal cannot be read: then the pending results are written
+    /// beside it.
     async fn reload_task(&self, session: &mut TaskSession) -> bool {
         let task = session.task_id();
         loop {
@@ -129,10 +151,15 @@ impl Engine {
                     Err(error) => tracing::debug!(%task, %error, "reading its tree again failed"),
                 },
                 Err(ReadError::Unavailable) => tracing::debug!(%task, "reading again failed"),
-                Err(ReadError::Corrupt(_)) => match self.end_from_row(task, session.pending_results()).await {
-                    Ok(true) | Err(CommitError::Refused) => return false,
-                    Ok(false) | Err(CommitError::Stale | CommitError::Unavailable | CommitError::Unknown) => {}
-                },
+                Err(ReadError::Corrupt(_)) => {
+                    match self.end_from_row(task, session.pending_results()).await {
+                        Ok(true) | Err(CommitError::Refused) => return false,
+                        Ok(false)
+                        | Err(
+                            CommitError::Stale | CommitError::Unavailable | CommitError::Unknown,
+                        ) => {}
+                    }
+                }
             }
             if self.back_off().await.is_err() {
                 return false;

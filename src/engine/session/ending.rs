@@ -1,5 +1,5 @@
-//! Ends tasks: writes the results of open calls and requests, stops descendants, and queues a waiting parent, all in
-//! the commit that ends the task.
+//! Ends tasks: writes the results of open calls and requests, stops descendants, and queues a
+//! waiting parent, all in the commit that ends the task.
 
 use std::collections::BTreeSet;
 
@@ -37,9 +37,14 @@ impl TaskSession {
                 self.tree.requeue_unreadable(task);
                 continue;
             }
-            let results =
-                self.tree.task(task).map(|progress| sub_agent_results(&self.tree, progress)).unwrap_or_default();
-            let Some((related, now)) = self.relative_mut(task) else { continue };
+            let results = self
+                .tree
+                .task(task)
+                .map(|progress| sub_agent_results(&self.tree, progress))
+                .unwrap_or_default();
+            let Some((related, now)) = self.relative_mut(task) else {
+                continue;
+            };
             if related.draft.is_over() {
                 continue;
             }
@@ -77,7 +82,8 @@ impl TaskSession {
         self.withdraw_open(CloseReason::Canceled);
         self.record_sub_agent_results();
         let now = self.now;
-        self.own.close_calls(|_| true, Outcome::Canceled, NOT_RUN, now);
+        self.own
+            .close_calls(|_| true, Outcome::Canceled, NOT_RUN, now);
         self.own.status(TaskStatus::Canceled, now);
         self.propagate_end();
     }
@@ -90,8 +96,13 @@ impl TaskSession {
 }
 
 /// The results of a task's calls whose sub-agents have ended.
-pub(crate) fn sub_agent_results(tree: &TaskTree, progress: &Progress) -> Vec<(CallId, Outcome, String)> {
-    let delegated = progress.unfinished().filter_map(|state| Some((state, state.child()?)));
+pub(crate) fn sub_agent_results(
+    tree: &TaskTree,
+    progress: &Progress,
+) -> Vec<(CallId, Outcome, String)> {
+    let delegated = progress
+        .unfinished()
+        .filter_map(|state| Some((state, state.child()?)));
     let ended = delegated.filter_map(|(state, child)| {
         let id = state.call.tool_call_id;
         if tree.begins(child) {
@@ -105,7 +116,9 @@ pub(crate) fn sub_agent_results(tree: &TaskTree, progress: &Progress) -> Vec<(Ca
             let text = "What is stored of the sub-agent's task cannot be read.".to_owned();
             return Some((id, Outcome::Failed, text));
         }
-        let canceled_for = tree.task(child).and_then(|progress| progress.canceled_for.as_deref());
+        let canceled_for = tree
+            .task(child)
+            .and_then(|progress| progress.canceled_for.as_deref());
         result_of_end(row, canceled_for).map(|(outcome, text)| (id, outcome, text))
     });
     ended.collect()
@@ -119,7 +132,11 @@ fn result_of_end(row: &TaskRow, canceled_for: Option<&str>) -> Option<(Outcome, 
         TaskStatus::Completed => {
             let text = row.output.clone().unwrap_or_default();
             let kept = cut(&text, MAX_RESULT);
-            let rest = if kept.len() < text.len() { "\n[cut here: it was longer]" } else { "" };
+            let rest = if kept.len() < text.len() {
+                "\n[cut here: it was longer]"
+            } else {
+                ""
+            };
             Some((Outcome::Succeeded, format!("{kept}{rest}")))
         }
         TaskStatus::Failed => {
@@ -135,7 +152,9 @@ fn result_of_end(row: &TaskRow, canceled_for: Option<&str>) -> Option<(Outcome, 
         }
         TaskStatus::Canceled => {
             let why = canceled_for.map_or(String::new(), |why| format!(": {why}"));
-            let text = format!("The sub-agent {agent} was canceled{why}. What it had done before is not undone.");
+            let text = format!(
+                "The sub-agent {agent} was canceled{why}. What it had done before is not undone."
+            );
             Some((Outcome::Canceled, text))
         }
     }

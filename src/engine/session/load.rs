@@ -1,5 +1,6 @@
-//! Loads a task together with the tree around it. A task without a tree is read once; a task that has a parent or has
-//! ever started a sub-agent reads its tree again before it judges, opens requests, starts calls or calls a model.
+//! Loads a task together with the tree around it. A task without a tree is read once; a task that
+//! has a parent or has ever started a sub-agent reads its tree again before it judges, opens
+//! requests, starts calls or calls a model.
 
 use super::TaskSession;
 use crate::engine::driver::Stop;
@@ -13,42 +14,63 @@ impl Engine {
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the stored rows cannot be read.
-    pub(in crate::engine) async fn load(&self, task: TaskId) -> Result<Option<TaskSession>, ReadError> {
-        let Some(journal) = self.store.journal(task).await? else { return Ok(None) };
+    pub(in crate::engine) async fn load(
+        &self,
+        task: TaskId,
+    ) -> Result<Option<TaskSession>, ReadError> {
+        let Some(journal) = self.store.journal(task).await? else {
+            return Ok(None);
+        };
         let mut session = TaskSession::new(journal);
         Ok(self.load_tree(&mut session).await?.then_some(session))
     }
 
-    /// Replaces a session by a newer reading, and loads its tree. Pending results of calls are kept in any case.
+    /// Replaces a session by a newer reading, and loads its tree. Pending results of calls are kept
+    /// in any case.
     ///
     /// # Errors
     /// [`ReadError`]: then the session is as it was read, without its tree.
-    pub(in crate::engine) async fn reload(&self, session: &mut TaskSession, journal: Journal) -> Result<(), ReadError> {
+    pub(in crate::engine) async fn reload(
+        &self,
+        session: &mut TaskSession,
+        journal: Journal,
+    ) -> Result<(), ReadError> {
         let results = session.pending_results();
         session.replace(journal);
         let there = self.load_tree(session).await;
         session.add_results(results);
-        if there? { Ok(()) } else { Err(ReadError::Unavailable) }
+        if there? {
+            Ok(())
+        } else {
+            Err(ReadError::Unavailable)
+        }
     }
 
-    /// Reads the tree, and the task again, until both readings are of one moment. `false` where the task is gone.
+    /// Reads the tree, and the task again, until both readings are of one moment. `false` where the
+    /// task is gone.
     async fn load_tree(&self, session: &mut TaskSession) -> Result<bool, ReadError> {
         for _ in 0..TRIES {
             if self.read_tree(session).await? {
                 return Ok(true);
             }
-            let Some(journal) = self.store.journal(session.task_id()).await? else { return Ok(false) };
+            let Some(journal) = self.store.journal(session.task_id()).await? else {
+                return Ok(false);
+            };
             session.replace(journal);
         }
         Err(ReadError::Unavailable)
     }
 
-    /// Reads the tree's new events. `false` where the task itself has a newer version than this session.
+    /// Reads the tree's new events. `false` where the task itself has a newer version than this
+    /// session.
     async fn read_tree(&self, session: &mut TaskSession) -> Result<bool, ReadError> {
         if !session.has_tree() {
             return Ok(true);
         }
-        let tree = self.store.tree(session.own.row.root_task_id, session.tree.event()).await?;
+        let tree = self
+            .store
+            .tree(session.own.row.root_task_id, session.tree.event())
+            .await?;
         let tree = tree.ok_or_else(|| ReadError::Corrupt("a task without its root".to_owned()))?;
         Ok(session.merge_tree(tree))
     }
@@ -57,7 +79,10 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::save`], when another commit came first.
-    pub(in crate::engine) async fn refresh_tree(&self, session: &mut TaskSession) -> Result<(), Stop> {
+    pub(in crate::engine) async fn refresh_tree(
+        &self,
+        session: &mut TaskSession,
+    ) -> Result<(), Stop> {
         if session.tree.fresh || !session.has_tree() {
             return Ok(());
         }

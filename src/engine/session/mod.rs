@@ -1,4 +1,5 @@
-//! A task that this process has loaded: the task, the tree around it, and the pending facts of the next commit.
+//! A task that this process has loaded: the task, the tree around it, and the pending facts of the
+//! next commit.
 
 mod commit_conflict;
 pub(crate) mod ending;
@@ -22,7 +23,9 @@ use super::runtime::lone_drive::LoneDrive;
 use super::runtime::metrics;
 use crate::store::{CommitError, TreeSnapshot};
 use crate::task::call_state::{CallState, Phase};
-use crate::task::change::{Change, Committed, Counters, IdempotencyRow, Journal, LeaseChange, TaskChange, TaskRow};
+use crate::task::change::{
+    Change, Committed, Counters, IdempotencyRow, Journal, LeaseChange, TaskChange, TaskRow,
+};
 use crate::task::credential::SealedCredential;
 use crate::task::failure::{Failure, FailureCode};
 use crate::task::id::{CallId, ChangeId, RequestId, TaskId};
@@ -36,8 +39,8 @@ use crate::task::tool_spec::{ToolKind, ToolSpec};
 use crate::task::turn::Progress;
 use crate::tool::ToolAnswer;
 
-/// A loaded task with its pending facts. Pending facts count at once for `next_step`; the next commit makes them
-/// durable.
+/// A loaded task with its pending facts. Pending facts count at once for `next_step`; the next
+/// commit makes them durable.
 pub(crate) struct TaskSession {
     /// The task itself.
     pub own: Box<TaskDraft>,
@@ -55,9 +58,11 @@ pub(crate) struct TaskSession {
     pub reply: Option<oneshot::Sender<Result<Committed, CommitError>>>,
     /// The problems of this process's attempts that ended without a known outcome.
     pub unknown: BTreeMap<CallId, String>,
-    /// The numbers of this process's attempts that were provably never sent. Says nothing about other attempts.
+    /// The numbers of this process's attempts that were provably never sent. Says nothing about
+    /// other attempts.
     pub not_sent: BTreeMap<CallId, u32>,
-    /// Calls whose result is pending and not durable: no other driver may open a reconcile request about them.
+    /// Calls whose result is pending and not durable: no other driver may open a reconcile request
+    /// about them.
     pub in_flight_calls: Vec<InFlightCall>,
     /// The deltas of the model's answer, until that is stored.
     pub delta_stream: Option<DeltaStream>,
@@ -69,7 +74,8 @@ pub(crate) struct TaskSession {
     pub slot: Option<OwnedSemaphorePermit>,
     /// Held while this process drives no other task, until the next new item.
     pub lone: Option<LoneDrive>,
-    /// Whether an item was stored since the task was claimed, so that it may give way to a lone drive.
+    /// Whether an item was stored since the task was claimed, so that it may give way to a lone
+    /// drive.
     pub has_saved_items: bool,
 }
 
@@ -98,8 +104,12 @@ impl TaskSession {
 
     /// A task whose journal cannot be read, from its row and the number of its open requests.
     pub(crate) fn from_row(row: TaskRow, open_requests: usize, now: Time) -> Self {
-        let mut session =
-            Self::new(Journal { row: row.clone(), items: Vec::new(), now, history_uncertain_until: None });
+        let mut session = Self::new(Journal {
+            row: row.clone(),
+            items: Vec::new(),
+            now,
+            history_uncertain_until: None,
+        });
         *session.own = TaskDraft::from_row(row, open_requests);
         session
     }
@@ -109,17 +119,29 @@ impl TaskSession {
         self.own.row.parent.is_some() || self.own.progress.starts > 0
     }
 
-    /// Merges a newer reading of the tree. `false` where the task itself has a newer version than this session.
+    /// Merges a newer reading of the tree. `false` where the task itself has a newer version than
+    /// this session.
     pub(crate) fn merge_tree(&mut self, tree: TreeSnapshot) -> bool {
         let task = self.task_id();
-        let same = tree.rows.iter().any(|row| row.task_id == task && row.version == self.own.row.version);
+        let same = tree
+            .rows
+            .iter()
+            .any(|row| row.task_id == task && row.version == self.own.row.version);
         if !same {
             return false;
         }
         self.now = self.now.max(tree.now);
         self.tree.apply(tree);
-        let (Some(row), Some(mut progress)) = (self.tree.row(task), self.tree.progress(task)) else { return false };
-        let open = usize::try_from(self.tree.row(row.root_task_id).map_or(0, |root| root.open_requests)).unwrap_or(0);
+        let (Some(row), Some(mut progress)) = (self.tree.row(task), self.tree.progress(task))
+        else {
+            return false;
+        };
+        let open = usize::try_from(
+            self.tree
+                .row(row.root_task_id)
+                .map_or(0, |root| root.open_requests),
+        )
+        .unwrap_or(0);
         progress.elsewhere = open.saturating_sub(progress.open.len());
         let responded = &self.own.progress.responded;
         progress.responded.retain(|known| responded.contains(known));
@@ -156,26 +178,46 @@ impl TaskSession {
         self.own.task_id()
     }
 
-    /// The task and its ancestors, the nearest first: their limits hold for it, and it uses their credentials.
+    /// The task and its ancestors, the nearest first: their limits hold for it, and it uses their
+    /// credentials.
     pub(crate) fn path(&self) -> Vec<TaskId> {
-        [self.task_id()].into_iter().chain(self.tree.above(&self.own.row)).collect()
+        [self.task_id()]
+            .into_iter()
+            .chain(self.tree.above(&self.own.row))
+            .collect()
     }
 
     /// The sum of a figure over a task and its descendants.
     pub(crate) fn sum_over_subtree(&self, task: TaskId, of: impl Fn(&Progress) -> u32) -> u32 {
         let own = self.task_id();
-        let known = |id: TaskId| if id == own { Some(&self.own.progress) } else { self.tree.task(id) };
+        let known = |id: TaskId| {
+            if id == own {
+                Some(&self.own.progress)
+            } else {
+                self.tree.task(id)
+            }
+        };
         let subtree = [task].into_iter().chain(self.tree.below(task));
-        subtree.filter_map(|id| known(id).map(&of)).fold(0, u32::saturating_add)
+        subtree
+            .filter_map(|id| known(id).map(&of))
+            .fold(0, u32::saturating_add)
     }
 
     /// The progress of the task and of its descendants, pending facts included.
     pub(crate) fn subtree(&self) -> Vec<Progress> {
         let below = self.tree.below(self.task_id());
         let related = self.tree.drafts().map(|related| &related.draft);
-        let related: BTreeMap<_, _> = related.map(|draft| (draft.task_id(), &draft.progress)).collect();
-        let below = below.into_iter().filter_map(|task| related.get(&task).copied().or(self.tree.task(task)));
-        [&self.own.progress].into_iter().chain(below).cloned().collect()
+        let related: BTreeMap<_, _> = related
+            .map(|draft| (draft.task_id(), &draft.progress))
+            .collect();
+        let below = below
+            .into_iter()
+            .filter_map(|task| related.get(&task).copied().or(self.tree.task(task)));
+        [&self.own.progress]
+            .into_iter()
+            .chain(below)
+            .cloned()
+            .collect()
     }
 
     pub(crate) fn unsaved(&self) -> bool {
@@ -185,12 +227,22 @@ impl TaskSession {
     /// Results of calls that are not durable.
     pub(crate) fn pending_results(&self) -> Vec<ToolResult> {
         // The result of a sub-agent is read again from its task.
-        let delegated = |call| self.own.progress.call(call).is_some_and(|known| known.performer == ToolKind::Agent);
+        let delegated = |call| {
+            self.own
+                .progress
+                .call(call)
+                .is_some_and(|known| known.performer == ToolKind::Agent)
+        };
         let results = self.own.pushed().iter().filter_map(|item| {
-            let (Fact::ToolResult(result) | Fact::LateResult(result)) = &item.fact else { return None };
+            let (Fact::ToolResult(result) | Fact::LateResult(result)) = &item.fact else {
+                return None;
+            };
             Some(result)
         });
-        results.filter(|result| is_external(result.outcome) && !delegated(result.tool_call_id)).cloned().collect()
+        results
+            .filter(|result| is_external(result.outcome) && !delegated(result.tool_call_id))
+            .cloned()
+            .collect()
     }
 
     /// The model's answer or failure, where it is not durable.
@@ -200,18 +252,31 @@ impl TaskSession {
             matches!(fact, Fact::AssistantMessage(_))
                 || matches!(fact, Fact::TaskStatus { error: Some(error), .. } if failed(error))
         };
-        let fact = self.own.pushed().iter().map(|item| &item.fact).find(answers)?.clone();
+        let fact = self
+            .own
+            .pushed()
+            .iter()
+            .map(|item| &item.fact)
+            .find(answers)?
+            .clone();
         let shown = self.own.items.iter().take(self.own.committed);
-        Some(PendingAnswer { fact, shown: shown.map(|item| (item.seq, item.at)).collect() })
+        Some(PendingAnswer {
+            fact,
+            shown: shown.map(|item| (item.seq, item.at)).collect(),
+        })
     }
 
-    /// Keeps a pending answer after a reload, where the journal is the one that the model was shown plus late results
-    /// at most. Any other journal drops the answer and retracts its deltas.
+    /// Keeps a pending answer after a reload, where the journal is the one that the model was shown
+    /// plus late results at most. Any other journal drops the answer and retracts its deltas.
     pub(crate) fn restore_answer(&mut self, answer: Option<PendingAnswer>) {
         let follows = |answer: &PendingAnswer| {
             let (items, shown) = (&self.own.items, &answer.shown);
             let mut since = items.iter().skip(shown.len());
-            items.iter().map(|item| (item.seq, item.at)).take(shown.len()).eq(shown.iter().copied())
+            items
+                .iter()
+                .map(|item| (item.seq, item.at))
+                .take(shown.len())
+                .eq(shown.iter().copied())
                 && since.all(|item| matches!(item.fact, Fact::LateResult(_)))
         };
         match answer.filter(follows) {
@@ -220,12 +285,16 @@ impl TaskSession {
         }
     }
 
-    /// Whether a result still applies to its call. The result of an attempt that was never sent does not, once there
-    /// was another attempt or a request about it.
+    /// Whether a result still applies to its call. The result of an attempt that was never sent
+    /// does not, once there was another attempt or a request about it.
     fn still_applies(&self, result: &ToolResult) -> bool {
-        let Some(attempt) = self.not_sent.get(&result.tool_call_id) else { return true };
+        let Some(attempt) = self.not_sent.get(&result.tool_call_id) else {
+            return true;
+        };
         let state = self.own.progress.call(result.tool_call_id);
-        state.is_some_and(|call| call.attempts == *attempt && call.phase == Phase::Done(Outcome::Unknown))
+        state.is_some_and(|call| {
+            call.attempts == *attempt && call.phase == Phase::Done(Outcome::Unknown)
+        })
     }
 
     /// Whether the journal has this very result, because a commit whose answer was lost stored it.
@@ -238,12 +307,17 @@ impl TaskSession {
 
     /// Adds results to a newer reading.
     pub(crate) fn add_results(&mut self, results: Vec<ToolResult>) {
-        for result in results.into_iter().filter(|result| self.still_applies(result)).collect::<Vec<_>>() {
+        for result in results
+            .into_iter()
+            .filter(|result| self.still_applies(result))
+            .collect::<Vec<_>>()
+        {
             self.add_result(result);
         }
     }
 
-    /// Journals a result: as the call's own, together with the end of its reconcile request, or as a late result.
+    /// Journals a result: as the call's own, together with the end of its reconcile request, or as
+    /// a late result.
     fn add_result(&mut self, result: ToolResult) {
         if self.is_journaled(&result) {
             return;
@@ -261,7 +335,8 @@ impl TaskSession {
                 self.resume_if_unblocked();
                 self.push(Fact::ToolResult(result));
             }
-            // After a person's `retry`, and before the new attempt, the first attempt's answer is still the result.
+            // After a person's `retry`, and before the new attempt, the first attempt's answer is
+            // still the result.
             Some(Phase::Started(_) | Phase::Approved(_) | Phase::Settled(Outcome::Unknown, _)) => {
                 self.push(Fact::ToolResult(result));
             }
@@ -288,15 +363,27 @@ impl TaskSession {
     /// Records the answer to an attempt, or the problem of an attempt whose outcome is unknown.
     pub(crate) fn record_result(&mut self, tool_call_id: CallId, name: String, answer: ToolAnswer) {
         let (outcome, content, http_status) = match answer {
-            ToolAnswer::Succeeded { content, http_status } => (Outcome::Succeeded, content, http_status),
-            ToolAnswer::Failed { content, http_status } => (Outcome::Failed, content, http_status),
+            ToolAnswer::Succeeded {
+                content,
+                http_status,
+            } => (Outcome::Succeeded, content, http_status),
+            ToolAnswer::Failed {
+                content,
+                http_status,
+            } => (Outcome::Failed, content, http_status),
             ToolAnswer::Unknown { problem } => {
                 self.unknown.insert(tool_call_id, problem);
                 return;
             }
         };
         self.unknown.remove(&tool_call_id);
-        self.push(Fact::ToolResult(ToolResult { tool_call_id, name, outcome, content: cleaned(content), http_status }));
+        self.push(Fact::ToolResult(ToolResult {
+            tool_call_id,
+            name,
+            outcome,
+            content: cleaned(content),
+            http_status,
+        }));
     }
 
     /// Withdraws every open request.
@@ -307,7 +394,10 @@ impl TaskSession {
     /// The change that makes the pending facts durable, fenced by the versions that were read.
     pub(crate) fn change(&self, id: ChangeId, lease: &LeaseChange) -> Change {
         let own = draft_change(&self.own, lease.clone(), Counters::default());
-        let own = TaskChange { credentials: self.credentials.clone(), ..own };
+        let own = TaskChange {
+            credentials: self.credentials.clone(),
+            ..own
+        };
         Change {
             id,
             root: self.own.row.root_task_id,
@@ -318,14 +408,34 @@ impl TaskSession {
     }
 
     /// The digest of a call as it would run now under `rule`.
-    pub(crate) fn digest(&self, tool: &ToolSpec, call: CallId, arguments_text: &str, rule: Option<&str>) -> String {
-        call_digest(&self.own.row.tenant, self.task_id(), call, tool.into(), arguments_text, rule)
+    pub(crate) fn digest(
+        &self,
+        tool: &ToolSpec,
+        call: CallId,
+        arguments_text: &str,
+        rule: Option<&str>,
+    ) -> String {
+        call_digest(
+            &self.own.row.tenant,
+            self.task_id(),
+            call,
+            tool.into(),
+            arguments_text,
+            rule,
+        )
     }
 
-    /// Requests whose decisions take effect with the next commit: their turn has no open request any more.
+    /// Requests whose decisions take effect with the next commit: their turn has no open request
+    /// any more.
     fn resumed(&self) -> impl Iterator<Item = RequestId> {
-        let ended = self.tree.drafts().map(|related| &related.draft).filter(|draft| draft.is_over());
-        let effective = ended.chain([&*self.own]).filter(|draft| !draft.progress.is_blocked());
+        let ended = self
+            .tree
+            .drafts()
+            .map(|related| &related.draft)
+            .filter(|draft| draft.is_over());
+        let effective = ended
+            .chain([&*self.own])
+            .filter(|draft| !draft.progress.is_blocked());
         effective.flat_map(|draft| draft.progress.responded.iter().copied())
     }
 
@@ -337,26 +447,50 @@ impl TaskSession {
             LeaseChange::Queue => "queue",
             LeaseChange::Park { .. } => "park",
         };
-        let others = self.tree.drafts().flat_map(|related| related.draft.pushed());
+        let others = self
+            .tree
+            .drafts()
+            .flat_map(|related| related.draft.pushed());
         let items = self.own.pushed().iter().chain(others);
-        items.map(|item| item.fact.type_name()).chain([lease]).collect()
+        items
+            .map(|item| item.fact.type_name())
+            .chain([lease])
+            .collect()
     }
 
     /// Whether the next commit queues a relative for the workers.
     pub(crate) fn queues(&self) -> bool {
-        self.tree.drafts().any(|related| related.lease == LeaseChange::Queue)
+        self.tree
+            .drafts()
+            .any(|related| related.lease == LeaseChange::Queue)
     }
 
     /// Takes over a commit: the pending facts are durable.
     pub(crate) fn saved(&mut self, done: Committed, lease: &LeaseChange) {
-        let sums = self.tree.counter_changes(&self.own, lease).remove(&self.task_id()).unwrap_or_default();
-        let members = self.tree.drafts().map(|related| &related.draft).chain([&*self.own]);
+        let sums = self
+            .tree
+            .counter_changes(&self.own, lease)
+            .remove(&self.task_id())
+            .unwrap_or_default();
+        let members = self
+            .tree
+            .drafts()
+            .map(|related| &related.draft)
+            .chain([&*self.own]);
         members.for_each(|draft| metrics::observe(draft, done.at));
         if !self.own.progress.is_blocked() {
             self.own.progress.responded.clear();
         }
-        if self.own.pushed().iter().any(|item| matches!(item.fact, Fact::AssistantMessage(_))) {
-            self.delta_stream.take().into_iter().for_each(DeltaStream::stored);
+        if self
+            .own
+            .pushed()
+            .iter()
+            .any(|item| matches!(item.fact, Fact::AssistantMessage(_)))
+        {
+            self.delta_stream
+                .take()
+                .into_iter()
+                .for_each(DeltaStream::stored);
         }
         if self.own.unsaved() {
             self.lone = None;
@@ -371,12 +505,14 @@ impl TaskSession {
         self.not_sent.clear();
     }
 
-    /// Which attempts may still be running: until the lease (`grace`) and the tool's timeout are over, unless the
-    /// process of the attempt is `gone`.
+    /// Which attempts may still be running: until the lease (`grace`) and the tool's timeout are
+    /// over, unless the process of the attempt is `gone`.
     pub(crate) fn budget(&self, grace: Duration, gone: impl Fn(&str) -> bool) -> Budget {
         let mut budget = Budget::default();
         for state in self.own.progress.unfinished() {
-            let Phase::Started(start) = &state.phase else { continue };
+            let Phase::Started(start) = &state.phase else {
+                continue;
+            };
             let over = start.at + start.timeout + grace;
             if !gone(&start.replica) && self.now < over {
                 budget.running.insert(state.call.tool_call_id);
@@ -406,9 +542,17 @@ mod tests {
     use uuid::Uuid;
 
     fn journal(facts: &[Fact], at: Time) -> Journal {
-        let items: Vec<_> = facts.iter().cloned().zip(1..).map(|(fact, seq)| Item { seq, at, fact }).collect();
+        let items: Vec<_> = facts
+            .iter()
+            .cloned()
+            .zip(1..)
+            .map(|(fact, seq)| Item { seq, at, fact })
+            .collect();
         Journal {
-            row: TaskRow { last_seq: i64::try_from(items.len()).unwrap(), ..row() },
+            row: TaskRow {
+                last_seq: i64::try_from(items.len()).unwrap(),
+                ..row()
+            },
             items,
             now: at,
             history_uncertain_until: None,
@@ -417,7 +561,11 @@ mod tests {
 
     #[test]
     fn answer_is_kept_only_where_it_follows_what_the_model_was_shown() {
-        let status = |status| Fact::TaskStatus { status, error: None, output: None };
+        let status = |status| Fact::TaskStatus {
+            status,
+            error: None,
+            output: None,
+        };
         let late = Fact::LateResult(ToolResult {
             tool_call_id: CallId(Uuid::nil()),
             name: "pay".to_owned(),
@@ -433,16 +581,36 @@ mod tests {
             usage: Usage::default(),
             raw: serde_json::Value::Null,
         });
-        let (shown, at, later) = (vec![status(TaskStatus::Running), message()], Time(1), Time(2));
-        let with = |facts: &[&Fact]| shown.iter().chain(facts.iter().copied()).cloned().collect::<Vec<_>>();
+        let (shown, at, later) = (
+            vec![status(TaskStatus::Running), message()],
+            Time(1),
+            Time(2),
+        );
+        let with = |facts: &[&Fact]| {
+            shown
+                .iter()
+                .chain(facts.iter().copied())
+                .cloned()
+                .collect::<Vec<_>>()
+        };
         let canceled = status(TaskStatus::Canceled);
         for (name, newer, at, kept) in [
             ("the same journal", with(&[]), at, true),
             ("a late result", with(&[&late]), at, true),
             ("a cancel", with(&[&canceled]), at, false),
-            ("the user's next message", with(&[&late, &canceled, &message()]), at, false),
+            (
+                "the user's next message",
+                with(&[&late, &canceled, &message()]),
+                at,
+                false,
+            ),
             ("the answer itself", with(&[&answer]), at, false),
-            ("a history whose end was lost", shown[..1].to_vec(), at, false),
+            (
+                "a history whose end was lost",
+                shown[..1].to_vec(),
+                at,
+                false,
+            ),
             ("another history", with(&[]), later, false),
         ] {
             let mut session = TaskSession::new(journal(&shown, Time(1)));

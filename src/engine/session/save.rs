@@ -1,4 +1,5 @@
-//! Commits pending facts: the one place from which the engine writes. No effect leaves the process before its commit.
+//! Commits pending facts: the one place from which the engine writes. No effect leaves the process
+//! before its commit.
 
 use std::sync::atomic::Ordering;
 
@@ -13,16 +14,23 @@ use crate::task::id::ChangeId;
 impl Engine {
     /// The lease change with which this replica takes or keeps a task.
     pub(in crate::engine) fn take_lease(&self) -> LeaseChange {
-        LeaseChange::Take { owner: self.replica.clone(), time: self.settings.lease }
+        LeaseChange::Take {
+            owner: self.replica.clone(),
+            time: self.settings.lease,
+        }
     }
 
     /// Commits the pending facts.
     ///
     /// # Errors
-    /// `Again` when another commit came first and this driver still holds the task; `Lost` when it does not, or when
-    /// the command that opened the session was refused (its reply says why). A pending result is written in either
-    /// case.
-    pub(in crate::engine) async fn save(&self, session: &mut TaskSession, lease: LeaseChange) -> Result<(), Stop> {
+    /// `Again` when another commit came first and this driver still holds the task; `Lost` when it
+    /// does not, or when the command that opened the session was refused (its reply says why). A
+    /// pending result is written in either case.
+    pub(in crate::engine) async fn save(
+        &self,
+        session: &mut TaskSession,
+        lease: LeaseChange,
+    ) -> Result<(), Stop> {
         if !session.unsaved() && !matches!(lease, LeaseChange::Queue | LeaseChange::Park { .. }) {
             return Ok(());
         }
@@ -31,8 +39,8 @@ impl Engine {
             let until = session.saved_since + self.settings.lease;
             match self.commit(session, lease.clone()).await {
                 Ok(done) => {
-                    session.lease =
-                        matches!(lease, LeaseChange::Take { .. }).then(|| self.leases.hold(session.task_id(), until));
+                    session.lease = matches!(lease, LeaseChange::Take { .. })
+                        .then(|| self.leases.hold(session.task_id(), until));
                     if lease == LeaseChange::Queue {
                         self.backlog.store(true, Ordering::Relaxed);
                     }
@@ -64,7 +72,10 @@ impl Engine {
         for point in &points {
             failpoint::reach(&format!("{point}.before"));
         }
-        let done = self.store.commit(session.change(ChangeId(self.ids.fresh()), &lease)).await?;
+        let done = self
+            .store
+            .commit(session.change(ChangeId(self.ids.fresh()), &lease))
+            .await?;
         for point in &points {
             failpoint::reach(&format!("{point}.committed"));
         }

@@ -1,5 +1,5 @@
-//! Paused and Running: the only place where a task gets either status from its counters.
-//! Invariant: a task is Paused when nothing of its subtree is busy and a request of it is open, and Running
+//! Paused and Running: the only place where a task gets either status from its counters. Invariant:
+//! a task is Paused when nothing of its subtree is busy and a request of it is open, and Running
 //! when something of it is busy.
 
 use super::TaskSession;
@@ -12,7 +12,8 @@ use crate::task::time::Time;
 use crate::task::turn::Progress;
 
 impl TaskSession {
-    /// Emits the statuses that follow from the pending facts. Called right before the change is made.
+    /// Emits the statuses that follow from the pending facts. Called right before the change is
+    /// made.
     pub(crate) fn update_statuses(&mut self, lease: &LeaseChange) {
         self.tree.update_statuses(&mut self.own, lease, self.now);
     }
@@ -26,19 +27,35 @@ impl TaskSession {
 }
 
 impl TaskTree {
-    /// Emits Paused or Running for each task whose counters change its status, and queues tasks that wait for room for
-    /// a request where a request of a full tree is closed. Idempotent.
+    /// Emits Paused or Running for each task whose counters change its status, and queues tasks
+    /// that wait for room for a request where a request of a full tree is closed. Idempotent.
     fn update_statuses(&mut self, own: &mut TaskDraft, lease: &LeaseChange, now: Time) {
         let mut sums = self.counter_changes(own, lease);
         let root = own.row.root_task_id;
-        let full = self.rows.get(&root).is_some_and(|row| usize::try_from(row.open_requests).unwrap_or(0) >= OPEN);
+        let full = self
+            .rows
+            .get(&root)
+            .is_some_and(|row| usize::try_from(row.open_requests).unwrap_or(0) >= OPEN);
         if full && sums.get(&root).is_some_and(|sum| sum.open_requests < 0) {
             let waits = |row: &&TaskRow| {
-                row.parked && !row.status.is_terminal() && self.tree.task(row.task_id).is_some_and(Progress::wants_room)
+                row.parked
+                    && !row.status.is_terminal()
+                    && self
+                        .tree
+                        .task(row.task_id)
+                        .is_some_and(Progress::wants_room)
             };
-            let waiting: Vec<_> = self.rows.values().filter(waits).map(|row| row.task_id).collect();
+            let waiting: Vec<_> = self
+                .rows
+                .values()
+                .filter(waits)
+                .map(|row| row.task_id)
+                .collect();
             for task in waiting.into_iter().filter(|task| *task != own.task_id()) {
-                if let Some(related) = self.relative_mut(task).filter(|related| !related.draft.is_over()) {
+                if let Some(related) = self
+                    .relative_mut(task)
+                    .filter(|related| !related.draft.is_over())
+                {
                     related.lease = LeaseChange::Queue;
                 }
             }
@@ -46,12 +63,21 @@ impl TaskTree {
         }
         emit_status(own, sums.remove(&own.task_id()).unwrap_or_default(), now);
         for (task, related) in &mut self.drafts {
-            emit_status(&mut related.draft, sums.remove(task).unwrap_or_default(), now);
+            emit_status(
+                &mut related.draft,
+                sums.remove(task).unwrap_or_default(),
+                now,
+            );
         }
         // Of the other ancestors only those whose status changes get an item.
         for (task, sum) in sums {
             let changes_status = |row: &TaskRow| {
-                status_after(row.status, row.busy + sum.busy, row.open_requests + sum.open_requests).is_some()
+                status_after(
+                    row.status,
+                    row.busy + sum.busy,
+                    row.open_requests + sum.open_requests,
+                )
+                .is_some()
             };
             if self.rows.get(&task).is_some_and(changes_status)
                 && let Some(related) = self.relative_mut(task)
@@ -77,7 +103,10 @@ fn status_after(status: TaskStatus, busy: i32, open: i32) -> Option<TaskStatus> 
 
 fn emit_status(draft: &mut TaskDraft, change: Counters, now: Time) {
     let status = draft.progress.status.unwrap_or(draft.row.status);
-    let (busy, open) = (draft.row.busy + change.busy, draft.row.open_requests + change.open_requests);
+    let (busy, open) = (
+        draft.row.busy + change.busy,
+        draft.row.open_requests + change.open_requests,
+    );
     if let Some(status) = status_after(status, busy, open) {
         draft.status(status, now);
     }

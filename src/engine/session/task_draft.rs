@@ -1,4 +1,5 @@
-//! A task with its pending facts: the row, the progress, and the items that the next commit appends.
+//! A task with its pending facts: the row, the progress, and the items that the next commit
+//! appends.
 
 use crate::task::call_state::CallState;
 use crate::task::change::{Counters, Guard, LeaseChange, NewTask, TaskRow};
@@ -17,7 +18,8 @@ pub(crate) struct TaskDraft {
     pub row: TaskRow,
     /// The progress, pending facts included.
     pub progress: Progress,
-    /// The journal, pending facts included; for a relative of the driven task the pending facts alone.
+    /// The journal, pending facts included; for a relative of the driven task the pending facts
+    /// alone.
     pub items: Vec<Item>,
     /// Number of committed items.
     pub committed: usize,
@@ -51,13 +53,28 @@ impl TaskDraft {
     pub(crate) fn new(row: TaskRow, progress: Progress, items: Vec<Item>) -> Self {
         let (committed, known_requests) = (items.len(), known_requests(&progress));
         let open_requests = known_requests.len();
-        Self { row, progress, items, committed, guard: None, repinned: false, open_requests, known_requests }
+        Self {
+            row,
+            progress,
+            items,
+            committed,
+            guard: None,
+            repinned: false,
+            open_requests,
+            known_requests,
+        }
     }
 
     /// A task whose journal cannot be read.
     pub(crate) fn from_row(row: TaskRow, open_requests: usize) -> Self {
-        let progress = Progress { status: Some(row.status), ..Progress::new() };
-        Self { open_requests, ..Self::new(row, progress, Vec::new()) }
+        let progress = Progress {
+            status: Some(row.status),
+            ..Progress::new()
+        };
+        Self {
+            open_requests,
+            ..Self::new(row, progress, Vec::new())
+        }
     }
 
     pub(crate) fn task_id(&self) -> TaskId {
@@ -66,7 +83,10 @@ impl TaskDraft {
 
     /// Whether the task has ended, pending facts included.
     pub(crate) fn is_over(&self) -> bool {
-        self.progress.status.unwrap_or(self.row.status).is_terminal()
+        self.progress
+            .status
+            .unwrap_or(self.row.status)
+            .is_terminal()
     }
 
     pub(crate) fn push(&mut self, fact: Fact, at: Time) {
@@ -100,41 +120,90 @@ impl TaskDraft {
 
     /// Withdraws every open request of the task.
     pub(crate) fn withdraw_open(&mut self, reason: CloseReason, at: Time) {
-        let open: Vec<_> = self.progress.open.iter().map(|open| open.asked.request_id).collect();
+        let open: Vec<_> = self
+            .progress
+            .open
+            .iter()
+            .map(|open| open.asked.request_id)
+            .collect();
         for request_id in open {
-            self.push(Fact::RequestClosed { request_id, status: RequestStatus::Withdrawn, reason }, at);
+            self.push(
+                Fact::RequestClosed {
+                    request_id,
+                    status: RequestStatus::Withdrawn,
+                    reason,
+                },
+                at,
+            );
         }
     }
 
     /// Writes the results of calls that do not run.
     pub(crate) fn settle_calls(&mut self, results: Vec<(CallId, Outcome, String)>, at: Time) {
         for (tool_call_id, outcome, content) in results {
-            let name = self.progress.call(tool_call_id).map(|state| state.call.name.clone()).unwrap_or_default();
-            self.push(Fact::ToolResult(ToolResult { tool_call_id, name, outcome, content, http_status: None }), at);
+            let name = self
+                .progress
+                .call(tool_call_id)
+                .map(|state| state.call.name.clone())
+                .unwrap_or_default();
+            self.push(
+                Fact::ToolResult(ToolResult {
+                    tool_call_id,
+                    name,
+                    outcome,
+                    content,
+                    http_status: None,
+                }),
+                at,
+            );
         }
     }
 
-    /// Writes a result for each of these calls that has none: `unknown` if it had started, a person's answer, or else
-    /// `outcome`.
-    pub(crate) fn close_calls(&mut self, which: impl Fn(&CallState) -> bool, outcome: Outcome, text: &str, at: Time) {
+    /// Writes a result for each of these calls that has none: `unknown` if it had started, a
+    /// person's answer, or else `outcome`.
+    pub(crate) fn close_calls(
+        &mut self,
+        which: impl Fn(&CallState) -> bool,
+        outcome: Outcome,
+        text: &str,
+        at: Time,
+    ) {
         let open = self.progress.unfinished().filter(|state| which(state));
         let closed = open.map(|state| {
             let (id, given, why) = state.canceled();
             let told = given == Outcome::Canceled && state.child().is_none();
-            if told { (id, outcome, text.to_owned()) } else { (id, given, why) }
+            if told {
+                (id, outcome, text.to_owned())
+            } else {
+                (id, given, why)
+            }
         });
         let closed = closed.collect();
         self.settle_calls(closed, at);
     }
 
     pub(crate) fn status(&mut self, status: TaskStatus, at: Time) {
-        self.push(Fact::TaskStatus { status, error: None, output: None }, at);
+        self.push(
+            Fact::TaskStatus {
+                status,
+                error: None,
+                output: None,
+            },
+            at,
+        );
     }
 
     /// Fails the task. Open requests are withdrawn; calls that had started stay without a result.
     pub(crate) fn fail(&mut self, failure: Failure, at: Time) {
         self.withdraw_open(CloseReason::Canceled, at);
-        self.push(Fact::TaskStatus { status: TaskStatus::Failed, error: Some(failure), output: None }, at);
+        self.push(
+            Fact::TaskStatus {
+                status: TaskStatus::Failed,
+                error: Some(failure),
+                output: None,
+            },
+            at,
+        );
     }
 
     /// Pins the task to this version of its agent from the next commit on.
@@ -150,8 +219,8 @@ impl TaskDraft {
         self.guard.is_none() && !self.row.parked && self.row.status == TaskStatus::Running
     }
 
-    /// Whether the task counts as busy after a commit with that lease: a driver holds it, a worker is to claim it, or a
-    /// timer wakes it.
+    /// Whether the task counts as busy after a commit with that lease: a driver holds it, a worker
+    /// is to claim it, or a timer wakes it.
     fn busy_after(&self, lease: &LeaseChange) -> bool {
         match lease {
             _ if self.is_over() => false,
@@ -194,7 +263,8 @@ impl TaskDraft {
             item.at = at;
         }
         let pushed = self.items.get(self.committed..).unwrap_or_default();
-        self.progress.committed(pushed.iter().map(|item| &item.fact), at);
+        self.progress
+            .committed(pushed.iter().map(|item| &item.fact), at);
         self.committed = self.items.len();
         self.known_requests = known_requests(&self.progress);
         self.open_requests = self.known_requests.len();
@@ -204,7 +274,11 @@ impl TaskDraft {
 }
 
 fn known_requests(progress: &Progress) -> Vec<(RequestId, RequestKind, Time)> {
-    progress.open.iter().map(|open| (open.asked.request_id, open.asked.kind, open.asked_at)).collect()
+    progress
+        .open
+        .iter()
+        .map(|open| (open.asked.request_id, open.asked.kind, open.asked_at))
+        .collect()
 }
 
 /// The row of a task that is not stored yet.
@@ -263,8 +337,16 @@ pub(crate) mod tests {
     }
 
     pub fn message() -> Fact {
-        let items = vec![Part { content_type: PartType::Text, content: "go".to_owned() }];
-        Fact::UserMessage { items, user_context: None, by: "alice".to_owned(), groups: Vec::new() }
+        let items = vec![Part {
+            content_type: PartType::Text,
+            content: "go".to_owned(),
+        }];
+        Fact::UserMessage {
+            items,
+            user_context: None,
+            by: "alice".to_owned(),
+            groups: Vec::new(),
+        }
     }
 
     #[test]
@@ -273,6 +355,9 @@ pub(crate) mod tests {
         draft.push(message(), Time::default());
         assert!(draft.stored().is_none());
         draft.saved(&LeaseChange::Queue, Counters::default(), Time::default());
-        assert_eq!(draft.stored().map(|stored| stored.conversation().len()), Some(1));
+        assert_eq!(
+            draft.stored().map(|stored| stored.conversation().len()),
+            Some(1)
+        );
     }
 }

@@ -1,8 +1,8 @@
-//! The tree around a task: its relatives as read, and the drafts of the relatives that the next commit changes.
-//! Invariant: a change adds to the counters of a task and of all its ancestors in one commit. Where it
-//! changes `busy` or `open_requests`, or starts a task, the version of each ancestor fences it: two tasks that pause at
-//! once cannot both count the other as busy, and two tasks that start sub-agents at once cannot both take the last
-//! place.
+//! The tree around a task: its relatives as read, and the drafts of the relatives that the next
+//! commit changes. Invariant: a change adds to the counters of a task and of all its ancestors in
+//! one commit. Where it changes `busy` or `open_requests`, or starts a task, the version of each
+//! ancestor fences it: two tasks that pause at once cannot both count the other as busy, and two
+//! tasks that start sub-agents at once cannot both take the last place.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,7 +36,8 @@ pub(crate) struct RelatedDraft {
     pub begins: bool,
 }
 
-/// The order of tasks in a commit: ending descendants, the task itself, the tasks that it starts, its ancestors.
+/// The order of tasks in a commit: ending descendants, the task itself, the tasks that it starts,
+/// its ancestors.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     Below,
@@ -48,7 +49,14 @@ enum Place {
 impl TaskTree {
     pub(crate) fn new(root: TaskId) -> Self {
         let (rows, drafts, unreadable) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
-        Self { rows, tree: TreeProgress::new(root), event: 0, drafts, unreadable, fresh: false }
+        Self {
+            rows,
+            tree: TreeProgress::new(root),
+            event: 0,
+            drafts,
+            unreadable,
+            fresh: false,
+        }
     }
 
     /// The number of the last event that was read.
@@ -58,14 +66,23 @@ impl TaskTree {
 
     /// Applies a newer reading.
     pub(crate) fn apply(&mut self, tree: TreeSnapshot) {
-        let doubted = |at: Time| self.event == 0 && tree.history_uncertain_until.is_some_and(|end| at <= end);
-        let doubtful = tree.items.iter().rposition(|line| doubted(line.item.at)).map_or(0, |last| last + 1);
+        let doubted =
+            |at: Time| self.event == 0 && tree.history_uncertain_until.is_some_and(|end| at <= end);
+        let doubtful = tree
+            .items
+            .iter()
+            .rposition(|line| doubted(line.item.at))
+            .map_or(0, |last| last + 1);
         for (place, line) in tree.items.iter().enumerate() {
             self.tree.apply(line.task_id, &line.item, place < doubtful);
         }
         self.event = tree.last_event.max(self.event);
         self.unreadable.extend(tree.unreadable);
-        self.rows = tree.rows.into_iter().map(|row| (row.task_id, row)).collect();
+        self.rows = tree
+            .rows
+            .into_iter()
+            .map(|row| (row.task_id, row))
+            .collect();
         self.fresh = true;
     }
 
@@ -108,14 +125,22 @@ impl TaskTree {
         let mut next = row.parent.map(|(parent, _)| parent);
         while let Some(task) = next.filter(|task| !above.contains(task)) {
             above.push(task);
-            next = self.rows.get(&task).and_then(|row| row.parent).map(|(parent, _)| parent);
+            next = self
+                .rows
+                .get(&task)
+                .and_then(|row| row.parent)
+                .map(|(parent, _)| parent);
         }
         above
     }
 
     /// The descendants of a task.
     pub(crate) fn below(&self, task: TaskId) -> Vec<TaskId> {
-        self.rows.values().filter(|row| self.above(row).contains(&task)).map(|row| row.task_id).collect()
+        self.rows
+            .values()
+            .filter(|row| self.above(row).contains(&task))
+            .map(|row| row.task_id)
+            .collect()
     }
 
     /// The draft of a relative that the next commit changes.
@@ -126,22 +151,42 @@ impl TaskTree {
                 Some(progress) => TaskDraft::new(row, progress, Vec::new()),
                 None => TaskDraft::from_row(row, 0),
             };
-            self.drafts.insert(task, RelatedDraft { draft, lease: LeaseChange::Keep, begins: false });
+            self.drafts.insert(
+                task,
+                RelatedDraft {
+                    draft,
+                    lease: LeaseChange::Keep,
+                    begins: false,
+                },
+            );
         }
         self.drafts.get_mut(&task)
     }
 
-    /// Increments the version of a task that this driver cannot read, and queues it: its driver reloads it, or another
-    /// worker ends it.
+    /// Increments the version of a task that this driver cannot read, and queues it: its driver
+    /// reloads it, or another worker ends it.
     pub(crate) fn requeue_unreadable(&mut self, task: TaskId) {
-        let Some(row) = self.rows.get(&task).filter(|row| !row.status.is_terminal()) else { return };
+        let Some(row) = self.rows.get(&task).filter(|row| !row.status.is_terminal()) else {
+            return;
+        };
         let draft = TaskDraft::from_row(row.clone(), 0);
-        self.drafts.insert(task, RelatedDraft { draft, lease: LeaseChange::Queue, begins: false });
+        self.drafts.insert(
+            task,
+            RelatedDraft {
+                draft,
+                lease: LeaseChange::Queue,
+                begins: false,
+            },
+        );
     }
 
     /// Adds a task that the next commit creates.
     pub(crate) fn add(&mut self, draft: TaskDraft) {
-        let related = RelatedDraft { draft, lease: LeaseChange::Queue, begins: true };
+        let related = RelatedDraft {
+            draft,
+            lease: LeaseChange::Queue,
+            begins: true,
+        };
         self.drafts.insert(related.draft.task_id(), related);
     }
 
@@ -156,9 +201,16 @@ impl TaskTree {
     }
 
     /// The counters that the next commit changes, by task.
-    pub(crate) fn counter_changes(&self, own: &TaskDraft, lease: &LeaseChange) -> BTreeMap<TaskId, Counters> {
+    pub(crate) fn counter_changes(
+        &self,
+        own: &TaskDraft,
+        lease: &LeaseChange,
+    ) -> BTreeMap<TaskId, Counters> {
         let mut sums: BTreeMap<TaskId, Counters> = BTreeMap::new();
-        let others = self.drafts.values().map(|related| (&related.draft, &related.lease));
+        let others = self
+            .drafts
+            .values()
+            .map(|related| (&related.draft, &related.lease));
         for (draft, lease) in others.chain([(own, lease)]) {
             let change = draft.counter_change(lease);
             for task in self.above(&draft.row).into_iter().chain([draft.task_id()]) {
@@ -169,13 +221,20 @@ impl TaskTree {
         sums
     }
 
-    /// The changes of the next commit, of the task and of its relatives, in the order of their events.
-    pub(crate) fn changes(&self, own: &TaskDraft, lease: &LeaseChange, change: TaskChange) -> Vec<TaskChange> {
+    /// The changes of the next commit, of the task and of its relatives, in the order of their
+    /// events.
+    pub(crate) fn changes(
+        &self,
+        own: &TaskDraft,
+        lease: &LeaseChange,
+        change: TaskChange,
+    ) -> Vec<TaskChange> {
         let mut sums = self.counter_changes(own, lease);
         let above = self.above(&own.row);
         let mut own_change = change;
         own_change.counters = sums.remove(&own.task_id()).unwrap_or_default();
-        // A parent that waits while its child starts changes no counter; its ancestors are fenced for their limits.
+        // A parent that waits while its child starts changes no counter; its ancestors are fenced
+        // for their limits.
         let begins = self.drafts.values().any(|related| related.begins);
         if begins {
             for task in &above {
@@ -192,12 +251,21 @@ impl TaskTree {
             };
             let sum = sums.remove(task).unwrap_or_default();
             let deepest_first = usize::MAX - depth;
-            changes.push(((place, deepest_first), draft_change(&related.draft, related.lease.clone(), sum)));
+            changes.push((
+                (place, deepest_first),
+                draft_change(&related.draft, related.lease.clone(), sum),
+            ));
         }
         for (task, counters) in sums {
-            let Some(row) = self.rows.get(&task) else { continue };
+            let Some(row) = self.rows.get(&task) else {
+                continue;
+            };
             let fenced = begins || counters.busy != 0 || counters.open_requests != 0;
-            let guard = if fenced { Guard::Version(row.version) } else { Guard::Any };
+            let guard = if fenced {
+                Guard::Version(row.version)
+            } else {
+                Guard::Any
+            };
             changes.push(((Place::Above, 0), counters_only(row, guard, counters)));
         }
         changes.sort_by_key(|(place, _)| *place);
@@ -206,11 +274,22 @@ impl TaskTree {
 }
 
 /// A task's part of a change.
-pub(crate) fn draft_change(draft: &TaskDraft, lease: LeaseChange, counters: Counters) -> TaskChange {
+pub(crate) fn draft_change(
+    draft: &TaskDraft,
+    lease: LeaseChange,
+    counters: Counters,
+) -> TaskChange {
     TaskChange {
         task_id: draft.task_id(),
-        guard: draft.guard.clone().unwrap_or(Guard::Version(draft.row.version)),
-        facts: draft.pushed().iter().map(|item| item.fact.clone()).collect(),
+        guard: draft
+            .guard
+            .clone()
+            .unwrap_or(Guard::Version(draft.row.version)),
+        facts: draft
+            .pushed()
+            .iter()
+            .map(|item| item.fact.clone())
+            .collect(),
         last_seq: draft.row.last_seq,
         agent_version: draft.repinned.then(|| draft.row.agent_version.clone()),
         counters,

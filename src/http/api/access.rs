@@ -1,5 +1,6 @@
-//! Loads tasks and requests for a caller: 404 for another tenant's, 403 for those of the caller's own tenant that the
-//! caller may not read. Every operation loads them here, so no operation shows more than another.
+//! Loads tasks and requests for a caller: 404 for another tenant's, 403 for those of the caller's
+//! own tenant that the caller may not read. Every operation loads them here, so no operation shows
+//! more than another.
 
 use crate::http::Http;
 use crate::http::server::problem::Problem;
@@ -26,7 +27,11 @@ impl From<ReadError> for Problem {
 /// The caller as the store's inbox identifies a person.
 #[must_use]
 pub(crate) fn inbox_person(caller: &Caller) -> Person {
-    Person { user_id: caller.user_id.clone(), groups: caller.groups.clone(), everything: caller.unaccounted }
+    Person {
+        user_id: caller.user_id.clone(),
+        groups: caller.groups.clone(),
+        everything: caller.unaccounted,
+    }
 }
 
 /// A task of the caller's tenant.
@@ -35,14 +40,19 @@ pub(crate) fn inbox_person(caller: &Caller) -> Person {
 /// `not_found`.
 pub(crate) async fn task(http: &Http, caller: &Caller, id: TaskId) -> Result<TaskRow, Problem> {
     let row = http.store.task(id).await?;
-    row.filter(|row| row.tenant == caller.tenant).ok_or_else(Problem::not_found)
+    row.filter(|row| row.tenant == caller.tenant)
+        .ok_or_else(Problem::not_found)
 }
 
 /// A task that the caller may read.
 ///
 /// # Errors
 /// `not_found`, `forbidden`.
-pub(crate) async fn readable_task(http: &Http, caller: &Caller, id: TaskId) -> Result<TaskRow, Problem> {
+pub(crate) async fn readable_task(
+    http: &Http,
+    caller: &Caller,
+    id: TaskId,
+) -> Result<TaskRow, Problem> {
     let row = task(http, caller, id).await?;
     if may_see(http, caller, &row.tenant, &row.user_id, row.root_task_id).await? {
         return Ok(row);
@@ -52,27 +62,46 @@ pub(crate) async fn readable_task(http: &Http, caller: &Caller, id: TaskId) -> R
     ))
 }
 
-async fn may_see(http: &Http, caller: &Caller, tenant: &str, owner: &str, root: TaskId) -> Result<bool, Problem> {
+async fn may_see(
+    http: &Http,
+    caller: &Caller,
+    tenant: &str,
+    owner: &str,
+    root: TaskId,
+) -> Result<bool, Problem> {
     if may_read(caller, tenant, owner, false) {
         return Ok(true);
     }
-    Ok(may_read(caller, tenant, owner, true) && http.store.involved(tenant, root, &inbox_person(caller)).await?)
+    Ok(may_read(caller, tenant, owner, true)
+        && http
+            .store
+            .involved(tenant, root, &inbox_person(caller))
+            .await?)
 }
 
 /// A request of the caller's tenant.
 ///
 /// # Errors
 /// `not_found`.
-pub(crate) async fn request(http: &Http, caller: &Caller, id: RequestId) -> Result<RequestRow, Problem> {
+pub(crate) async fn request(
+    http: &Http,
+    caller: &Caller,
+    id: RequestId,
+) -> Result<RequestRow, Problem> {
     let row = http.store.request(id).await?;
-    row.filter(|row| row.tenant == caller.tenant).ok_or_else(Problem::not_found)
+    row.filter(|row| row.tenant == caller.tenant)
+        .ok_or_else(Problem::not_found)
 }
 
 /// A request that the caller may read.
 ///
 /// # Errors
 /// `not_found`, `forbidden`.
-pub(crate) async fn readable_request(http: &Http, caller: &Caller, id: RequestId) -> Result<RequestRow, Problem> {
+pub(crate) async fn readable_request(
+    http: &Http,
+    caller: &Caller,
+    id: RequestId,
+) -> Result<RequestRow, Problem> {
     let row = request(http, caller, id).await?;
     let decides = may_decide(caller, &row.tenant, &row.owner, &row.asked.terms.approvers);
     if decides || may_see(http, caller, &row.tenant, &row.owner, row.root_task_id).await? {
@@ -87,14 +116,22 @@ pub(crate) async fn readable_request(http: &Http, caller: &Caller, id: RequestId
 ///
 /// # Errors
 /// `not_found` when it is gone, or the database's.
-pub(crate) async fn current_task(http: &Http, caller: &Caller, id: TaskId) -> Result<AgentTask, Problem> {
+pub(crate) async fn current_task(
+    http: &Http,
+    caller: &Caller,
+    id: TaskId,
+) -> Result<AgentTask, Problem> {
     let row = http.store.task(id).await?.ok_or_else(Problem::not_found)?;
     task_with_requests(http, caller, row).await
 }
 
-/// A task's row with its open requests. These are two reads: when the row has changed in between, both are read again,
-/// so that a task is never shown Paused for an answered request.
-pub(crate) async fn task_with_requests(http: &Http, caller: &Caller, mut row: TaskRow) -> Result<AgentTask, Problem> {
+/// A task's row with its open requests. These are two reads: when the row has changed in between,
+/// both are read again, so that a task is never shown Paused for an answered request.
+pub(crate) async fn task_with_requests(
+    http: &Http,
+    caller: &Caller,
+    mut row: TaskRow,
+) -> Result<AgentTask, Problem> {
     let mut pending = Vec::new();
     for _ in 0..3 {
         if row.open_requests == 0 {
@@ -105,8 +142,13 @@ pub(crate) async fn task_with_requests(http: &Http, caller: &Caller, mut row: Ta
         if i64::try_from(pending.len()).is_ok_and(|count| count == i64::from(row.open_requests)) {
             break;
         }
-        let again = http.store.task(row.task_id).await?.ok_or_else(Problem::not_found)?;
-        let moved = (again.version, again.open_requests, again.status) != (row.version, row.open_requests, row.status);
+        let again = http
+            .store
+            .task(row.task_id)
+            .await?
+            .ok_or_else(Problem::not_found)?;
+        let moved = (again.version, again.open_requests, again.status)
+            != (row.version, row.open_requests, row.status);
         row = again;
         if !moved {
             break;

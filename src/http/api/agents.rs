@@ -13,7 +13,12 @@ use crate::http::server::problem::Problem;
 use crate::http::wire::list::{AgentList, AgentTool, WireAgent};
 use crate::task::tool_spec::Effect;
 
-pub(crate) const OP: Op = Op { id: "list_agents", auth: AuthClass::Key, body: SMALL, problems: &[] };
+pub(crate) const OP: Op = Op {
+    id: "list_agents",
+    auth: AuthClass::Key,
+    body: SMALL,
+    problems: &[],
+};
 
 /// An agent as the API shows it; the composition root fills it in.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,8 +62,13 @@ pub(crate) async fn list_agents(
 ) -> Result<Json<AgentList>, Problem> {
     must_read(&caller)?;
     let admits = |to: &OpenTo| to.admits(&caller.tenant, &caller.user_id, &caller.groups);
-    let open = http.agents.iter().filter(|card| card.open_to.as_ref().is_none_or(admits));
-    Ok(Json(AgentList { agents: open.map(shown).collect() }))
+    let open = http
+        .agents
+        .iter()
+        .filter(|card| card.open_to.as_ref().is_none_or(admits));
+    Ok(Json(AgentList {
+        agents: open.map(shown).collect(),
+    }))
 }
 
 fn shown(card: &AgentCard) -> WireAgent {

@@ -1,4 +1,5 @@
-//! `/openapi.json`, and `/docs`: the document to browse. Its assets are in the binary and load nothing from elsewhere.
+//! `/openapi.json`, and `/docs`: the document to browse. Its assets are in the binary and load
+//! nothing from elsewhere.
 
 use std::sync::{Arc, LazyLock};
 
@@ -12,12 +13,26 @@ use crate::http::openapi::openapi_json;
 use crate::http::server::operation::{AuthClass, Op, SMALL};
 use crate::http::server::problem::{Code, Problem};
 
-pub(crate) const OPENAPI: Op = Op { id: "get_openapi", auth: AuthClass::Open, body: SMALL, problems: &[] };
+pub(crate) const OPENAPI: Op = Op {
+    id: "get_openapi",
+    auth: AuthClass::Open,
+    body: SMALL,
+    problems: &[],
+};
 /// The page that shows the document.
-pub(crate) const DOCS: Op = Op { id: "get_docs", auth: AuthClass::Open, body: SMALL, problems: &[] };
+pub(crate) const DOCS: Op = Op {
+    id: "get_docs",
+    auth: AuthClass::Open,
+    body: SMALL,
+    problems: &[],
+};
 /// The scripts and styles of that page.
-pub(crate) const ASSETS: Op =
-    Op { id: "get_docs_asset", auth: AuthClass::Open, body: SMALL, problems: &[Code::NotFound] };
+pub(crate) const ASSETS: Op = Op {
+    id: "get_docs_asset",
+    auth: AuthClass::Open,
+    body: SMALL,
+    problems: &[Code::NotFound],
+};
 
 /// The page's own scripts and styles; it styles elements in place and draws with `data:` images.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
@@ -26,8 +41,13 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'u
 static DOCUMENT: LazyLock<String> = LazyLock::new(openapi_json);
 
 /// Paths are relative to `/docs`. No external validator is called.
-static CONFIG: LazyLock<Arc<Config<'static>>> =
-    LazyLock::new(|| Arc::new(Config::new(["openapi.json"]).validator_url("none").try_it_out_enabled(false)));
+static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
+    Arc::new(
+        Config::new(["openapi.json"])
+            .validator_url("none")
+            .try_it_out_enabled(false),
+    )
+});
 
 /// The document of this API
 #[utoipa::path(
@@ -44,10 +64,21 @@ pub(crate) async fn get_openapi() -> Response {
     responses((status = 200, body = String, content_type = "text/html", description = "The page"))
 )]
 pub(crate) async fn get_docs() -> Result<Response, Problem> {
-    let file = serve("index.html", CONFIG.clone()).ok().flatten().ok_or_else(Problem::not_found)?;
-    let page =
-        String::from_utf8_lossy(&file.bytes).replace("=\"./", "=\"docs/").replace("=\"index.css", "=\"docs/index.css");
-    Ok(([(CONTENT_TYPE, "text/html; charset=utf-8"), (CONTENT_SECURITY_POLICY, POLICY)], page).into_response())
+    let file = serve("index.html", CONFIG.clone())
+        .ok()
+        .flatten()
+        .ok_or_else(Problem::not_found)?;
+    let page = String::from_utf8_lossy(&file.bytes)
+        .replace("=\"./", "=\"docs/")
+        .replace("=\"index.css", "=\"docs/index.css");
+    Ok((
+        [
+            (CONTENT_TYPE, "text/html; charset=utf-8"),
+            (CONTENT_SECURITY_POLICY, POLICY),
+        ],
+        page,
+    )
+        .into_response())
 }
 
 /// Serves an asset; the folder itself is the page.
@@ -55,7 +86,10 @@ pub(crate) async fn get_docs_asset(Path(name): Path<String>) -> Result<Response,
     if name == "index.html" {
         return Ok((StatusCode::PERMANENT_REDIRECT, [(LOCATION, "../docs")]).into_response());
     }
-    let file = serve(&name, CONFIG.clone()).ok().flatten().ok_or_else(Problem::not_found)?;
+    let file = serve(&name, CONFIG.clone())
+        .ok()
+        .flatten()
+        .ok_or_else(Problem::not_found)?;
     Ok(([(CONTENT_TYPE, file.content_type)], file.bytes.into_owned()).into_response())
 }
 

@@ -13,12 +13,27 @@ use crate::http::server::operation::{AuthClass, Op, SMALL};
 use crate::http::server::problem::{Code, Problem};
 
 /// Writes the metrics in the Prometheus text format.
-pub(crate) type Metrics = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = String> + Send>> + Send + Sync>;
+pub(crate) type Metrics =
+    Arc<dyn Fn() -> Pin<Box<dyn Future<Output = String> + Send>> + Send + Sync>;
 
-pub(crate) const HEALTHZ: Op = Op { id: "get_health", auth: AuthClass::Health, body: SMALL, problems: &[] };
-pub(crate) const READYZ: Op =
-    Op { id: "get_readiness", auth: AuthClass::Health, body: SMALL, problems: &[Code::Unavailable] };
-pub(crate) const METRICS: Op = Op { id: "get_metrics", auth: AuthClass::Open, body: SMALL, problems: &[] };
+pub(crate) const HEALTHZ: Op = Op {
+    id: "get_health",
+    auth: AuthClass::Health,
+    body: SMALL,
+    problems: &[],
+};
+pub(crate) const READYZ: Op = Op {
+    id: "get_readiness",
+    auth: AuthClass::Health,
+    body: SMALL,
+    problems: &[Code::Unavailable],
+};
+pub(crate) const METRICS: Op = Op {
+    id: "get_metrics",
+    auth: AuthClass::Open,
+    body: SMALL,
+    problems: &[],
+};
 
 /// Whether the process lives
 #[utoipa::path(
@@ -37,7 +52,11 @@ pub(crate) async fn get_health() -> &'static str {
     responses((status = 200, body = String, content_type = "text/plain", description = "It can work"))
 )]
 pub(crate) async fn get_readiness(State(http): State<Arc<Http>>) -> Result<&'static str, Problem> {
-    if !http.shutdown.is_cancelled() && http.store.ready().await { Ok("ready\n") } else { Err(Problem::unavailable()) }
+    if !http.shutdown.is_cancelled() && http.store.ready().await {
+        Ok("ready\n")
+    } else {
+        Err(Problem::unavailable())
+    }
 }
 
 /// Metrics
@@ -49,5 +68,9 @@ pub(crate) async fn get_readiness(State(http): State<Arc<Http>>) -> Result<&'sta
 )]
 pub(crate) async fn get_metrics(State(http): State<Arc<Http>>) -> Response {
     let text = (http.metrics)().await;
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+    (
+        [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
+        text,
+    )
+        .into_response()
 }

@@ -1,5 +1,5 @@
-//! A list response. Entries are written one by one until a page is full, so that neither the response nor its memory
-//! grows with the size of the entries.
+//! A list response. Entries are written one by one until a page is full, so that neither the
+//! response nor its memory grows with the size of the entries.
 
 use std::fmt::Write as _;
 
@@ -26,7 +26,10 @@ impl Listing {
     #[must_use]
     pub fn of(member: &str) -> Self {
         let text = format!("{{\"{member}\":[");
-        Self { start: text.len(), text }
+        Self {
+            start: text.len(),
+            text,
+        }
     }
 
     /// Whether it has no entry yet.
@@ -35,7 +38,8 @@ impl Listing {
         self.text.len() == self.start
     }
 
-    /// Adds an entry. `false` when the page is full and the entry is left out; the first entry always fits.
+    /// Adds an entry. `false` when the page is full and the entry is left out; the first entry
+    /// always fits.
     ///
     /// # Errors
     /// `internal` when the entry cannot be serialized.
@@ -71,13 +75,16 @@ mod tests {
     use serde_json::{Value, json};
 
     async fn text(response: Response) -> String {
-        let bytes = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        let bytes = axum::body::to_bytes(response.into_body(), usize::MAX)
+            .await
+            .unwrap();
         String::from_utf8(bytes.to_vec()).unwrap()
     }
 
     #[tokio::test]
     async fn page_equals_the_list_of_the_document() {
-        let request = InterventionRequest::of(&sample::request(), &sample::approver(), &sample::settings());
+        let request =
+            InterventionRequest::of(&sample::request(), &sample::approver(), &sample::settings());
         for count in 0..3 {
             let mut listing = Listing::of("requests");
             let requests = vec![request.clone(); count];
@@ -86,7 +93,11 @@ mod tests {
             }
             let next_cursor = (count == 2).then(|| "x".to_owned());
             let page = text(listing.close("next_cursor", &next_cursor).unwrap()).await;
-            let expected = serde_json::to_value(RequestList { requests, next_cursor }).unwrap();
+            let expected = serde_json::to_value(RequestList {
+                requests,
+                next_cursor,
+            })
+            .unwrap();
             assert_eq!(serde_json::from_str::<Value>(&page).unwrap(), expected);
         }
     }
@@ -98,7 +109,9 @@ mod tests {
         assert!(listing.push(&large).unwrap() && !listing.push(&json!(1)).unwrap());
         let quarter = "x".repeat(MOST / 4 - 100);
         let mut listing = Listing::of("items");
-        let taken = (0..8).take_while(|_| listing.push(&quarter).unwrap()).count();
+        let taken = (0..8)
+            .take_while(|_| listing.push(&quarter).unwrap())
+            .count();
         assert_eq!(taken, 4);
         assert!(text(listing.close("next_after", &4).unwrap()).await.len() <= MOST);
     }

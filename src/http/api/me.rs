@@ -11,7 +11,12 @@ use crate::http::server::operation::{AuthClass, Op, SMALL};
 use crate::http::server::problem::Problem;
 use crate::http::wire::list::{Me, Right};
 
-pub(crate) const OP: Op = Op { id: "get_me", auth: AuthClass::Key, body: SMALL, problems: &[] };
+pub(crate) const OP: Op = Op {
+    id: "get_me",
+    auth: AuthClass::Key,
+    body: SMALL,
+    problems: &[],
+};
 
 /// Who am I?
 ///
@@ -25,10 +30,17 @@ pub(crate) async fn get_me(
     CurrentCaller(caller): CurrentCaller,
 ) -> Result<Json<Me>, Problem> {
     must_read(&caller)?;
-    let rights =
-        [(caller.may.create, Right::Create), (caller.may.read, Right::Read), (caller.may.decide, Right::Decide)];
+    let rights = [
+        (caller.may.create, Right::Create),
+        (caller.may.read, Right::Read),
+        (caller.may.decide, Right::Decide),
+    ];
     Ok(Json(Me {
-        may: rights.into_iter().filter(|(has, _)| *has).map(|(_, right)| right).collect(),
+        may: rights
+            .into_iter()
+            .filter(|(has, _)| *has)
+            .map(|(_, right)| right)
+            .collect(),
         user_id: caller.user_id.to_string(),
         tenant: caller.tenant,
         groups: caller.groups,

@@ -8,8 +8,12 @@ use crate::http::server::operation::{AuthClass, Op, SMALL};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::Code;
 
-pub(crate) const OP: Op =
-    Op { id: "get_problem_page", auth: AuthClass::Open, body: SMALL, problems: &[Code::NotFound] };
+pub(crate) const OP: Op = Op {
+    id: "get_problem_page",
+    auth: AuthClass::Open,
+    body: SMALL,
+    problems: &[Code::NotFound],
+};
 
 macro_rules! pages {
     ($($code:ident = $file:literal),* $(,)?) => {
@@ -63,7 +67,10 @@ pub(crate) async fn get_problem_page(Id(code): Id<Code>) -> Markup {
 
 fn page(code: Code) -> Markup {
     let mut body = String::new();
-    push_html(&mut body, Parser::new_ext(text(code), Options::ENABLE_TABLES));
+    push_html(
+        &mut body,
+        Parser::new_ext(text(code), Options::ENABLE_TABLES),
+    );
     frame(code.title(), &PreEscaped(body))
 }
 
@@ -75,9 +82,18 @@ mod tests {
     fn every_code_has_a_page_with_its_remedy() {
         for code in Code::ALL {
             let text = text(*code);
-            assert!(text.contains(&format!("`{}`", code.as_str())), "{code:?} names itself");
-            assert!(text.contains(&format!("status {}", code.status().as_u16())), "{code:?} names its status");
-            assert!(text.contains("## Why") && text.contains("## What to do"), "{code:?}");
+            assert!(
+                text.contains(&format!("`{}`", code.as_str())),
+                "{code:?} names itself"
+            );
+            assert!(
+                text.contains(&format!("status {}", code.status().as_u16())),
+                "{code:?} names its status"
+            );
+            assert!(
+                text.contains("## Why") && text.contains("## What to do"),
+                "{code:?}"
+            );
             assert!(page(*code).into_string().contains("<h2>Why</h2>"));
         }
     }

@@ -25,9 +25,10 @@ async fn with_members(http: &Http, caller: &Caller, refusal: Refusal) -> Result<
         Refusal::NotFound => Problem::not_found(),
         Refusal::Forbidden(detail) => Problem::forbidden(detail),
         Refusal::Invalid(errors) => Problem::invalid(&errors),
-        Refusal::KeyReused => {
-            Problem::new(Code::IdempotencyKeyReused, "This Idempotency-Key was used here with another body.")
-        }
+        Refusal::KeyReused => Problem::new(
+            Code::IdempotencyKeyReused,
+            "This Idempotency-Key was used here with another body.",
+        ),
         Refusal::DigestMismatch(id) => {
             let (row, _) = request(http, caller, id).await?;
             with_request(
@@ -40,27 +41,52 @@ async fn with_members(http: &Http, caller: &Caller, refusal: Refusal) -> Result<
         }
         Refusal::Expired(id) => {
             let (row, _) = request(http, caller, id).await?;
-            with_request(Code::RequestExpired, "The request's deadline has passed.", &row, http, caller)
+            with_request(
+                Code::RequestExpired,
+                "The request's deadline has passed.",
+                &row,
+                http,
+                caller,
+            )
         }
         Refusal::Withdrawn(id) => {
             let (row, root) = request(http, caller, id).await?;
-            let problem = with_request(Code::RequestWithdrawn, "The request no longer stands.", &row, http, caller);
+            let problem = with_request(
+                Code::RequestWithdrawn,
+                "The request no longer stands.",
+                &row,
+                http,
+                caller,
+            );
             problem.with("pending", pending(http, caller, root, root).await?)
         }
         Refusal::AlreadyDecided { request: id, call } => {
             let (row, _) = request(http, caller, id).await?;
-            let problem =
-                with_request(Code::AlreadyDecided, "Somebody decided first: see `decision`.", &row, http, caller);
+            let problem = with_request(
+                Code::AlreadyDecided,
+                "Somebody decided first: see `decision`.",
+                &row,
+                http,
+                caller,
+            );
             problem.with("decision", earlier_decision(&row, &caller.user_id, call))
         }
-        Refusal::Conflict { code, task_id, status } => {
+        Refusal::Conflict {
+            code,
+            task_id,
+            status,
+        } => {
             let (word, detail) = conflict(code);
-            let problem = Problem::new(word, detail).with("task_status", WireTaskStatus::from(status));
+            let problem =
+                Problem::new(word, detail).with("task_status", WireTaskStatus::from(status));
             if code != ConflictCode::TaskPaused {
                 return Ok(problem);
             }
             let row = access::task(http, caller, task_id).await?;
-            problem.with("pending", pending(http, caller, row.root_task_id, task_id).await?)
+            problem.with(
+                "pending",
+                pending(http, caller, row.root_task_id, task_id).await?,
+            )
         }
         Refusal::NotARoot { root, status } => {
             let detail = "This is a sub-agent's task; its root takes messages and retries.";
@@ -73,14 +99,27 @@ async fn with_members(http: &Http, caller: &Caller, refusal: Refusal) -> Result<
     })
 }
 
-async fn request(http: &Http, caller: &Caller, id: RequestId) -> Result<(RequestRow, TaskId), Problem> {
+async fn request(
+    http: &Http,
+    caller: &Caller,
+    id: RequestId,
+) -> Result<(RequestRow, TaskId), Problem> {
     let row = access::request(http, caller, id).await?;
     let root = row.root_task_id;
     Ok((row, root))
 }
 
-fn with_request(code: Code, detail: &str, row: &RequestRow, http: &Http, caller: &Caller) -> Problem {
-    Problem::new(code, detail).with("request", InterventionRequest::of(row, caller, &http.settings))
+fn with_request(
+    code: Code,
+    detail: &str,
+    row: &RequestRow,
+    http: &Http,
+    caller: &Caller,
+) -> Problem {
+    Problem::new(code, detail).with(
+        "request",
+        InterventionRequest::of(row, caller, &http.settings),
+    )
 }
 
 async fn pending(
@@ -90,29 +129,38 @@ async fn pending(
     task: TaskId,
 ) -> Result<Vec<InterventionRequest>, Problem> {
     let rows = http.store.pending(root, task).await?;
-    Ok(rows.iter().map(|row| InterventionRequest::listed(row, caller, &http.settings)).collect())
+    Ok(rows
+        .iter()
+        .map(|row| InterventionRequest::listed(row, caller, &http.settings))
+        .collect())
 }
 
 fn conflict(code: ConflictCode) -> (Code, &'static str) {
     match code {
-        ConflictCode::TaskRunning => (Code::TaskRunning, "The task is running; wait until it has stopped."),
-        ConflictCode::TaskPaused => {
-            (Code::TaskPaused, "The task waits for a human: decide what is `pending`, or send `supersede: true`.")
-        }
+        ConflictCode::TaskRunning => (
+            Code::TaskRunning,
+            "The task is running; wait until it has stopped.",
+        ),
+        ConflictCode::TaskPaused => (
+            Code::TaskPaused,
+            "The task waits for a human: decide what is `pending`, or send `supersede: true`.",
+        ),
         ConflictCode::TaskFinal => (Code::TaskFinal, "The task has ended already."),
         ConflictCode::TaskNotFailed => (Code::TaskNotFailed, "Only a Failed task can be retried."),
     }
 }
 
-/// The decision that came before an answer of `user` (to `call`, where the answer is about one): their own earlier
-/// answer, or the answer that decided the call, or the decision of the request.
+/// The decision that came before an answer of `user` (to `call`, where the answer is about one):
+/// their own earlier answer, or the answer that decided the call, or the decision of the request.
 fn earlier_decision(row: &RequestRow, user: &UserId, call: Option<CallId>) -> Option<WireDecision> {
     let state = state(row);
     let shown = |(at, answer): &Given| WireDecision::of_answer(*at, answer);
     let own = || state.answer_of(user, call).map(shown);
     let last = || row.answers.last().map(shown);
     match call {
-        Some(call) => own().or_else(|| WireDecision::of_call(&state, call)).or_else(last),
+        Some(call) => own()
+            .or_else(|| WireDecision::of_call(&state, call))
+            .or_else(last),
         None => WireDecision::of_request(&state).or_else(own).or_else(last),
     }
 }
@@ -135,11 +183,24 @@ mod tests {
         ];
         row.answers = answers.into_iter().flatten().collect();
         let by = |user: &str, call| earlier_decision(&row, &user.into(), call).unwrap().by;
-        assert_eq!((by("bob", None), by("dan", None)), ("bob".into(), "eve".into()));
-        assert_eq!((by("bob", Some(first)), by("dan", Some(first))), ("bob".into(), "eve".into()));
-        assert_eq!((by("bob", Some(second)), by("dan", Some(second))), ("eve".into(), "eve".into()));
+        assert_eq!(
+            (by("bob", None), by("dan", None)),
+            ("bob".into(), "eve".into())
+        );
+        assert_eq!(
+            (by("bob", Some(first)), by("dan", Some(first))),
+            ("bob".into(), "eve".into())
+        );
+        assert_eq!(
+            (by("bob", Some(second)), by("dan", Some(second))),
+            ("eve".into(), "eve".into())
+        );
         row.status = RequestStatus::Responded;
         let whole = earlier_decision(&row, &"bob".into(), None).unwrap();
-        assert_eq!((whole.by.as_str(), whole.decisions.len()), ("eve", 1), "the decision of the whole request");
+        assert_eq!(
+            (whole.by.as_str(), whole.decisions.len()),
+            ("eve", 1),
+            "the decision of the whole request"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! The response to a POST that changes a task: the task after the wait that the client prefers, or the event stream
-//! from the POST's first event on.
+//! The response to a POST that changes a task: the task after the wait that the client prefers, or
+//! the event stream from the POST's first event on.
 
 use std::sync::Arc;
 
@@ -66,7 +66,11 @@ async fn respond_after_wait(
     };
     let mut response = (status, Json(task)).into_response();
     if let Some(applied) = prefer.applied() {
-        insert_header(response.headers_mut(), HeaderName::from_static("preference-applied"), &applied);
+        insert_header(
+            response.headers_mut(),
+            HeaderName::from_static("preference-applied"),
+            &applied,
+        );
     }
     Ok(response)
 }
@@ -74,7 +78,11 @@ async fn respond_after_wait(
 /// Adds `Idempotency-Replayed` when an earlier POST with the same key had the effect.
 pub(crate) fn mark_replayed(headers: &mut HeaderMap, accepted: &Accepted) {
     if accepted.replayed {
-        insert_header(headers, HeaderName::from_static("idempotency-replayed"), "true");
+        insert_header(
+            headers,
+            HeaderName::from_static("idempotency-replayed"),
+            "true",
+        );
     }
 }
 

@@ -1,5 +1,6 @@
-//! The pipeline of every POST that changes a task. The order of its checks is part of the contract and is defined only
-//! here: a replayed key, the caller's right, the key, the body, and then the engine's checks.
+//! The pipeline of every POST that changes a task. The order of its checks is part of the contract
+//! and is defined only here: a replayed key, the caller's right, the key, the body, and then the
+//! engine's checks.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -17,8 +18,8 @@ use crate::people::Caller;
 use crate::people::may::Command;
 use crate::task::id::TaskId;
 
-/// Runs the checks in their order, then `command`. `allow` loads the command's target and checks the caller's right;
-/// `read` makes the command's input from that and the body.
+/// Runs the checks in their order, then `command`. `allow` loads the command's target and checks
+/// the caller's right; `read` makes the command's input from that and the body.
 ///
 /// # Errors
 /// The problem of the first check that fails, or the engine's refusal.
@@ -39,7 +40,12 @@ where
     let allowed = allow.await?;
     let key = posted.key()?;
     let input = read(allowed).await?;
-    let command = Box::pin(command(Arc::clone(&http.engine), posted.caller.clone(), input, key));
+    let command = Box::pin(command(
+        Arc::clone(&http.engine),
+        posted.caller.clone(),
+        input,
+        key,
+    ));
     run_detached(http, &posted.caller, command).await
 }
 
@@ -47,9 +53,16 @@ where
 ///
 /// # Errors
 /// `not_found`, `forbidden`.
-pub(crate) async fn may_command(http: &Http, caller: &Caller, id: TaskId, how: Command) -> Result<(), Problem> {
+pub(crate) async fn may_command(
+    http: &Http,
+    caller: &Caller,
+    id: TaskId,
+    how: Command,
+) -> Result<(), Problem> {
     let row = access::task(http, caller, id).await?;
-    http.engine.may_command(caller, how, &row).map_err(Problem::forbidden)
+    http.engine
+        .may_command(caller, how, &row)
+        .map_err(Problem::forbidden)
 }
 
 /// Reads a body without members.
@@ -61,20 +74,26 @@ pub(crate) fn no_members(body: Value, _: &[u8]) -> Result<(), Problem> {
     if let Some(fields) = Fields::of(body, "", &mut errors) {
         fields.finish(&mut errors);
     }
-    if errors.0.is_empty() { Ok(()) } else { Err(Problem::invalid(&errors.0)) }
+    if errors.0.is_empty() {
+        Ok(())
+    } else {
+        Err(Problem::invalid(&errors.0))
+    }
 }
 
 /// The result of an earlier POST with the same key.
 async fn replayed(http: &Http, posted: &Posted) -> Result<Option<Accepted>, Problem> {
-    let Ok(Some(key)) = posted.key() else { return Ok(None) };
+    let Ok(Some(key)) = posted.key() else {
+        return Ok(None);
+    };
     match http.engine.replay(&posted.caller, &key).await {
         Ok(accepted) => Ok(accepted),
         Err(refusal) => Err(refusal_problem(http, &posted.caller, refusal).await),
     }
 }
 
-/// Runs a command on a tracked task, so that it ends even when the client has disconnected. During shutdown no command
-/// is accepted.
+/// Runs a command on a tracked task, so that it ends even when the client has disconnected. During
+/// shutdown no command is accepted.
 async fn run_detached(
     http: &Http,
     caller: &Caller,

@@ -1,5 +1,5 @@
-//! Waits for a task to stop running. A commit of this process wakes the wait at once, polling finds commits of other
-//! replicas, and a shutdown ends the wait with the task as it is.
+//! Waits for a task to stop running. A commit of this process wakes the wait at once, polling finds
+//! commits of other replicas, and a shutdown ends the wait with the task as it is.
 
 use std::time::Duration;
 
@@ -19,8 +19,8 @@ use crate::task::status::TaskStatus;
 const FIRST_POLL: Duration = Duration::from_millis(250);
 const SLOWEST_POLL: Duration = Duration::from_secs(1);
 
-/// The task as the caller sees it, once it is not Running, when `time` is over, or when the service shuts down. When
-/// the task runs again by the time its open requests are read, the wait goes on.
+/// The task as the caller sees it, once it is not Running, when `time` is over, or when the service
+/// shuts down. When the task runs again by the time its open requests are read, the wait goes on.
 ///
 /// # Errors
 /// `not_found` when it is gone, or the database's.
@@ -44,8 +44,9 @@ pub(crate) async fn task_when_stopped(
     }
 }
 
-/// The row of `task` (in the tree of `root`) once it is not Running, when `time` is over, or when the service shuts
-/// down. `news` is a subscription from before the commit that started the task, where the caller has it.
+/// The row of `task` (in the tree of `root`) once it is not Running, when `time` is over, or when
+/// the service shuts down. `news` is a subscription from before the commit that started the task,
+/// where the caller has it.
 ///
 /// # Errors
 /// `not_found` when it is gone, or the database's.
@@ -79,7 +80,9 @@ async fn row_when_stopped(
         }
         let told = async {
             // A commit that leaves the root running does not wake waiters on the root.
-            let ended = |news: &News| news.commits > seen.commits && (news.running != Some(true) || task != root);
+            let ended = |news: &News| {
+                news.commits > seen.commits && (news.running != Some(true) || task != root)
+            };
             let gone = news.wait_for(ended).await.is_err();
             if gone {
                 std::future::pending::<()>().await;

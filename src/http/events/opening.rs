@@ -42,20 +42,39 @@ pub(crate) async fn open(
     seat: Seat,
 ) -> Result<Response, Problem> {
     // Subscribes before the first read, so that no commit in between is missed.
-    let attends = asked.listener.unwrap_or_else(|| http.store.attend(asked.root));
+    let attends = asked
+        .listener
+        .unwrap_or_else(|| http.store.attend(asked.root));
     let listener = http.store.listen_on(asked.root, attends);
-    let row = http.store.task(asked.task).await?.ok_or_else(Problem::not_found)?;
+    let row = http
+        .store
+        .task(asked.task)
+        .await?
+        .ok_or_else(Problem::not_found)?;
     let head = if asked.task == asked.root {
         row.next_event
     } else {
-        http.store.task(asked.root).await?.ok_or_else(Problem::not_found)?.next_event
+        http.store
+            .task(asked.root)
+            .await?
+            .ok_or_else(Problem::not_found)?
+            .next_event
     };
     let after = asked.after.unwrap_or(head);
     if after > head {
-        return Err(Problem::bad_request("`after` or Last-Event-ID is beyond the last event."));
+        return Err(Problem::bad_request(
+            "`after` or Last-Event-ID is beyond the last event.",
+        ));
     }
     let posted = watcher.posted;
-    let reader = EventReader::new(Part { root: asked.root, task: asked.task }, after, row.status);
+    let reader = EventReader::new(
+        Part {
+            root: asked.root,
+            task: asked.task,
+        },
+        after,
+        row.status,
+    );
     let mut stream = EventStream::new(http, watcher, listener, reader, head, seat);
     if !stream.begin().await? && !posted {
         return Ok(StatusCode::NO_CONTENT.into_response());
@@ -63,19 +82,27 @@ pub(crate) async fn open(
     let mut response = stream.body().into_response();
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store, no-transform"));
-    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    headers.insert(
+        CACHE_CONTROL,
+        HeaderValue::from_static("no-store, no-transform"),
+    );
+    headers.insert(
+        HeaderName::from_static("x-accel-buffering"),
+        HeaderValue::from_static("no"),
+    );
     Ok(response)
 }
 
-/// Takes a seat for the stream that a POST asks for in place of a task, before the POST has any effect. `None` when it
-/// asks for no stream.
+/// Takes a seat for the stream that a POST asks for in place of a task, before the POST has any
+/// effect. `None` when it asks for no stream.
 ///
 /// # Errors
 /// `too_many`.
 pub(crate) fn seat(http: &Http, posted: &Posted) -> Result<Option<Seat>, Problem> {
     let wanted = wants_stream(&posted.headers) && !posted.is_form();
-    wanted.then(|| http.seats.take(&posted.caller, &http.settings)).transpose()
+    wanted
+        .then(|| http.seats.take(&posted.caller, &http.settings))
+        .transpose()
 }
 
 /// The event stream of the tree that a POST has changed, from the first event of its commit on.
@@ -92,10 +119,22 @@ pub(crate) async fn from_commit(
     };
     let root = accepted.root;
     let listener = accepted.news.take();
-    let asked = StreamRequest { task: root, root, after: first.map(|first| first - 1), listener };
-    let watcher = Watcher { caller: posted.caller.clone(), headers: posted.headers.clone(), posted: true };
+    let asked = StreamRequest {
+        task: root,
+        root,
+        after: first.map(|first| first - 1),
+        listener,
+    };
+    let watcher = Watcher {
+        caller: posted.caller.clone(),
+        headers: posted.headers.clone(),
+        posted: true,
+    };
     let mut response = open(http, watcher, asked, seat).await?;
-    let location = format!("{}/v1/tasks/{root}/events", prefix(&http.settings.public_url));
+    let location = format!(
+        "{}/v1/tasks/{root}/events",
+        prefix(&http.settings.public_url)
+    );
     insert_header(response.headers_mut(), CONTENT_LOCATION, &location);
     Ok(response)
 }
@@ -110,7 +149,9 @@ pub(crate) fn marker(headers: &HeaderMap, uri: &Uri) -> Result<i64, Problem> {
     query.finish()?;
     let after = match after.as_slice() {
         [] => 0,
-        [one] => number(one).ok_or_else(|| Problem::bad_request("`after` is the number of an event."))?,
+        [one] => {
+            number(one).ok_or_else(|| Problem::bad_request("`after` is the number of an event."))?
+        }
         _ => return Err(Problem::bad_request("`after` is given once.")),
     };
     let mut last = headers.get_all("last-event-id").iter();
@@ -141,7 +182,8 @@ mod tests {
         for header in headers {
             all.append("last-event-id", header.parse().unwrap());
         }
-        marker(&all, &format!("/v1/tasks/x/events{query}").parse().unwrap()).map_err(|problem| problem.code)
+        marker(&all, &format!("/v1/tasks/x/events{query}").parse().unwrap())
+            .map_err(|problem| problem.code)
     }
 
     #[test]
@@ -150,9 +192,23 @@ mod tests {
         assert_eq!(marked("?after=0", &[]), Ok(0));
         assert_eq!(marked("?after=17", &[]), Ok(17));
         assert_eq!(marked("?after=17", &["3"]), Ok(3));
-        assert_eq!(marked("?after=x", &["3"]), Err(Code::BadRequest), "also where the header beats it");
-        assert_eq!(marked("", &["99999999999999999999999"]), Err(Code::BadRequest));
-        for query in ["?after=", "?after=x", "?after=-1", "?after=1.5", "?after=+5", "?after=1&after=1"] {
+        assert_eq!(
+            marked("?after=x", &["3"]),
+            Err(Code::BadRequest),
+            "also where the header beats it"
+        );
+        assert_eq!(
+            marked("", &["99999999999999999999999"]),
+            Err(Code::BadRequest)
+        );
+        for query in [
+            "?after=",
+            "?after=x",
+            "?after=-1",
+            "?after=1.5",
+            "?after=+5",
+            "?after=1&after=1",
+        ] {
             assert_eq!(marked(query, &[]), Err(Code::BadRequest), "{query}");
         }
         for header in ["", "x", "-1", "1, 2", "1.0"] {

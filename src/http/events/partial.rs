@@ -1,6 +1,6 @@
-//! Filters the deltas of models for one stream.
-//! Invariant: a delta of an answer that is stored or void is never sent, nor a delta before the events in its
-//! model's prompt; deltas of two model calls never form one text.
+//! Filters the deltas of models for one stream. Invariant: a delta of an answer that is stored or
+//! void is never sent, nor a delta before the events in its model's prompt; deltas of two model
+//! calls never form one text.
 
 use std::collections::HashMap;
 
@@ -34,13 +34,20 @@ impl DeltaFilter {
     }
 
     /// Whether `task` belongs to `part` of the tree.
-    pub async fn is_in(&mut self, store: &Store, part: Part, task: TaskId) -> Result<bool, ReadError> {
+    pub async fn is_in(
+        &mut self,
+        store: &Store,
+        part: Part,
+        task: TaskId,
+    ) -> Result<bool, ReadError> {
         if part.task == part.root {
             return Ok(true);
         }
         let (mut path, mut next) = (Vec::new(), Some(task));
         let own = loop {
-            let Some(task) = next.filter(|task| !path.contains(task)) else { break false };
+            let Some(task) = next.filter(|task| !path.contains(task)) else {
+                break false;
+            };
             if let Some(known) = self.own.get(&task) {
                 break *known;
             }
@@ -48,7 +55,11 @@ impl DeltaFilter {
                 break true;
             }
             path.push(task);
-            next = store.task(task).await?.and_then(|row| row.parent).map(|(parent, _)| parent);
+            next = store
+                .task(task)
+                .await?
+                .and_then(|row| row.parent)
+                .map(|(parent, _)| parent);
         };
         self.own.extend(path.into_iter().map(|task| (task, own)));
         Ok(own)
@@ -57,11 +68,17 @@ impl DeltaFilter {
     /// Whether the prompt of the delta's model holds items that this stream has not sent yet.
     #[must_use]
     pub fn is_ahead(&self, delta: &Delta) -> bool {
-        self.stored.get(&delta.task_id).is_none_or(|stored| *stored < delta.after_seq)
+        self.stored
+            .get(&delta.task_id)
+            .is_none_or(|stored| *stored < delta.after_seq)
     }
 
     /// The events that a delta becomes, once the stream has sent every item of its model's prompt.
-    pub async fn visible_events(&mut self, store: &Store, delta: &Delta) -> Result<Vec<TransientEvent>, ReadError> {
+    pub async fn visible_events(
+        &mut self,
+        store: &Store,
+        delta: &Delta,
+    ) -> Result<Vec<TransientEvent>, ReadError> {
         if delta.said == Said::Reset {
             return Ok(self.reset(delta));
         }
@@ -69,7 +86,9 @@ impl DeltaFilter {
         let stored = if let Some(seq) = self.stored.get(&task) {
             *seq
         } else {
-            let Some(row) = store.task(task).await? else { return Ok(Vec::new()) };
+            let Some(row) = store.task(task).await? else {
+                return Ok(Vec::new());
+            };
             self.stored.insert(task, row.last_seq);
             row.last_seq
         };
@@ -81,9 +100,16 @@ impl DeltaFilter {
 
     fn shown(&mut self, delta: &Delta) -> Vec<TransientEvent> {
         let now = (delta.turn, delta.asking);
-        let before = self.shown.insert(delta.task_id, now).filter(|(turn, _)| *turn == delta.turn);
-        let void = before.is_some_and(|before| before != now).then(|| TransientEvent::reset(delta));
-        void.into_iter().chain([TransientEvent::of(delta)]).collect()
+        let before = self
+            .shown
+            .insert(delta.task_id, now)
+            .filter(|(turn, _)| *turn == delta.turn);
+        let void = before
+            .is_some_and(|before| before != now)
+            .then(|| TransientEvent::reset(delta));
+        void.into_iter()
+            .chain([TransientEvent::of(delta)])
+            .collect()
     }
 
     /// Voids the deltas of this model call, whatever is stored by now; those of another call stay.

@@ -12,7 +12,10 @@ use crate::task::item::Fact;
 use crate::task::status::TaskStatus;
 
 /// The size of one read: a stream keeps at most this and one event in memory.
-const PORTION: Portion = Portion { events: 64, bytes: 256 * 1024 };
+const PORTION: Portion = Portion {
+    events: 64,
+    bytes: 256 * 1024,
+};
 
 /// The position of a stream in the events of its tree.
 #[derive(Debug)]
@@ -29,7 +32,12 @@ impl EventReader {
     /// Begins after a number; `status` is from a row that was read before.
     #[must_use]
     pub fn new(part: Part, after: i64, status: TaskStatus) -> Self {
-        Self { part, seen: after, status, journals: JournalCache::default() }
+        Self {
+            part,
+            seen: after,
+            status,
+            journals: JournalCache::default(),
+        }
     }
 
     /// The next events, and whether there may be more.

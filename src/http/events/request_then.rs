@@ -1,7 +1,7 @@
 //! A request as it was when an event about it was committed.
 //!
-//! The items about a request hold the question and the answers. Whether the request was `resumed` by then follows from
-//! its task's journal up to the end of that commit.
+//! The items about a request hold the question and the answers. Whether the request was `resumed`
+//! by then follows from its task's journal up to the end of that commit.
 
 use std::collections::HashMap;
 
@@ -25,22 +25,37 @@ struct CachedJournal {
 
 impl JournalCache {
     /// The request of an event, as of the end of the event's commit.
-    pub async fn request(&mut self, store: &Store, id: RequestId, event: &Event) -> Result<RequestRow, ReadError> {
+    pub async fn request(
+        &mut self,
+        store: &Store,
+        id: RequestId,
+        event: &Event,
+    ) -> Result<RequestRow, ReadError> {
         let (mut row, last) = store.request_after(id, event).await?;
-        if row.status == RequestStatus::Responded && !self.is_blocked(store, event.task_id, last).await? {
+        if row.status == RequestStatus::Responded
+            && !self.is_blocked(store, event.task_id, last).await?
+        {
             row.status = RequestStatus::Resumed;
         }
         Ok(row)
     }
 
-    /// Whether the task was still blocked by open requests after its item `last`, so that no answer had taken effect.
-    async fn is_blocked(&mut self, store: &Store, task: TaskId, last: i64) -> Result<bool, ReadError> {
+    /// Whether the task was still blocked by open requests after its item `last`, so that no answer
+    /// had taken effect.
+    async fn is_blocked(
+        &mut self,
+        store: &Store,
+        task: TaskId,
+        last: i64,
+    ) -> Result<bool, ReadError> {
         let journal = self.0.entry(task).or_default();
         if journal.seq > last {
             *journal = CachedJournal::default();
         }
         while journal.seq < last {
-            let items = store.items(task, journal.seq, ITEMS.min(last - journal.seq)).await?;
+            let items = store
+                .items(task, journal.seq, ITEMS.min(last - journal.seq))
+                .await?;
             if items.is_empty() {
                 return Err(ReadError::Corrupt("a journal with gaps".to_owned()));
             }

@@ -1,5 +1,5 @@
-//! Writes server-sent events (WHATWG HTML, "Server-sent events"), one block of lines for each event.
-//! Invariant: the content of an event cannot end the event.
+//! Writes server-sent events (WHATWG HTML, "Server-sent events"), one block of lines for each
+//! event. Invariant: the content of an event cannot end the event.
 
 use std::fmt::Write as _;
 
@@ -24,7 +24,12 @@ impl SseBuffer {
     ///
     /// # Errors
     /// The data cannot be serialized; nothing of the event is written.
-    pub fn event(&mut self, id: Option<i64>, name: &str, data: &impl Serialize) -> Result<(), serde_json::Error> {
+    pub fn event(
+        &mut self,
+        id: Option<i64>,
+        name: &str,
+        data: &impl Serialize,
+    ) -> Result<(), serde_json::Error> {
         let data = serde_json::to_string(data)?;
         if let Some(id) = id {
             let _ = writeln!(self.0, "id: {id}");
@@ -60,7 +65,8 @@ mod tests {
     fn event_is_a_block_of_lines() {
         let mut text = SseBuffer::default();
         text.retry(1000);
-        text.event(Some(7), "task.created", &json!({"a": "x\ny"})).unwrap();
+        text.event(Some(7), "task.created", &json!({"a": "x\ny"}))
+            .unwrap();
         text.comment();
         text.event(None, "caught_up", &json!({"after": 7})).unwrap();
         let expected = "retry: 1000\n\nid: 7\nevent: task.created\ndata: {\"a\":\"x\\ny\"}\n\n:\n\nevent: caught_up\n\
@@ -72,7 +78,11 @@ mod tests {
     #[test]
     fn line_ends_inside_a_value_end_no_event() {
         let mut text = SseBuffer::default();
-        text.event(None, "x", &Exact::value("{\n\n\"a\":\r\n1.10\r}")).unwrap();
-        assert_eq!(text.take(), "event: x\ndata: {\ndata: \ndata: \"a\":\ndata: \ndata: 1.10\ndata: }\n\n");
+        text.event(None, "x", &Exact::value("{\n\n\"a\":\r\n1.10\r}"))
+            .unwrap();
+        assert_eq!(
+            text.take(),
+            "event: x\ndata: {\ndata: \ndata: \"a\":\ndata: \ndata: 1.10\ndata: }\n\n"
+        );
     }
 }

@@ -1,8 +1,8 @@
-//! One stream from its first byte to its end. The body is pulled: nothing is read before the client has taken the
-//! previous portion, so a slow client costs one portion of memory.
+//! One stream from its first byte to its end. The body is pulled: nothing is read before the client
+//! has taken the previous portion, so a slow client costs one portion of memory.
 //!
-//! A stream ends when its task has ended and every event is sent, when its lifetime is over, on shutdown, when the
-//! caller may no longer read the task, and on a read error.
+//! A stream ends when its task has ended and every event is sent, when its lifetime is over, on
+//! shutdown, when the caller may no longer read the task, and on a read error.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +40,8 @@ pub(crate) struct Watcher {
     pub caller: Caller,
     /// The credentials, which are checked again while the stream is open.
     pub headers: HeaderMap,
-    /// Whether the stream responds to a POST: the right to change the task then suffices to watch it.
+    /// Whether the stream responds to a POST: the right to change the task then suffices to watch
+    /// it.
     pub posted: bool,
 }
 
@@ -131,7 +132,11 @@ impl EventStream {
             if self.ended || self.http.shutdown.is_cancelled() || !self.may_continue().await {
                 return None;
             }
-            let went = if self.listening { self.wait().await } else { self.read().await.map(|_| ()) };
+            let went = if self.listening {
+                self.wait().await
+            } else {
+                self.read().await.map(|_| ())
+            };
             if let Err(error) = went {
                 log_failure(&error);
                 self.ended = true;
@@ -139,15 +144,19 @@ impl EventStream {
         }
     }
 
-    /// Reads a portion of events and returns their number; at the last one writes `caught_up` once and begins to
-    /// listen.
+    /// Reads a portion of events and returns their number; at the last one writes `caught_up` once
+    /// and begins to listen.
     async fn read(&mut self) -> Result<usize, ReadError> {
-        // Deltas that waited before this read lack no event that is stored; newer ones may lack later commits.
+        // Deltas that waited before this read lack no event that is stored; newer ones may lack
+        // later commits.
         let already_waiting = self.waiting.len();
         let Events { events, more } = self.reader.read(&self.http).await?;
         // Deltas from before these commits have arrived by now, and go out before the events.
         while let Some(delta) = self.listener.piece() {
-            let in_part = self.partial.is_in(&self.http.store, self.reader.part, delta.task_id).await?;
+            let in_part = self
+                .partial
+                .is_in(&self.http.store, self.reader.part, delta.task_id)
+                .await?;
             if in_part && self.waiting.len() < WAITING {
                 self.waiting.push(delta);
             }
@@ -157,7 +166,9 @@ impl EventStream {
             for delta in waiting {
                 self.accept_delta(delta).await?;
             }
-            self.reader.write(&self.http, &self.watcher.caller, event, &mut self.text).await?;
+            self.reader
+                .write(&self.http, &self.watcher.caller, event, &mut self.text)
+                .await?;
             self.partial.note_event(event);
         }
         if more {
@@ -187,8 +198,11 @@ impl EventStream {
     /// Waits for a notification, a delta, or the next deadline.
     async fn wait(&mut self) -> Result<(), ReadError> {
         let now = self.http.clock.uptime();
-        let ends =
-            [self.last_write + SILENCE, self.checked_at + CHECK, self.opened_at + self.http.settings.stream_life];
+        let ends = [
+            self.last_write + SILENCE,
+            self.checked_at + CHECK,
+            self.opened_at + self.http.settings.stream_life,
+        ];
         let next = ends.into_iter().min().unwrap_or(now);
         let heard = tokio::select! {
             biased;
@@ -205,9 +219,14 @@ impl EventStream {
         Ok(())
     }
 
-    /// Drops a delta of another part of the tree, and keeps one whose model's prompt is ahead of this stream.
+    /// Drops a delta of another part of the tree, and keeps one whose model's prompt is ahead of
+    /// this stream.
     async fn accept_delta(&mut self, delta: Arc<Delta>) -> Result<(), ReadError> {
-        if !self.partial.is_in(&self.http.store, self.reader.part, delta.task_id).await? {
+        if !self
+            .partial
+            .is_in(&self.http.store, self.reader.part, delta.task_id)
+            .await?
+        {
             return Ok(());
         }
         if self.partial.is_ahead(&delta) {
@@ -226,7 +245,9 @@ impl EventStream {
     }
 
     fn write(&mut self, name: &str, data: &impl serde::Serialize) -> Result<(), ReadError> {
-        self.text.event(None, name, data).map_err(|error| ReadError::Corrupt(format!("an event: {error}")))
+        self.text
+            .event(None, name, data)
+            .map_err(|error| ReadError::Corrupt(format!("an event: {error}")))
     }
 
     /// Whether the lifetime has time left and the caller may still read.
@@ -244,7 +265,9 @@ impl EventStream {
     }
 
     async fn may_read(&mut self) -> Result<bool, Problem> {
-        let Some(now) = authenticate(&self.http, &self.watcher.headers).await? else { return Ok(false) };
+        let Some(now) = authenticate(&self.http, &self.watcher.headers).await? else {
+            return Ok(false);
+        };
         let before = &self.watcher.caller;
         if (&now.tenant, &now.user_id) != (&before.tenant, &before.user_id) {
             return Ok(false);
@@ -255,7 +278,11 @@ impl EventStream {
             Ok(_) => Ok(true),
             Err(problem) if problem.code == Code::Forbidden && self.watcher.posted => {
                 let row = access::task(&self.http, caller, task).await?;
-                Ok(self.http.engine.may_command(caller, Command::Cancel, &row).is_ok())
+                Ok(self
+                    .http
+                    .engine
+                    .may_command(caller, Command::Cancel, &row)
+                    .is_ok())
             }
             Err(problem) => Err(problem),
         }
@@ -265,8 +292,12 @@ impl EventStream {
 /// Logs why a stream was ended; the client learns it from its next connection.
 fn log_failure(error: &ReadError) {
     match error {
-        ReadError::Unavailable => tracing::debug!("an event stream was ended: the database does not answer"),
+        ReadError::Unavailable => {
+            tracing::debug!("an event stream was ended: the database does not answer")
+        }
         // The error may quote stored text, which must not be logged.
-        ReadError::Corrupt(_) => tracing::error!("an event stream was ended: what is stored cannot be understood"),
+        ReadError::Corrupt(_) => {
+            tracing::error!("an event stream was ended: what is stored cannot be understood")
+        }
     }
 }

@@ -1,7 +1,6 @@
-//! Constraints on a client's input that the document's types cannot express: exactly one of two members, and, in words
-//! (`x-constraint`), what else the service requires of a value.
-//! Invariant: nothing that a schema allows is refused where neither the schema nor an `x-constraint` says
-//! why.
+//! Constraints on a client's input that the document's types cannot express: exactly one of two
+//! members, and, in words (`x-constraint`), what else the service requires of a value. Invariant:
+//! nothing that a schema allows is refused where neither the schema nor an `x-constraint` says why.
 
 use serde_json::{Map, Value, json};
 
@@ -13,16 +12,44 @@ pub(crate) const ABOUT: &str = "`x-constraint` says in words what a value must b
 
 /// Constraints on members of bodies: component, member, words.
 const MEMBERS: &[(&str, &str, &str)] = &[
-    ("CreateTask", "agent", "the name of an agent that is open to the caller (`list_agents`)"),
+    (
+        "CreateTask",
+        "agent",
+        "the name of an agent that is open to the caller (`list_agents`)",
+    ),
     ("CreateTask", "user_context", "at most 16 KiB of JSON"),
     ("CreateTask", "metadata", "at most 16 KiB of JSON"),
     ("SendMessage", "user_context", "at most 16 KiB of JSON"),
-    ("NewMessageItem", "content", "of an image: a base64 `data:` URI of png, jpeg, gif or webp, or an `https:` URL"),
-    ("ApproveDecision", "action", "one of the request's `allowed_actions`"),
-    ("RejectDecision", "action", "one of the request's `allowed_actions`"),
-    ("RespondDecision", "action", "one of the request's `allowed_actions`"),
-    ("RetryDecision", "action", "one of the request's `allowed_actions`"),
-    ("RespondDecision", "response", "what the request's `form` asks for, where its kind is answered with a form"),
+    (
+        "NewMessageItem",
+        "content",
+        "of an image: a base64 `data:` URI of png, jpeg, gif or webp, or an `https:` URL",
+    ),
+    (
+        "ApproveDecision",
+        "action",
+        "one of the request's `allowed_actions`",
+    ),
+    (
+        "RejectDecision",
+        "action",
+        "one of the request's `allowed_actions`",
+    ),
+    (
+        "RespondDecision",
+        "action",
+        "one of the request's `allowed_actions`",
+    ),
+    (
+        "RetryDecision",
+        "action",
+        "one of the request's `allowed_actions`",
+    ),
+    (
+        "RespondDecision",
+        "response",
+        "what the request's `form` asks for, where its kind is answered with a form",
+    ),
     (
         "RespondDecision",
         "result",
@@ -40,29 +67,58 @@ const MEMBERS: &[(&str, &str, &str)] = &[
 const REASON: &str = "at most 4096 bytes of UTF-8";
 
 /// Constraints on parameters of every operation: name, words.
-const PARAMETERS: &[(&str, &str)] =
-    &[("cursor", "`next_cursor` of an earlier answer"), ("Last-Event-ID", "the number of an event that there is")];
+const PARAMETERS: &[(&str, &str)] = &[
+    ("cursor", "`next_cursor` of an earlier answer"),
+    ("Last-Event-ID", "the number of an event that there is"),
+];
 
 /// Constraints on parameters of one operation: operation, name, words.
-const OF_OPERATIONS: &[(&str, &str, &str)] = &[("stream_task_events", "after", "the number of an event that there is")];
+const OF_OPERATIONS: &[(&str, &str, &str)] = &[(
+    "stream_task_events",
+    "after",
+    "the number of an event that there is",
+)];
 
 /// Constraints on operations whose action is in the path.
 const ACTIONS: &[(&str, &str)] = &[
-    ("approve_request", "a request whose `allowed_actions` have `approve`"),
-    ("reject_request", "a request whose `allowed_actions` have `reject`"),
+    (
+        "approve_request",
+        "a request whose `allowed_actions` have `approve`",
+    ),
+    (
+        "reject_request",
+        "a request whose `allowed_actions` have `reject`",
+    ),
 ];
 
 /// Adds the constraints on bodies to their schemas.
 pub(crate) fn add(schemas: &mut Map<String, Value>) {
     for (component, member, words) in MEMBERS {
-        let Some(schema) = schemas.get_mut(*component) else { continue };
-        put(schema, &["properties", member, "x-constraint"], json!(words));
+        let Some(schema) = schemas.get_mut(*component) else {
+            continue;
+        };
+        put(
+            schema,
+            &["properties", member, "x-constraint"],
+            json!(words),
+        );
     }
-    for schema in schemas.values_mut().filter(|schema| schema.pointer("/properties/reason/maxLength").is_some()) {
-        put(schema, &["properties", "reason", "x-constraint"], json!(REASON));
+    for schema in schemas
+        .values_mut()
+        .filter(|schema| schema.pointer("/properties/reason/maxLength").is_some())
+    {
+        put(
+            schema,
+            &["properties", "reason", "x-constraint"],
+            json!(REASON),
+        );
     }
     if let Some(schema) = schemas.get_mut("PerCallDecision") {
-        put(schema, &["properties", "decisions", "minProperties"], json!(1));
+        put(
+            schema,
+            &["properties", "decisions", "minProperties"],
+            json!(1),
+        );
     }
     if let Some(schema) = schemas.get_mut("SignIn") {
         put(schema, &["additionalProperties"], json!(false));
@@ -92,7 +148,9 @@ fn answer() -> Value {
 }
 
 fn exactly_one(schemas: &mut Map<String, Value>, component: &str, condition: &Value) {
-    let Some(schema) = schemas.get_mut(component) else { return };
+    let Some(schema) = schemas.get_mut(component) else {
+        return;
+    };
     for (word, condition) in condition.as_object().into_iter().flatten() {
         put(schema, &[word], condition.clone());
     }
@@ -103,10 +161,24 @@ pub(crate) fn describe(operation: &mut Map<String, Value>, id: &str) {
     if let Some((_, words)) = ACTIONS.iter().find(|(action, _)| *action == id) {
         operation.insert("x-constraint".to_owned(), json!(words));
     }
-    for parameter in operation.get_mut("parameters").and_then(Value::as_array_mut).into_iter().flatten() {
-        let name = parameter.get("name").and_then(Value::as_str).unwrap_or_default();
-        let everywhere = PARAMETERS.iter().find(|(known, _)| *known == name).map(|(_, words)| *words);
-        let here = OF_OPERATIONS.iter().find(|(of, known, _)| (*of, *known) == (id, name)).map(|(_, _, words)| *words);
+    for parameter in operation
+        .get_mut("parameters")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+    {
+        let name = parameter
+            .get("name")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        let everywhere = PARAMETERS
+            .iter()
+            .find(|(known, _)| *known == name)
+            .map(|(_, words)| *words);
+        let here = OF_OPERATIONS
+            .iter()
+            .find(|(of, known, _)| (*of, *known) == (id, name))
+            .map(|(_, _, words)| *words);
         if let Some(words) = everywhere.or(here) {
             put(parameter, &["schema", "x-constraint"], json!(words));
         }
@@ -125,11 +197,21 @@ mod tests {
         for component in ["CreateTask", "SendMessage"] {
             let validator = validator(&document, component);
             let items = json!([{"content_type": "text", "content": "hi"}]);
-            for fits in [json!({"input": "hi"}), json!({"items": items}), json!({"input": null, "items": items})] {
+            for fits in [
+                json!({"input": "hi"}),
+                json!({"items": items}),
+                json!({"input": null, "items": items}),
+            ] {
                 assert!(validator.is_valid(&fits), "{component} {fits}");
             }
             let both = json!({"input": "hi", "items": items});
-            for wrong in [json!({}), json!({"input": null}), json!({"items": null}), json!({"items": []}), both] {
+            for wrong in [
+                json!({}),
+                json!({"input": null}),
+                json!({"items": null}),
+                json!({"items": []}),
+                both,
+            ] {
                 assert!(!validator.is_valid(&wrong), "{component} {wrong}");
             }
         }
@@ -137,10 +219,16 @@ mod tests {
         for (answer, fits) in [
             (json!({"action": "respond", "response": {}}), true),
             (json!({"action": "respond", "result": null}), true),
-            (json!({"action": "respond", "response": null, "result": 1}), true),
+            (
+                json!({"action": "respond", "response": null, "result": 1}),
+                true,
+            ),
             (json!({"action": "respond"}), false),
             (json!({"action": "respond", "response": null}), false),
-            (json!({"action": "respond", "response": {}, "result": 1}), false),
+            (
+                json!({"action": "respond", "response": {}, "result": 1}),
+                false,
+            ),
         ] {
             assert_eq!(validator.is_valid(&answer), fits, "{answer}");
         }
@@ -151,10 +239,19 @@ mod tests {
         let document = document();
         for (component, member, words) in MEMBERS {
             let property = &document["components"]["schemas"][component]["properties"][member];
-            assert!(property["x-constraint"] == *words && property["description"].is_string(), "{component} {member}");
+            assert!(
+                property["x-constraint"] == *words && property["description"].is_string(),
+                "{component} {member}"
+            );
         }
-        let said = document["paths"].to_string().matches("x-constraint").count();
+        let said = document["paths"]
+            .to_string()
+            .matches("x-constraint")
+            .count();
         // `cursor` belongs to two lists.
-        assert_eq!(said, PARAMETERS.len() + 1 + OF_OPERATIONS.len() + ACTIONS.len());
+        assert_eq!(
+            said,
+            PARAMETERS.len() + 1 + OF_OPERATIONS.len() + ACTIONS.len()
+        );
     }
 }

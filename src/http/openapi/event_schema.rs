@@ -1,5 +1,5 @@
-//! The document's description of event streams: a component for the data of each event, made from that of its item, and
-//! the responses that are streams.
+//! The document's description of event streams: a component for the data of each event, made from
+//! that of its item, and the responses that are streams.
 
 use std::collections::BTreeSet;
 
@@ -46,11 +46,17 @@ pub(crate) const NAMES: [(&str, &str); 28] = [
 ];
 
 /// The POSTs whose response is a stream on request.
-pub(crate) const POSTS: [&str; 6] =
-    ["create_task", "send_message", "retry_task", "decide_request", "approve_request", "reject_request"];
+pub(crate) const POSTS: [&str; 6] = [
+    "create_task",
+    "send_message",
+    "retry_task",
+    "decide_request",
+    "approve_request",
+    "reject_request",
+];
 
-/// The document describes their streams in words: as a response, a stream would make generators give up the type of the
-/// JSON response.
+/// The document describes their streams in words: as a response, a stream would make generators
+/// give up the type of the JSON response.
 const STREAMED: &str = "With `Accept: text/event-stream` the answer is 200 and the stream of the task's events instead, as \
     that of `stream_task_events`, from the first event of this POST's own commit on; its `Content-Location` says where it \
     goes on. What is refused is a problem as ever.";
@@ -61,41 +67,80 @@ fn reference(component: &str) -> String {
 
 /// Adds the components of the events.
 pub(crate) fn add(schemas: &mut Map<String, Value>) {
-    let mut request = schemas.get("InterventionRequest").cloned().unwrap_or_default();
+    let mut request = schemas
+        .get("InterventionRequest")
+        .cloned()
+        .unwrap_or_default();
     let text = "A request as it was when the event was committed, for nobody in particular.";
     put(&mut request, &["description"], json!(text));
     if let Some(members) = request.get_mut("properties").and_then(Value::as_object_mut) {
         members.retain(|name, _| !OF_A_CALLER.contains(&name.as_str()));
     }
     schemas.insert("RequestAtEvent".to_owned(), request);
-    let items = schemas.get("AgentTaskItem").and_then(|item| item.pointer("/discriminator/mapping")).cloned();
+    let items = schemas
+        .get("AgentTaskItem")
+        .and_then(|item| item.pointer("/discriminator/mapping"))
+        .cloned();
     let mut mapping = Map::new();
-    for (kind, item) in items.as_ref().and_then(Value::as_object).into_iter().flatten() {
-        let item = item.as_str().and_then(|item| item.rsplit('/').next()).unwrap_or_default();
-        let Some(mut event) = schemas.get(item).cloned() else { continue };
+    for (kind, item) in items
+        .as_ref()
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+    {
+        let item = item
+            .as_str()
+            .and_then(|item| item.rsplit('/').next())
+            .unwrap_or_default();
+        let Some(mut event) = schemas.get(item).cloned() else {
+            continue;
+        };
         let path = json!({
             "type": "array", "items": { "type": "string" },
             "description": "Names from the root's agent to that of the task."
         });
         put(&mut event, &["properties", "agent_path"], path);
-        let root = json!({ "type": "string", "format": "uuid", "description": "The root of its tree." });
+        let root =
+            json!({ "type": "string", "format": "uuid", "description": "The root of its tree." });
         put(&mut event, &["properties", "root_task_id"], root);
-        if matches!(kind.as_str(), "intervention_requested" | "decision" | "request_closed") {
-            put(&mut event, &["properties", "request"], json!({ "$ref": reference("RequestAtEvent") }));
+        if matches!(
+            kind.as_str(),
+            "intervention_requested" | "decision" | "request_closed"
+        ) {
+            put(
+                &mut event,
+                &["properties", "request"],
+                json!({ "$ref": reference("RequestAtEvent") }),
+            );
         }
         let component = item.replace("Item", "Event");
         mapping.insert(kind.clone(), json!(reference(&component)));
-        put(&mut event, &["properties", "event"], name_of(&component, schemas));
+        put(
+            &mut event,
+            &["properties", "event"],
+            name_of(&component, schemas),
+        );
         schemas.insert(component, event);
     }
     for (_, component) in NAMES {
-        let Some(mut event) = schemas.get(component).filter(|_| !is_durable(component, &mapping)).cloned() else {
+        let Some(mut event) = schemas
+            .get(component)
+            .filter(|_| !is_durable(component, &mapping))
+            .cloned()
+        else {
             continue;
         };
-        put(&mut event, &["properties", "event"], name_of(component, schemas));
+        put(
+            &mut event,
+            &["properties", "event"],
+            name_of(component, schemas),
+        );
         schemas.insert(component.to_owned(), event);
     }
-    let variants: Vec<Value> = mapping.values().map(|event| json!({ "$ref": event })).collect();
+    let variants: Vec<Value> = mapping
+        .values()
+        .map(|event| json!({ "$ref": event }))
+        .collect();
     let durable = json!({
         "description": "The data of a durable event: an item, with what says where in the tree it belongs. Its `id` is \
             its number among the events of the tree.",
@@ -112,21 +157,33 @@ fn is_durable(component: &str, mapping: &Map<String, Value>) -> bool {
 
 /// The schema of `event` in a component: its only name as a constant, or an enum of its names.
 fn name_of(component: &str, schemas: &mut Map<String, Value>) -> Value {
-    let names: Vec<&str> = NAMES.iter().filter(|(_, of)| *of == component).map(|(name, _)| *name).collect();
+    let names: Vec<&str> = NAMES
+        .iter()
+        .filter(|(_, of)| *of == component)
+        .map(|(name, _)| *name)
+        .collect();
     if let [only] = names.as_slice() {
         return json!({ "type": "string", "const": only, "description": "Its name." });
     }
     let name = format!("{component}Name");
     let described = "The names of the events whose data this is.";
-    schemas.insert(name.clone(), json!({ "type": "string", "enum": names, "description": described }));
+    schemas.insert(
+        name.clone(),
+        json!({ "type": "string", "enum": names, "description": described }),
+    );
     json!({ "$ref": reference(&name) })
 }
 
 fn streamed() -> Value {
-    let names: Map<String, Value> =
-        NAMES.iter().map(|(name, component)| ((*name).to_owned(), json!(reference(component)))).collect();
+    let names: Map<String, Value> = NAMES
+        .iter()
+        .map(|(name, component)| ((*name).to_owned(), json!(reference(component))))
+        .collect();
     let variants: BTreeSet<&str> = NAMES.iter().map(|(_, component)| *component).collect();
-    let variants: Vec<Value> = variants.into_iter().map(|component| json!({ "$ref": reference(component) })).collect();
+    let variants: Vec<Value> = variants
+        .into_iter()
+        .map(|component| json!({ "$ref": reference(component) }))
+        .collect();
     json!({
         "description": "The `data` of one event of a stream; `event` says which. Clients ignore events that they do not know.",
         "oneOf": variants, "discriminator": { "propertyName": "event", "mapping": names }
@@ -136,16 +193,25 @@ fn streamed() -> Value {
 /// Adds the event streams to the responses.
 pub(crate) fn describe(document: &mut Value) {
     for (_, operation) in every_operation(document) {
-        let id = operation.get("operationId").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let id = operation
+            .get("operationId")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned();
         if POSTS.contains(&id.as_str()) {
-            let said = operation.get("description").and_then(Value::as_str).unwrap_or_default();
+            let said = operation
+                .get("description")
+                .and_then(Value::as_str)
+                .unwrap_or_default();
             let said = format!("{said}\n\n{STREAMED}");
             operation.insert("description".to_owned(), json!(said.trim()));
         }
         if id != "stream_task_events" {
             continue;
         }
-        let Some(responses) = operation.get_mut("responses") else { continue };
+        let Some(responses) = operation.get_mut("responses") else {
+            continue;
+        };
         // The stream itself is text; the data of each event is JSON of its own.
         let stream = json!({ "schema": {
             "type": "string",
@@ -154,8 +220,16 @@ pub(crate) fn describe(document: &mut Value) {
         } });
         put(responses, &["200", "content", "text/event-stream"], stream);
         let said = |text: &str| json!({ "description": text, "schema": { "type": "string" } });
-        put(responses, &["200", "headers", "Cache-Control"], said("`no-store, no-transform`"));
-        put(responses, &["200", "headers", "X-Accel-Buffering"], said("`no`"));
+        put(
+            responses,
+            &["200", "headers", "Cache-Control"],
+            said("`no-store, no-transform`"),
+        );
+        put(
+            responses,
+            &["200", "headers", "X-Accel-Buffering"],
+            said("`no`"),
+        );
     }
 }
 
@@ -168,7 +242,11 @@ pub(crate) fn examples() -> Vec<(&'static str, Vec<Value>)> {
         of_root: true,
         agent_path: task.agent_path,
         change: ChangeId(row.asked.request_id.0),
-        item: Item { seq: task.last_seq - 1, at: row.created_at, fact: Fact::InterventionRequested(row.asked.clone()) },
+        item: Item {
+            seq: task.last_seq - 1,
+            at: row.created_at,
+            fact: Fact::InterventionRequested(row.asked.clone()),
+        },
     };
     let request = InterventionRequest::of(&row, &sample::caller(), &settings);
     let asked = EventData::of(task.root_task_id, &event, Some(request), &settings);
@@ -182,16 +260,39 @@ pub(crate) fn examples() -> Vec<(&'static str, Vec<Value>)> {
         at: row.created_at,
         said,
     };
-    let call = row.asked.own_calls().map(|call| (call.tool_call_id, call.name.clone())).next();
-    let mut all =
-        vec![("TaskEvent", vec![json!(asked)]), ("CaughtUpEvent", vec![json!(CaughtUpEvent::at(task.next_event))])];
-    let mut passing = |component, said| all.push((component, vec![json!(TransientEvent::of(&delta(said)))]));
-    passing("OutputTextDeltaEvent", Said::Text { offset: 12, delta: "order 17.".to_owned() });
+    let call = row
+        .asked
+        .own_calls()
+        .map(|call| (call.tool_call_id, call.name.clone()))
+        .next();
+    let mut all = vec![
+        ("TaskEvent", vec![json!(asked)]),
+        (
+            "CaughtUpEvent",
+            vec![json!(CaughtUpEvent::at(task.next_event))],
+        ),
+    ];
+    let mut passing =
+        |component, said| all.push((component, vec![json!(TransientEvent::of(&delta(said)))]));
+    passing(
+        "OutputTextDeltaEvent",
+        Said::Text {
+            offset: 12,
+            delta: "order 17.".to_owned(),
+        },
+    );
     passing("MessageResetEvent", Said::Reset);
     if let Some((tool_call_id, name)) = call {
         passing("ToolCallNamedEvent", Said::Named { tool_call_id, name });
         let delta = "{\"amount\":".to_owned();
-        passing("ToolCallArgumentsDeltaEvent", Said::Arguments { tool_call_id, offset: 0, delta });
+        passing(
+            "ToolCallArgumentsDeltaEvent",
+            Said::Arguments {
+                tool_call_id,
+                offset: 0,
+                delta,
+            },
+        );
     }
     all
 }

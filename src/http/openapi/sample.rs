@@ -1,4 +1,5 @@
-//! A realistic task and a realistic request: the examples of the OpenAPI document, and fixtures of the tests.
+//! A realistic task and a realistic request: the examples of the OpenAPI document, and fixtures of
+//! the tests.
 
 #[cfg(test)]
 mod variants;
@@ -47,7 +48,11 @@ pub(crate) fn caller() -> Caller {
 /// A caller who may decide.
 #[must_use]
 pub(crate) fn approver() -> Caller {
-    Caller { user_id: "bob".into(), groups: vec!["finance".into()], ..caller() }
+    Caller {
+        user_id: "bob".into(),
+        groups: vec!["finance".into()],
+        ..caller()
+    }
 }
 
 /// The settings of a fresh installation.
@@ -87,7 +92,11 @@ pub(crate) fn task() -> TaskRow {
         metadata: r#"{"ticket":"T-1"}"#.into(),
         busy: 0,
         open_requests: 1,
-        usage: Usage { prompt_tokens: 412, completion_tokens: 38, total_tokens: 450 },
+        usage: Usage {
+            prompt_tokens: 412,
+            completion_tokens: 38,
+            total_tokens: 450,
+        },
         model_calls: 1,
         output: None,
         error: None,
@@ -111,7 +120,10 @@ pub(crate) fn request() -> RequestRow {
         arguments_text: r#"{"amount":120, "order":17}"#.into(),
         effect: Effect::Once,
         target: "POST http://payments.internal".into(),
-        address: Some(Address::of(DIGEST, "POST http://payments.internal/refunds".into())),
+        address: Some(Address::of(
+            DIGEST,
+            "POST http://payments.internal/refunds".into(),
+        )),
         summary: "Refund 120 for order 17".into(),
         warnings: Vec::new(),
         needs_decision: true,
@@ -127,13 +139,21 @@ pub(crate) fn request() -> RequestRow {
         definition: Some(DIGEST.into()),
         editor: None,
     };
-    let approvers = Approvers { owner: false, users: Vec::new(), groups: vec!["finance".into()], required: 1 };
+    let approvers = Approvers {
+        owner: false,
+        users: Vec::new(),
+        groups: vec!["finance".into()],
+        required: 1,
+    };
     RequestRow {
         asked: RequestSpec {
             request_id: RequestId(id(2)),
             kind: RequestKind::Approval,
             pending_tool_calls: vec![call],
-            terms: Terms { approvers, ..Terms::default() },
+            terms: Terms {
+                approvers,
+                ..Terms::default()
+            },
             digest: DIGEST.into(),
             question: None,
             details: None,

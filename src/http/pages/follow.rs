@@ -1,5 +1,6 @@
-//! `/follow.js`: the only script of our pages. It shows events while a page is open; a page is complete without it.
-//! Invariant: only the pages that load it permit it, and it is the only script they permit by address.
+//! `/follow.js`: the only script of our pages. It shows events while a page is open; a page is
+//! complete without it. Invariant: only the pages that load it permit it, and it is the only script
+//! they permit by address.
 
 use std::sync::LazyLock;
 
@@ -11,13 +12,19 @@ use maud::{Markup, html};
 use super::layout::policy_with;
 use crate::http::server::operation::{AuthClass, Op, SMALL};
 
-pub(crate) const OP: Op = Op { id: "get_follow_script", auth: AuthClass::Open, body: SMALL, problems: &[] };
+pub(crate) const OP: Op = Op {
+    id: "get_follow_script",
+    auth: AuthClass::Open,
+    body: SMALL,
+    problems: &[],
+};
 
 /// The script.
 pub(crate) const SCRIPT: &str = include_str!("follow.js");
 
 /// Permits our own scripts and our own event streams.
-static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| policy_with("script-src 'self'; connect-src 'self'; "));
+static POLICY: LazyLock<HeaderValue> =
+    LazyLock::new(|| policy_with("script-src 'self'; connect-src 'self'; "));
 
 /// The `<script>` element, on a page whose paths begin with `prefix`.
 #[must_use]
@@ -31,10 +38,13 @@ pub(crate) fn page(page: Markup) -> Response {
     ([(CONTENT_SECURITY_POLICY, POLICY.clone())], page).into_response()
 }
 
-/// Serves the script. `no-cache` makes the browser ask again with each page, so the script is never older than the
-/// page.
+/// Serves the script. `no-cache` makes the browser ask again with each page, so the script is never
+/// older than the page.
 pub(crate) async fn get_follow_script() -> Response {
-    let headers = [(CONTENT_TYPE, "text/javascript; charset=utf-8"), (CACHE_CONTROL, "no-cache")];
+    let headers = [
+        (CONTENT_TYPE, "text/javascript; charset=utf-8"),
+        (CACHE_CONTROL, "no-cache"),
+    ];
     (headers, SCRIPT).into_response()
 }
 
@@ -47,15 +57,37 @@ mod tests {
     fn page_with_the_script_permits_only_that_script() {
         let others = content_security_policy();
         let response = page(html! {});
-        let (others, own) = (others.to_str().unwrap(), response.headers()[CONTENT_SECURITY_POLICY].to_str().unwrap());
-        assert!(!others.contains("script-src") && !others.contains("connect-src"), "{others}");
-        assert_eq!(own.replace("script-src 'self'; connect-src 'self'; ", ""), others);
-        assert!(own.starts_with("default-src 'none'; ") && !own.contains("unsafe"), "{own}");
+        let (others, own) = (
+            others.to_str().unwrap(),
+            response.headers()[CONTENT_SECURITY_POLICY]
+                .to_str()
+                .unwrap(),
+        );
+        assert!(
+            !others.contains("script-src") && !others.contains("connect-src"),
+            "{others}"
+        );
+        assert_eq!(
+            own.replace("script-src 'self'; connect-src 'self'; ", ""),
+            others
+        );
+        assert!(
+            own.starts_with("default-src 'none'; ") && !own.contains("unsafe"),
+            "{own}"
+        );
     }
 
     #[test]
     fn script_makes_no_markup_from_text() {
-        for way in ["innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval", "Function(", "DOMParser"] {
+        for way in [
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacent",
+            "document.write",
+            "eval",
+            "Function(",
+            "DOMParser",
+        ] {
             assert!(!SCRIPT.contains(way), "{way}");
         }
     }

@@ -1,5 +1,5 @@
-//! The language of a page, English or Chinese, from `Accept-Language` (RFC 9110, 12.5.4). Only pages have a language;
-//! the API has none.
+//! The language of a page, English or Chinese, from `Accept-Language` (RFC 9110, 12.5.4). Only
+//! pages have a language; the API has none.
 
 use http::HeaderMap;
 use http::header::ACCEPT_LANGUAGE;
@@ -22,7 +22,10 @@ impl Language {
     #[must_use]
     pub fn of(headers: &HeaderMap) -> Self {
         let mut best: Option<(Self, f32)> = None;
-        let ranges = headers.get_all(ACCEPT_LANGUAGE).iter().filter_map(|value| value.to_str().ok());
+        let ranges = headers
+            .get_all(ACCEPT_LANGUAGE)
+            .iter()
+            .filter_map(|value| value.to_str().ok());
         for (language, quality) in ranges.flat_map(|value| value.split(',')).filter_map(range) {
             if quality > 0.0 && best.is_none_or(|(_, most)| quality > most) {
                 best = Some((language, quality));
@@ -51,7 +54,8 @@ fn range(text: &str) -> Option<(Language, f32)> {
         _ if primary.eq_ignore_ascii_case("zh") => Language::Chinese,
         _ => return None,
     };
-    let quality = parts.find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")));
+    let quality =
+        parts.find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")));
     match quality.map(str::parse::<f32>) {
         None => Some((language, 1.0)),
         Some(Ok(quality)) if (0.0..=1.0).contains(&quality) => Some((language, quality)),

@@ -1,5 +1,6 @@
-//! The layout of every page: frame, style, `Content-Security-Policy`, and the display of foreign text. Pages work
-//! without a script and load none, except the one that follows its task (`follow.rs`).
+//! The layout of every page: frame, style, `Content-Security-Policy`, and the display of foreign
+//! text. Pages work without a script and load none, except the one that follows its task
+//! (`follow.rs`).
 
 use std::sync::LazyLock;
 
@@ -24,8 +25,8 @@ pub(crate) fn content_security_policy() -> HeaderValue {
     POLICY.clone()
 }
 
-/// A policy that allows only our own style, form posts to us and no framing; `more` is inserted as it is, each
-/// directive with a semicolon and a blank after it.
+/// A policy that allows only our own style, form posts to us and no framing; `more` is inserted as
+/// it is, each directive with a semicolon and a blank after it.
 pub(super) fn policy_with(more: &str) -> HeaderValue {
     let hash = base64::prelude::BASE64_STANDARD.encode(Sha256::digest(STYLE));
     let policy = format!(
@@ -69,11 +70,24 @@ pub(crate) fn problem(
     sign_in_again: Option<&Markup>,
 ) -> Markup {
     let words = Translations::of(language);
-    let errors = problem.members.get("errors").and_then(|errors| errors.as_array());
-    let request = problem.members.get("request").map(|request| member(request, "request_id"));
+    let errors = problem
+        .members
+        .get("errors")
+        .and_then(|errors| errors.as_array());
+    let request = problem
+        .members
+        .get("request")
+        .map(|request| member(request, "request_id"));
     let title = problem_title(problem.code, words);
-    let (status, instance) = (problem.code.status().as_u16().to_string(), instance.to_string());
-    let line = [("code", problem.code.as_str()), ("status", &status), ("id", &instance)];
+    let (status, instance) = (
+        problem.code.status().as_u16().to_string(),
+        instance.to_string(),
+    );
+    let line = [
+        ("code", problem.code.as_str()),
+        ("status", &status),
+        ("id", &instance),
+    ];
     frame_in(
         language,
         title.unwrap_or(problem.code.title()),
@@ -108,7 +122,14 @@ fn first(words: &Translations, decision: &Value) -> String {
         _ => words.did_mixed,
     };
     let by = visible(member(decision, "by"));
-    fill(words.someone_first, &[("what", what), ("user", &by), ("at", &moment(member(decision, "at")))])
+    fill(
+        words.someone_first,
+        &[
+            ("what", what),
+            ("user", &by),
+            ("at", &moment(member(decision, "at"))),
+        ],
+    )
 }
 
 /// A sentence in the reader's language, or in English where there is no translation.
@@ -121,7 +142,8 @@ pub(crate) fn said(words: &Translations, english: &str, translated: Option<&str>
     }
 }
 
-/// Whether a text has characters of right-to-left blocks, which reorder the text and digits beside them.
+/// Whether a text has characters of right-to-left blocks, which reorder the text and digits beside
+/// them.
 #[must_use]
 pub(crate) fn has_right_to_left(text: &str) -> bool {
     let moves = |c: char| {
@@ -131,11 +153,15 @@ pub(crate) fn has_right_to_left(text: &str) -> bool {
     text.chars().any(moves)
 }
 
-/// A text in the order of its characters where no style applies, as in a tab's title: where it needs one, it gets a
-/// left-to-right override.
+/// A text in the order of its characters where no style applies, as in a tab's title: where it
+/// needs one, it gets a left-to-right override.
 #[must_use]
 pub(crate) fn in_order(text: String) -> String {
-    if has_right_to_left(&text) { format!("\u{202d}{text}\u{202c}") } else { text }
+    if has_right_to_left(&text) {
+        format!("\u{202d}{text}\u{202c}")
+    } else {
+        text
+    }
 }
 
 /// One of our timestamps for a person: to the second, in UTC.
@@ -163,31 +189,57 @@ mod tests {
     #[test]
     fn policy_names_the_style_by_its_hash() {
         let policy = content_security_policy();
-        assert!(policy.to_str().unwrap().contains("style-src 'sha256-"), "{policy:?}");
+        assert!(
+            policy.to_str().unwrap().contains("style-src 'sha256-"),
+            "{policy:?}"
+        );
     }
 
     #[test]
     fn title_with_right_to_left_letters_keeps_its_order() {
         assert_eq!(in_order("Approved by bob.".into()), "Approved by bob.");
         assert_eq!(in_order("中文 é 17".into()), "中文 é 17");
-        assert_eq!(in_order("by א: 1 ran".into()), "\u{202d}by א: 1 ran\u{202c}");
-        for letter in ["ש", "ب", "ܐ", "ߊ", "\u{fb1d}", "\u{fe8d}", "\u{10840}", "\u{1e900}"] {
+        assert_eq!(
+            in_order("by א: 1 ran".into()),
+            "\u{202d}by א: 1 ran\u{202c}"
+        );
+        for letter in [
+            "ש",
+            "ب",
+            "ܐ",
+            "ߊ",
+            "\u{fb1d}",
+            "\u{fe8d}",
+            "\u{10840}",
+            "\u{1e900}",
+        ] {
             assert!(has_right_to_left(letter), "{letter}");
         }
     }
 
     #[test]
     fn style_shows_exact_texts_in_the_order_of_their_characters() {
-        assert!(STYLE.contains("\n.exact, code { unicode-bidi: bidi-override; direction: ltr; }\n"));
+        assert!(
+            STYLE.contains("\n.exact, code { unicode-bidi: bidi-override; direction: ltr; }\n")
+        );
         assert!(STYLE.contains("pre:not(.exact) { unicode-bidi: isolate; }"));
-        assert_eq!(STYLE.matches("unicode-bidi").count(), 2, "nothing else undoes it");
+        assert_eq!(
+            STYLE.matches("unicode-bidi").count(),
+            2,
+            "nothing else undoes it"
+        );
     }
 
     #[test]
     fn problem_page_escapes_what_it_shows() {
-        let page =
-            problem(&Problem::invalid_at("/<b>", "no such member"), Uuid::nil(), "http://x", Language::English, None)
-                .into_string();
+        let page = problem(
+            &Problem::invalid_at("/<b>", "no such member"),
+            Uuid::nil(),
+            "http://x",
+            Language::English,
+            None,
+        )
+        .into_string();
         assert!(page.contains("/&lt;b&gt;") && !page.contains("/<b>"));
         assert!(!page.contains("Back to the request"));
     }
@@ -196,18 +248,44 @@ mod tests {
     fn problem_page_is_in_the_readers_language() {
         let late = Problem::new(Code::RequestExpired, "The request's deadline has passed.");
         let page = problem(&late, Uuid::nil(), "http://x", Language::Chinese, None).into_string();
-        assert!(page.contains("lang=\"zh-Hans\"") && page.contains("请求的期限已过。"), "{page}");
-        let other =
-            problem(&Problem::forbidden("Only <b>."), Uuid::nil(), "http://x", Language::Chinese, None).into_string();
-        assert!(other.contains("<span lang=\"en\">Only &lt;b&gt;.</span>"), "{other}");
+        assert!(
+            page.contains("lang=\"zh-Hans\"") && page.contains("请求的期限已过。"),
+            "{page}"
+        );
+        let other = problem(
+            &Problem::forbidden("Only <b>."),
+            Uuid::nil(),
+            "http://x",
+            Language::Chinese,
+            None,
+        )
+        .into_string();
+        assert!(
+            other.contains("<span lang=\"en\">Only &lt;b&gt;.</span>"),
+            "{other}"
+        );
     }
 
     #[test]
     fn late_decider_reads_the_first_decision() {
         let late = Problem::new(Code::AlreadyDecided, "Somebody decided first.")
             .with("request", json!({"request_id": "r"}))
-            .with("decision", json!({"action": "reject", "by": "<b>", "at": "now"}));
-        let page = problem(&late, Uuid::nil(), "https://x/base", Language::English, None).into_string();
-        assert!(page.contains("Rejected by &lt;b&gt;, now") && page.contains(r#"href="/base/resume/r""#), "{page}");
+            .with(
+                "decision",
+                json!({"action": "reject", "by": "<b>", "at": "now"}),
+            );
+        let page = problem(
+            &late,
+            Uuid::nil(),
+            "https://x/base",
+            Language::English,
+            None,
+        )
+        .into_string();
+        assert!(
+            page.contains("Rejected by &lt;b&gt;, now")
+                && page.contains(r#"href="/base/resume/r""#),
+            "{page}"
+        );
     }
 }

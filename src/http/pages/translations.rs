@@ -1,5 +1,6 @@
-//! Every text of the request pages in each language, side by side: a missing translation does not compile. [`fill`]
-//! replaces `{name}` in a text. A refusal's English sentence is translated by looking it up here.
+//! Every text of the request pages in each language, side by side: a missing translation does not
+//! compile. [`fill`] replaces `{name}` in a text. A refusal's English sentence is translated by
+//! looking it up here.
 
 use super::language::Language;
 
@@ -403,7 +404,12 @@ pub(crate) fn fill(text: &str, values: &[(&str, &str)]) -> String {
     while let Some((before, after)) = rest.split_once('{') {
         filled.push_str(before);
         let (name, tail) = after.split_once('}').unwrap_or((after, ""));
-        filled.push_str(values.iter().find(|(known, _)| *known == name).map_or("", |(_, value)| value));
+        filled.push_str(
+            values
+                .iter()
+                .find(|(known, _)| *known == name)
+                .map_or("", |(_, value)| value),
+        );
         rest = tail;
     }
     filled + rest
@@ -415,7 +421,11 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn names(text: &str) -> BTreeSet<&str> {
-        text.split('{').skip(1).filter_map(|part| part.split_once('}')).map(|(name, _)| name).collect()
+        text.split('{')
+            .skip(1)
+            .filter_map(|part| part.split_once('}'))
+            .map(|(name, _)| name)
+            .collect()
     }
 
     #[test]
@@ -428,11 +438,18 @@ mod tests {
 
     #[test]
     fn every_text_is_translated_except_names() {
-        let same: Vec<&str> = PAIRS.iter().filter(|(english, chinese)| english == chinese).map(|pair| pair.0).collect();
+        let same: Vec<&str> = PAIRS
+            .iter()
+            .filter(|(english, chinese)| english == chinese)
+            .map(|pair| pair.0)
+            .collect();
         assert_eq!(same, ["JSON"]);
         for (english, chinese) in PAIRS {
             let letters = |c: char| !c.is_ascii() || "、{}:, /".contains(c);
-            assert!(*chinese == "JSON" || chinese.chars().any(letters), "{english}");
+            assert!(
+                *chinese == "JSON" || chinese.chars().any(letters),
+                "{english}"
+            );
         }
     }
 
@@ -445,8 +462,17 @@ mod tests {
     #[test]
     fn engine_messages_are_shown_in_the_readers_language() {
         let said = "The request's deadline has passed.";
-        assert_eq!(Translations::of(Language::English).translated(said), Some(said));
-        assert_eq!(Translations::of(Language::Chinese).translated(said), Some("请求的期限已过。"));
-        assert_eq!(Translations::of(Language::Chinese).translated("something else"), None);
+        assert_eq!(
+            Translations::of(Language::English).translated(said),
+            Some(said)
+        );
+        assert_eq!(
+            Translations::of(Language::Chinese).translated(said),
+            Some("请求的期限已过。")
+        );
+        assert_eq!(
+            Translations::of(Language::Chinese).translated("something else"),
+            None
+        );
     }
 }

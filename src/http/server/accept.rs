@@ -1,5 +1,5 @@
-//! Whether a client wants a page or an event stream. It must name the type: a browser does, and a program does only on
-//! purpose.
+//! Whether a client wants a page or an event stream. It must name the type: a browser does, and a
+//! program does only on purpose.
 
 use http::HeaderMap;
 use http::header::ACCEPT;
@@ -26,8 +26,10 @@ fn prefers(headers: &HeaderMap, kind: &str) -> bool {
             .filter_map(|range| {
                 let mut parts = range.split(';').map(str::trim);
                 let name = parts.next()?;
-                let quality = parts.find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")));
-                name.eq_ignore_ascii_case(wanted).then(|| quality.and_then(|q| q.parse().ok()).unwrap_or(1.0_f32))
+                let quality = parts
+                    .find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")));
+                name.eq_ignore_ascii_case(wanted)
+                    .then(|| quality.and_then(|q| q.parse().ok()).unwrap_or(1.0_f32))
             })
             .fold(0.0_f32, f32::max)
     };
@@ -42,7 +44,10 @@ mod tests {
     #[test]
     fn browser_gets_a_page_and_a_program_json() {
         let cases = [
-            ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", true),
+            (
+                "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8",
+                true,
+            ),
             ("text/html", true),
             ("*/*", false),
             ("application/json", false),

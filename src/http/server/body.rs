@@ -1,6 +1,7 @@
-//! The body of a POST: read once and completely, within its operation's limit, then checked for its type and parsed as
-//! JSON. A replayed key is answered before parsing, so reading and parsing are two steps. A large body is read when
-//! there is memory for it, and parsed off the runtime's threads.
+//! The body of a POST: read once and completely, within its operation's limit, then checked for its
+//! type and parsed as JSON. A replayed key is answered before parsing, so reading and parsing are
+//! two steps. A large body is read when there is memory for it, and parsed off the runtime's
+//! threads.
 
 pub mod budget;
 
@@ -31,7 +32,8 @@ use crate::world::Clock;
 
 /// How long a body may take to arrive.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// How long a large body may wait for memory: clients give up a connection that accepts nothing for 30 seconds.
+/// How long a large body may wait for memory: clients give up a connection that accepts nothing for
+/// 30 seconds.
 const ROOM: Duration = Duration::from_secs(20);
 /// The content type of a page's form.
 const FORM: &str = "application/x-www-form-urlencoded";
@@ -57,7 +59,10 @@ impl Default for Parsing {
 impl Parsing {
     #[must_use]
     pub fn new(budget: BodyBudget) -> Self {
-        Self { turns: Arc::new(Semaphore::new(AT_ONCE)), budget }
+        Self {
+            turns: Arc::new(Semaphore::new(AT_ONCE)),
+            budget,
+        }
     }
 
     /// Does `work` for a body of `bytes` bytes.
@@ -69,7 +74,10 @@ impl Parsing {
         if bytes <= SHORT {
             return work();
         }
-        let turn = Arc::clone(&self.turns).acquire_owned().await.map_err(|_| Problem::internal())?;
+        let turn = Arc::clone(&self.turns)
+            .acquire_owned()
+            .await
+            .map_err(|_| Problem::internal())?;
         let done = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             work()
@@ -105,7 +113,12 @@ impl FromRequest<Arc<Http>> for Posted {
                 body: Kept::new(bytes.clone(), http.settings.sealer.as_ref()),
             })
         });
-        Ok(Self { caller, headers: parts.headers, bytes, key })
+        Ok(Self {
+            caller,
+            headers: parts.headers,
+            bytes,
+            key,
+        })
     }
 }
 
@@ -131,12 +144,24 @@ impl AsRef<[u8]> for Large {
     }
 }
 
-/// Reads the body of a request of `caller`. A short body is read at once; a large body first waits for memory, and its
-/// time to arrive begins only then.
-async fn arrived(http: &Http, parts: &Parts, body: Body, caller: Option<&Caller>) -> Result<Bytes, Problem> {
-    let limit = parts.extensions.get::<&'static Op>().map_or(0, |op| op.body);
-    let mut body =
-        Arriving { stream: body.into_data_stream(), whole: BytesMut::new(), limit, clock: http.clock.as_ref() };
+/// Reads the body of a request of `caller`. A short body is read at once; a large body first waits
+/// for memory, and its time to arrive begins only then.
+async fn arrived(
+    http: &Http,
+    parts: &Parts,
+    body: Body,
+    caller: Option<&Caller>,
+) -> Result<Bytes, Problem> {
+    let limit = parts
+        .extensions
+        .get::<&'static Op>()
+        .map_or(0, |op| op.body);
+    let mut body = Arriving {
+        stream: body.into_data_stream(),
+        whole: BytesMut::new(),
+        limit,
+        clock: http.clock.as_ref(),
+    };
     let announced = announced(&parts.headers).filter(|length| *length > SHORT);
     if announced.is_none() && body.read(SHORT).await? {
         return Ok(body.whole.freeze());
@@ -151,7 +176,10 @@ async fn arrived(http: &Http, parts: &Parts, body: Body, caller: Option<&Caller>
     body.whole.reserve(most.saturating_sub(body.whole.len()));
     body.read(limit).await?;
     reserved.shrink_to(body.whole.len());
-    Ok(Bytes::from_owner(Large { bytes: body.whole, _reserved: reserved }))
+    Ok(Bytes::from_owner(Large {
+        bytes: body.whole,
+        _reserved: reserved,
+    }))
 }
 
 impl Arriving<'_> {
@@ -166,7 +194,8 @@ impl Arriving<'_> {
                 () = &mut late => return Err(Problem::bad_request("The body took too long to arrive.")),
             };
             let Some(piece) = piece else { return Ok(true) };
-            let piece = piece.map_err(|_| Problem::bad_request("The body could not be read to its end."))?;
+            let piece = piece
+                .map_err(|_| Problem::bad_request("The body could not be read to its end."))?;
             if self.whole.len() + piece.len() > self.limit {
                 return Err(too_large(self.limit));
             }
@@ -178,7 +207,9 @@ impl Arriving<'_> {
 
 /// The `Content-Length` of a request, in bytes.
 pub fn announced(headers: &HeaderMap) -> Option<usize> {
-    headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok())
+    headers
+        .get(CONTENT_LENGTH)
+        .and_then(|length| length.to_str().ok()?.parse().ok())
 }
 
 fn full() -> Problem {
@@ -194,12 +225,17 @@ pub(crate) fn too_large(limit: usize) -> Problem {
 
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, String> {
     let mut keys = headers.get_all("idempotency-key").iter();
-    let Some(key) = keys.next() else { return Ok(None) };
-    let fits =
-        keys.next().is_none() && (1..=255).contains(&key.len()) && key.as_bytes().iter().all(u8::is_ascii_graphic);
+    let Some(key) = keys.next() else {
+        return Ok(None);
+    };
+    let fits = keys.next().is_none()
+        && (1..=255).contains(&key.len())
+        && key.as_bytes().iter().all(u8::is_ascii_graphic);
     match key.to_str() {
         Ok(key) if fits => Ok(Some(key.to_owned())),
-        Ok(_) | Err(_) => Err("Idempotency-Key is one header of 1 to 255 visible ASCII characters.".to_owned()),
+        Ok(_) | Err(_) => {
+            Err("Idempotency-Key is one header of 1 to 255 visible ASCII characters.".to_owned())
+        }
     }
 }
 
@@ -218,7 +254,8 @@ impl Posted {
         self.key.clone().map_err(Problem::bad_request)
     }
 
-    /// Parses the JSON and passes it to `read`, with the text it was parsed from. An empty body is an empty object.
+    /// Parses the JSON and passes it to `read`, with the text it was parsed from. An empty body is
+    /// an empty object.
     ///
     /// # Errors
     /// Another content type, no JSON, too many values, a U+0000 somewhere, or the errors of `read`.
@@ -231,9 +268,15 @@ impl Posted {
             return read(Value::Object(Map::new()), b"{}");
         }
         if !self.is_type("application/json") {
-            return Err(Problem::new(Code::UnsupportedMediaType, "A body needs Content-Type: application/json."));
+            return Err(Problem::new(
+                Code::UnsupportedMediaType,
+                "A body needs Content-Type: application/json.",
+            ));
         }
-        self.understand(parsing, move |bytes| read(clean(json::parse(bytes)?)?, bytes)).await
+        self.understand(parsing, move |bytes| {
+            read(clean(json::parse(bytes)?)?, bytes)
+        })
+        .await
     }
 
     /// Passes the bytes to `read`; for a large body, off the runtime's threads.
@@ -272,11 +315,17 @@ impl Posted {
 ///
 /// # Errors
 /// Another type, a body that is too large or slow, a field sent twice, or a U+0000 somewhere.
-pub(crate) async fn form(http: &Http, request: Request) -> Result<(HeaderMap, BTreeMap<String, String>), Problem> {
+pub(crate) async fn form(
+    http: &Http,
+    request: Request,
+) -> Result<(HeaderMap, BTreeMap<String, String>), Problem> {
     let (parts, body) = request.into_parts();
     let bytes = arrived(http, &parts, body, None).await?;
     if !is_type(&parts.headers, FORM) {
-        return Err(Problem::new(Code::UnsupportedMediaType, "The body is a form: application/x-www-form-urlencoded."));
+        return Err(Problem::new(
+            Code::UnsupportedMediaType,
+            "The body is a form: application/x-www-form-urlencoded.",
+        ));
     }
     Ok((parts.headers, form_fields(&bytes)?))
 }
@@ -291,7 +340,10 @@ pub(crate) fn form_fields(bytes: &[u8]) -> Result<BTreeMap<String, String>, Prob
         if name.contains('\0') || value.contains('\0') {
             return Err(Problem::invalid_at("", "text without U+0000"));
         }
-        if fields.insert(name.into_owned(), value.replace("\r\n", "\n")).is_some() {
+        if fields
+            .insert(name.into_owned(), value.replace("\r\n", "\n"))
+            .is_some()
+        {
             return Err(Problem::new(Code::BadJson, "A field is repeated."));
         }
     }
@@ -300,15 +352,27 @@ pub(crate) fn form_fields(bytes: &[u8]) -> Result<BTreeMap<String, String>, Prob
 
 fn is_type(headers: &HeaderMap, wanted: &str) -> bool {
     let mut types = headers.get_all(CONTENT_TYPE).iter();
-    let (Some(found), None) = (types.next(), types.next()) else { return false };
-    let essence = found.to_str().unwrap_or("").split(';').next().unwrap_or("").trim();
+    let (Some(found), None) = (types.next(), types.next()) else {
+        return false;
+    };
+    let essence = found
+        .to_str()
+        .unwrap_or("")
+        .split(';')
+        .next()
+        .unwrap_or("")
+        .trim();
     essence.eq_ignore_ascii_case(wanted)
 }
 
 fn clean(value: Value) -> Result<Value, Problem> {
     let mut errors = Errors::default();
     refuse_nul(&value, "", &mut errors);
-    if errors.0.is_empty() { Ok(value) } else { Err(Problem::invalid(&errors.0)) }
+    if errors.0.is_empty() {
+        Ok(value)
+    } else {
+        Err(Problem::invalid(&errors.0))
+    }
 }
 
 #[cfg(test)]
@@ -322,7 +386,12 @@ mod tests {
             headers.insert(CONTENT_TYPE, content_type.parse().unwrap());
         }
         let caller = crate::http::openapi::sample::caller();
-        Posted { caller, headers, bytes: Bytes::copy_from_slice(body.as_bytes()), key: Ok(None) }
+        Posted {
+            caller,
+            headers,
+            bytes: Bytes::copy_from_slice(body.as_bytes()),
+            key: Ok(None),
+        }
     }
 
     async fn read(posted: &Posted) -> Result<Value, Problem> {
@@ -333,20 +402,42 @@ mod tests {
     async fn body_needs_its_content_type_unless_it_is_empty() {
         assert_eq!(read(&posted("", "")).await.unwrap(), json!({}));
         assert_eq!(read(&posted("text/plain", "")).await.unwrap(), json!({}));
-        assert!(read(&posted("application/json; charset=utf-8", "{}")).await.is_ok());
-        for content_type in
-            ["", "text/plain", "application/x-www-form-urlencoded", "application/jsonp", "multipart/form-data"]
-        {
+        assert!(
+            read(&posted("application/json; charset=utf-8", "{}"))
+                .await
+                .is_ok()
+        );
+        for content_type in [
+            "",
+            "text/plain",
+            "application/x-www-form-urlencoded",
+            "application/jsonp",
+            "multipart/form-data",
+        ] {
             let refused = read(&posted(content_type, "{}")).await.unwrap_err();
             assert_eq!(refused.code, Code::UnsupportedMediaType, "{content_type}");
         }
-        for (body, code) in [("{", Code::BadJson), (" ", Code::BadJson), (r#"{"a":"\u0000"}"#, Code::Invalid)] {
-            assert_eq!(read(&posted("application/json", body)).await.unwrap_err().code, code, "{body}");
+        for (body, code) in [
+            ("{", Code::BadJson),
+            (" ", Code::BadJson),
+            (r#"{"a":"\u0000"}"#, Code::Invalid),
+        ] {
+            assert_eq!(
+                read(&posted("application/json", body))
+                    .await
+                    .unwrap_err()
+                    .code,
+                code,
+                "{body}"
+            );
         }
         let many = format!("[{}0]", "0,".repeat(json::VALUES - 1));
         let refused = read(&posted("application/json", &many)).await.unwrap_err();
         let errors = json!([{"pointer": "", "detail": "at most 100000 JSON values"}]);
-        assert_eq!((refused.code, &refused.members["errors"]), (Code::Invalid, &errors));
+        assert_eq!(
+            (refused.code, &refused.members["errors"]),
+            (Code::Invalid, &errors)
+        );
     }
 
     /// The runtime of a test has one thread: only work on another thread does not block it.
@@ -382,7 +473,10 @@ mod tests {
         }
         // The runtime goes on, and short bodies wait for no permit.
         assert_eq!(parsing.run(SHORT, thread).await.unwrap(), here);
-        assert!(begins.is_empty() && parsing.turns.available_permits() == 0, "only two of five have begun");
+        assert!(
+            begins.is_empty() && parsing.turns.available_permits() == 0,
+            "only two of five have begun"
+        );
         for _ in 0..5 {
             leave.send(()).unwrap();
         }
@@ -393,10 +487,16 @@ mod tests {
     #[test]
     fn form_fields_may_appear_only_once() {
         let form = |body| posted("application/x-www-form-urlencoded", body).fields();
-        let expected = [("action", "reject"), ("reason", "a\nb \u{202e}"), ("then", "")];
+        let expected = [
+            ("action", "reject"),
+            ("reason", "a\nb \u{202e}"),
+            ("then", ""),
+        ];
         assert_eq!(
             form("action=reject&reason=a%0D%0Ab+%E2%80%AE&then=").unwrap(),
-            expected.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
+            expected
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into()
         );
         assert_eq!(form("a=1&a=2").unwrap_err().code, Code::BadJson);
         assert_eq!(form("a=%00").unwrap_err().code, Code::Invalid);
@@ -408,14 +508,23 @@ mod tests {
         let read = |keys: &[&[u8]]| {
             let mut headers = HeaderMap::new();
             for key in keys {
-                headers.append("idempotency-key", http::HeaderValue::from_bytes(key).unwrap());
+                headers.append(
+                    "idempotency-key",
+                    http::HeaderValue::from_bytes(key).unwrap(),
+                );
             }
             idempotency_key(&headers)
         };
         assert_eq!(read(&[]), Ok(None));
         assert_eq!(read(&[b"\"a\""]), Ok(Some("\"a\"".to_owned())));
         assert!(read(&[&[b'x'; 255]]).is_ok());
-        for keys in [&[b"".as_slice()][..], &[b"a b"], &[&[b'x'; 256]], &["é".as_bytes()], &[b"a", b"b"]] {
+        for keys in [
+            &[b"".as_slice()][..],
+            &[b"a b"],
+            &[&[b'x'; 256]],
+            &["é".as_bytes()],
+            &[b"a", b"b"],
+        ] {
             assert!(read(keys).is_err(), "{keys:?}");
         }
     }

@@ -18,16 +18,21 @@ impl FromRequestParts<Arc<Http>> for CurrentCaller {
 
     async fn from_request_parts(parts: &mut Parts, _: &Arc<Http>) -> Result<Self, Problem> {
         // The guard of an operation of `AuthClass::Key` always sets it.
-        parts.extensions.get::<Self>().cloned().ok_or_else(Problem::internal)
+        parts
+            .extensions
+            .get::<Self>()
+            .cloned()
+            .ok_or_else(Problem::internal)
     }
 }
 
 impl From<AuthError> for Problem {
     fn from(error: AuthError) -> Self {
         match error {
-            AuthError::Missing => {
-                Self::new(Code::Unauthorized, "Send a key: Authorization: Bearer <key>; in a browser, sign in.")
-            }
+            AuthError::Missing => Self::new(
+                Code::Unauthorized,
+                "Send a key: Authorization: Bearer <key>; in a browser, sign in.",
+            ),
             AuthError::Wrong => Self::new(Code::Unauthorized, "The key is not known."),
             AuthError::Forbidden(detail) => Self::forbidden(detail),
             AuthError::BadHeader(detail) => Self::bad_request(detail),
@@ -40,7 +45,11 @@ impl From<AuthError> for Problem {
 /// # Errors
 /// `forbidden`.
 pub(crate) fn must_read(caller: &Caller) -> Result<(), Problem> {
-    if caller.may.read { Ok(()) } else { Err(Problem::forbidden("This key may not read.")) }
+    if caller.may.read {
+        Ok(())
+    } else {
+        Err(Problem::forbidden("This key may not read."))
+    }
 }
 
 /// Refuses a key without the right to create and change tasks.
@@ -48,5 +57,9 @@ pub(crate) fn must_read(caller: &Caller) -> Result<(), Problem> {
 /// # Errors
 /// `forbidden`.
 pub(crate) fn must_create(caller: &Caller) -> Result<(), Problem> {
-    if caller.may.create { Ok(()) } else { Err(Problem::forbidden("This key may not create or move tasks.")) }
+    if caller.may.create {
+        Ok(())
+    } else {
+        Err(Problem::forbidden("This key may not create or move tasks."))
+    }
 }

@@ -1,8 +1,9 @@
-//! The open connections of a listener: how many there are, and which are idle. When all slots are taken, the longest
-//! idle connection is closed for the next client. A connection serves from the head of a request until both bodies are
-//! dropped and the response is written. Once the guard knows the caller, the connection is protected: a waiting request
-//! and an open stream are never closed for others. An unauthenticated request counts as idle, however slow its body or
-//! its reader is.
+//! The open connections of a listener: how many there are, and which are idle. When all slots are
+//! taken, the longest idle connection is closed for the next client. A connection serves from the
+//! head of a request until both bodies are dropped and the response is written. Once the guard
+//! knows the caller, the connection is protected: a waiting request and an open stream are never
+//! closed for others. An unauthenticated request counts as idle, however slow its body or its
+//! reader is.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -33,7 +34,8 @@ struct Open {
     /// Connections that were told to close and have not closed yet.
     closing: usize,
     last: u64,
-    /// Connections that may be closed, longest idle first: they serve no request, or an unauthenticated one.
+    /// Connections that may be closed, longest idle first: they serve no request, or an
+    /// unauthenticated one.
     idle: BTreeMap<u64, CancellationToken>,
 }
 
@@ -41,7 +43,11 @@ impl Connections {
     /// Allows `most` connections, and at least one.
     #[must_use]
     pub fn new(most: usize) -> Self {
-        Self(Arc::new(Shared { most: most.max(1), open: Mutex::default(), changed: Notify::new() }))
+        Self(Arc::new(Shared {
+            most: most.max(1),
+            open: Mutex::default(),
+            changed: Notify::new(),
+        }))
     }
 
     /// Waits for a slot for one more connection.
@@ -73,7 +79,8 @@ impl Connections {
                 waker: AtomicWaker::new(),
             }));
         }
-        // One connection is closed for each waiting client: a connection that is about to close counts as a free slot.
+        // One connection is closed for each waiting client: a connection that is about to close
+        // counts as a free slot.
         if open.all - open.closing >= self.0.most {
             open.close_longest();
         }
@@ -143,7 +150,8 @@ impl ConnectionSlot {
         self.waker.register(context.waker());
     }
 
-    /// Begins to serve a request; `None` when the connection was told to close before the head was complete.
+    /// Begins to serve a request; `None` when the connection was told to close before the head was
+    /// complete.
     #[must_use]
     pub fn begin(self: &Arc<Self>) -> Option<Serving> {
         let mut open = self.connections.lock();
@@ -180,7 +188,8 @@ impl ConnectionSlot {
         self.unwritten.store(waits, Ordering::Relaxed);
     }
 
-    /// The phase, and how many requests have begun. A connection that stopped serving counts as idle from now on.
+    /// The phase, and how many requests have begun. A connection that stopped serving counts as
+    /// idle from now on.
     pub fn phase(&self) -> (ConnectionPhase, u64) {
         let served = self.served.load(Ordering::Relaxed);
         if self.serves() {
@@ -193,7 +202,14 @@ impl ConnectionSlot {
             self.connections.0.changed.notify_one();
         }
         let begun = served == 0 || self.received.load(Ordering::Relaxed);
-        (if begun { ConnectionPhase::Head } else { ConnectionPhase::KeepAlive }, served)
+        (
+            if begun {
+                ConnectionPhase::Head
+            } else {
+                ConnectionPhase::KeepAlive
+            },
+            served,
+        )
     }
 
     fn serves(&self) -> bool {
@@ -214,7 +230,8 @@ impl Drop for ConnectionSlot {
     }
 }
 
-/// A request in flight. Each body holds a clone; the connection serves until the last one is dropped.
+/// A request in flight. Each body holds a clone; the connection serves until the last one is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct Serving(Arc<ConnectionSlot>);
 
@@ -242,7 +259,10 @@ pub(crate) struct CountedBody<B> {
 
 impl<B> CountedBody<B> {
     pub fn new(body: B, serving: Serving) -> Self {
-        Self { body, _serving: serving }
+        Self {
+            body,
+            _serving: serving,
+        }
     }
 }
 

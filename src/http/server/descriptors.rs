@@ -1,9 +1,11 @@
-//! How many connections fit into the descriptor limit of this process. The database, tools and models come first: a
-//! service whose clients hold every descriptor could not run what was approved.
+//! How many connections fit into the descriptor limit of this process. The database, tools and
+//! models come first: a service whose clients hold every descriptor could not run what was
+//! approved.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Descriptors that are always open: standard streams, listeners, the runtime's own, the metrics' connections.
+/// Descriptors that are always open: standard streams, listeners, the runtime's own, the metrics'
+/// connections.
 const OWN: u64 = 64;
 /// Descriptors of one database connection: an SQLite connection opens the file and its log.
 const OF_DATABASE: u64 = 3;
@@ -43,12 +45,20 @@ impl Share {
         let reserve = OWN + OF_DATABASE * u64::from(database) + OF_TASK * u64::from(running);
         let room = limit.saturating_sub(reserve);
         if room < FEWEST.min(u64::from(wanted)) {
-            return Err(TooFew { limit, needed: reserve + FEWEST });
+            return Err(TooFew {
+                limit,
+                needed: reserve + FEWEST,
+            });
         }
-        Ok(Self { limit, reserve, connections: u32::try_from(room).unwrap_or(u32::MAX).min(wanted) })
+        Ok(Self {
+            limit,
+            reserve,
+            connections: u32::try_from(room).unwrap_or(u32::MAX).min(wanted),
+        })
     }
 
-    /// The most event streams where `wanted` are configured: some connections stay for everything else.
+    /// The most event streams where `wanted` are configured: some connections stay for everything
+    /// else.
     #[must_use]
     pub fn streams(&self, wanted: u32) -> u32 {
         wanted.min(self.connections - self.connections.min(96) / 4)
@@ -65,7 +75,13 @@ pub(crate) fn limit() -> u64 {
 pub(crate) fn raise() {
     let limits = getrlimit(Resource::Nofile);
     if limits.current != limits.maximum {
-        let _ = setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, maximum: limits.maximum });
+        let _ = setrlimit(
+            Resource::Nofile,
+            Rlimit {
+                current: limits.maximum,
+                maximum: limits.maximum,
+            },
+        );
     }
 }
 
@@ -82,9 +98,21 @@ mod tests {
         let few = share(1024, 1024).unwrap();
         assert_eq!((few.connections, few.streams(1000)), (288, 264));
         assert_eq!(share(752, 1024).unwrap().connections, 16);
-        assert_eq!(share(751, 1024), Err(TooFew { limit: 751, needed: 752 }));
+        assert_eq!(
+            share(751, 1024),
+            Err(TooFew {
+                limit: 751,
+                needed: 752
+            })
+        );
         assert_eq!(share(740, 4).unwrap().connections, 4);
-        assert_eq!(share(0, 1024), Err(TooFew { limit: 0, needed: 752 }));
+        assert_eq!(
+            share(0, 1024),
+            Err(TooFew {
+                limit: 0,
+                needed: 752
+            })
+        );
         assert_eq!(share(u64::MAX, u32::MAX).unwrap().connections, u32::MAX);
         assert_eq!(Share::of(1024, 1, 1, 1).unwrap().streams(1000), 1);
     }

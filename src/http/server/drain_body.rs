@@ -1,6 +1,6 @@
-//! Drains request bodies that an operation left unread. Closing a connection while its client still sends resets it,
-//! and the client never reads why its request was refused. So the unread part of a body is read to its end, within
-//! bounds, while the answer goes out.
+//! Drains request bodies that an operation left unread. Closing a connection while its client still
+//! sends resets it, and the client never reads why its request was refused. So the unread part of a
+//! body is read to its end, within bounds, while the answer goes out.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -23,15 +23,18 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct UnreadBody(Option<oneshot::Receiver<BodyDataStream>>);
 
-/// Wraps the body of `request` so that its unread part can be drained. A client that waits for `100 Continue` has sent
-/// nothing yet and is left alone.
+/// Wraps the body of `request` so that its unread part can be drained. A client that waits for `100
+/// Continue` has sent nothing yet and is left alone.
 pub(crate) fn track(request: &mut Request) -> UnreadBody {
     if request.body().is_end_stream() || request.headers().contains_key(EXPECT) {
         return UnreadBody(None);
     }
     let (give_back, unread) = oneshot::channel();
     let body = std::mem::take(request.body_mut()).into_data_stream();
-    *request.body_mut() = Body::from_stream(TrackedBody { body: Some(body), give_back: Some(give_back) });
+    *request.body_mut() = Body::from_stream(TrackedBody {
+        body: Some(body),
+        give_back: Some(give_back),
+    });
     UnreadBody(Some(unread))
 }
 
@@ -67,7 +70,9 @@ impl Stream for TrackedBody {
     type Item = Result<Bytes, Error>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let Some(body) = self.body.as_mut() else { return Poll::Ready(None) };
+        let Some(body) = self.body.as_mut() else {
+            return Poll::Ready(None);
+        };
         let next = ready!(body.poll_next_unpin(context));
         if !matches!(next, Some(Ok(_))) {
             self.body = None;

@@ -1,6 +1,7 @@
-//! The outermost layer around every response. It gives the request its id, renders problems (as JSON, or as a page for
-//! a browser at `/resume` or the sign-in), answers preflights, and adds the headers that depend on the request's origin
-//! and path. Its log line holds ids, names, sizes and durations, never a path's values or a query.
+//! The outermost layer around every response. It gives the request its id, renders problems (as
+//! JSON, or as a page for a browser at `/resume` or the sign-in), answers preflights, and adds the
+//! headers that depend on the request's origin and path. Its log line holds ids, names, sizes and
+//! durations, never a path's values or a query.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -57,7 +58,10 @@ struct RequestContext {
 impl RequestContext {
     fn of(http: &Http, request: &Request) -> Self {
         let (headers, path) = (request.headers(), request.uri().path());
-        let under = |root: &str| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        let under = |root: &str| {
+            path.strip_prefix(root)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
         let shared = http.origins.shares_with(headers);
         Self {
             id: http.ids.fresh(),
@@ -71,14 +75,24 @@ impl RequestContext {
                 None
             },
             private: under("/v1") || under("/resume") || under("/sign-in") || under("/sign-out"),
-            page: ["/resume", "/sign-in", "/sign-out", "/problems"].into_iter().any(under) && wants_html(headers),
-            path: request.uri().path_and_query().map_or_else(String::new, ToString::to_string),
+            page: ["/resume", "/sign-in", "/sign-out", "/problems"]
+                .into_iter()
+                .any(under)
+                && wants_html(headers),
+            path: request
+                .uri()
+                .path_and_query()
+                .map_or_else(String::new, ToString::to_string),
             language: Language::of(headers),
         }
     }
 }
 
-pub(crate) async fn edge(State(http): State<Arc<Http>>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn edge(
+    State(http): State<Arc<Http>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let context = RequestContext::of(&http, &request);
     let slot = OperationSlot::default();
     request.extensions_mut().insert(slot.clone());
@@ -118,7 +132,9 @@ fn write_out(http: &Http, context: &RequestContext, mut response: Response) -> R
         None if is_problem && response.extensions().get::<RenderedError>().is_none() => {
             let mut found = Problem::of_status(status);
             let allow = response.headers().get(header::ALLOW).cloned();
-            found.headers.extend(allow.map(|allow| (header::ALLOW, allow)));
+            found
+                .headers
+                .extend(allow.map(|allow| (header::ALLOW, allow)));
             problem(http, context, &found, caller)
         }
         None => response,
@@ -134,31 +150,65 @@ fn preflight(context: &RequestContext, allow: Option<&HeaderValue>) -> Response 
         }
         headers.insert(
             header::ACCESS_CONTROL_ALLOW_HEADERS,
-            HeaderValue::from_static("Authorization, Content-Type, Idempotency-Key, Prefer, Last-Event-ID"),
+            HeaderValue::from_static(
+                "Authorization, Content-Type, Idempotency-Key, Prefer, Last-Event-ID",
+            ),
         );
-        headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
+        headers.insert(
+            header::ACCESS_CONTROL_MAX_AGE,
+            HeaderValue::from_static("600"),
+        );
     }
     response
 }
 
-fn problem(http: &Http, context: &RequestContext, problem: &Problem, caller: Option<CurrentCaller>) -> Response {
+fn problem(
+    http: &Http,
+    context: &RequestContext,
+    problem: &Problem,
+    caller: Option<CurrentCaller>,
+) -> Response {
     let status = problem.code.status();
     let mut response = if context.page {
         let public_url = &http.settings.public_url;
-        // The user may have another account with access. The page does not say whether the resource exists.
+        // The user may have another account with access. The page does not say whether the resource
+        // exists.
         let refused = matches!(problem.code, Code::Forbidden | Code::NotFound);
         let sign_in_again_link = caller.filter(|_| refused).map(|CurrentCaller(caller)| {
             let prefix = prefix(public_url);
-            sign_in_again(&caller, &format!("{prefix}{}", context.path), &prefix, context.language)
+            sign_in_again(
+                &caller,
+                &format!("{prefix}{}", context.path),
+                &prefix,
+                context.language,
+            )
         });
-        (status, layout::problem(problem, context.id, public_url, context.language, sign_in_again_link.as_ref()))
+        (
+            status,
+            layout::problem(
+                problem,
+                context.id,
+                public_url,
+                context.language,
+                sign_in_again_link.as_ref(),
+            ),
+        )
             .into_response()
     } else {
-        let mut response = (status, Json(problem.document(&http.settings.public_url, context.id))).into_response();
-        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        let mut response = (
+            status,
+            Json(problem.document(&http.settings.public_url, context.id)),
+        )
+            .into_response();
+        response.headers_mut().insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/problem+json"),
+        );
         response
     };
-    response.headers_mut().extend(problem.headers.iter().cloned());
+    response
+        .headers_mut()
+        .extend(problem.headers.iter().cloned());
     response
 }
 
@@ -167,10 +217,15 @@ fn add_headers(context: &RequestContext, headers: &mut HeaderMap) {
     if let Ok(id) = HeaderValue::from_str(&context.id.to_string()) {
         set(HeaderName::from_static("x-request-id"), id);
     }
-    set(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    set(
+        header::X_CONTENT_TYPE_OPTIONS,
+        HeaderValue::from_static("nosniff"),
+    );
     if context.private {
         // A stream sets a stricter value.
-        headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+        headers
+            .entry(header::CACHE_CONTROL)
+            .or_insert(HeaderValue::from_static("no-store"));
     }
     headers.append(header::VARY, HeaderValue::from_static("Origin"));
     if context.private {
@@ -185,13 +240,20 @@ fn add_headers(context: &RequestContext, headers: &mut HeaderMap) {
             ),
         );
     }
-    let is_page = headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"));
+    let is_page = headers
+        .get(header::CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"));
     if is_page {
-        headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("same-origin"));
+        headers.insert(
+            header::REFERRER_POLICY,
+            HeaderValue::from_static("same-origin"),
+        );
         headers.insert(header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
         if context.private {
             headers.append(header::VARY, HeaderValue::from_static("Accept-Language"));
         }
-        headers.entry(header::CONTENT_SECURITY_POLICY).or_insert_with(layout::content_security_policy);
+        headers
+            .entry(header::CONTENT_SECURITY_POLICY)
+            .or_insert_with(layout::content_security_policy);
     }
 }

@@ -1,5 +1,5 @@
-//! Reads the members of a body one by one and collects every mistake with its place. An unknown member is a mistake,
-//! too.
+//! Reads the members of a body one by one and collects every mistake with its place. An unknown
+//! member is a mistake, too.
 
 use serde_json::{Map, Value};
 
@@ -17,7 +17,10 @@ impl Errors {
     /// Adds a mistake, unless `TOLD` are there already.
     pub fn add(&mut self, pointer: &str, detail: impl Into<String>) {
         if self.0.len() < TOLD {
-            self.0.push(FieldError { pointer: pointer.to_owned(), detail: detail.into() });
+            self.0.push(FieldError {
+                pointer: pointer.to_owned(),
+                detail: detail.into(),
+            });
         }
     }
 }
@@ -33,7 +36,10 @@ impl Fields {
     /// The object at `at`; anything else is a mistake.
     pub fn of(value: Value, at: &str, errors: &mut Errors) -> Option<Self> {
         if let Value::Object(members) = value {
-            return Some(Self { at: at.to_owned(), members });
+            return Some(Self {
+                at: at.to_owned(),
+                members,
+            });
         }
         errors.add(at, "an object");
         None
@@ -59,7 +65,11 @@ impl Fields {
     pub fn text(&mut self, name: &str, errors: &mut Errors) -> Option<String> {
         match self.take(name)? {
             Value::String(text) => Some(text),
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
+            Value::Null
+            | Value::Bool(_)
+            | Value::Number(_)
+            | Value::Array(_)
+            | Value::Object(_) => {
                 errors.add(&self.pointer(name), "a string");
                 None
             }
@@ -101,12 +111,16 @@ impl Fields {
     }
 }
 
-/// The longest place of a mistake, in bytes. A longer one ends at the member above it, so that a long name is not
-/// copied for each value below it.
+/// The longest place of a mistake, in bytes. A longer one ends at the member above it, so that a
+/// long name is not copied for each value below it.
 const PLACE: usize = 1024;
 
 fn place(at: &str, name: &str) -> String {
-    if at.len() + name.len() > PLACE { at.to_owned() } else { pointer(at, name) }
+    if at.len() + name.len() > PLACE {
+        at.to_owned()
+    } else {
+        pointer(at, name)
+    }
 }
 
 /// Reports every U+0000, in texts and in member names.
@@ -146,7 +160,11 @@ mod tests {
         assert_eq!(fields.flag("c", &mut errors), None);
         assert_eq!(fields.object("d", &mut errors), None);
         fields.finish(&mut errors);
-        let places: Vec<&str> = errors.0.iter().map(|error| error.pointer.as_str()).collect();
+        let places: Vec<&str> = errors
+            .0
+            .iter()
+            .map(|error| error.pointer.as_str())
+            .collect();
         assert_eq!(places, ["/a", "/b", "/c", "/d", "/e~1f~0"]);
         assert!(Fields::of(json!([]), "", &mut errors).is_none());
     }
@@ -160,16 +178,30 @@ mod tests {
         assert!(errors.0.iter().all(|error| error.pointer.len() <= PLACE));
         assert!(errors.0.iter().any(|error| error.pointer == "/short/0"));
         let mut errors = Errors::default();
-        Fields::of(body, "", &mut errors).unwrap().finish(&mut errors);
-        let places: Vec<&str> = errors.0.iter().map(|error| error.pointer.as_str()).collect();
+        Fields::of(body, "", &mut errors)
+            .unwrap()
+            .finish(&mut errors);
+        let places: Vec<&str> = errors
+            .0
+            .iter()
+            .map(|error| error.pointer.as_str())
+            .collect();
         assert_eq!(places, ["", "/short"]);
     }
 
     #[test]
     fn nul_is_found_at_every_depth() {
         let mut errors = Errors::default();
-        refuse_nul(&json!({"a": ["x", {"b": "\0"}], "c\0": 1, "d": "fine"}), "", &mut errors);
-        let places: Vec<&str> = errors.0.iter().map(|error| error.pointer.as_str()).collect();
+        refuse_nul(
+            &json!({"a": ["x", {"b": "\0"}], "c\0": 1, "d": "fine"}),
+            "",
+            &mut errors,
+        );
+        let places: Vec<&str> = errors
+            .0
+            .iter()
+            .map(|error| error.pointer.as_str())
+            .collect();
         assert_eq!(places, ["/a/1/b", ""]);
     }
 }

@@ -1,6 +1,7 @@
-//! The guard runs before each operation. It is a layer of the operation's own method, so the router answers unknown
-//! paths (404) and unknown methods (405) first. It checks, in this order: that the request comes from this machine
-//! (without accounts), the origin, the announced size, and the key or the session's cookie.
+//! The guard runs before each operation. It is a layer of the operation's own method, so the router
+//! answers unknown paths (404) and unknown methods (405) first. It checks, in this order: that the
+//! request comes from this machine (without accounts), the origin, the announced size, and the key
+//! or the session's cookie.
 
 use std::sync::{Arc, Weak};
 
@@ -36,12 +37,19 @@ pub(crate) async fn guard(
         slot.set(op.id);
     }
     let asked_here = http.settings.open && op.auth != AuthClass::Health;
-    if let Some(why) = asked_here.then(|| not_from_here(request.headers(), request.uri(), request.version())).flatten()
+    if let Some(why) = asked_here
+        .then(|| not_from_here(request.headers(), request.uri(), request.version()))
+        .flatten()
     {
         return Err(Problem::forbidden(why));
     }
-    if !http.origins.may_change(request.method(), request.headers(), request.uri()) {
-        return Err(Problem::forbidden("The request comes from a page of another origin, which is not allowed here."));
+    if !http
+        .origins
+        .may_change(request.method(), request.headers(), request.uri())
+    {
+        return Err(Problem::forbidden(
+            "The request comes from a page of another origin, which is not allowed here.",
+        ));
     }
     if announced(request.headers()).is_some_and(|length| length > op.body) {
         return Err(too_large(op.body));
@@ -52,14 +60,21 @@ pub(crate) async fn guard(
             let key = caller_of_key(&http, &request)?;
             match or_session(&http, request.headers(), key).await? {
                 Some(caller) => {
-                    if let Some(slot) = request.extensions().get::<Weak<ConnectionSlot>>().and_then(Weak::upgrade) {
+                    if let Some(slot) = request
+                        .extensions()
+                        .get::<Weak<ConnectionSlot>>()
+                        .and_then(Weak::upgrade)
+                    {
                         slot.protect();
                     }
                     found = Some(CurrentCaller(caller.clone()));
                     request.extensions_mut().insert(CurrentCaller(caller));
                 }
                 None if wants_page(request.method(), request.headers()) => {
-                    return Ok(redirect_to_sign_in(request.uri(), &http.settings.public_url));
+                    return Ok(redirect_to_sign_in(
+                        request.uri(),
+                        &http.settings.public_url,
+                    ));
                 }
                 None => return Err(AuthError::Missing.into()),
             }
@@ -79,12 +94,15 @@ pub(crate) async fn guard(
     Ok(response)
 }
 
-/// The caller of these headers; `None` without credentials. A key beats a session: the cookie counts only without an
-/// `Authorization` header, so a wrong key is refused beside a valid cookie.
+/// The caller of these headers; `None` without credentials. A key beats a session: the cookie
+/// counts only without an `Authorization` header, so a wrong key is refused beside a valid cookie.
 ///
 /// # Errors
 /// `unauthorized`, `forbidden`, or the database's.
-pub(crate) async fn authenticate(http: &Http, headers: &HeaderMap) -> Result<Option<Caller>, Problem> {
+pub(crate) async fn authenticate(
+    http: &Http,
+    headers: &HeaderMap,
+) -> Result<Option<Caller>, Problem> {
     or_session(http, headers, http.authenticator.authenticate(headers)).await
 }
 
@@ -106,13 +124,18 @@ async fn or_session(
 fn caller_of_key(http: &Http, request: &Request) -> Result<Result<Caller, AuthError>, Problem> {
     let found = http.authenticator.authenticate(request.headers());
     if found == Err(AuthError::Wrong) {
-        http.wrong_keys.note(ClientNetwork::of(request.extensions()), http.clock.uptime())?;
+        http.wrong_keys
+            .note(ClientNetwork::of(request.extensions()), http.clock.uptime())?;
     }
     Ok(found)
 }
 
 /// Sign-out accepts any session cookie, even an expired one.
-fn check_sign_out(http: &Http, headers: &HeaderMap, found: Result<Caller, AuthError>) -> Result<(), Problem> {
+fn check_sign_out(
+    http: &Http,
+    headers: &HeaderMap,
+    found: Result<Caller, AuthError>,
+) -> Result<(), Problem> {
     match found {
         Err(AuthError::Missing) if cookie::is_sent(headers, &http.settings.public_url) => {
             Ok(speaks_for_nobody(headers)?)

@@ -1,10 +1,13 @@
-//! JSON with one reading only: a repeated member is an error, and so is deep nesting. Input from outside is counted
-//! before anything is built of it: a megabyte of `[[],[],…` would become a hundred in memory.
+//! JSON with one reading only: a repeated member is an error, and so is deep nesting. Input from
+//! outside is counted before anything is built of it: a megabyte of `[[],[],…` would become a
+//! hundred in memory.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{
+    DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
+};
 use serde_json::value::RawValue;
 use serde_json::{Map, Number, Value};
 
@@ -44,14 +47,21 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Value, Unread> {
 pub(crate) fn check(bytes: &[u8]) -> Result<(), Unread> {
     let mut left = VALUES;
     let mut reader = serde_json::Deserializer::from_slice(bytes);
-    let counted = Count { left: &mut left, depth: DEPTH }.deserialize(&mut reader).and_then(|()| reader.end());
+    let counted = Count {
+        left: &mut left,
+        depth: DEPTH,
+    }
+    .deserialize(&mut reader)
+    .and_then(|()| reader.end());
     counted.map_err(|error| unread(&error))
 }
 
 /// Reads one JSON value of our own, with any number of values, and nothing after it.
 pub(crate) fn build(bytes: &[u8]) -> Result<Value, Unread> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
-    let value = Strict(DEPTH).deserialize(&mut reader).and_then(|value| reader.end().map(|()| value));
+    let value = Strict(DEPTH)
+        .deserialize(&mut reader)
+        .and_then(|value| reader.end().map(|()| value));
     value.map_err(|error| unread(&error))
 }
 
@@ -63,7 +73,11 @@ fn unread(error: &serde_json::Error) -> Unread {
             if text.starts_with(TOO_MANY) {
                 return Unread::TooMany;
             }
-            let what = if text.starts_with(REPEATED) { REPEATED } else { TOO_DEEP };
+            let what = if text.starts_with(REPEATED) {
+                REPEATED
+            } else {
+                TOO_DEEP
+            };
             format!("{what}: line {line}, column {column}.")
         }
         serde_json::error::Category::Eof => "The JSON ends too early.".to_owned(),
@@ -73,8 +87,9 @@ fn unread(error: &serde_json::Error) -> Unread {
     })
 }
 
-/// The text of an object's member as it was written, without the white space between its tokens; a value that went
-/// through a double would not keep every number. Takes text that [`parse`] has accepted.
+/// The text of an object's member as it was written, without the white space between its tokens; a
+/// value that went through a double would not keep every number. Takes text that [`parse`] has
+/// accepted.
 #[must_use]
 pub(crate) fn member(bytes: &[u8], name: &str) -> Option<String> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_slice(bytes).ok()?;
@@ -85,7 +100,10 @@ pub(crate) fn member(bytes: &[u8], name: &str) -> Option<String> {
 #[must_use]
 pub(crate) fn members(bytes: &[u8]) -> BTreeMap<String, String> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_slice(bytes).unwrap_or_default();
-    members.into_iter().map(|(name, value)| (name, compact(value.get()))).collect()
+    members
+        .into_iter()
+        .map(|(name, value)| (name, compact(value.get())))
+        .collect()
 }
 
 /// JSON without the white space between its tokens.
@@ -120,15 +138,24 @@ impl<'de> DeserializeSeed<'de> for Count<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<(), D::Error> {
-        *self.left = self.left.checked_sub(1).ok_or_else(|| D::Error::custom(TOO_MANY))?;
+        *self.left = self
+            .left
+            .checked_sub(1)
+            .ok_or_else(|| D::Error::custom(TOO_MANY))?;
         reader.deserialize_any(self)
     }
 }
 
 impl Count<'_> {
     fn below<E: serde::de::Error>(&mut self) -> Result<Count<'_>, E> {
-        let depth = self.depth.checked_sub(1).ok_or_else(|| E::custom(TOO_DEEP))?;
-        Ok(Count { left: self.left, depth })
+        let depth = self
+            .depth
+            .checked_sub(1)
+            .ok_or_else(|| E::custom(TOO_DEEP))?;
+        Ok(Count {
+            left: self.left,
+            depth,
+        })
     }
 }
 
@@ -257,7 +284,9 @@ mod tests {
     use super::*;
 
     fn told(text: &str) -> String {
-        let Err(Unread::Bad(detail)) = parse(text.as_bytes()) else { panic!("{text}") };
+        let Err(Unread::Bad(detail)) = parse(text.as_bytes()) else {
+            panic!("{text}")
+        };
         detail
     }
 
@@ -306,7 +335,9 @@ mod tests {
         assert!(parse(nested(64).as_bytes()).is_ok());
         assert!(told(&nested(65)).starts_with(TOO_DEEP));
         assert!(told(&nested(100_001)).starts_with(TOO_DEEP));
-        assert!(told(&format!("{}0{}", r#"{"a":"#.repeat(65), "}".repeat(65))).starts_with(TOO_DEEP));
+        assert!(
+            told(&format!("{}0{}", r#"{"a":"#.repeat(65), "}".repeat(65))).starts_with(TOO_DEEP)
+        );
     }
 
     #[test]
@@ -319,11 +350,20 @@ mod tests {
             assert_eq!(check(list(VALUES).as_bytes()), Ok(()));
             assert!(parse(list(VALUES).as_bytes()).is_ok());
             assert_eq!(parse(list(VALUES + 2).as_bytes()), Err(Unread::TooMany));
-            assert!(build(list(VALUES + 2).as_bytes()).is_ok(), "what is ours is not counted");
+            assert!(
+                build(list(VALUES + 2).as_bytes()).is_ok(),
+                "what is ours is not counted"
+            );
         }
         assert_eq!(parse(flat(VALUES + 1).as_bytes()), Err(Unread::TooMany));
         // Nothing after the last counted value is read.
-        assert_eq!(parse(format!("[{}", "0,".repeat(VALUES)).as_bytes()), Err(Unread::TooMany));
-        assert!(parse(format!(r#"["{}"]"#, "0,".repeat(VALUES)).as_bytes()).is_ok(), "a text is one value");
+        assert_eq!(
+            parse(format!("[{}", "0,".repeat(VALUES)).as_bytes()),
+            Err(Unread::TooMany)
+        );
+        assert!(
+            parse(format!(r#"["{}"]"#, "0,".repeat(VALUES)).as_bytes()).is_ok(),
+            "a text is one value"
+        );
     }
 }

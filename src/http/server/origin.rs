@@ -1,6 +1,6 @@
-//! Which web pages may make a browser change something here. A changing request from a foreign origin is refused before
-//! its credentials are read, so a foreign page cannot approve. Without accounts the service responds only to requests
-//! for a loopback name of this machine.
+//! Which web pages may make a browser change something here. A changing request from a foreign
+//! origin is refused before its credentials are read, so a foreign page cannot approve. Without
+//! accounts the service responds only to requests for a loopback name of this machine.
 
 use http::header::{HOST, HeaderName, ORIGIN};
 use http::{HeaderMap, Method, Uri, Version};
@@ -44,7 +44,10 @@ impl Origins {
     pub fn new(public_url: &str, cors_origins: &[String]) -> Self {
         Self {
             public: Origin::parse(public_url),
-            allowed: cors_origins.iter().filter_map(|origin| Origin::parse(origin)).collect(),
+            allowed: cors_origins
+                .iter()
+                .filter_map(|origin| Origin::parse(origin))
+                .collect(),
         }
     }
 
@@ -61,26 +64,41 @@ impl Origins {
                 .iter()
                 .any(|site| matches!(site.as_bytes(), b"cross-site" | b"same-site")),
             (Some(origin), None) => {
-                let Some(origin) = origin.to_str().ok().and_then(header_origin) else { return false };
-                own(&origin, headers, uri) || self.public.as_ref() == Some(&origin) || self.allowed.contains(&origin)
+                let Some(origin) = origin.to_str().ok().and_then(header_origin) else {
+                    return false;
+                };
+                own(&origin, headers, uri)
+                    || self.public.as_ref() == Some(&origin)
+                    || self.allowed.contains(&origin)
             }
             (Some(_), Some(_)) => false,
         }
     }
 
-    /// Whether the request's only origin is in `cors_origins`, so that its response carries the CORS headers.
+    /// Whether the request's only origin is in `cors_origins`, so that its response carries the
+    /// CORS headers.
     #[must_use]
     pub fn shares_with(&self, headers: &HeaderMap) -> bool {
         let mut origins = headers.get_all(ORIGIN).iter();
-        let (Some(origin), None) = (origins.next(), origins.next()) else { return false };
-        origin.to_str().ok().and_then(header_origin).is_some_and(|origin| self.allowed.contains(&origin))
+        let (Some(origin), None) = (origins.next(), origins.next()) else {
+            return false;
+        };
+        origin
+            .to_str()
+            .ok()
+            .and_then(header_origin)
+            .is_some_and(|origin| self.allowed.contains(&origin))
     }
 }
 
 /// An `Origin` header has no path, not even a slash.
 fn header_origin(text: &str) -> Option<Origin> {
     let (_, rest) = text.split_once("://")?;
-    if rest.contains('/') { None } else { Origin::parse(text) }
+    if rest.contains('/') {
+        None
+    } else {
+        Origin::parse(text)
+    }
 }
 
 fn own(origin: &Origin, headers: &HeaderMap, uri: &Uri) -> bool {
@@ -94,24 +112,38 @@ fn authority<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a str> {
     let mut hosts = headers.get_all(HOST).iter();
     match (hosts.next(), hosts.next(), uri.authority()) {
         (Some(host), None, None) => host.to_str().ok(),
-        (Some(host), None, Some(authority)) => {
-            host.to_str().ok().filter(|host| host.eq_ignore_ascii_case(authority.as_str()))
-        }
+        (Some(host), None, Some(authority)) => host
+            .to_str()
+            .ok()
+            .filter(|host| host.eq_ignore_ascii_case(authority.as_str())),
         (None, None, Some(authority)) => Some(authority.as_str()),
         (_, _, _) => None,
     }
 }
 
 /// Headers that a proxy adds, beside `X-Forwarded-…`.
-const OF_PROXIES: [&str; 6] =
-    ["forwarded", "via", "x-real-ip", "cf-connecting-ip", "true-client-ip", "x-original-forwarded-for"];
+const OF_PROXIES: [&str; 6] = [
+    "forwarded",
+    "via",
+    "x-real-ip",
+    "cf-connecting-ip",
+    "true-client-ip",
+    "x-original-forwarded-for",
+];
 
-/// Without accounts: why a request is refused, if it is. A proxy in front would make everyone `local`, so a request
-/// that looks proxied is refused; HTTP/1.0 is one sign, as nginx uses it by default. The `Host` must be a loopback
-/// name, otherwise a page whose name was rebound to this machine would be let in.
+/// Without accounts: why a request is refused, if it is. A proxy in front would make everyone
+/// `local`, so a request that looks proxied is refused; HTTP/1.0 is one sign, as nginx uses it by
+/// default. The `Host` must be a loopback name, otherwise a page whose name was rebound to this
+/// machine would be let in.
 #[must_use]
-pub(crate) fn not_from_here(headers: &HeaderMap, uri: &Uri, version: Version) -> Option<&'static str> {
-    let added = |name: &HeaderName| OF_PROXIES.contains(&name.as_str()) || name.as_str().starts_with("x-forwarded-");
+pub(crate) fn not_from_here(
+    headers: &HeaderMap,
+    uri: &Uri,
+    version: Version,
+) -> Option<&'static str> {
+    let added = |name: &HeaderName| {
+        OF_PROXIES.contains(&name.as_str()) || name.as_str().starts_with("x-forwarded-")
+    };
     if headers.keys().any(added) {
         return Some(
             "Without accounts the service answers nobody through a proxy: the request has a header that proxies add. \
@@ -138,7 +170,8 @@ fn is_local(host: &str) -> bool {
         Some((name, port)) if !port.contains(']') => (name, Some(port)),
         _ => (host, None),
     };
-    let port_fits = port.is_none_or(|port| port.parse::<u16>().is_ok() && port.bytes().all(|b| b.is_ascii_digit()));
+    let port_fits = port
+        .is_none_or(|port| port.parse::<u16>().is_ok() && port.bytes().all(|b| b.is_ascii_digit()));
     port_fits && (name.eq_ignore_ascii_case("localhost") || name == "127.0.0.1" || name == "[::1]")
 }
 
@@ -149,15 +182,20 @@ mod tests {
     fn headers(pairs: &[(&str, &str)]) -> HeaderMap {
         let mut headers = HeaderMap::new();
         for (name, value) in pairs {
-            headers.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), value.parse().unwrap());
+            headers.append(
+                HeaderName::from_bytes(name.as_bytes()).unwrap(),
+                value.parse().unwrap(),
+            );
         }
         headers
     }
 
     #[test]
     fn change_is_allowed_only_from_known_origins() {
-        let origins =
-            Origins::new("https://hold.example/base", &["https://app.example".into(), "http://dev:3000/".into()]);
+        let origins = Origins::new(
+            "https://hold.example/base",
+            &["https://app.example".into(), "http://dev:3000/".into()],
+        );
         let host = ("host", "127.0.0.1:8080");
         let cases: &[(&[(&str, &str)], bool)] = &[
             (&[], true),
@@ -179,8 +217,20 @@ mod tests {
             (&[("origin", "")], false),
             (&[("origin", "file://")], false),
             (&[("origin", "https://app.example https://evil.com")], false),
-            (&[("origin", "https://app.example"), ("origin", "https://evil.com")], false),
-            (&[("origin", "https://app.example"), ("sec-fetch-site", "cross-site")], true),
+            (
+                &[
+                    ("origin", "https://app.example"),
+                    ("origin", "https://evil.com"),
+                ],
+                false,
+            ),
+            (
+                &[
+                    ("origin", "https://app.example"),
+                    ("sec-fetch-site", "cross-site"),
+                ],
+                true,
+            ),
             (&[("sec-fetch-site", "cross-site")], false),
             (&[("sec-fetch-site", "same-site")], false),
             (&[("sec-fetch-site", "same-origin")], true),
@@ -189,10 +239,18 @@ mod tests {
         for (pairs, expected) in cases {
             let mut all = vec![host];
             all.extend_from_slice(pairs);
-            let found = origins.may_change(&Method::POST, &headers(&all), &Uri::from_static("/v1/tasks"));
+            let found = origins.may_change(
+                &Method::POST,
+                &headers(&all),
+                &Uri::from_static("/v1/tasks"),
+            );
             assert_eq!(found, *expected, "{pairs:?}");
         }
-        let foreign = headers(&[host, ("origin", "https://evil.com"), ("sec-fetch-site", "cross-site")]);
+        let foreign = headers(&[
+            host,
+            ("origin", "https://evil.com"),
+            ("sec-fetch-site", "cross-site"),
+        ]);
         assert!(origins.may_change(&Method::GET, &foreign, &Uri::from_static("/")));
         assert!(!origins.may_change(&Method::DELETE, &foreign, &Uri::from_static("/")));
     }
@@ -201,7 +259,10 @@ mod tests {
     fn own_host_is_accepted_with_the_default_port_of_its_scheme() {
         let origins = Origins::new("http://127.0.0.1:8080", &[]);
         let uri = Uri::from_static("/v1/tasks");
-        let own = headers(&[("host", "hold.internal"), ("origin", "https://hold.internal")]);
+        let own = headers(&[
+            ("host", "hold.internal"),
+            ("origin", "https://hold.internal"),
+        ]);
         assert!(origins.may_change(&Method::POST, &own, &uri));
         let two = headers(&[("host", "a"), ("host", "evil"), ("origin", "http://evil")]);
         assert!(!origins.may_change(&Method::POST, &two, &uri));
@@ -214,7 +275,14 @@ mod tests {
     #[test]
     fn request_to_a_name_other_than_loopback_is_refused_without_accounts() {
         let uri = Uri::from_static("/v1/tasks");
-        for host in ["localhost", "LOCALHOST:8080", "127.0.0.1", "127.0.0.1:1", "[::1]", "[::1]:8080"] {
+        for host in [
+            "localhost",
+            "LOCALHOST:8080",
+            "127.0.0.1",
+            "127.0.0.1:1",
+            "[::1]",
+            "[::1]:8080",
+        ] {
             assert_eq!(refused(&[("host", host)], &uri), None, "{host}");
         }
         for host in [
@@ -257,10 +325,28 @@ mod tests {
             let why = refused(&[("host", "localhost"), (name, "")], &uri).unwrap_or_default();
             assert!(why.contains("through a proxy"), "{name}: {why}");
         }
-        assert_eq!(refused(&[("host", "localhost"), ("x-request-id", "a"), ("x-real-ipx", "1.2.3.4")], &uri), None);
+        assert_eq!(
+            refused(
+                &[
+                    ("host", "localhost"),
+                    ("x-request-id", "a"),
+                    ("x-real-ipx", "1.2.3.4")
+                ],
+                &uri
+            ),
+            None
+        );
         let local = headers(&[("host", "localhost")]);
-        for version in [Version::HTTP_09, Version::HTTP_10, Version::HTTP_2, Version::HTTP_3] {
-            assert!(not_from_here(&local, &uri, version).is_some_and(|why| why.contains("HTTP/1.1")), "{version:?}");
+        for version in [
+            Version::HTTP_09,
+            Version::HTTP_10,
+            Version::HTTP_2,
+            Version::HTTP_3,
+        ] {
+            assert!(
+                not_from_here(&local, &uri, version).is_some_and(|why| why.contains("HTTP/1.1")),
+                "{version:?}"
+            );
         }
     }
 }

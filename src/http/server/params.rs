@@ -8,30 +8,52 @@ use crate::http::wire;
 /// Of a POST that moves a task.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Header)]
-#[expect(dead_code, reason = "read from the headers themselves; this is what the document says of them")]
+#[expect(
+    dead_code,
+    reason = "read from the headers themselves; this is what the document says of them"
+)]
 pub(crate) struct MoveHeaders {
-    /// `wait=N` waits up to N seconds (300 at most) until the root task no longer runs, `respond-async` not at all.
+    /// `wait=N` waits up to N seconds (300 at most) until the root task no longer runs,
+    /// `respond-async` not at all.
     #[param(rename = "Prefer")]
     prefer: Option<String>,
-    /// 1 to 255 visible ASCII characters: the same key, path and body does nothing more and answers alike.
-    #[param(rename = "Idempotency-Key", min_length = 1, max_length = 255, pattern = "^[!-~]+$")]
+    /// 1 to 255 visible ASCII characters: the same key, path and body does nothing more and answers
+    /// alike.
+    #[param(
+        rename = "Idempotency-Key",
+        min_length = 1,
+        max_length = 255,
+        pattern = "^[!-~]+$"
+    )]
     idempotency_key: Option<String>,
 }
 
 /// Of a POST that does not wait.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Header)]
-#[expect(dead_code, reason = "read from the headers themselves; this is what the document says of them")]
+#[expect(
+    dead_code,
+    reason = "read from the headers themselves; this is what the document says of them"
+)]
 pub(crate) struct KeyHeader {
-    /// 1 to 255 visible ASCII characters: the same key, path and body does nothing more and answers alike.
-    #[param(rename = "Idempotency-Key", min_length = 1, max_length = 255, pattern = "^[!-~]+$")]
+    /// 1 to 255 visible ASCII characters: the same key, path and body does nothing more and answers
+    /// alike.
+    #[param(
+        rename = "Idempotency-Key",
+        min_length = 1,
+        max_length = 255,
+        pattern = "^[!-~]+$"
+    )]
     idempotency_key: Option<String>,
 }
 
 /// Of a GET that may wait.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Header)]
-#[expect(dead_code, reason = "read from the headers themselves; this is what the document says of them")]
+#[expect(
+    dead_code,
+    reason = "read from the headers themselves; this is what the document says of them"
+)]
 pub(crate) struct WaitHeader {
     /// `wait=N` waits up to N seconds (300 at most) until this task no longer runs.
     #[param(rename = "Prefer")]
@@ -41,7 +63,10 @@ pub(crate) struct WaitHeader {
 /// Of `list_task_items`.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "read from the query itself; this is what the document says of it")]
+#[expect(
+    dead_code,
+    reason = "read from the query itself; this is what the document says of it"
+)]
 pub(crate) struct ItemQuery {
     /// Only items after this `seq`.
     #[param(minimum = 0)]
@@ -54,7 +79,10 @@ pub(crate) struct ItemQuery {
 /// Of `stream_task_events`.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "read from the query itself; this is what the document says of it")]
+#[expect(
+    dead_code,
+    reason = "read from the query itself; this is what the document says of it"
+)]
 pub(crate) struct EventQuery {
     /// Only events after this number.
     #[param(minimum = 0)]
@@ -64,9 +92,13 @@ pub(crate) struct EventQuery {
 /// Of `stream_task_events`.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Header)]
-#[expect(dead_code, reason = "read from the headers themselves; this is what the document says of them")]
+#[expect(
+    dead_code,
+    reason = "read from the headers themselves; this is what the document says of them"
+)]
 pub(crate) struct EventHeader {
-    /// Only events after this number, as an `EventSource` says it when it connects again; it beats `after`.
+    /// Only events after this number, as an `EventSource` says it when it connects again; it beats
+    /// `after`.
     #[param(rename = "Last-Event-ID", minimum = 0)]
     last_event_id: Option<i64>,
 }
@@ -74,7 +106,10 @@ pub(crate) struct EventHeader {
 /// Of `list_tasks`.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "read from the query itself; this is what the document says of it")]
+#[expect(
+    dead_code,
+    reason = "read from the query itself; this is what the document says of it"
+)]
 pub(crate) struct TaskQuery {
     /// Only those that stand so.
     status: Option<Vec<wire::task::WireTaskStatus>>,
@@ -97,7 +132,10 @@ pub(crate) struct TaskQuery {
 /// Of `list_requests`.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "read from the query itself; this is what the document says of it")]
+#[expect(
+    dead_code,
+    reason = "read from the query itself; this is what the document says of it"
+)]
 pub(crate) struct RequestQuery {
     /// Only those that stand so; `pending` unless given (with `task_id`: any).
     status: Option<Vec<wire::request::WireRequestStatus>>,

@@ -17,7 +17,9 @@ impl<T: FromStr + Send> FromRequestParts<Arc<Http>> for Id<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, http: &Arc<Http>) -> Result<Self, Problem> {
-        let Path(text) = Path::<String>::from_request_parts(parts, http).await.map_err(|_| Problem::not_found())?;
+        let Path(text) = Path::<String>::from_request_parts(parts, http)
+            .await
+            .map_err(|_| Problem::not_found())?;
         text.parse().map(Self).map_err(|_| Problem::not_found())
     }
 }

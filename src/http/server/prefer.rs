@@ -19,7 +19,10 @@ impl Prefer {
     #[must_use]
     pub fn read(headers: &HeaderMap) -> Self {
         let mut prefer = Self::default();
-        let values = headers.get_all("prefer").iter().filter_map(|value| value.to_str().ok());
+        let values = headers
+            .get_all("prefer")
+            .iter()
+            .filter_map(|value| value.to_str().ok());
         for preference in values.flat_map(|value| value.split(',')) {
             let preference = preference.split(';').next().unwrap_or("").trim();
             let (name, value) = preference.split_once('=').unwrap_or((preference, ""));
@@ -30,7 +33,9 @@ impl Prefer {
                 && !value.is_empty()
                 && value.bytes().all(|b| b.is_ascii_digit())
             {
-                prefer.wait.get_or_insert(value.parse().unwrap_or(LONGEST).min(LONGEST));
+                prefer
+                    .wait
+                    .get_or_insert(value.parse().unwrap_or(LONGEST).min(LONGEST));
             }
         }
         prefer
@@ -73,7 +78,11 @@ mod tests {
             (&["wait=99999999999999999999999"], 300, Some("wait=300")),
             (&["respond-async"], 0, Some("respond-async")),
             (&["respond-async, wait=3"], 3, Some("respond-async, wait=3")),
-            (&["respond-async", "wait=3"], 3, Some("respond-async, wait=3")),
+            (
+                &["respond-async", "wait=3"],
+                3,
+                Some("respond-async, wait=3"),
+            ),
             (&["wait=3; x=y, return=minimal"], 3, Some("wait=3")),
             (&["wait=3, wait=9"], 3, Some("wait=3")),
             (&["wait=abc"], 10, None),
@@ -88,7 +97,11 @@ mod tests {
                 headers.append("prefer", value.parse().unwrap());
             }
             let prefer = Prefer::read(&headers);
-            assert_eq!(prefer.time(Duration::from_secs(10)), Duration::from_secs(*seconds), "{values:?}");
+            assert_eq!(
+                prefer.time(Duration::from_secs(10)),
+                Duration::from_secs(*seconds),
+                "{values:?}"
+            );
             assert_eq!(prefer.applied().as_deref(), *applied, "{values:?}");
         }
     }

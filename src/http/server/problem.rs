@@ -1,6 +1,6 @@
-//! Every error is a problem document (RFC 9457) with a code. The place of the error gives only the code, one sentence
-//! and the code's own members; the edge fills in the rest, because only the edge knows the request's id and the
-//! accepted types.
+//! Every error is a problem document (RFC 9457) with a code. The place of the error gives only the
+//! code, one sentence and the code's own members; the edge fills in the rest, because only the edge
+//! knows the request's id and the accepted types.
 
 use axum::response::{IntoResponse, Response};
 use http::header::{HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -108,7 +108,11 @@ impl FromStr for Code {
     type Err = ();
 
     fn from_str(word: &str) -> Result<Self, ()> {
-        Self::ALL.iter().copied().find(|code| code.as_str() == word).ok_or(())
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|code| code.as_str() == word)
+            .ok_or(())
     }
 }
 
@@ -135,13 +139,21 @@ impl Problem {
         } else {
             Vec::new()
         };
-        Self { code, detail: detail.into(), members: Map::new(), headers }
+        Self {
+            code,
+            detail: detail.into(),
+            members: Map::new(),
+            headers,
+        }
     }
 
     /// Adds a member.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Serialize) -> Self {
-        self.members.insert(name.to_owned(), serde_json::to_value(value).unwrap_or(Value::Null));
+        self.members.insert(
+            name.to_owned(),
+            serde_json::to_value(value).unwrap_or(Value::Null),
+        );
         self
     }
 
@@ -166,28 +178,39 @@ impl Problem {
     /// A fault of the service.
     #[must_use]
     pub fn internal() -> Self {
-        Self::new(Code::Internal, "Something went wrong here. The request's id finds it in the log.")
+        Self::new(
+            Code::Internal,
+            "Something went wrong here. The request's id finds it in the log.",
+        )
     }
 
     /// The database does not answer, or the service is shutting down.
     #[must_use]
     pub fn unavailable() -> Self {
-        Self::new(Code::Unavailable, "The service cannot do this right now. Try again shortly.")
+        Self::new(
+            Code::Unavailable,
+            "The service cannot do this right now. Try again shortly.",
+        )
     }
 
     /// The request has these mistakes.
     #[must_use]
     pub fn invalid(errors: &[FieldError]) -> Self {
         let detail = in_words(errors);
-        let errors: Vec<Value> =
-            errors.iter().map(|error| json!({ "pointer": error.pointer, "detail": error.detail })).collect();
+        let errors: Vec<Value> = errors
+            .iter()
+            .map(|error| json!({ "pointer": error.pointer, "detail": error.detail }))
+            .collect();
         Self::new(Code::Invalid, detail).with("errors", errors)
     }
 
     /// The request has one mistake.
     #[must_use]
     pub fn invalid_at(pointer: &str, detail: impl Into<String>) -> Self {
-        Self::invalid(&[FieldError { pointer: pointer.to_owned(), detail: detail.into() }])
+        Self::invalid(&[FieldError {
+            pointer: pointer.to_owned(),
+            detail: detail.into(),
+        }])
     }
 
     /// The problem of a response from a library: a router's 404 or 405, a panic.
@@ -195,9 +218,18 @@ impl Problem {
     pub fn of_status(status: StatusCode) -> Self {
         match status.as_u16() {
             404 => Self::not_found(),
-            405 => Self::new(Code::MethodNotAllowed, "The header Allow says which methods this path has."),
-            413 => Self::new(Code::TooLarge, "The body is larger than this operation takes."),
-            415 => Self::new(Code::UnsupportedMediaType, "The body's type is not one this operation takes."),
+            405 => Self::new(
+                Code::MethodNotAllowed,
+                "The header Allow says which methods this path has.",
+            ),
+            413 => Self::new(
+                Code::TooLarge,
+                "The body is larger than this operation takes.",
+            ),
+            415 => Self::new(
+                Code::UnsupportedMediaType,
+                "The body's type is not one this operation takes.",
+            ),
             400..=499 => Self::bad_request("The request cannot be read."),
             503 => Self::unavailable(),
             _ => Self::internal(),
@@ -208,7 +240,10 @@ impl Problem {
     #[must_use]
     pub fn document(&self, public_url: &str, instance: Uuid) -> Value {
         let mut document = Map::new();
-        document.insert("type".to_owned(), type_url(public_url, self.code.as_str()).into());
+        document.insert(
+            "type".to_owned(),
+            type_url(public_url, self.code.as_str()).into(),
+        );
         document.insert("title".to_owned(), self.code.title().into());
         document.insert("status".to_owned(), self.code.status().as_u16().into());
         document.insert("detail".to_owned(), self.detail.as_str().into());
@@ -221,10 +256,20 @@ impl Problem {
 
 /// The first mistake in words, and how many more there are.
 fn in_words(errors: &[FieldError]) -> String {
-    let Some((first, more)) = errors.split_first() else { return "The request does not fit.".to_owned() };
+    let Some((first, more)) = errors.split_first() else {
+        return "The request does not fit.".to_owned();
+    };
     let expected = first.detail.trim_end_matches('.');
-    let place = if first.pointer.is_empty() { String::new() } else { format!(" at `{}`", first.pointer) };
-    let rest = if more.is_empty() { String::new() } else { format!(" (and {} more in `errors`)", more.len()) };
+    let place = if first.pointer.is_empty() {
+        String::new()
+    } else {
+        format!(" at `{}`", first.pointer)
+    };
+    let rest = if more.is_empty() {
+        String::new()
+    } else {
+        format!(" (and {} more in `errors`)", more.len())
+    };
     format!("The request does not fit{place}: {expected}{rest}.")
 }
 
@@ -237,7 +282,10 @@ pub(crate) fn type_url(public_url: &str, code: &str) -> String {
 /// The path part of `public_url`, for links that must stay on the page's own origin.
 #[must_use]
 pub(crate) fn prefix(public_url: &str) -> String {
-    public_url.parse::<Uri>().map(|uri| uri.path().trim_end_matches('/').to_owned()).unwrap_or_default()
+    public_url
+        .parse::<Uri>()
+        .map(|uri| uri.path().trim_end_matches('/').to_owned())
+        .unwrap_or_default()
 }
 
 impl IntoResponse for Problem {
@@ -277,11 +325,21 @@ mod tests {
 
     #[test]
     fn detail_of_an_invalid_request_names_its_first_error_in_words() {
-        let error = |pointer: &str, detail: &str| FieldError { pointer: pointer.into(), detail: detail.into() };
+        let error = |pointer: &str, detail: &str| FieldError {
+            pointer: pointer.into(),
+            detail: detail.into(),
+        };
         let said = |errors: &[FieldError]| Problem::invalid(errors).detail;
-        assert_eq!(said(&[error("", "`action` or `decisions`")]), "The request does not fit: `action` or `decisions`.");
         assert_eq!(
-            said(&[error("/input", "a string"), error("/x", "no such member"), error("/y", "no such member")]),
+            said(&[error("", "`action` or `decisions`")]),
+            "The request does not fit: `action` or `decisions`."
+        );
+        assert_eq!(
+            said(&[
+                error("/input", "a string"),
+                error("/x", "no such member"),
+                error("/y", "no such member")
+            ]),
             "The request does not fit at `/input`: a string (and 2 more in `errors`)."
         );
     }

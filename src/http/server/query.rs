@@ -26,7 +26,8 @@ impl Query {
     pub fn of(uri: &Uri) -> Self {
         let query = uri.query().unwrap_or("").as_bytes();
         let mut errors = Errors::default();
-        let pairs: Vec<(String, String)> = url::form_urlencoded::parse(query).into_owned().collect();
+        let pairs: Vec<(String, String)> =
+            url::form_urlencoded::parse(query).into_owned().collect();
         for (name, value) in &pairs {
             if name.contains('\0') || value.contains('\0') {
                 errors.add("", "text without U+0000");
@@ -48,8 +49,14 @@ impl Query {
         values
     }
 
-    /// Takes every value of a filter, each parsed by `read`; a value that `read` refuses is a mistake.
-    pub fn many<T>(&mut self, name: &str, expected: &str, read: impl Fn(&str) -> Option<T>) -> Vec<T> {
+    /// Takes every value of a filter, each parsed by `read`; a value that `read` refuses is a
+    /// mistake.
+    pub fn many<T>(
+        &mut self,
+        name: &str,
+        expected: &str,
+        read: impl Fn(&str) -> Option<T>,
+    ) -> Vec<T> {
         let mut values = Vec::new();
         for text in self.texts(name) {
             match read(&text) {
@@ -61,7 +68,12 @@ impl Query {
     }
 
     /// Takes the only value of a parameter; a repeated parameter is a mistake.
-    pub fn one<T>(&mut self, name: &str, expected: &str, read: impl Fn(&str) -> Option<T>) -> Option<T> {
+    pub fn one<T>(
+        &mut self,
+        name: &str,
+        expected: &str,
+        read: impl Fn(&str) -> Option<T>,
+    ) -> Option<T> {
         let mut values = self.many(name, expected, read);
         if values.len() > 1 {
             self.errors.add(&pointer("", name), "only once");
@@ -72,7 +84,8 @@ impl Query {
     /// Takes `limit`.
     pub fn limit(&mut self) -> i64 {
         let read = |text: &str| digits(text).filter(|limit| (1..=MOST).contains(limit));
-        self.one("limit", "a number from 1 to 200", read).unwrap_or(LIMIT)
+        self.one("limit", "a number from 1 to 200", read)
+            .unwrap_or(LIMIT)
     }
 
     /// Takes `cursor`.
@@ -95,12 +108,20 @@ impl Query {
         for (name, _) in &self.pairs {
             self.errors.add(&pointer("", name), "no such parameter");
         }
-        if self.errors.0.is_empty() { Ok(()) } else { Err(Problem::invalid(&self.errors.0)) }
+        if self.errors.0.is_empty() {
+            Ok(())
+        } else {
+            Err(Problem::invalid(&self.errors.0))
+        }
     }
 }
 
 fn digits(text: &str) -> Option<i64> {
-    if text.bytes().all(|b| b.is_ascii_digit()) { text.parse().ok() } else { None }
+    if text.bytes().all(|b| b.is_ascii_digit()) {
+        text.parse().ok()
+    } else {
+        None
+    }
 }
 
 /// The cursor that continues after an id.

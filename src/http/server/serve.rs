@@ -1,5 +1,6 @@
-//! The accept loop: serves HTTP/1.1 with a timeout and a size limit for the head of a request, a keep-alive timeout,
-//! and a limit of connections. Serving HTTP/1 explicitly keeps HTTP/2 out, whatever features other crates enable.
+//! The accept loop: serves HTTP/1.1 with a timeout and a size limit for the head of a request, a
+//! keep-alive timeout, and a limit of connections. Serving HTTP/1 explicitly keeps HTTP/2 out,
+//! whatever features other crates enable.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -67,7 +68,9 @@ pub(crate) struct Server {
 
 impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Server").field("connections", &self.connections).finish_non_exhaustive()
+        f.debug_struct("Server")
+            .field("connections", &self.connections)
+            .finish_non_exhaustive()
     }
 }
 
@@ -114,8 +117,13 @@ impl Server {
     }
 
     /// Serves one connection from its opening to its end.
-    async fn connection<I>(self, io: I, peer: SocketAddr, slot: Arc<ConnectionSlot>, closed: CancellationToken)
-    where
+    async fn connection<I>(
+        self,
+        io: I,
+        peer: SocketAddr,
+        slot: Arc<ConnectionSlot>,
+        closed: CancellationToken,
+    ) where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (router, serving) = (self.router, Arc::clone(&slot));
@@ -123,28 +131,42 @@ impl Server {
             let (router, slot) = (router.clone(), Arc::downgrade(&serving));
             let serving = serving.begin();
             async move {
-                // The connection was told to close before this request began, so the request has no effect.
+                // The connection was told to close before this request began, so the request has no
+                // effect.
                 let serving = serving.ok_or(io::ErrorKind::ConnectionAborted)?;
-                let mut request = request.map(|body| Body::new(CountedBody::new(body, serving.clone())));
+                let mut request =
+                    request.map(|body| Body::new(CountedBody::new(body, serving.clone())));
                 request.extensions_mut().insert(ConnectInfo(peer));
                 request.extensions_mut().insert(slot);
-                let Ok(response): Result<Response, std::convert::Infallible> = router.oneshot(request).await;
+                let Ok(response): Result<Response, std::convert::Infallible> =
+                    router.oneshot(request).await;
                 Ok::<_, io::Error>(response.map(|body| CountedBody::new(body, serving)))
             }
         });
         let stream = TimeoutStream::new(io, Arc::clone(&self.clock), Arc::clone(&slot));
         let mut builder = http1::Builder::new();
         // `PhaseTimer` applies the timeouts, by our own clock.
-        builder.header_read_timeout(None).max_header_size(MAX_HEADER_SIZE).max_buf_size(BUFFER);
-        let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+        builder
+            .header_read_timeout(None)
+            .max_header_size(MAX_HEADER_SIZE)
+            .max_buf_size(BUFFER);
+        let mut connection =
+            std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
         let mut closing = std::pin::pin!(closed.cancelled());
         let mut close = std::pin::pin!(slot.close().cancelled());
-        let mut phase_timer = PhaseTimer { slot: Arc::clone(&slot), clock: self.clock, last: None, end: None };
+        let mut phase_timer = PhaseTimer {
+            slot: Arc::clone(&slot),
+            clock: self.clock,
+            last: None,
+            end: None,
+        };
         let mut going_down = false;
         poll_fn(|context| {
             slot.register_waker(context);
             loop {
-                if connection.as_mut().poll(context).is_ready() || close.as_mut().poll(context).is_ready() {
+                if connection.as_mut().poll(context).is_ready()
+                    || close.as_mut().poll(context).is_ready()
+                {
                     return Poll::Ready(());
                 }
                 let (serves, timed_out) = phase_timer.poll_phase(context);
@@ -169,7 +191,9 @@ impl Server {
 fn is_client_fault(error: &io::Error) -> bool {
     matches!(
         error.kind(),
-        io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset
+        io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
     )
 }
 
@@ -197,7 +221,10 @@ impl PhaseTimer {
                 Box::pin(async move { clock.sleep(time).await })
             });
         }
-        let timed_out = self.end.as_mut().is_some_and(|end| end.as_mut().poll(context).is_ready());
+        let timed_out = self
+            .end
+            .as_mut()
+            .is_some_and(|end| end.as_mut().poll(context).is_ready());
         (now.0 == ConnectionPhase::Serving, timed_out)
     }
 }

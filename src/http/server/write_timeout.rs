@@ -1,5 +1,6 @@
-//! The write timeout of a connection. Without it, a client that stops reading would keep the unsent bytes, and the task
-//! that writes them, in memory for ever. The stream also reports reads and pending writes to the connection's slot.
+//! The write timeout of a connection. Without it, a client that stops reading would keep the unsent
+//! bytes, and the task that writes them, in memory for ever. The stream also reports reads and
+//! pending writes to the connection's slot.
 
 use std::fmt;
 use std::future::Future;
@@ -17,8 +18,8 @@ use crate::world::Clock;
 /// How long a write may make no progress.
 pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A stream whose writes fail with `TimedOut` once a write has made no progress for [`WRITE_TIMEOUT`]; the server then
-/// drops the connection.
+/// A stream whose writes fail with `TimedOut` once a write has made no progress for
+/// [`WRITE_TIMEOUT`]; the server then drops the connection.
 pub(crate) struct TimeoutStream<I> {
     io: I,
     clock: Arc<dyn Clock>,
@@ -37,11 +38,22 @@ impl<I: fmt::Debug> fmt::Debug for TimeoutStream<I> {
 impl<I> TimeoutStream<I> {
     /// Reports to `slot`; `clock` runs the timeout.
     pub fn new(io: I, clock: Arc<dyn Clock>, slot: Arc<ConnectionSlot>) -> Self {
-        Self { io, clock, slot, timer: None, timed_out: false }
+        Self {
+            io,
+            clock,
+            slot,
+            timer: None,
+            timed_out: false,
+        }
     }
 
-    /// The result of one attempt to write: starts the timer when it is pending, stops it on progress.
-    fn timed<T>(&mut self, write: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+    /// The result of one attempt to write: starts the timer when it is pending, stops it on
+    /// progress.
+    fn timed<T>(
+        &mut self,
+        write: Poll<io::Result<T>>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<T>> {
         self.slot.unwritten(write.is_pending());
         if write.is_ready() && !self.timed_out {
             self.timer = None;
@@ -56,13 +68,19 @@ impl<I> TimeoutStream<I> {
             return Poll::Pending;
         }
         self.timed_out = true;
-        tracing::info!("a connection was closed whose client took nothing of what was written to him");
+        tracing::info!(
+            "a connection was closed whose client took nothing of what was written to him"
+        );
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
 impl<I: AsyncRead + Unpin> AsyncRead for TimeoutStream<I> {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let before = into.filled().len();
         let read = Pin::new(&mut self.io).poll_read(context, into);
         if into.filled().len() > before {
@@ -73,7 +91,11 @@ impl<I: AsyncRead + Unpin> AsyncRead for TimeoutStream<I> {
 }
 
 impl<I: AsyncWrite + Unpin> AsyncWrite for TimeoutStream<I> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let write = Pin::new(&mut self.io).poll_write(context, bytes);
         self.timed(write, context)
     }

@@ -1,6 +1,6 @@
-//! Counts wrong keys by the address they come from. After ten in a minute a further one is 429, and the log names the
-//! address. A right key, a session and a missing key never get here.
-//! Invariant: the table and the log lines are bounded, however many addresses there are.
+//! Counts wrong keys by the address they come from. After ten in a minute a further one is 429, and
+//! the log names the address. A right key, a session and a missing key never get here. Invariant:
+//! the table and the log lines are bounded, however many addresses there are.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -24,8 +24,8 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// The most log lines per minute.
 const LINES: u32 = 100;
 
-/// Where requests come from: an IPv4 address, or an IPv6 network of 64 bits, as one client has all of it. Requests
-/// whose connection is not known share one source.
+/// Where requests come from: an IPv4 address, or an IPv6 network of 64 bits, as one client has all
+/// of it. Requests whose connection is not known share one source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ClientNetwork(Option<IpAddr>);
 
@@ -33,15 +33,17 @@ impl ClientNetwork {
     /// The source of a request with these extensions.
     #[must_use]
     pub fn of(extensions: &Extensions) -> Self {
-        Self(extensions.get::<ConnectInfo<SocketAddr>>().map(
-            |ConnectInfo(address)| match address.ip().to_canonical() {
-                IpAddr::V6(address) => {
-                    let network = u128::from(address) & !u128::from(u64::MAX);
-                    IpAddr::V6(Ipv6Addr::from(network))
-                }
-                address @ IpAddr::V4(_) => address,
-            },
-        ))
+        Self(
+            extensions
+                .get::<ConnectInfo<SocketAddr>>()
+                .map(|ConnectInfo(address)| match address.ip().to_canonical() {
+                    IpAddr::V6(address) => {
+                        let network = u128::from(address) & !u128::from(u64::MAX);
+                        IpAddr::V6(Ipv6Addr::from(network))
+                    }
+                    address @ IpAddr::V4(_) => address,
+                }),
+        )
     }
 }
 
@@ -79,7 +81,11 @@ struct Recent {
 
 impl Recent {
     fn forget(&mut self, now: Duration) {
-        while self.at.front().is_some_and(|at| now.saturating_sub(*at) >= MINUTE) {
+        while self
+            .at
+            .front()
+            .is_some_and(|at| now.saturating_sub(*at) >= MINUTE)
+        {
             self.at.pop_front();
         }
     }
@@ -111,7 +117,10 @@ impl Log {
             if self.silent > 0 {
                 tracing::warn!(count = self.silent, "more wrong keys came than are logged");
             }
-            *self = Self { since: now, ..Self::default() };
+            *self = Self {
+                since: now,
+                ..Self::default()
+            };
         }
         if self.lines >= LINES {
             self.silent += 1;
@@ -133,7 +142,12 @@ impl WrongKeys {
     /// `too_many`, when there were too many in the last minute.
     pub fn note(&self, source: ClientNetwork, now: Duration) -> Result<(), Problem> {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Table { sources, others, swept, log } = &mut *table;
+        let Table {
+            sources,
+            others,
+            swept,
+            log,
+        } = &mut *table;
         if sources.len() >= SOURCES && now.saturating_sub(*swept) >= SWEEP {
             *swept = now;
             sources.retain(|_, recent| {
@@ -142,7 +156,11 @@ impl WrongKeys {
             });
         }
         let room = sources.len() < SOURCES || sources.contains_key(&source);
-        let recent = if room { sources.entry(source).or_default() } else { others };
+        let recent = if room {
+            sources.entry(source).or_default()
+        } else {
+            others
+        };
         let wait = recent.another(now);
         let repeated = recent.refused && wait.is_some();
         recent.refused = wait.is_some();
@@ -150,7 +168,8 @@ impl WrongKeys {
             log.line(source, wait.is_some(), now);
         }
         let Some(wait) = wait else { return Ok(()) };
-        let detail = "Too many wrong keys came from your address. A right one is answered at any time.";
+        let detail =
+            "Too many wrong keys came from your address. A right one is answered at any time.";
         let mut problem = Problem::new(Code::TooMany, detail);
         let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
         problem.headers = vec![(RETRY_AFTER, HeaderValue::from(seconds.max(1)))];
@@ -174,14 +193,25 @@ mod tests {
 
     #[test]
     fn eleventh_wrong_key_of_a_minute_is_too_many() {
-        let (keys, one, other) = (WrongKeys::default(), source("192.0.2.1"), source("192.0.2.2"));
+        let (keys, one, other) = (
+            WrongKeys::default(),
+            source("192.0.2.1"),
+            source("192.0.2.2"),
+        );
         for second in 0..10 {
             assert!(keys.note(one, at(second)).is_ok());
         }
         let refused = keys.note(one, at(30)).unwrap_err();
         assert_eq!((refused.code, refused.headers.len()), (Code::TooMany, 1));
-        assert_eq!(refused.headers[0], (RETRY_AFTER, HeaderValue::from(31)), "until the second one is a minute old");
-        assert!(keys.note(other, at(30)).is_ok(), "another address is not slowed");
+        assert_eq!(
+            refused.headers[0],
+            (RETRY_AFTER, HeaderValue::from(31)),
+            "until the second one is a minute old"
+        );
+        assert!(
+            keys.note(other, at(30)).is_ok(),
+            "another address is not slowed"
+        );
         assert!(keys.note(one, at(60)).is_err() && keys.note(one, at(130)).is_ok());
     }
 
@@ -191,8 +221,12 @@ mod tests {
         assert_ne!(source("2001:db8:1:2::1"), source("2001:db8:1:3::1"));
         assert_eq!(source("::ffff:192.0.2.1"), source("192.0.2.1"));
         assert_ne!(source("192.0.2.1"), source("192.0.2.2"));
-        let shown = [source("2001:db8:1:2::1"), source("192.0.2.1"), ClientNetwork::of(&Extensions::new())]
-            .map(|it| it.to_string());
+        let shown = [
+            source("2001:db8:1:2::1"),
+            source("192.0.2.1"),
+            ClientNetwork::of(&Extensions::new()),
+        ]
+        .map(|it| it.to_string());
         assert_eq!(shown, ["2001:db8:1:2::/64", "192.0.2.1", "unknown"]);
     }
 
@@ -204,9 +238,18 @@ mod tests {
             let _ = keys.note(number(source), at(0));
         }
         assert_eq!(keys.0.lock().unwrap().sources.len(), SOURCES);
-        assert!(keys.note(number(12_001), at(1)).is_err(), "a source without room shares a counter");
-        assert!(keys.note(number(1), at(1)).is_ok(), "the second wrong key of a counted source");
-        assert!(keys.note(number(12_001), at(61)).is_ok(), "a minute later there is room");
+        assert!(
+            keys.note(number(12_001), at(1)).is_err(),
+            "a source without room shares a counter"
+        );
+        assert!(
+            keys.note(number(1), at(1)).is_ok(),
+            "the second wrong key of a counted source"
+        );
+        assert!(
+            keys.note(number(12_001), at(61)).is_ok(),
+            "a minute later there is room"
+        );
         assert!(keys.0.lock().unwrap().sources.len() < 3);
     }
 
@@ -220,7 +263,11 @@ mod tests {
         for second in 10..40 {
             assert!(keys.note(one, at(second)).is_err());
         }
-        assert_eq!(lines(), 11, "ten wrong keys, and that further ones are refused");
+        assert_eq!(
+            lines(),
+            11,
+            "ten wrong keys, and that further ones are refused"
+        );
         // In the next minute the count of lines starts anew.
         assert!(keys.note(one, at(110)).is_ok());
         assert_eq!(lines(), 1);
@@ -230,7 +277,13 @@ mod tests {
     fn many_wrong_keys_log_a_bounded_number_of_lines() {
         let lines = || {
             let mut log = Log::default();
-            (0..1000).for_each(|number| log.line(source(&std::net::Ipv4Addr::from(number).to_string()), false, at(1)));
+            (0..1000).for_each(|number| {
+                log.line(
+                    source(&std::net::Ipv4Addr::from(number).to_string()),
+                    false,
+                    at(1),
+                )
+            });
             (log.lines, log.silent)
         };
         assert_eq!(lines(), (LINES, 900));

@@ -34,7 +34,8 @@ impl Clock for Still {
     }
 }
 
-/// A service with `all` bytes of memory for large bodies and `share` for each caller, and its clock.
+/// A service with `all` bytes of memory for large bodies and `share` for each caller, and its
+/// clock.
 fn small(all: usize, share: usize) -> (Router, Arc<Still>) {
     let clock = Arc::new(Still(watch::Sender::new(false)));
     let http = Http {
@@ -46,7 +47,10 @@ fn small(all: usize, share: usize) -> (Router, Arc<Still>) {
 }
 
 /// Chunks of 10,000 bytes; `read` counts the chunks that were read.
-fn pieces(count: usize, read: &Arc<AtomicUsize>) -> impl Stream<Item = Result<Bytes, std::io::Error>> + Clone + use<> {
+fn pieces(
+    count: usize,
+    read: &Arc<AtomicUsize>,
+) -> impl Stream<Item = Result<Bytes, std::io::Error>> + Clone + use<> {
     let read = Arc::clone(read);
     stream::iter((0..count).map(move |_| {
         read.fetch_add(1, Ordering::Relaxed);
@@ -55,11 +59,19 @@ fn pieces(count: usize, read: &Arc<AtomicUsize>) -> impl Stream<Item = Result<By
 }
 
 async fn post(app: &Router, length: Option<usize>, body: Body) -> Answer {
-    let mut request = Request::post("/v1/tasks").header(KEY.0, KEY.1).header(JSON.0, JSON.1);
+    let mut request = Request::post("/v1/tasks")
+        .header(KEY.0, KEY.1)
+        .header(JSON.0, JSON.1);
     if let Some(length) = length {
         request = request.header("content-length", length);
     }
-    answer(app.clone().oneshot(request.body(body).unwrap()).await.unwrap()).await
+    answer(
+        app.clone()
+            .oneshot(request.body(body).unwrap())
+            .await
+            .unwrap(),
+    )
+    .await
 }
 
 #[tokio::test]
@@ -73,11 +85,24 @@ async fn large_body_is_not_read_before_there_is_memory_for_it() {
     let mut first = Box::pin(post(&app, Some(80_000), Body::from_stream(first)));
     assert!(poll!(first.as_mut()).is_pending());
     assert_eq!(counts(), [4, 0, 0]);
-    let mut announced = Box::pin(post(&app, Some(80_000), Body::from_stream(pieces(8, &read[1]))));
+    let mut announced = Box::pin(post(
+        &app,
+        Some(80_000),
+        Body::from_stream(pieces(8, &read[1])),
+    ));
     let mut unannounced = Box::pin(post(&app, None, Body::from_stream(pieces(20, &read[2]))));
     assert!(poll!(announced.as_mut()).is_pending() && poll!(unannounced.as_mut()).is_pending());
-    assert_eq!(counts(), [4, 0, 7], "of a body without a length 64 KiB are read");
-    let short = post(&app, Some(60_000), Body::from_stream(pieces(6, &Arc::default()))).await;
+    assert_eq!(
+        counts(),
+        [4, 0, 7],
+        "of a body without a length 64 KiB are read"
+    );
+    let short = post(
+        &app,
+        Some(60_000),
+        Body::from_stream(pieces(6, &Arc::default())),
+    )
+    .await;
     assert_eq!(short.code(), "bad_json", "a short body waits for no other");
     go_on.send(()).unwrap();
     for waiting in [first, announced, unannounced] {
@@ -91,17 +116,40 @@ async fn large_body_is_not_read_before_there_is_memory_for_it() {
 async fn large_body_without_memory_is_refused_unread_when_its_time_is_over() {
     let (app, clock) = small(100_000, 100_000);
     let read = Arc::new(AtomicUsize::new(0));
-    let mut slow =
-        Box::pin(post(&app, Some(90_000), Body::from_stream(stream::pending::<Result<Bytes, std::io::Error>>())));
+    let mut slow = Box::pin(post(
+        &app,
+        Some(90_000),
+        Body::from_stream(stream::pending::<Result<Bytes, std::io::Error>>()),
+    ));
     assert!(poll!(slow.as_mut()).is_pending());
-    let mut late = Box::pin(post(&app, Some(50_000 + 20_000), Body::from_stream(pieces(7, &read))));
+    let mut late = Box::pin(post(
+        &app,
+        Some(50_000 + 20_000),
+        Body::from_stream(pieces(7, &read)),
+    ));
     assert!(poll!(late.as_mut()).is_pending());
     clock.0.send_replace(true);
     let late = late.await;
-    assert_eq!((late.status, late.code().as_str(), late.header("retry-after")), (503, "unavailable", "1"));
-    assert!(late.json()["detail"].as_str().unwrap().contains("large bodies"));
+    assert_eq!(
+        (
+            late.status,
+            late.code().as_str(),
+            late.header("retry-after")
+        ),
+        (503, "unavailable", "1")
+    );
+    assert!(
+        late.json()["detail"]
+            .as_str()
+            .unwrap()
+            .contains("large bodies")
+    );
     let slow = slow.await;
-    assert_eq!((slow.status, slow.code().as_str()), (400, "bad_request"), "a slow body gives its memory back");
+    assert_eq!(
+        (slow.status, slow.code().as_str()),
+        (400, "bad_request"),
+        "a slow body gives its memory back"
+    );
     clock.0.send_replace(false);
     let next = post(&app, Some(90_000), Body::from_stream(pieces(9, &read))).await;
     assert_eq!(next.code(), "bad_json");

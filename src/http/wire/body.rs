@@ -1,5 +1,6 @@
-//! Request bodies, as components of the OpenAPI document. The bodies themselves are read member by member
-//! (`server/fields.rs`), so that every mistake is reported with its place; these types describe the same bodies.
+//! Request bodies, as components of the OpenAPI document. The bodies themselves are read member by
+//! member (`server/fields.rs`), so that every mistake is reported with its place; these types
+//! describe the same bodies.
 
 use std::collections::BTreeMap;
 
@@ -56,7 +57,10 @@ pub(crate) struct NewMessageItem {
 /// A decision: one answer for the whole request, or one for each call.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
-#[expect(dead_code, reason = "only documents the body, which is read member by member")]
+#[expect(
+    dead_code,
+    reason = "only documents the body, which is read member by member"
+)]
 pub(crate) enum DecisionBody {
     /// For the whole request.
     Whole(WholeDecision),
@@ -73,7 +77,10 @@ pub(crate) enum DecisionBody {
     ("respond" = "#/components/schemas/RespondDecision"),
     ("retry" = "#/components/schemas/RetryDecision"),
 )))]
-#[expect(dead_code, reason = "only documents the body, which is read member by member")]
+#[expect(
+    dead_code,
+    reason = "only documents the body, which is read member by member"
+)]
 pub(crate) enum WholeDecision {
     /// Approve.
     Approve(ApproveDecision),

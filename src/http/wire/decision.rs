@@ -1,4 +1,5 @@
-//! A human's answer as the API shows it: a single answer, the decision of one call, or the decision of a whole request.
+//! A human's answer as the API shows it: a single answer, the decision of one call, or the decision
+//! of a whole request.
 
 use std::collections::BTreeMap;
 
@@ -96,7 +97,9 @@ impl WireDecision {
             then: answer.then.map(Into::into),
             response: answer.response.clone(),
             result: answer.result_text.as_deref().map(Exact::value),
-            decisions: calls.filter_map(|call| Some((call.to_string(), of_call(at, answer, *call)?))).collect(),
+            decisions: calls
+                .filter_map(|call| Some((call.to_string(), of_call(at, answer, *call)?)))
+                .collect(),
         }
     }
 
@@ -122,7 +125,9 @@ impl WireDecision {
             action: resolution.action.into(),
             then: resolution.then.map(Into::into),
             decisions: calls
-                .filter_map(|(call, (at, answer))| Some((call.to_string(), of_call(*at, answer, *call)?)))
+                .filter_map(|(call, (at, answer))| {
+                    Some((call.to_string(), of_call(*at, answer, *call)?))
+                })
                 .collect(),
             ..Self::of_answer(*at, last)
         })
@@ -136,7 +141,10 @@ fn of_call(at: Time, answer: &decision::Decision, call: CallId) -> Option<CallDe
         via: answer.via.clone(),
         at: at.to_string(),
         reason: given.reason.clone(),
-        arguments: given.edit.as_ref().map(|edit| Exact::value(&edit.arguments_text)),
+        arguments: given
+            .edit
+            .as_ref()
+            .map(|edit| Exact::value(&edit.arguments_text)),
         result: given.result_text.as_deref().map(Exact::value),
     })
 }
@@ -144,7 +152,10 @@ fn of_call(at: Time, answer: &decision::Decision, call: CallId) -> Option<CallDe
 /// The approvals of one call so far, where several are required.
 #[must_use]
 pub(crate) fn approvals(state: &RequestState<'_>, call: CallId, ids: UserIds) -> Vec<WireApproval> {
-    let shown = |(at, answer): &Given| WireApproval { by: answer.by.clone(), at: at.to_string() };
+    let shown = |(at, answer): &Given| WireApproval {
+        by: answer.by.clone(),
+        at: at.to_string(),
+    };
     state.approvals(call, ids).into_iter().map(shown).collect()
 }
 
@@ -173,7 +184,12 @@ mod tests {
             closes: false,
         };
         let answers = [(Time(0), answer)];
-        let state = RequestState { asked: &asked, answers: &answers, status: RequestStatus::Resumed, expired: false };
+        let state = RequestState {
+            asked: &asked,
+            answers: &answers,
+            status: RequestStatus::Resumed,
+            expired: false,
+        };
         let at = "1970-01-01T00:00:00.000000Z";
         let whole = WireDecision::of_request(&state);
         assert_eq!(

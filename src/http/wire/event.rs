@@ -1,7 +1,7 @@
-//! The events of a tree as the API shows them: the name and data of each durable event, which is an item, and of the
-//! transient events between them.
-//! Invariant: the data of a durable event depends only on its commit and earlier ones, so that every reader
-//! gets the same data, later and on any replica.
+//! The events of a tree as the API shows them: the name and data of each durable event, which is an
+//! item, and of the transient events between them. Invariant: the data of a durable event depends
+//! only on its commit and earlier ones, so that every reader gets the same data, later and on any
+//! replica.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,10 @@ pub(crate) fn name(event: &store::Event) -> &'static str {
         Fact::Judged { .. } => "tool_call.judged",
         Fact::InterventionRequested(_) => "request.created",
         Fact::Decision { .. } => "request.decided",
-        Fact::RequestClosed { status: RequestStatus::Expired, .. } => "request.expired",
+        Fact::RequestClosed {
+            status: RequestStatus::Expired,
+            ..
+        } => "request.expired",
         Fact::RequestClosed { .. } => "request.withdrawn",
         Fact::ToolStarted { .. } => "tool.started",
         Fact::ToolResult(_) => "tool.finished",
@@ -72,9 +75,15 @@ pub(crate) struct EventData {
 }
 
 impl EventData {
-    /// The data of an event in the tree of `root`; `request` is the event's request as of its commit.
+    /// The data of an event in the tree of `root`; `request` is the event's request as of its
+    /// commit.
     #[must_use]
-    pub fn of(root: TaskId, event: &store::Event, request: Option<InterventionRequest>, settings: &Settings) -> Self {
+    pub fn of(
+        root: TaskId,
+        event: &store::Event,
+        request: Option<InterventionRequest>,
+        settings: &Settings,
+    ) -> Self {
         Self {
             event: name(event),
             item: AgentTaskItem::of(event.task_id, &event.item, settings),
@@ -92,7 +101,8 @@ struct RequestAtCommit(InterventionRequest);
 impl Serialize for RequestAtCommit {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let text = serde_json::to_string(&self.0).map_err(S::Error::custom)?;
-        let mut members: BTreeMap<String, Box<RawValue>> = serde_json::from_str(&text).map_err(S::Error::custom)?;
+        let mut members: BTreeMap<String, Box<RawValue>> =
+            serde_json::from_str(&text).map_err(S::Error::custom)?;
         members.retain(|name, _| !OF_A_CALLER.contains(&name.as_str()));
         members.serialize(serializer)
     }
@@ -114,7 +124,10 @@ impl CaughtUpEvent {
     /// Everything up to that number was sent.
     #[must_use]
     pub fn at(after: i64) -> Self {
-        Self { event: Self::NAME, after }
+        Self {
+            event: Self::NAME,
+            after,
+        }
     }
 }
 
@@ -217,19 +230,44 @@ impl TransientEvent {
     /// The event of a model's delta.
     #[must_use]
     pub fn of(delta: &Delta) -> Self {
-        let (turn, task_id, agent_path) = (delta.turn, delta.task_id.to_string(), delta.agent_path.clone());
+        let (turn, task_id, agent_path) = (
+            delta.turn,
+            delta.task_id.to_string(),
+            delta.agent_path.clone(),
+        );
         let (event, at) = (word(&delta.said), delta.at.to_string());
         match &delta.said {
             Said::Text { offset, delta } => {
                 let (offset, delta) = (*offset, delta.clone());
-                Self::Text(OutputTextDeltaEvent { event, turn, offset, delta, task_id, agent_path, at })
+                Self::Text(OutputTextDeltaEvent {
+                    event,
+                    turn,
+                    offset,
+                    delta,
+                    task_id,
+                    agent_path,
+                    at,
+                })
             }
             Said::Named { tool_call_id, name } => {
                 let (tool_call_id, name) = (tool_call_id.to_string(), name.clone());
-                Self::Named(ToolCallNamedEvent { event, turn, tool_call_id, name, task_id, agent_path, at })
+                Self::Named(ToolCallNamedEvent {
+                    event,
+                    turn,
+                    tool_call_id,
+                    name,
+                    task_id,
+                    agent_path,
+                    at,
+                })
             }
-            Said::Arguments { tool_call_id, offset, delta } => {
-                let (tool_call_id, offset, delta) = (tool_call_id.to_string(), *offset, delta.clone());
+            Said::Arguments {
+                tool_call_id,
+                offset,
+                delta,
+            } => {
+                let (tool_call_id, offset, delta) =
+                    (tool_call_id.to_string(), *offset, delta.clone());
                 Self::Arguments(ToolCallArgumentsDeltaEvent {
                     event,
                     turn,

@@ -288,15 +288,29 @@ impl AgentTaskItem {
     /// An item of `task`.
     #[must_use]
     pub fn of(task: TaskId, item: &Item, settings: &Settings) -> Self {
-        let head =
-            (task.to_string(), item.seq, item.fact.type_name().to_owned(), role(&item.fact), item.at.to_string());
+        let head = (
+            task.to_string(),
+            item.seq,
+            item.fact.type_name().to_owned(),
+            role(&item.fact),
+            item.at.to_string(),
+        );
         match &item.fact {
-            Fact::TaskStatus { status, error, output } => build!(TaskStatus, TaskStatusItem, head, {
+            Fact::TaskStatus {
+                status,
+                error,
+                output,
+            } => build!(TaskStatus, TaskStatusItem, head, {
                 status: (*status).into(),
                 error: error.as_ref().map(|failure| TaskError::of(failure, settings)),
                 output: output.clone(),
             }),
-            Fact::UserMessage { items, user_context, by, groups: _ } => build!(UserMessage, UserMessageItem, head, {
+            Fact::UserMessage {
+                items,
+                user_context,
+                by,
+                groups: _,
+            } => build!(UserMessage, UserMessageItem, head, {
                 items: items
                     .iter()
                     .map(|part| MessageItem { content_type: part.content_type.into(), content: part.content.clone() })
@@ -315,27 +329,47 @@ impl AgentTaskItem {
                     total_tokens: turn.usage.total_tokens,
                 },
             }),
-            Fact::Judged { tool_call_id, judgement, .. } => build!(Judged, JudgedItem, head, {
+            Fact::Judged {
+                tool_call_id,
+                judgement,
+                ..
+            } => build!(Judged, JudgedItem, head, {
                 tool_call_id: tool_call_id.to_string(),
                 verdict: judgement.verdict.into(),
                 rule: judgement.rule.clone(),
                 reason: judgement.reason.clone(),
             }),
-            Fact::InterventionRequested(asked) => build!(InterventionRequested, InterventionRequestedItem, head, {
-                request_id: asked.request_id.to_string(),
-                kind: asked.kind.into(),
-                pending_tool_calls: asked.pending_tool_calls.iter().map(asked_call).collect(),
-            }),
-            Fact::Decision { request_id, decision } => build!(Decision, DecisionItem, head, {
+            Fact::InterventionRequested(asked) => {
+                build!(InterventionRequested, InterventionRequestedItem, head, {
+                    request_id: asked.request_id.to_string(),
+                    kind: asked.kind.into(),
+                    pending_tool_calls: asked.pending_tool_calls.iter().map(asked_call).collect(),
+                })
+            }
+            Fact::Decision {
+                request_id,
+                decision,
+            } => build!(Decision, DecisionItem, head, {
                 request_id: request_id.to_string(),
                 decision: WireDecision::of_answer(item.at, decision),
             }),
-            Fact::RequestClosed { request_id, status, reason } => build!(RequestClosed, RequestClosedItem, head, {
+            Fact::RequestClosed {
+                request_id,
+                status,
+                reason,
+            } => build!(RequestClosed, RequestClosedItem, head, {
                 request_id: request_id.to_string(),
                 status: (*status).into(),
                 reason: (*reason).into(),
             }),
-            Fact::ToolStarted { tool_call_id, name, digest, attempt, timeout_ms: _, replica: _ } => {
+            Fact::ToolStarted {
+                tool_call_id,
+                name,
+                digest,
+                attempt,
+                timeout_ms: _,
+                replica: _,
+            } => {
                 build!(ToolStarted, ToolStartedItem, head, {
                     tool_call_id: tool_call_id.to_string(),
                     name: name.clone(),
@@ -355,7 +389,11 @@ impl AgentTaskItem {
                     tool_call_id: tool_call_id, name: name, outcome: outcome, content: content, http_status: http_status,
                 })
             }
-            Fact::SubAgentStarted { tool_call_id, child_task_id, agent } => {
+            Fact::SubAgentStarted {
+                tool_call_id,
+                child_task_id,
+                agent,
+            } => {
                 build!(SubAgentStarted, SubAgentStartedItem, head, {
                     tool_call_id: tool_call_id.to_string(),
                     child_task_id: child_task_id.to_string(),

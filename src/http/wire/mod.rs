@@ -1,6 +1,6 @@
-//! The objects of the contract, member by member, which are also the components of the OpenAPI document. The types of
-//! `task/` are converted here and nowhere else, so internal data (the provider's raw turn, terms, leases) cannot leak.
-//! Members are always present, `null` when empty.
+//! The objects of the contract, member by member, which are also the components of the OpenAPI
+//! document. The types of `task/` are converted here and nowhere else, so internal data (the
+//! provider's raw turn, terms, leases) cannot leak. Members are always present, `null` when empty.
 
 pub(crate) mod body;
 pub(crate) mod decision;

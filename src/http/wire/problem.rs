@@ -1,4 +1,5 @@
-//! The problem document, as a component. It is written by `server/problem.rs`, which adds only the members a code has.
+//! The problem document, as a component. It is written by `server/problem.rs`, which adds only the
+//! members a code has.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -29,7 +30,8 @@ pub(crate) struct ProblemDocument {
     /// Of `invalid`: every place that does not fit.
     #[schema(required = false, nullable = false)]
     pub errors: Option<Vec<FieldProblem>>,
-    /// Of `digest_mismatch`, `request_expired`, `request_withdrawn`, `already_decided`: the request as it stands.
+    /// Of `digest_mismatch`, `request_expired`, `request_withdrawn`, `already_decided`: the request
+    /// as it stands.
     #[schema(required = false)]
     pub request: Option<InterventionRequest>,
     /// Of `already_decided`: what was decided, by whom and when.
@@ -49,7 +51,8 @@ pub(crate) struct ProblemDocument {
 /// One place that does not fit.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct FieldProblem {
-    /// JSON pointer of the place in the body; of a query or path, the parameter's name after a slash.
+    /// JSON pointer of the place in the body; of a query or path, the parameter's name after a
+    /// slash.
     pub pointer: String,
     /// What was expected; never the value.
     pub detail: String,

@@ -115,7 +115,8 @@ pub(crate) struct RequestedCall {
     pub arguments_text: String,
     /// What repeating it does.
     pub effect: WireEffect,
-    /// Where it goes: the whole address with the arguments filled in, without credentials and query.
+    /// Where it goes: the whole address with the arguments filled in, without credentials and
+    /// query.
     pub target: String,
     /// One line for a person.
     pub summary: String,
@@ -137,8 +138,8 @@ pub(crate) struct RequestedCall {
     pub digest: Option<String>,
     /// The answer, once it is decided.
     pub decision: Option<WireDecision>,
-    /// Whether `arguments_text` was cut: where requests are listed, and in the `pending` of a task, it is cut at 16 KiB.
-    /// `GET /resume/{request_id}`, items and events have the whole.
+    /// Whether `arguments_text` was cut: where requests are listed, and in the `pending` of a task,
+    /// it is cut at 16 KiB. `GET /resume/{request_id}`, items and events have the whole.
     pub truncated: bool,
 }
 
@@ -176,7 +177,11 @@ pub(crate) fn asked_call(call: &CallSpec) -> RequestedCall {
 fn call_within(call: &CallSpec, extent: Extent) -> RequestedCall {
     let text = &call.arguments_text;
     let truncated = extent == Extent::Listed && text.len() > LISTED;
-    let shown = if truncated { &text[..text.floor_char_boundary(LISTED)] } else { text };
+    let shown = if truncated {
+        &text[..text.floor_char_boundary(LISTED)]
+    } else {
+        text
+    };
     RequestedCall {
         tool_call_id: call.tool_call_id.to_string(),
         name: call.name.clone(),
@@ -200,7 +205,11 @@ fn call_within(call: &CallSpec, extent: Extent) -> RequestedCall {
 }
 
 fn warning(of: &Warning) -> CallWarning {
-    CallWarning { code: of.code.clone(), pointer: of.pointer.clone(), detail: of.detail.clone() }
+    CallWarning {
+        code: of.code.clone(),
+        pointer: of.pointer.clone(),
+        detail: of.detail.clone(),
+    }
 }
 
 /// The arguments as JSON. An empty text is an empty object, as the tool reads it.
@@ -214,7 +223,12 @@ fn arguments(text: &str) -> Option<Value> {
 /// A request's row as the rules see it.
 #[must_use]
 pub(crate) fn state(row: &RequestRow) -> RequestState<'_> {
-    RequestState { asked: &row.asked, answers: &row.answers, status: row.status, expired: row.expired }
+    RequestState {
+        asked: &row.asked,
+        answers: &row.answers,
+        status: row.status,
+        expired: row.expired,
+    }
 }
 
 impl InterventionRequest {
@@ -244,24 +258,39 @@ impl InterventionRequest {
             agent_path: row.agent_path.clone(),
             kind: asked.kind.into(),
             status: row.status.into(),
-            message: asked.terms.message.clone().unwrap_or_else(|| "Human intervention required.".to_owned()),
-            tool_calls: asked.pending_tool_calls.iter().map(|call| answered_call(row, call, extent, ids)).collect(),
+            message: asked
+                .terms
+                .message
+                .clone()
+                .unwrap_or_else(|| "Human intervention required.".to_owned()),
+            tool_calls: asked
+                .pending_tool_calls
+                .iter()
+                .map(|call| answered_call(row, call, extent, ids))
+                .collect(),
             approvers: WireApprovers {
                 owner: asked.terms.approvers.owner,
                 users: asked.terms.approvers.users.clone(),
                 groups: asked.terms.approvers.groups.clone(),
                 required: asked.terms.approvers.required,
             },
-            allowed_actions: if can_decide { actions.into_iter().map(Into::into).collect() } else { Vec::new() },
+            allowed_actions: if can_decide {
+                actions.into_iter().map(Into::into).collect()
+            } else {
+                Vec::new()
+            },
             can_decide,
             question: asked.question.clone(),
             details: asked.details.clone(),
             form: asked.form.clone(),
-            url: settings
-                .request_url
-                .as_ref()
-                .map_or_else(|| page.clone(), |url| url.replace("{request_id}", &asked.request_id.to_string())),
-            approval_url: asked.kind.can_be_approved().then(|| format!("{page}/approve")),
+            url: settings.request_url.as_ref().map_or_else(
+                || page.clone(),
+                |url| url.replace("{request_id}", &asked.request_id.to_string()),
+            ),
+            approval_url: asked
+                .kind
+                .can_be_approved()
+                .then(|| format!("{page}/approve")),
             rejection_url: Some(format!("{page}/reject")),
             digest: asked.digest.clone(),
             created_at: row.created_at.to_string(),
@@ -274,10 +303,15 @@ impl InterventionRequest {
 fn answered_call(row: &RequestRow, call: &CallSpec, extent: Extent, ids: UserIds) -> RequestedCall {
     let mut shown = call_within(call, extent);
     if call.needs_decision {
-        let known = call.warnings.iter().any(|warning| warning.code == MAY_ALREADY_HAVE_RUN);
+        let known = call
+            .warnings
+            .iter()
+            .any(|warning| warning.code == MAY_ALREADY_HAVE_RUN);
         let open = row.status == status::RequestStatus::Pending;
         if row.doubted && open && !known && !call.effect.repeatable() {
-            shown.warnings.push(warning(&Warning::may_already_have_run()));
+            shown
+                .warnings
+                .push(warning(&Warning::may_already_have_run()));
         }
         let state = state(row);
         shown.approvals = approvals(&state, call.tool_call_id, ids);
@@ -295,8 +329,19 @@ mod tests {
     #[test]
     fn arguments_are_shown_only_where_their_text_is_unambiguous() {
         assert_eq!(arguments(r#"{"a":[1,"x"]}"#), Some(json!({"a": [1, "x"]})));
-        assert_eq!((arguments(""), arguments(" \n")), (Some(json!({})), Some(json!({}))));
-        for text in [r#"{"a":1,"a":1}"#, r#"{"a":{"b":1,"\u0062":2}}"#, "{", "{}{}", "nope", r#""\ud800""#, "NaN"] {
+        assert_eq!(
+            (arguments(""), arguments(" \n")),
+            (Some(json!({})), Some(json!({})))
+        );
+        for text in [
+            r#"{"a":1,"a":1}"#,
+            r#"{"a":{"b":1,"\u0062":2}}"#,
+            "{",
+            "{}{}",
+            "nope",
+            r#""\ud800""#,
+            "NaN",
+        ] {
             assert_eq!(arguments(text), None, "{text}");
         }
     }
@@ -304,8 +349,12 @@ mod tests {
     #[test]
     fn request_shows_every_member() {
         let row = sample::request();
-        let shown =
-            serde_json::to_value(InterventionRequest::of(&row, &sample::approver(), &sample::settings())).unwrap();
+        let shown = serde_json::to_value(InterventionRequest::of(
+            &row,
+            &sample::approver(),
+            &sample::settings(),
+        ))
+        .unwrap();
         let id = row.asked.request_id;
         let call = &row.asked.pending_tool_calls[0];
         assert_eq!(
@@ -335,10 +384,17 @@ mod tests {
 
     #[test]
     fn call_that_may_have_run_before_a_restore_is_marked_while_open() {
-        let mut row = RequestRow { doubted: true, ..sample::request() };
+        let mut row = RequestRow {
+            doubted: true,
+            ..sample::request()
+        };
         let codes = |row: &RequestRow| {
             let shown = InterventionRequest::of(row, &sample::approver(), &sample::settings());
-            shown.tool_calls[0].warnings.iter().map(|warning| warning.code.clone()).collect::<Vec<_>>()
+            shown.tool_calls[0]
+                .warnings
+                .iter()
+                .map(|warning| warning.code.clone())
+                .collect::<Vec<_>>()
         };
         assert_eq!(codes(&row), ["may_already_have_run"]);
         row.asked.pending_tool_calls[0].warnings = vec![Warning::may_already_have_run()];
@@ -360,9 +416,15 @@ mod tests {
 
     #[test]
     fn overdue_request_is_pending_but_takes_no_answer_until_it_is_closed() {
-        let mut row = RequestRow { expired: true, ..sample::request() };
+        let mut row = RequestRow {
+            expired: true,
+            ..sample::request()
+        };
         let shown = InterventionRequest::of(&row, &sample::approver(), &sample::settings());
-        assert_eq!((shown.status, shown.can_decide), (WireRequestStatus::Pending, false));
+        assert_eq!(
+            (shown.status, shown.can_decide),
+            (WireRequestStatus::Pending, false)
+        );
         assert!(shown.allowed_actions.is_empty());
         row.status = status::RequestStatus::Expired;
         let shown = InterventionRequest::of(&row, &sample::approver(), &sample::settings());
@@ -372,15 +434,27 @@ mod tests {
     #[test]
     fn long_arguments_are_cut_in_lists_only() {
         let mut row = sample::request();
-        let whole = |row: &RequestRow| InterventionRequest::of(row, &sample::approver(), &sample::settings());
-        let listed = |row: &RequestRow| InterventionRequest::listed(row, &sample::approver(), &sample::settings());
+        let whole = |row: &RequestRow| {
+            InterventionRequest::of(row, &sample::approver(), &sample::settings())
+        };
+        let listed = |row: &RequestRow| {
+            InterventionRequest::listed(row, &sample::approver(), &sample::settings())
+        };
         // 16 KiB end in the middle of an `é`.
         let text = format!(r#"{{"a":"{}"}}"#, "é".repeat(LISTED / 2));
-        row.asked.pending_tool_calls[0].arguments_text.clone_from(&text);
-        let (all, cut) = (whole(&row).tool_calls.remove(0), listed(&row).tool_calls.remove(0));
+        row.asked.pending_tool_calls[0]
+            .arguments_text
+            .clone_from(&text);
+        let (all, cut) = (
+            whole(&row).tool_calls.remove(0),
+            listed(&row).tool_calls.remove(0),
+        );
         assert!(!all.truncated && all.arguments.is_some() && all.arguments_text == text);
         assert!(cut.truncated && cut.arguments.is_none());
-        assert!(text.starts_with(&cut.arguments_text) && (LISTED - 3..=LISTED).contains(&cut.arguments_text.len()));
+        assert!(
+            text.starts_with(&cut.arguments_text)
+                && (LISTED - 3..=LISTED).contains(&cut.arguments_text.len())
+        );
         assert_eq!((cut.digest, cut.summary), (all.digest, all.summary));
         row.asked.pending_tool_calls[0].arguments_text = "x".repeat(LISTED);
         assert_eq!(listed(&row), whole(&row), "16 KiB are not over 16 KiB");
@@ -402,8 +476,16 @@ mod tests {
         let mut settings = sample::settings();
         settings.request_url = Some("https://app.example/r/{request_id}".into());
         let shown = InterventionRequest::of(&row, &sample::caller(), &settings);
-        assert_eq!(shown.url, format!("https://app.example/r/{}", row.asked.request_id));
-        assert!(shown.approval_url.unwrap().starts_with("http://127.0.0.1:8080/resume/"));
+        assert_eq!(
+            shown.url,
+            format!("https://app.example/r/{}", row.asked.request_id)
+        );
+        assert!(
+            shown
+                .approval_url
+                .unwrap()
+                .starts_with("http://127.0.0.1:8080/resume/")
+        );
     }
 
     #[test]

@@ -13,7 +13,8 @@ use crate::task::decision::{Action, CallAnswer, Decision, Then};
 use crate::task::failure::Failure;
 use crate::task::id::{CallId, ChangeId, RequestId, TaskId};
 use crate::task::item::{
-    CloseReason, Fact, FinishReason, Item, Outcome, Part, PartType, ToolCall, ToolResult, Turn, Usage,
+    CloseReason, Fact, FinishReason, Item, Outcome, Part, PartType, ToolCall, ToolResult, Turn,
+    Usage,
 };
 use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::time::Time;
@@ -21,7 +22,11 @@ use crate::task::tool_spec::{Effect, ToolKind};
 use crate::task::verdict::{Judgement, Terms, Verdict};
 
 fn ids() -> (TaskId, RequestId, CallId) {
-    (TaskId(Uuid::from_u128(1)), RequestId(Uuid::from_u128(2)), CallId(Uuid::from_u128(3)))
+    (
+        TaskId(Uuid::from_u128(1)),
+        RequestId(Uuid::from_u128(2)),
+        CallId(Uuid::from_u128(3)),
+    )
 }
 
 fn result() -> ToolResult {
@@ -47,13 +52,20 @@ fn turn() -> Turn {
             provider_id: "call_0".into(),
         }],
         finish_reason: FinishReason::ToolCalls,
-        usage: Usage { prompt_tokens: 1, completion_tokens: 2, total_tokens: 3 },
+        usage: Usage {
+            prompt_tokens: 1,
+            completion_tokens: 2,
+            total_tokens: 3,
+        },
         raw: json!({ "thinking": "private" }),
     }
 }
 
 fn decision() -> Decision {
-    let answer = CallAnswer { reason: Some("no".into()), ..CallAnswer::plain(Action::Reject) };
+    let answer = CallAnswer {
+        reason: Some("no".into()),
+        ..CallAnswer::plain(Action::Reject)
+    };
     Decision {
         action: Action::Reject,
         by: "bob".into(),
@@ -78,14 +90,18 @@ fn facts() -> Vec<(Fact, &'static str, Value)> {
         ..Judgement::of(Verdict::Hold)
     };
     let asked = sample::request().asked;
-    let shown_call = serde_json::to_value(super::request::asked_call(&asked.pending_tool_calls[0])).unwrap();
-    let result_members =
-        json!({"tool_call_id": call, "name": "refund", "outcome": "succeeded", "content": "done", "http_status": 200});
+    let shown_call =
+        serde_json::to_value(super::request::asked_call(&asked.pending_tool_calls[0])).unwrap();
+    let result_members = json!({"tool_call_id": call, "name": "refund", "outcome": "succeeded", "content": "done", "http_status": 200});
     let decided = json!({"action": "reject", "by": "bob", "via": "web", "at": at, "reason": "no", "arguments": null,
         "result": null});
     vec![
         (
-            Fact::TaskStatus { status: TaskStatus::Failed, error: Some(Failure::limit("max_calls")), output: None },
+            Fact::TaskStatus {
+                status: TaskStatus::Failed,
+                error: Some(Failure::limit("max_calls")),
+                output: None,
+            },
             "system",
             json!({"status": "Failed", "output": null, "error": {
                 "type": "http://127.0.0.1:8080/problems/limit_reached", "title": "A limit was reached", "status": 500,
@@ -94,7 +110,10 @@ fn facts() -> Vec<(Fact, &'static str, Value)> {
         ),
         (
             Fact::UserMessage {
-                items: vec![Part { content_type: PartType::Text, content: "hi".into() }],
+                items: vec![Part {
+                    content_type: PartType::Text,
+                    content: "hi".into(),
+                }],
                 user_context: None,
                 by: "alice".into(),
                 groups: vec!["private".into()],
@@ -110,7 +129,12 @@ fn facts() -> Vec<(Fact, &'static str, Value)> {
                 "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}}),
         ),
         (
-            Fact::Judged { tool_call_id: call, judgement, effect: Effect::Once, performer: ToolKind::External },
+            Fact::Judged {
+                tool_call_id: call,
+                judgement,
+                effect: Effect::Once,
+                performer: ToolKind::External,
+            },
             "system",
             json!({"tool_call_id": call, "verdict": "hold", "rule": "large", "reason": null}),
         ),
@@ -120,7 +144,10 @@ fn facts() -> Vec<(Fact, &'static str, Value)> {
             json!({"request_id": asked.request_id, "kind": "approval", "pending_tool_calls": [shown_call]}),
         ),
         (
-            Fact::Decision { request_id: request, decision: decision() },
+            Fact::Decision {
+                request_id: request,
+                decision: decision(),
+            },
             "human",
             json!({"request_id": request, "decision": {"action": "reject", "by": "bob", "via": "web", "at": at,
                 "reason": "no", "then": "continue", "response": null, "result": null,
@@ -150,7 +177,11 @@ fn facts() -> Vec<(Fact, &'static str, Value)> {
         (Fact::ToolResult(result()), "tool", result_members.clone()),
         (Fact::LateResult(result()), "system", result_members),
         (
-            Fact::SubAgentStarted { tool_call_id: call, child_task_id: task, agent: "analyst".into() },
+            Fact::SubAgentStarted {
+                tool_call_id: call,
+                child_task_id: task,
+                agent: "analyst".into(),
+            },
             "system",
             json!({"tool_call_id": call, "child_task_id": task, "agent": "analyst"}),
         ),
@@ -166,16 +197,25 @@ fn every_item_shows_its_members_and_no_more_and_fits_its_component() {
     assert_eq!(facts.len(), 11);
     for (fact, role, members) in facts {
         let name = fact.type_name();
-        let item = Item { seq: 4, at: Time(0), fact };
-        let shown = serde_json::to_value(AgentTaskItem::of(task, &item, &sample::settings())).unwrap();
-        let mut expected =
-            json!({"task_id": task, "seq": 4, "type": name, "role": role, "at": "1970-01-01T00:00:00.000000Z"});
-        expected.as_object_mut().unwrap().extend(members.as_object().unwrap().clone());
+        let item = Item {
+            seq: 4,
+            at: Time(0),
+            fact,
+        };
+        let shown =
+            serde_json::to_value(AgentTaskItem::of(task, &item, &sample::settings())).unwrap();
+        let mut expected = json!({"task_id": task, "seq": 4, "type": name, "role": role, "at": "1970-01-01T00:00:00.000000Z"});
+        expected
+            .as_object_mut()
+            .unwrap()
+            .extend(members.as_object().unwrap().clone());
         assert_eq!(shown, expected, "{name}");
         assert!(
             any.is_valid(&shown),
             "{name}: {:?}",
-            any.iter_errors(&shown).map(|e| e.to_string()).collect::<Vec<_>>()
+            any.iter_errors(&shown)
+                .map(|e| e.to_string())
+                .collect::<Vec<_>>()
         );
     }
 }
@@ -183,10 +223,15 @@ fn every_item_shows_its_members_and_no_more_and_fits_its_component() {
 #[test]
 fn every_event_is_its_item_in_its_place_and_fits_the_component_of_its_name() {
     let document = openapi::document();
-    let (any, streamed) =
-        (openapi::tests::validator(&document, "TaskEvent"), openapi::tests::validator(&document, "StreamedEvent"));
+    let (any, streamed) = (
+        openapi::tests::validator(&document, "TaskEvent"),
+        openapi::tests::validator(&document, "StreamedEvent"),
+    );
     let (task, _, _) = ids();
-    let (settings, agent_path) = (sample::settings(), vec!["boss".to_owned(), "clerk".to_owned()]);
+    let (settings, agent_path) = (
+        sample::settings(),
+        vec!["boss".to_owned(), "clerk".to_owned()],
+    );
     let request = InterventionRequest::of(&sample::request(), &sample::approver(), &settings);
     for (fact, _, _) in facts() {
         let event = Event {
@@ -195,11 +240,21 @@ fn every_event_is_its_item_in_its_place_and_fits_the_component_of_its_name() {
             of_root: false,
             agent_path: agent_path.clone(),
             change: ChangeId(Uuid::from_u128(5)),
-            item: Item { seq: 4, at: Time(0), fact },
+            item: Item {
+                seq: 4,
+                at: Time(0),
+                fact,
+            },
         };
         let about = event.item.fact.request_id().map(|_| request.clone());
         let item = serde_json::to_value(AgentTaskItem::of(task, &event.item, &settings)).unwrap();
-        let text = serde_json::to_string(&EventData::of(TaskId(Uuid::from_u128(6)), &event, about, &settings)).unwrap();
+        let text = serde_json::to_string(&EventData::of(
+            TaskId(Uuid::from_u128(6)),
+            &event,
+            about,
+            &settings,
+        ))
+        .unwrap();
         let shown: Value = serde_json::from_str(&text).unwrap();
         let mut expected = item;
         expected["event"] = json!(name(&event));
@@ -207,13 +262,27 @@ fn every_event_is_its_item_in_its_place_and_fits_the_component_of_its_name() {
         expected["root_task_id"] = json!(Uuid::from_u128(6));
         if event.item.fact.request_id().is_some() {
             let mut whole = serde_json::to_value(&request).unwrap();
-            whole.as_object_mut().unwrap().retain(|name, _| name != "allowed_actions" && name != "can_decide");
+            whole
+                .as_object_mut()
+                .unwrap()
+                .retain(|name, _| name != "allowed_actions" && name != "can_decide");
             expected["request"] = whole;
         }
         assert_eq!(shown, expected);
-        let component = NAMES.iter().find(|(known, _)| *known == name(&event)).unwrap().1;
-        for validator in [&any, &streamed, &openapi::tests::validator(&document, component)] {
-            let found: Vec<_> = validator.iter_errors(&shown).map(|error| error.to_string()).collect();
+        let component = NAMES
+            .iter()
+            .find(|(known, _)| *known == name(&event))
+            .unwrap()
+            .1;
+        for validator in [
+            &any,
+            &streamed,
+            &openapi::tests::validator(&document, component),
+        ] {
+            let found: Vec<_> = validator
+                .iter_errors(&shown)
+                .map(|error| error.to_string())
+                .collect();
             assert!(found.is_empty(), "{}: {found:?}", name(&event));
         }
     }
@@ -222,10 +291,25 @@ fn every_event_is_its_item_in_its_place_and_fits_the_component_of_its_name() {
 #[test]
 fn status_name_tells_task_from_sub_agent_and_marks_the_first() {
     let named = |status, of_root, seq| {
-        let fact = Fact::TaskStatus { status, error: None, output: None };
+        let fact = Fact::TaskStatus {
+            status,
+            error: None,
+            output: None,
+        };
         let change = ChangeId(Uuid::from_u128(5));
-        let item = Item { seq, at: Time(0), fact };
-        name(&Event { number: 1, task_id: ids().0, of_root, agent_path: Vec::new(), change, item })
+        let item = Item {
+            seq,
+            at: Time(0),
+            fact,
+        };
+        name(&Event {
+            number: 1,
+            task_id: ids().0,
+            of_root,
+            agent_path: Vec::new(),
+            change,
+            item,
+        })
     };
     let statuses = [
         (TaskStatus::Running, "resumed"),
@@ -235,7 +319,10 @@ fn status_name_tells_task_from_sub_agent_and_marks_the_first() {
         (TaskStatus::Canceled, "canceled"),
     ];
     for (of_root, who) in [(true, "task"), (false, "sub_agent")] {
-        assert_eq!(named(TaskStatus::Running, of_root, 1), format!("{who}.created"));
+        assert_eq!(
+            named(TaskStatus::Running, of_root, 1),
+            format!("{who}.created")
+        );
         for (status, word) in statuses {
             assert_eq!(named(status, of_root, 2), format!("{who}.{word}"));
         }

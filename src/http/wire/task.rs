@@ -15,11 +15,13 @@ use crate::task::failure::{Failure, FailureCode};
 use crate::task::status;
 
 wire_enum! {
-    /// Where a task stands: Running while anything of its tree runs, Paused when nothing does and something waits for a human.
+    /// Where a task stands: Running while anything of its tree runs, Paused when nothing does and
+    /// something waits for a human.
     WireTaskStatus as TaskStatus from status::TaskStatus, "PascalCase" { Running, Paused, Completed, Failed, Canceled }
 }
 
-/// One conversation of one agent for one user. What a sub-agent does for it is a task of its own, with a `parent`.
+/// One conversation of one agent for one user. What a sub-agent does for it is a task of its own,
+/// with a `parent`.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct AgentTask {
     /// Its id.
@@ -42,7 +44,8 @@ pub(crate) struct AgentTask {
     pub output: Option<String>,
     /// Why it is Failed.
     pub error: Option<TaskError>,
-    /// Every open request of this task and of its sub-agents, oldest first; long arguments are cut (`truncated`).
+    /// Every open request of this task and of its sub-agents, oldest first; long arguments are cut
+    /// (`truncated`).
     pub pending: Vec<InterventionRequest>,
     /// Of its tree, for life.
     pub usage: TaskUsage,
@@ -144,17 +147,24 @@ impl AgentTask {
             user_id: row.user_id.clone(),
             status: row.status.into(),
             output: row.output.clone(),
-            error: row.error.as_ref().map(|failure| TaskError::of(failure, settings)),
-            pending: pending.iter().map(|request| InterventionRequest::listed(request, caller, settings)).collect(),
+            error: row
+                .error
+                .as_ref()
+                .map(|failure| TaskError::of(failure, settings)),
+            pending: pending
+                .iter()
+                .map(|request| InterventionRequest::listed(request, caller, settings))
+                .collect(),
             usage: TaskUsage {
                 prompt_tokens: row.usage.prompt_tokens,
                 completion_tokens: row.usage.completion_tokens,
                 total_tokens: row.usage.total_tokens,
                 model_calls: row.model_calls,
             },
-            parent: row
-                .parent
-                .map(|(task, call)| TaskParent { task_id: task.to_string(), tool_call_id: call.to_string() }),
+            parent: row.parent.map(|(task, call)| TaskParent {
+                task_id: task.to_string(),
+                tool_call_id: call.to_string(),
+            }),
             metadata: Exact::object(&row.metadata),
             created_at: row.created_at.to_string(),
             updated_at: row.updated_at.to_string(),
@@ -171,7 +181,13 @@ mod tests {
     #[test]
     fn task_shows_every_member() {
         let row = sample::task();
-        let shown = serde_json::to_value(AgentTask::of(&row, &[], &sample::caller(), &sample::settings())).unwrap();
+        let shown = serde_json::to_value(AgentTask::of(
+            &row,
+            &[],
+            &sample::caller(),
+            &sample::settings(),
+        ))
+        .unwrap();
         assert_eq!(
             shown,
             json!({
@@ -188,17 +204,33 @@ mod tests {
     #[test]
     fn metadata_keeps_every_digit_of_its_numbers() {
         let metadata = r#"{"z":1.10,"a":[12345678901234567890123,1E2]}"#;
-        let row = TaskRow { metadata: metadata.to_owned(), ..sample::task() };
+        let row = TaskRow {
+            metadata: metadata.to_owned(),
+            ..sample::task()
+        };
         let shown = AgentTask::of(&row, &[], &sample::caller(), &sample::settings());
-        assert!(serde_json::to_string(&shown).unwrap().contains(&format!(r#""metadata":{metadata},"#)));
+        assert!(
+            serde_json::to_string(&shown)
+                .unwrap()
+                .contains(&format!(r#""metadata":{metadata},"#))
+        );
     }
 
     #[test]
     fn failure_is_a_problem_object() {
         let shown = TaskError::of(&Failure::limit("max_model_calls"), &sample::settings());
         let shown = serde_json::to_value(shown).unwrap();
-        assert_eq!(shown["type"], "http://127.0.0.1:8080/problems/limit_reached");
-        assert_eq!((&shown["code"], &shown["limit"]), (&json!("limit_reached"), &json!("max_model_calls")));
-        assert_eq!((&shown["status"], &shown["instance"]), (&json!(500), &Value::Null));
+        assert_eq!(
+            shown["type"],
+            "http://127.0.0.1:8080/problems/limit_reached"
+        );
+        assert_eq!(
+            (&shown["code"], &shown["limit"]),
+            (&json!("limit_reached"), &json!("max_model_calls"))
+        );
+        assert_eq!(
+            (&shown["status"], &shown["instance"]),
+            (&json!(500), &Value::Null)
+        );
     }
 }

@@ -1,6 +1,6 @@
-//! Reads a whole or streamed answer: its blocks, its stop reason and its usage. `raw` keeps unknown blocks and members.
-//! Invariant: an answer means the same whether streamed or not, and a call's arguments are the exact bytes
-//! the model wrote.
+//! Reads a whole or streamed answer: its blocks, its stop reason and its usage. `raw` keeps unknown
+//! blocks and members. Invariant: an answer means the same whether streamed or not, and a call's
+//! arguments are the exact bytes the model wrote.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -33,7 +33,8 @@ pub(super) struct Spoken {
     pub(super) arguments: Option<String>,
 }
 
-/// Reads an unstreamed answer. An unreadable one may have been truncated, so the attempt is repeated.
+/// Reads an unstreamed answer. An unreadable one may have been truncated, so the attempt is
+/// repeated.
 pub(super) fn whole(body: &str, cleaner: &Cleaner) -> Attempt {
     let readable = mended(body, Mend::LoneSurrogates);
     let Ok(Value::Object(mut reply)) = serde_json::from_str::<Value>(&readable) else {
@@ -42,14 +43,27 @@ pub(super) fn whole(body: &str, cleaner: &Cleaner) -> Attempt {
     if let Some(error) = reply.get("error").filter(|error| is_said(error)) {
         return reported(error, cleaner);
     }
-    let Some(Value::Array(blocks)) = reply.remove("content") else { return again("its answer holds no content") };
+    let Some(Value::Array(blocks)) = reply.remove("content") else {
+        return again("its answer holds no content");
+    };
     // From the original body: the arguments keep their lone surrogate escapes.
-    let Some(inputs) = inputs(body).or_else(|| inputs(&readable)).filter(|inputs| inputs.len() == blocks.len()) else {
+    let Some(inputs) = inputs(body)
+        .or_else(|| inputs(&readable))
+        .filter(|inputs| inputs.len() == blocks.len())
+    else {
         return again("its answer cannot be read");
     };
-    let spoken = blocks.into_iter().zip(inputs).map(|(block, input)| Spoken::new(block, input));
-    let Some(blocks) = spoken.collect() else { return again("its content is not made of blocks") };
-    let mut said = Said { blocks, ..Said::default() };
+    let spoken = blocks
+        .into_iter()
+        .zip(inputs)
+        .map(|(block, input)| Spoken::new(block, input));
+    let Some(blocks) = spoken.collect() else {
+        return again("its content is not made of blocks");
+    };
+    let mut said = Said {
+        blocks,
+        ..Said::default()
+    };
     if let Some(Value::Object(usage)) = reply.remove("usage") {
         said.usage = usage;
     }
@@ -70,17 +84,28 @@ fn inputs(body: &str) -> Option<Vec<Option<&str>>> {
         input: Option<&'a RawValue>,
     }
     let reply: Reply<'_> = serde_json::from_str(body).ok()?;
-    Some(reply.content.into_iter().map(|block| block.input.map(RawValue::get)).collect())
+    Some(
+        reply
+            .content
+            .into_iter()
+            .map(|block| block.input.map(RawValue::get))
+            .collect(),
+    )
 }
 
 impl Spoken {
     /// A block with the exact text of its `input`; `None` if it is not an object.
     pub(super) fn new(block: Value, input: Option<&str>) -> Option<Self> {
         let is_call = is(&block, "tool_use");
-        let Value::Object(mut members) = block else { return None };
+        let Value::Object(mut members) = block else {
+            return None;
+        };
         let arguments = is_call.then(|| {
             members.remove("input");
-            input.filter(|input| *input != "null").unwrap_or("{}").to_owned()
+            input
+                .filter(|input| *input != "null")
+                .unwrap_or("{}")
+                .to_owned()
         });
         Some(Self { members, arguments })
     }
@@ -89,13 +114,21 @@ impl Spoken {
 impl Said {
     /// Stores stop reason, explanation and usage from a `message_delta`.
     pub(super) fn ends(&mut self, said: &Value) {
-        let str = |pointer: &str| said.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+        let str = |pointer: &str| {
+            said.pointer(pointer)
+                .and_then(Value::as_str)
+                .map(str::to_owned)
+        };
         self.stop_reason = str("/stop_reason").or(self.stop_reason.take());
         self.explanation = str("/stop_details/explanation").or(self.explanation.take());
     }
 
     fn text(&self) -> String {
-        self.blocks.iter().filter(|block| block.is("text")).filter_map(|block| block.str("text")).collect()
+        self.blocks
+            .iter()
+            .filter(|block| block.is("text"))
+            .filter_map(|block| block.str("text"))
+            .collect()
     }
 
     /// The explanation of a refusal, as long as the message has no other text.
@@ -106,8 +139,16 @@ impl Said {
 
     /// Turns the message into the outcome of the attempt.
     pub(super) fn answer(self, cleaner: &Cleaner) -> Attempt {
-        let Some(stop_reason) = &self.stop_reason else { return again("its answer ended without a stop_reason") };
-        if self.blocks.iter().filter(|block| block.arguments.is_some()).count() > CALLS {
+        let Some(stop_reason) = &self.stop_reason else {
+            return again("its answer ended without a stop_reason");
+        };
+        if self
+            .blocks
+            .iter()
+            .filter(|block| block.arguments.is_some())
+            .count()
+            > CALLS
+        {
             return Attempt::Failed(too_many_calls());
         }
         let text = self.refusal().map_or_else(|| self.text(), str::to_owned);
@@ -118,7 +159,11 @@ impl Said {
         });
         let calls: Vec<_> = calls.collect();
         Attempt::Answered(Box::new(Answer {
-            text: if calls.is_empty() { Some(text.unwrap_or_default()) } else { text },
+            text: if calls.is_empty() {
+                Some(text.unwrap_or_default())
+            } else {
+                text
+            },
             finish_reason: finish_reason(stop_reason, !calls.is_empty()),
             usage: usage(&self.usage),
             raw: raw(self.blocks, &calls, cleaner),
@@ -161,22 +206,37 @@ fn finish_reason(said: &str, has_calls: bool) -> FinishReason {
         "tool_use" => FinishReason::ToolCalls,
         "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
         "refusal" => FinishReason::ContentFilter,
-        // Includes `pause_turn`: we offer no tools that the provider runs, so there is nothing to continue.
+        // Includes `pause_turn`: we offer no tools that the provider runs, so there is nothing to
+        // continue.
         _ => FinishReason::Other,
     }
 }
 
 /// Cache reads and cache writes count as prompt tokens: the model read them too.
 fn usage(sent: &Map<String, Value>) -> Usage {
-    let count = |name: &str| sent.get(name).and_then(Value::as_i64).filter(|count| *count >= 0).unwrap_or(0);
-    let read = ["input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"];
+    let count = |name: &str| {
+        sent.get(name)
+            .and_then(Value::as_i64)
+            .filter(|count| *count >= 0)
+            .unwrap_or(0)
+    };
+    let read = [
+        "input_tokens",
+        "cache_creation_input_tokens",
+        "cache_read_input_tokens",
+    ];
     let prompt_tokens = read.into_iter().map(count).fold(0, i64::saturating_add);
     let completion_tokens = count("output_tokens");
-    Usage { prompt_tokens, completion_tokens, total_tokens: prompt_tokens.saturating_add(completion_tokens) }
+    Usage {
+        prompt_tokens,
+        completion_tokens,
+        total_tokens: prompt_tokens.saturating_add(completion_tokens),
+    }
 }
 
-/// The message as we store it and send it back: as received, redacted, with the same arguments as the stored calls.
-/// Thinking blocks are signed: redaction would invalidate the signature, so a block that it changes is left out.
+/// The message as we store it and send it back: as received, redacted, with the same arguments as
+/// the stored calls. Thinking blocks are signed: redaction would invalidate the signature, so a
+/// block that it changes is left out.
 fn raw(blocks: Vec<Spoken>, calls: &[AnswerCall], cleaner: &Cleaner) -> Value {
     let mut calls = calls.iter();
     let content = blocks.into_iter().filter_map(|block| {
@@ -205,13 +265,21 @@ mod tests {
     use crate::secret::{Redactor, Secret};
 
     fn read(body: &str) -> Attempt {
-        whole(body, &Cleaner(Arc::new(Redactor::new([("KEY", &Secret::new("sk-very-secret".to_owned()))]))))
+        whole(
+            body,
+            &Cleaner(Arc::new(Redactor::new([(
+                "KEY",
+                &Secret::new("sk-very-secret".to_owned()),
+            )]))),
+        )
     }
 
     fn answered(body: &str) -> Answer {
         match read(body) {
             Attempt::Answered(answer) => *answer,
-            Attempt::Again(why, _) | Attempt::Plainer(why) | Attempt::Failed(why) => panic!("{why}"),
+            Attempt::Again(why, _) | Attempt::Plainer(why) | Attempt::Failed(why) => {
+                panic!("{why}")
+            }
         }
     }
 
@@ -240,20 +308,43 @@ mod tests {
     fn cached_tokens_count_as_prompt_tokens() {
         let usage = |usage: &str| {
             let body = format!(r#"{{"content":[],"stop_reason":"end_turn","usage":{usage}}}"#);
-            let Usage { prompt_tokens, completion_tokens, total_tokens } = answered(&body).usage;
+            let Usage {
+                prompt_tokens,
+                completion_tokens,
+                total_tokens,
+            } = answered(&body).usage;
             (prompt_tokens, completion_tokens, total_tokens)
         };
-        assert_eq!(usage(r#"{"input_tokens":1,"cache_read_input_tokens":20,"output_tokens":4}"#), (21, 4, 25));
-        assert_eq!(usage(r#"{"input_tokens":-1,"cache_creation_input_tokens":null,"output_tokens":"x"}"#), (0, 0, 0));
+        assert_eq!(
+            usage(r#"{"input_tokens":1,"cache_read_input_tokens":20,"output_tokens":4}"#),
+            (21, 4, 25)
+        );
+        assert_eq!(
+            usage(r#"{"input_tokens":-1,"cache_creation_input_tokens":null,"output_tokens":"x"}"#),
+            (0, 0, 0)
+        );
         assert_eq!(usage("null"), (0, 0, 0));
-        assert_eq!(usage(&format!(r#"{{"input_tokens":{0},"cache_read_input_tokens":{0}}}"#, i64::MAX)).0, i64::MAX);
+        assert_eq!(
+            usage(&format!(
+                r#"{{"input_tokens":{0},"cache_read_input_tokens":{0}}}"#,
+                i64::MAX
+            ))
+            .0,
+            i64::MAX
+        );
     }
 
     #[test]
     fn thinking_block_with_a_secret_or_nul_is_dropped_whole() {
-        let thought = |text: &str| json!({"type": "thinking", "thinking": text, "signature": "c2ln"});
+        let thought =
+            |text: &str| json!({"type": "thinking", "thinking": text, "signature": "c2ln"});
         let said = json!({"type": "text", "text": "The key: sk-very-secret"});
-        let content = json!([thought("The key is sk-very-secret."), thought("Fine."), thought("a\0b"), said]);
+        let content = json!([
+            thought("The key is sk-very-secret."),
+            thought("Fine."),
+            thought("a\0b"),
+            said
+        ]);
         assert_eq!(
             message(&content, "end_turn").raw,
             json!({"type": "message", "role": "assistant", "content":
@@ -266,15 +357,34 @@ mod tests {
         for (body, why) in [
             ("", "its answer is not complete JSON"),
             ("[]", "its answer is not complete JSON"),
-            ("{\"content\":[{\"type\":\"te", "its answer is not complete JSON"),
+            (
+                "{\"content\":[{\"type\":\"te",
+                "its answer is not complete JSON",
+            ),
             ("{}", "its answer holds no content"),
-            (r#"{"content":"text","stop_reason":"end_turn"}"#, "its answer holds no content"),
-            (r#"{"content":[7],"stop_reason":"end_turn"}"#, "its answer cannot be read"),
-            (r#"{"content":[],"stop_reason":null}"#, "its answer ended without a stop_reason"),
+            (
+                r#"{"content":"text","stop_reason":"end_turn"}"#,
+                "its answer holds no content",
+            ),
+            (
+                r#"{"content":[7],"stop_reason":"end_turn"}"#,
+                "its answer cannot be read",
+            ),
+            (
+                r#"{"content":[],"stop_reason":null}"#,
+                "its answer ended without a stop_reason",
+            ),
         ] {
-            assert!(matches!(read(body), Attempt::Again(said, None) if said == why), "{body}");
+            assert!(
+                matches!(read(body), Attempt::Again(said, None) if said == why),
+                "{body}"
+            );
         }
-        let error = |kind: &str| read(&format!(r#"{{"type":"error","error":{{"type":"{kind}","message":"m"}}}}"#));
+        let error = |kind: &str| {
+            read(&format!(
+                r#"{{"type":"error","error":{{"type":"{kind}","message":"m"}}}}"#
+            ))
+        };
         assert!(matches!(error("overloaded_error"), Attempt::Again(..)));
         assert!(matches!(error("invalid_request_error"), Attempt::Failed(_)));
     }

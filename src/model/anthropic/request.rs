@@ -1,6 +1,7 @@
-//! The request body: the prompt as messages of content blocks. Invariant: the model's own blocks go back
-//! unchanged, arguments to the byte; each call and its result share an id that no other call has; and nothing is sent
-//! that the endpoint would refuse for its form, since that would block a stored conversation for good.
+//! The request body: the prompt as messages of content blocks. Invariant: the model's own blocks go
+//! back unchanged, arguments to the byte; each call and its result share an id that no other call
+//! has; and nothing is sent that the endpoint would refuse for its form, since that would block a
+//! stored conversation for good.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -13,8 +14,8 @@ use crate::model::{OfferedTool, Prompt, data_about_the_user};
 use crate::task::item::{Part, PartType};
 use crate::task::transcript::Message;
 
-/// `max_tokens` when `body` does not set it: the endpoint requires it. The thinking budget (`thinking.budget_tokens`)
-/// counts as part of the answer, so it is added.
+/// `max_tokens` when `body` does not set it: the endpoint requires it. The thinking budget
+/// (`thinking.budget_tokens`) counts as part of the answer, so it is added.
 pub(super) const MAX_TOKENS: u64 = 16_384;
 
 /// Stands for an empty text, which the endpoint refuses.
@@ -34,8 +35,8 @@ pub(super) enum Block {
 }
 
 impl Block {
-    /// A call with these arguments: the text itself if it is a JSON object, else `{}` (the call's result then says what
-    /// was wrong).
+    /// A call with these arguments: the text itself if it is a JSON object, else `{}` (the call's
+    /// result then says what was wrong).
     pub(super) fn call(mut rest: Map<String, Value>, arguments: &str) -> Self {
         let text = mended(arguments, Mend::LoneSurrogates);
         let is_object = serde_json::from_str::<Value>(&text).is_ok_and(|value| value.is_object());
@@ -93,24 +94,39 @@ pub(super) fn body(
     if manner != Manner::Whole {
         rest.insert("stream".to_owned(), json!(true));
     }
-    let budget = rest.get("thinking").and_then(|thinking| thinking.get("budget_tokens")).and_then(Value::as_u64);
-    rest.entry("max_tokens").or_insert_with(|| json!(MAX_TOKENS.saturating_add(budget.unwrap_or(0))));
+    let budget = rest
+        .get("thinking")
+        .and_then(|thinking| thinking.get("budget_tokens"))
+        .and_then(Value::as_u64);
+    rest.entry("max_tokens")
+        .or_insert_with(|| json!(MAX_TOKENS.saturating_add(budget.unwrap_or(0))));
     if thoughts == Thoughts::Left
-        && rest.get("thinking").is_some_and(|thinking| thinking.get("type") == Some(&json!("enabled")))
+        && rest
+            .get("thinking")
+            .is_some_and(|thinking| thinking.get("type") == Some(&json!("enabled")))
     {
-        // With a fixed thinking budget the endpoint requires the last turn to begin with a thinking block.
+        // With a fixed thinking budget the endpoint requires the last turn to begin with a thinking
+        // block.
         rest.remove("thinking");
     }
-    if let Some(system) = prompt.system.as_ref().filter(|system| !system.trim().is_empty()) {
+    if let Some(system) = prompt
+        .system
+        .as_ref()
+        .filter(|system| !system.trim().is_empty())
+    {
         rest.insert("system".to_owned(), json!(system));
     }
     if !prompt.tools.is_empty() {
         rest.insert("tools".to_owned(), prompt.tools.iter().map(tool).collect());
     }
-    serde_json::to_string(&Body { rest, messages: messages(&prompt.messages, thoughts) })
+    serde_json::to_string(&Body {
+        rest,
+        messages: messages(&prompt.messages, thoughts),
+    })
 }
 
-/// The conversation as alternating roles: the results of a turn's calls and the user text after them form one message.
+/// The conversation as alternating roles: the results of a turn's calls and the user text after
+/// them form one message.
 fn messages(conversation: &[Message], thoughts: Thoughts) -> Vec<Spoken> {
     let mut spoken = Vec::new();
     let mut ids = Ids::default();
@@ -127,17 +143,31 @@ fn messages(conversation: &[Message], thoughts: Thoughts) -> Vec<Spoken> {
             }
             Message::Assistant { raw, text, calls } => {
                 ids.begin(calls.iter().map(|(id, ..)| id.as_str()));
-                say(&mut spoken, Role::Assistant, assistant(raw, text.as_deref(), calls, &ids, thoughts));
+                say(
+                    &mut spoken,
+                    Role::Assistant,
+                    assistant(raw, text.as_deref(), calls, &ids, thoughts),
+                );
             }
-            Message::Result { provider_id, content, succeeded, .. } => {
-                say(&mut spoken, Role::User, [result(&ids.of(provider_id), content, *succeeded)]);
+            Message::Result {
+                provider_id,
+                content,
+                succeeded,
+                ..
+            } => {
+                say(
+                    &mut spoken,
+                    Role::User,
+                    [result(&ids.of(provider_id), content, *succeeded)],
+                );
             }
         }
     }
     spoken
 }
 
-/// Appends to the last message if it has the same role. Empty messages are left out: the endpoint refuses them.
+/// Appends to the last message if it has the same role. Empty messages are left out: the endpoint
+/// refuses them.
 fn say(spoken: &mut Vec<Spoken>, role: Role, blocks: impl IntoIterator<Item = Block>) {
     let mut blocks = blocks.into_iter().peekable();
     if blocks.peek().is_none() {
@@ -145,24 +175,35 @@ fn say(spoken: &mut Vec<Spoken>, role: Role, blocks: impl IntoIterator<Item = Bl
     }
     match spoken.last_mut() {
         Some(last) if last.role == role => last.content.extend(blocks),
-        Some(_) | None => spoken.push(Spoken { role, content: blocks.collect() }),
+        Some(_) | None => spoken.push(Spoken {
+            role,
+            content: blocks.collect(),
+        }),
     }
 }
 
 fn part(part: &Part) -> Option<Block> {
     match part.content_type {
         PartType::Text => Block::text(&part.content),
-        PartType::Image => Some(Block::Plain(json!({"type": "image", "source": source(&part.content)}))),
+        PartType::Image => Some(Block::Plain(
+            json!({"type": "image", "source": source(&part.content)}),
+        )),
     }
 }
 
 /// An image source: the bytes of a `data:` URI, or a URL that the endpoint fetches.
 fn source(content: &str) -> Value {
-    let data = content.split_once(':').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("data"));
+    let data = content
+        .split_once(':')
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("data"));
     let data = data.and_then(|(_, rest)| rest.split_once(','));
     match data {
         Some((kind, data)) => {
-            let media_type = kind.split(';').next().unwrap_or_default().to_ascii_lowercase();
+            let media_type = kind
+                .split(';')
+                .next()
+                .unwrap_or_default()
+                .to_ascii_lowercase();
             json!({"type": "base64", "media_type": media_type, "data": data})
         }
         None => json!({"type": "url", "url": content}),
@@ -170,7 +211,11 @@ fn source(content: &str) -> Value {
 }
 
 fn result(id: &str, content: &str, succeeded: bool) -> Block {
-    let content = if content.trim().is_empty() { EMPTY } else { content };
+    let content = if content.trim().is_empty() {
+        EMPTY
+    } else {
+        content
+    };
     let mut result = json!({"type": "tool_result", "tool_use_id": id, "content": content});
     if let (Some(members), false) = (result.as_object_mut(), succeeded) {
         members.insert("is_error".to_owned(), json!(true));
@@ -193,12 +238,29 @@ mod tests {
     use super::*;
 
     fn user(parts: &[&str]) -> Message {
-        let part = |text: &&str| Part { content_type: PartType::Text, content: (*text).to_owned() };
-        Message::User { context: None, parts: parts.iter().map(part).collect() }
+        let part = |text: &&str| Part {
+            content_type: PartType::Text,
+            content: (*text).to_owned(),
+        };
+        Message::User {
+            context: None,
+            parts: parts.iter().map(part).collect(),
+        }
     }
 
-    fn written(messages: Vec<Message>, system: &str, extra: &Value, manner: Manner, thoughts: Thoughts) -> Value {
-        let prompt = Prompt { system: Some(system.to_owned()), messages, tools: Vec::new(), turn: 1 };
+    fn written(
+        messages: Vec<Message>,
+        system: &str,
+        extra: &Value,
+        manner: Manner,
+        thoughts: Thoughts,
+    ) -> Value {
+        let prompt = Prompt {
+            system: Some(system.to_owned()),
+            messages,
+            tools: Vec::new(),
+            turn: 1,
+        };
         let body = body(&prompt, "m", extra.as_object().unwrap(), manner, thoughts).unwrap();
         serde_json::from_str(&body).unwrap()
     }
@@ -222,18 +284,36 @@ mod tests {
     #[test]
     fn request_without_thinking_blocks_has_no_fixed_thinking_budget() {
         let with = |thinking: Value| {
-            written(Vec::new(), "", &json!({"thinking": thinking}), Manner::Streamed, Thoughts::Left)
-                .get("thinking")
-                .cloned()
+            written(
+                Vec::new(),
+                "",
+                &json!({"thinking": thinking}),
+                Manner::Streamed,
+                Thoughts::Left,
+            )
+            .get("thinking")
+            .cloned()
         };
-        assert_eq!(with(json!({"type": "enabled", "budget_tokens": 4000})), None);
-        assert_eq!(with(json!({"type": "adaptive"})), Some(json!({"type": "adaptive"})));
+        assert_eq!(
+            with(json!({"type": "enabled", "budget_tokens": 4000})),
+            None
+        );
+        assert_eq!(
+            with(json!({"type": "adaptive"})),
+            Some(json!({"type": "adaptive"}))
+        );
     }
 
     #[test]
     fn empty_texts_are_not_sent() {
         let said = vec![user(&["", " \n", "Hi"]), user(&[" "]), user(&[])];
-        let body = written(said, " ", &json!({"temperature": 0}), Manner::Whole, Thoughts::Kept);
+        let body = written(
+            said,
+            " ",
+            &json!({"temperature": 0}),
+            Manner::Whole,
+            Thoughts::Kept,
+        );
         let text = |text: &str| json!({"type": "text", "text": text});
         assert_eq!(
             body,
@@ -245,8 +325,14 @@ mod tests {
     #[test]
     fn image_is_sent_as_bytes_or_as_its_url() {
         for (content, expected) in [
-            ("DATA:image/WEBP;base64,AAAA", json!({"type": "base64", "media_type": "image/webp", "data": "AAAA"})),
-            ("https://x/a,b.png", json!({"type": "url", "url": "https://x/a,b.png"})),
+            (
+                "DATA:image/WEBP;base64,AAAA",
+                json!({"type": "base64", "media_type": "image/webp", "data": "AAAA"}),
+            ),
+            (
+                "https://x/a,b.png",
+                json!({"type": "url", "url": "https://x/a,b.png"}),
+            ),
         ] {
             assert_eq!(source(content), expected);
         }

@@ -1,6 +1,6 @@
-//! Reads a streamed answer: events that begin a message, fill its blocks one by one, and end it. Invariant:
-//! the blocks equal those of the unstreamed answer; without the end event there is no answer; the emitted pieces add up
-//! to the answer's texts.
+//! Reads a streamed answer: events that begin a message, fill its blocks one by one, and end it.
+//! Invariant: the blocks equal those of the unstreamed answer; without the end event there is no
+//! answer; the emitted pieces add up to the answer's texts.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,16 @@ impl Stream {
     pub(super) fn new(cleaner: &Cleaner) -> Self {
         let (text, cleaner) = (cleaner.passing_text(), cleaner.clone());
         let (said, open, blocks) = (Said::default(), BTreeMap::new(), Vec::new());
-        Self { cleaner, said, open, blocks, calls: 0, text, ended: false, held: 0 }
+        Self {
+            cleaner,
+            said,
+            open,
+            blocks,
+            calls: 0,
+            text,
+            ended: false,
+            held: 0,
+        }
     }
 
     fn take(&mut self, data: &str, telling: &mut Telling<'_>) -> Result<Progress, Attempt> {
@@ -50,22 +59,38 @@ impl Stream {
         let Ok(Value::Object(mut event)) = serde_json::from_str::<Value>(&readable) else {
             return Err(again("an event of its answer is not JSON"));
         };
-        let kind = event.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let kind = event
+            .get("type")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned();
         match kind.as_str() {
-            "message_start" => self.count(event.get("message").and_then(|message| message.get("usage"))),
+            "message_start" => self.count(
+                event
+                    .get("message")
+                    .and_then(|message| message.get("usage")),
+            ),
             "content_block_start" => {
                 let place = place(&event)?;
                 let block = event.remove("content_block").unwrap_or_default();
                 self.held = self.held.saturating_add(data.len());
-                let input = is(&block, "tool_use").then(|| first_input(data).or_else(|| first_input(&readable)));
+                let input = is(&block, "tool_use")
+                    .then(|| first_input(data).or_else(|| first_input(&readable)));
                 self.begin(place, block, input.flatten(), telling)?;
             }
             "content_block_delta" => {
                 let delta = event.get("delta").and_then(Value::as_object);
-                self.add(place(&event)?, delta.ok_or_else(|| again(UNREADABLE))?, telling)?;
+                self.add(
+                    place(&event)?,
+                    delta.ok_or_else(|| again(UNREADABLE))?,
+                    telling,
+                )?;
             }
             "content_block_stop" => {
-                let at = self.open.remove(&place(&event)?).ok_or_else(|| again(UNREADABLE))?;
+                let at = self
+                    .open
+                    .remove(&place(&event)?)
+                    .ok_or_else(|| again(UNREADABLE))?;
                 self.close(at, telling);
             }
             "message_delta" => {
@@ -76,7 +101,12 @@ impl Stream {
                 self.ended = true;
                 return Ok(Progress::Ended);
             }
-            "error" => return Err(reported(event.get("error").unwrap_or(&Value::Null), &self.cleaner)),
+            "error" => {
+                return Err(reported(
+                    event.get("error").unwrap_or(&Value::Null),
+                    &self.cleaner,
+                ));
+            }
             // `ping`, and event types added later.
             _ => {}
         }
@@ -101,7 +131,9 @@ impl Stream {
     ) -> Result<(), Attempt> {
         let is_call = is(&block, "tool_use");
         let is_text = is(&block, "text");
-        let Value::Object(mut members) = block else { return Err(again(UNREADABLE)) };
+        let Value::Object(mut members) = block else {
+            return Err(again(UNREADABLE));
+        };
         if self.open.insert(place, self.blocks.len()).is_some() {
             return Err(again(UNREADABLE));
         }
@@ -110,7 +142,12 @@ impl Stream {
         }
         let call = is_call.then(|| {
             members.remove("input");
-            let name = self.cleaner.text(members.get("name").and_then(Value::as_str).unwrap_or_default());
+            let name = self.cleaner.text(
+                members
+                    .get("name")
+                    .and_then(Value::as_str)
+                    .unwrap_or_default(),
+            );
             let call = self.calls;
             self.calls += 1;
             telling.named(call, &name);
@@ -119,14 +156,31 @@ impl Stream {
         if let (true, Some(text)) = (is_text, members.get("text").and_then(Value::as_str)) {
             telling.text(&self.text.push(text));
         }
-        self.blocks.push(Begun { members, whole: input, input: String::new(), call });
+        self.blocks.push(Begun {
+            members,
+            whole: input,
+            input: String::new(),
+            call,
+        });
         Ok(())
     }
 
-    fn add(&mut self, place: u64, delta: &Map<String, Value>, telling: &mut Telling<'_>) -> Result<(), Attempt> {
-        let block = self.open.get(&place).and_then(|at| self.blocks.get_mut(*at)).ok_or_else(|| again(UNREADABLE))?;
+    fn add(
+        &mut self,
+        place: u64,
+        delta: &Map<String, Value>,
+        telling: &mut Telling<'_>,
+    ) -> Result<(), Attempt> {
+        let block = self
+            .open
+            .get(&place)
+            .and_then(|at| self.blocks.get_mut(*at))
+            .ok_or_else(|| again(UNREADABLE))?;
         let str = |member: &str| delta.get(member).and_then(Value::as_str);
-        let size = |more: &Value| more.as_str().map_or_else(|| more.to_string().len(), str::len);
+        let size = |more: &Value| {
+            more.as_str()
+                .map_or_else(|| more.to_string().len(), str::len)
+        };
         self.held = self.held.saturating_add(delta.values().map(size).sum());
         match str("type") {
             Some("input_json_delta") => {
@@ -154,17 +208,25 @@ impl Stream {
 
     /// Handles the end of a block.
     fn close(&mut self, at: usize, telling: &mut Telling<'_>) {
-        let Some(block) = self.blocks.get_mut(at) else { return };
+        let Some(block) = self.blocks.get_mut(at) else {
+            return;
+        };
         if let Some((call, passing)) = &mut block.call {
             if block.input.is_empty() {
-                block.input = block.whole.take().filter(|input| input != "null").unwrap_or_else(|| "{}".to_owned());
+                block.input = block
+                    .whole
+                    .take()
+                    .filter(|input| input != "null")
+                    .unwrap_or_else(|| "{}".to_owned());
                 telling.arguments(*call, &passing.push(&block.input));
             }
             telling.arguments(*call, &passing.finish());
         } else if !block.input.is_empty() {
             // The input of a tool that the provider runs itself.
             let input = serde_json::from_str(&mended(&block.input, Mend::LoneSurrogates));
-            block.members.insert("input".to_owned(), input.unwrap_or_else(|_| json!({})));
+            block
+                .members
+                .insert("input".to_owned(), input.unwrap_or_else(|_| json!({})));
         }
     }
 }
@@ -173,7 +235,10 @@ impl Stream {
 const UNREADABLE: &str = "its answer cannot be read";
 
 fn place(event: &Map<String, Value>) -> Result<u64, Attempt> {
-    event.get("index").and_then(Value::as_u64).ok_or_else(|| again(UNREADABLE))
+    event
+        .get("index")
+        .and_then(Value::as_u64)
+        .ok_or_else(|| again(UNREADABLE))
 }
 
 /// The exact text of the `input` in a call's start event.
@@ -189,11 +254,14 @@ fn first_input(data: &str) -> Option<String> {
         input: Option<&'a RawValue>,
     }
     let start: Start<'_> = serde_json::from_str(data).ok()?;
-    start.content_block.input.map(|input| input.get().to_owned())
+    start
+        .content_block
+        .input
+        .map(|input| input.get().to_owned())
 }
 
-/// Merges a delta into a member: texts and lists are appended, other values replaced. That covers delta types added
-/// later.
+/// Merges a delta into a member: texts and lists are appended, other values replaced. That covers
+/// delta types added later.
 fn merge(members: &mut Map<String, Value>, name: &str, more: &Value) {
     match (members.get_mut(name), more) {
         (Some(Value::String(text)), Value::String(more)) => text.push_str(more),
@@ -219,7 +287,11 @@ impl Reading for Stream {
             return again("its answer was cut off");
         }
         for at in std::mem::take(&mut self.open).into_values() {
-            if self.blocks.get(at).is_some_and(|block| block.call.is_some()) {
+            if self
+                .blocks
+                .get(at)
+                .is_some_and(|block| block.call.is_some())
+            {
                 return again("its answer ended within a call");
             }
             self.close(at, telling);
@@ -236,7 +308,10 @@ impl Reading for Stream {
 
 impl Begun {
     fn whole(self) -> Spoken {
-        Spoken { arguments: self.call.is_some().then_some(self.input), members: self.members }
+        Spoken {
+            arguments: self.call.is_some().then_some(self.input),
+            members: self.members,
+        }
     }
 }
 
@@ -248,13 +323,17 @@ mod tests {
     use crate::model::heard::Heard;
     use crate::secret::{Redactor, Secret};
 
-    const START: &str = r#"{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}"#;
+    const START: &str =
+        r#"{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}"#;
     const STOP: &str = r#"{"type":"content_block_stop","index":0}"#;
     const END: &str = r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"}}"#;
     const OVER: &str = r#"{"type":"message_stop"}"#;
 
     fn cleaner() -> Cleaner {
-        Cleaner(Arc::new(Redactor::new([("KEY", &Secret::new("sk-very-secret".to_owned()))])))
+        Cleaner(Arc::new(Redactor::new([(
+            "KEY",
+            &Secret::new("sk-very-secret".to_owned()),
+        )])))
     }
 
     /// Runs a stream of these events to its outcome.
@@ -263,7 +342,10 @@ mod tests {
         let mut telling = Telling::new(&heard);
         let mut stream = Stream::new(&cleaner());
         for data in events {
-            let event = Event { name: String::new(), data: (*data).to_owned() };
+            let event = Event {
+                name: String::new(),
+                data: (*data).to_owned(),
+            };
             if let Err(attempt) = stream.event(&event, &mut telling) {
                 return (attempt, heard);
             }
@@ -281,10 +363,15 @@ mod tests {
 
     #[test]
     fn inconsistent_events_are_retried() {
-        let delta = r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"Hi"}}"#;
+        let delta =
+            r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"Hi"}}"#;
         let elsewhere = delta.replace("\"index\":0", "\"index\":1");
         assert_eq!(outcome(&[START, delta, STOP, END, OVER]), "says Hi");
-        assert_eq!(outcome(&[START, delta, END, OVER]), "says Hi", "that a block ended need not be said");
+        assert_eq!(
+            outcome(&[START, delta, END, OVER]),
+            "says Hi",
+            "that a block ended need not be said"
+        );
         assert_eq!(outcome(&[END, OVER]), "says ");
         for events in [
             &[START, &elsewhere, STOP, END, OVER][..],
@@ -292,37 +379,77 @@ mod tests {
             &[START, START, delta, END, OVER],
             &[STOP, END, OVER],
             &[&START.replace("\"index\":0,", ""), END, OVER],
-            &[r#"{"type":"content_block_start","index":0,"content_block":7}"#, END, OVER],
+            &[
+                r#"{"type":"content_block_start","index":0,"content_block":7}"#,
+                END,
+                OVER,
+            ],
             &[r#"{"type":"content_block_start","index":0}"#, END, OVER],
-            &[START, r#"{"type":"content_block_delta","index":0}"#, END, OVER],
+            &[
+                START,
+                r#"{"type":"content_block_delta","index":0}"#,
+                END,
+                OVER,
+            ],
         ] {
-            assert_eq!(outcome(events), "again: its answer cannot be read", "{events:?}");
+            assert_eq!(
+                outcome(events),
+                "again: its answer cannot be read",
+                "{events:?}"
+            );
         }
-        assert_eq!(outcome(&["[DONE]"]), "again: an event of its answer is not JSON");
-        assert_eq!(outcome(&[START, delta, STOP, OVER]), "again: its answer ended without a stop_reason");
-        assert_eq!(outcome(&[START, delta, STOP, END]), "again: its answer was cut off");
+        assert_eq!(
+            outcome(&["[DONE]"]),
+            "again: an event of its answer is not JSON"
+        );
+        assert_eq!(
+            outcome(&[START, delta, STOP, OVER]),
+            "again: its answer ended without a stop_reason"
+        );
+        assert_eq!(
+            outcome(&[START, delta, STOP, END]),
+            "again: its answer was cut off"
+        );
         assert_eq!(outcome(&[]), "again: its answer was cut off");
     }
 
     #[test]
     fn error_in_a_stream_is_final_only_for_an_invalid_request() {
         let said = |kind: &str| {
-            outcome(&[START, &format!(r#"{{"type":"error","error":{{"type":"{kind}","message":"sk-very-secret"}}}}"#)])
+            outcome(&[
+                START,
+                &format!(
+                    r#"{{"type":"error","error":{{"type":"{kind}","message":"sk-very-secret"}}}}"#
+                ),
+            ])
         };
         let words = "it reported an error: [secret KEY]";
-        for kind in ["overloaded_error", "api_error", "rate_limit_error", "timeout_error", "later_error"] {
+        for kind in [
+            "overloaded_error",
+            "api_error",
+            "rate_limit_error",
+            "timeout_error",
+            "later_error",
+        ] {
             assert_eq!(said(kind), format!("again: {words}"));
         }
-        for kind in ["invalid_request_error", "authentication_error", "permission_error", "request_too_large"] {
+        for kind in [
+            "invalid_request_error",
+            "authentication_error",
+            "permission_error",
+            "request_too_large",
+        ] {
             assert_eq!(said(kind), format!("failed: {words}"));
         }
-        assert_eq!(outcome(&[r#"{"type":"error"}"#]), "again: it reported an error: ");
+        assert_eq!(
+            outcome(&[r#"{"type":"error"}"#]),
+            "again: it reported an error: "
+        );
     }
 
     #[test]
     fn call_is_named_when_it_begins_and_its_arguments_follow() {
-        let start =
-            r#"{"type":"content_block_start","index":3,"content_block":{"type":"tool_use","id":"a","name":"pay"}}"#;
+        let start = r#"{"type":"content_block_start","index":3,"content_block":{"type":"tool_use","id":"a","name":"pay"}}"#;
         let delta = |text: &str| {
             format!(
                 r#"{{"type":"content_block_delta","index":3,"delta":{{"type":"input_json_delta","partial_json":"{text}"}}}}"#
@@ -332,14 +459,24 @@ mod tests {
         let mut telling = Telling::new(&heard);
         let mut stream = Stream::new(&cleaner());
         let mut tell = |data: &str| {
-            let event = Event { name: "x".to_owned(), data: data.to_owned() };
-            assert_eq!(stream.event(&event, &mut telling).unwrap(), Progress::GoesOn);
+            let event = Event {
+                name: "x".to_owned(),
+                data: data.to_owned(),
+            };
+            assert_eq!(
+                stream.event(&event, &mut telling).unwrap(),
+                Progress::GoesOn
+            );
             heard.told().calls.get(&0).cloned()
         };
         let said = |text: &str| Some(("pay".to_owned(), text.to_owned()));
         assert_eq!(tell(start), said(""));
         assert_eq!(tell(&delta("{")), said("{"));
-        assert_eq!(tell(&delta("\\\"a\\\":\\\"sk-very")), said("{\"a\":\""), "what may become a secret waits");
+        assert_eq!(
+            tell(&delta("\\\"a\\\":\\\"sk-very")),
+            said("{\"a\":\""),
+            "what may become a secret waits"
+        );
         assert_eq!(tell(&delta("-good\\\"}")), said("{\"a\":\"sk-very-good\"}"));
     }
 
@@ -347,9 +484,17 @@ mod tests {
     fn arguments_with_ambiguous_json_are_kept_as_they_came() {
         let start = r#"{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"a","name":"pay","input":{"s": "\ud800", "n": 1.0}}}"#;
         let (attempt, heard) = read(&[start, STOP, &END.replace("end_turn", "tool_use"), OVER]);
-        let Attempt::Answered(answer) = attempt else { panic!("{attempt:?}") };
-        assert_eq!(answer.calls[0].arguments_text, r#"{"s": "\ud800", "n": 1.0}"#);
-        assert_eq!(answer.raw["content"][0]["input"], json!({"s": "\u{FFFD}", "n": 1.0}));
+        let Attempt::Answered(answer) = attempt else {
+            panic!("{attempt:?}")
+        };
+        assert_eq!(
+            answer.calls[0].arguments_text,
+            r#"{"s": "\ud800", "n": 1.0}"#
+        );
+        assert_eq!(
+            answer.raw["content"][0]["input"],
+            json!({"s": "\u{FFFD}", "n": 1.0})
+        );
         heard.adds_up_to(&answer);
     }
 
@@ -359,7 +504,10 @@ mod tests {
         let heard = Heard::default();
         let delta = json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "x".repeat(5000)}});
         for data in [START, &delta.to_string()] {
-            let event = Event { name: String::new(), data: data.to_owned() };
+            let event = Event {
+                name: String::new(),
+                data: data.to_owned(),
+            };
             let _ = stream.event(&event, &mut Telling::new(&heard)).unwrap();
         }
         assert!((5000..5200).contains(&stream.held()), "{}", stream.held());

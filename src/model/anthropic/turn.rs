@@ -1,6 +1,7 @@
-//! Writes an earlier turn of the model for the next request: its own blocks if it came from this protocol, else blocks
-//! built from our parsed form (an agent's model may change while a task waits). Invariant: the same
-//! conversation is always written the same way, because the endpoint compares it with the previous request.
+//! Writes an earlier turn of the model for the next request: its own blocks if it came from this
+//! protocol, else blocks built from our parsed form (an agent's model may change while a task
+//! waits). Invariant: the same conversation is always written the same way, because the endpoint
+//! compares it with the previous request.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,8 +13,9 @@ use crate::model::protocol::Thoughts;
 /// The longest tool name that the endpoint takes.
 const NAME: usize = 64;
 
-/// The ids of calls and results within one request. The endpoint takes letters, digits, `_` and `-`, and refuses an id
-/// used twice in a conversation; other providers' ids may have any characters and repeat in every turn.
+/// The ids of calls and results within one request. The endpoint takes letters, digits, `_` and
+/// `-`, and refuses an id used twice in a conversation; other providers' ids may have any
+/// characters and repeat in every turn.
 #[derive(Debug, Default)]
 pub(super) struct Ids {
     used: BTreeSet<String>,
@@ -27,9 +29,15 @@ impl Ids {
         self.turn.clear();
         for id in calls {
             let fitting = fitting(id);
-            let fitting = if fitting.is_empty() { "call".to_owned() } else { fitting };
+            let fitting = if fitting.is_empty() {
+                "call".to_owned()
+            } else {
+                fitting
+            };
             let again = (2_u64..).map(|times| format!("{fitting}-{times}"));
-            let unused = std::iter::once(fitting.clone()).chain(again).find(|id| self.used.insert(id.clone()));
+            let unused = std::iter::once(fitting.clone())
+                .chain(again)
+                .find(|id| self.used.insert(id.clone()));
             self.turn.insert(id.to_owned(), unused.unwrap_or_default());
         }
     }
@@ -42,13 +50,25 @@ impl Ids {
 
 /// Replaces by `_` each character that ids and tool names may not contain.
 fn fitting(text: &str) -> String {
-    text.chars().map(|c| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' }).collect()
+    text.chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') {
+                c
+            } else {
+                '_'
+            }
+        })
+        .collect()
 }
 
 /// A tool name that may be sent: the model may have called a name that was never offered.
 fn name(name: &str) -> String {
     let fitting: String = fitting(name).chars().take(NAME).collect();
-    if fitting.is_empty() { "unnamed".to_owned() } else { fitting }
+    if fitting.is_empty() {
+        "unnamed".to_owned()
+    } else {
+        fitting
+    }
 }
 
 /// The blocks of a turn; `None` if none of them may be sent.
@@ -68,7 +88,10 @@ pub(super) fn assistant(
 /// The blocks of a turn if it came from this protocol and has this many calls.
 fn own(raw: &Value, calls: usize) -> Option<&[Value]> {
     let is_message = raw.get("type").is_some_and(|kind| kind == "message");
-    let blocks = raw.get("content").filter(|_| is_message).and_then(Value::as_array)?;
+    let blocks = raw
+        .get("content")
+        .filter(|_| is_message)
+        .and_then(Value::as_array)?;
     (blocks.iter().filter(|block| is(block, "tool_use")).count() == calls).then_some(blocks)
 }
 
@@ -81,20 +104,36 @@ pub(super) fn is_thought(block: &Value) -> bool {
     is(block, "thinking") || is(block, "redacted_thinking")
 }
 
-fn sent_back(blocks: &[Value], calls: &[(String, String, String)], ids: &Ids, thoughts: Thoughts) -> Vec<Block> {
+fn sent_back(
+    blocks: &[Value],
+    calls: &[(String, String, String)],
+    ids: &Ids,
+    thoughts: Thoughts,
+) -> Vec<Block> {
     let empty = |block: &Value| {
-        is(block, "text") && block.get("text").and_then(Value::as_str).is_none_or(|text| text.trim().is_empty())
+        is(block, "text")
+            && block
+                .get("text")
+                .and_then(Value::as_str)
+                .is_none_or(|text| text.trim().is_empty())
     };
-    let mut kept: Vec<_> =
-        blocks.iter().filter(|block| !empty(block) && (thoughts == Thoughts::Kept || !is_thought(block))).collect();
+    let mut kept: Vec<_> = blocks
+        .iter()
+        .filter(|block| !empty(block) && (thoughts == Thoughts::Kept || !is_thought(block)))
+        .collect();
     // A turn may not end with thinking: a turn truncated while thinking has no content.
     while kept.last().is_some_and(|block| is_thought(block)) {
         kept.pop();
     }
     let mut calls = calls.iter();
-    let sent = kept.into_iter().map(|block| match (block.as_object(), is(block, "tool_use").then(|| calls.next())) {
-        (Some(members), Some(Some(call))) => called(members.clone(), call, ids),
-        (_, _) => Block::Plain(block.clone()),
+    let sent = kept.into_iter().map(|block| {
+        match (
+            block.as_object(),
+            is(block, "tool_use").then(|| calls.next()),
+        ) {
+            (Some(members), Some(Some(call))) => called(members.clone(), call, ids),
+            (_, _) => Block::Plain(block.clone()),
+        }
     });
     sent.collect()
 }
@@ -102,7 +141,10 @@ fn sent_back(blocks: &[Value], calls: &[(String, String, String)], ids: &Ids, th
 fn written(text: Option<&str>, calls: &[(String, String, String)], ids: &Ids) -> Vec<Block> {
     let members = || Map::from_iter([("type".to_owned(), json!("tool_use"))]);
     let calls = calls.iter().map(|call| called(members(), call, ids));
-    text.and_then(Block::text).into_iter().chain(calls).collect()
+    text.and_then(Block::text)
+        .into_iter()
+        .chain(calls)
+        .collect()
 }
 
 fn called(mut members: Map<String, Value>, call: &(String, String, String), ids: &Ids) -> Block {
@@ -117,7 +159,10 @@ mod tests {
     use super::*;
 
     fn calls(calls: &[(&str, &str, &str)]) -> Vec<(String, String, String)> {
-        calls.iter().map(|(id, name, text)| ((*id).to_owned(), (*name).to_owned(), (*text).to_owned())).collect()
+        calls
+            .iter()
+            .map(|(id, name, text)| ((*id).to_owned(), (*name).to_owned(), (*text).to_owned()))
+            .collect()
     }
 
     fn ids(calls: &[(String, String, String)]) -> Ids {
@@ -126,7 +171,12 @@ mod tests {
         ids
     }
 
-    fn sent(raw: &Value, text: Option<&str>, calls: &[(String, String, String)], thoughts: Thoughts) -> String {
+    fn sent(
+        raw: &Value,
+        text: Option<&str>,
+        calls: &[(String, String, String)],
+        thoughts: Thoughts,
+    ) -> String {
         serde_json::to_string(&assistant(raw, text, calls, &ids(calls), thoughts)).unwrap()
     }
 
@@ -146,10 +196,15 @@ mod tests {
         );
         let said = r#"{"citations":null,"text":"So. ","type":"text"}"#;
         let later = r#"{"type":"some_later_block","x":[1]}"#;
-        let thoughts =
-            r#"{"signature":"c2ln","thinking":"hm","type":"thinking"},{"data":"ZGF0YQ==","type":"redacted_thinking"}"#;
-        assert_eq!(sent(&raw, Some("So. "), &one, Thoughts::Kept), format!("[{thoughts},{said},{call},{later}]"));
-        assert_eq!(sent(&raw, Some("So. "), &one, Thoughts::Left), format!("[{said},{call},{later}]"));
+        let thoughts = r#"{"signature":"c2ln","thinking":"hm","type":"thinking"},{"data":"ZGF0YQ==","type":"redacted_thinking"}"#;
+        assert_eq!(
+            sent(&raw, Some("So. "), &one, Thoughts::Kept),
+            format!("[{thoughts},{said},{call},{later}]")
+        );
+        assert_eq!(
+            sent(&raw, Some("So. "), &one, Thoughts::Left),
+            format!("[{said},{call},{later}]")
+        );
     }
 
     #[test]
@@ -160,10 +215,19 @@ mod tests {
 
     #[test]
     fn turn_of_another_protocol_is_rewritten() {
-        let two = calls(&[("call:1", "functions.pay", "{\"a\":1}"), ("", "", "not JSON")]);
+        let two = calls(&[
+            ("call:1", "functions.pay", "{\"a\":1}"),
+            ("", "", "not JSON"),
+        ]);
         let openai = json!({"role": "assistant", "content": "so", "tool_calls": [{"id": "call:1"}, {"id": ""}]});
         let lost = json!({"type": "message", "content": [{"type": "tool_use", "id": "call:1"}]});
-        for raw in [openai, lost, Value::Null, json!("text"), json!({"type": "message"})] {
+        for raw in [
+            openai,
+            lost,
+            Value::Null,
+            json!("text"),
+            json!({"type": "message"}),
+        ] {
             assert_eq!(
                 sent(&raw, Some("so"), &two, Thoughts::Kept),
                 concat!(
@@ -196,8 +260,16 @@ mod tests {
             (r#"{"a":"\ud800"}"#, r#"{"a":"\ufffd"}"#),
             (r#" {"a":"\ud83d\ude00"} "#, r#"{"a":"\ud83d\ude00"}"#),
         ] {
-            let written = sent(&Value::Null, None, &calls(&[("a", "x", text)]), Thoughts::Kept);
-            assert!(written.contains(&format!("\"input\":{input}")), "{text}: {written}");
+            let written = sent(
+                &Value::Null,
+                None,
+                &calls(&[("a", "x", text)]),
+                Thoughts::Kept,
+            );
+            assert!(
+                written.contains(&format!("\"input\":{input}")),
+                "{text}: {written}"
+            );
         }
     }
 }

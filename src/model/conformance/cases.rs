@@ -66,7 +66,10 @@ impl Step {
             Says::User(text) => vec![user(text)],
             Says::Richly => vec![richly()],
             Says::Results(given) => results(given, ids),
-            Says::ResultsAndUser(given, text) => results(given, ids).into_iter().chain([user(text)]).collect(),
+            Says::ResultsAndUser(given, text) => results(given, ids)
+                .into_iter()
+                .chain([user(text)])
+                .collect(),
             Says::Stored => match provider {
                 Provider::OpenAi => stored_by_anthropic(),
                 Provider::Anthropic => stored_by_openai(),
@@ -76,36 +79,63 @@ impl Step {
 }
 
 fn text_part(text: &str) -> Part {
-    Part { content_type: PartType::Text, content: text.to_owned() }
+    Part {
+        content_type: PartType::Text,
+        content: text.to_owned(),
+    }
 }
 
 fn user(text: &str) -> Message {
-    Message::User { context: None, parts: vec![text_part(text)] }
+    Message::User {
+        context: None,
+        parts: vec![text_part(text)],
+    }
 }
 
 fn richly() -> Message {
-    let image = |content: &str| Part { content_type: PartType::Image, content: content.to_owned() };
+    let image = |content: &str| Part {
+        content_type: PartType::Image,
+        content: content.to_owned(),
+    };
     let parts = vec![
         text_part("What is it?"),
         image("data:image/png;base64,iVBORw0KGgo="),
         image("https://img.example/a.webp"),
     ];
-    Message::User { context: Some(BTreeMap::from([("plan".to_owned(), "gold".to_owned())])), parts }
+    Message::User {
+        context: Some(BTreeMap::from([("plan".to_owned(), "gold".to_owned())])),
+        parts,
+    }
 }
 
 fn result(id: &str, content: &str, succeeded: bool) -> Message {
     let (provider_id, content) = (id.to_owned(), content.to_owned());
-    Message::Result { provider_id, name: "pay".to_owned(), content, succeeded }
+    Message::Result {
+        provider_id,
+        name: "pay".to_owned(),
+        content,
+        succeeded,
+    }
 }
 
 fn results(given: &[(&str, bool)], ids: &[String]) -> Vec<Message> {
     assert_eq!(given.len(), ids.len());
-    given.iter().zip(ids).map(|((content, succeeded), id)| result(id, content, *succeeded)).collect()
+    given
+        .iter()
+        .zip(ids)
+        .map(|((content, succeeded), id)| result(id, content, *succeeded))
+        .collect()
 }
 
 fn turn(raw: Value, text: Option<&str>, calls: &[(&str, &str, &str)]) -> Message {
-    let calls = calls.iter().map(|(id, name, text)| ((*id).to_owned(), (*name).to_owned(), (*text).to_owned()));
-    Message::Assistant { raw, text: text.map(str::to_owned), calls: calls.collect() }
+    let calls = calls
+        .iter()
+        .map(|(id, name, text)| ((*id).to_owned(), (*name).to_owned(), (*text).to_owned()));
+    Message::Assistant {
+        raw,
+        text: text.map(str::to_owned),
+        calls: calls.collect(),
+    }
 }
 
 fn stored_by_openai() -> Vec<Message> {
@@ -115,12 +145,23 @@ fn stored_by_openai() -> Vec<Message> {
     let second = json!({"role": "assistant", "content": null, "tool_calls": [call("call_0", "pay", "{\"n\":2}")]});
     vec![
         user("One."),
-        turn(first, Some("So."), &[("call_0", "pay", "{\"n\":1}"), ("call:1", "look.up", "oops")]),
+        turn(
+            first,
+            Some("So."),
+            &[
+                ("call_0", "pay", "{\"n\":1}"),
+                ("call:1", "look.up", "oops"),
+            ],
+        ),
         result("call_0", "paid", true),
         result("call:1", "Not JSON.", false),
         turn(second, None, &[("call_0", "pay", "{\"n\":2}")]),
         result("call_0", "paid", true),
-        turn(json!({"role": "assistant", "content": "Done."}), Some("Done."), &[]),
+        turn(
+            json!({"role": "assistant", "content": "Done."}),
+            Some("Done."),
+            &[],
+        ),
         user("And now?"),
     ]
 }
@@ -133,7 +174,11 @@ fn stored_by_anthropic() -> Vec<Message> {
     let last = json!({"type": "message", "role": "assistant", "content": [thought, {"type": "text", "text": "Done."}]});
     vec![
         user("One."),
-        turn(first, Some("So."), &[("toolu_0", "pay", "{\"n\":1}"), ("toolu_1", "look", "{ }")]),
+        turn(
+            first,
+            Some("So."),
+            &[("toolu_0", "pay", "{\"n\":1}"), ("toolu_1", "look", "{ }")],
+        ),
         result("toolu_0", "paid", true),
         result("toolu_1", "nothing", true),
         turn(last, Some("Done."), &[]),
@@ -143,40 +188,73 @@ fn stored_by_anthropic() -> Vec<Message> {
 
 /// The instructions and tools of a case that has some.
 pub(super) fn furniture() -> (Option<String>, Vec<OfferedTool>) {
-    let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]});
+    let schema =
+        json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]});
     let tool = |name: &str, description: &str, parameters| OfferedTool {
         name: name.to_owned(),
         description: description.to_owned(),
         parameters,
     };
-    (Some("Be kind.".to_owned()), vec![tool("pay", "Pays.", schema), tool("look", "", json!({}))])
+    (
+        Some("Be kind.".to_owned()),
+        vec![tool("pay", "Pays.", schema), tool("look", "", json!({}))],
+    )
 }
 
 fn step(says: Says, means: Means) -> Step {
-    Step { says, means, resets: 0, told: true }
+    Step {
+        says,
+        means,
+        resets: 0,
+        told: true,
+    }
 }
 
 /// An unstreamed answer, of which no piece need be emitted before the end.
 fn plainly(said: Says, text: &'static str) -> Step {
-    Step { told: false, ..step(said, says(text)) }
+    Step {
+        told: false,
+        ..step(said, says(text))
+    }
 }
 
 fn says(text: &'static str) -> Means {
-    Means::Answer { text: Some(text), calls: Vec::new(), finish: FinishReason::Stop }
+    Means::Answer {
+        text: Some(text),
+        calls: Vec::new(),
+        finish: FinishReason::Stop,
+    }
 }
 
 fn calls(text: Option<&'static str>, calls: &[(&'static str, &'static str)]) -> Means {
-    Means::Answer { text, calls: calls.to_vec(), finish: FinishReason::ToolCalls }
+    Means::Answer {
+        text,
+        calls: calls.to_vec(),
+        finish: FinishReason::ToolCalls,
+    }
 }
 
 fn case<const N: usize>(name: &'static str, steps: [Step; N]) -> Case {
-    Case { name, only: None, furnished: false, steps: steps.into(), exact: Vec::new(), waits: Some(Vec::new()) }
+    Case {
+        name,
+        only: None,
+        furnished: false,
+        steps: steps.into(),
+        exact: Vec::new(),
+        waits: Some(Vec::new()),
+    }
 }
 
 /// A case that is asked again and then answers `text`, after this many resets.
 fn in_the_end(name: &'static str, text: &'static str, resets: usize) -> Case {
-    let step = Step { resets, ..step(Says::User("Hi"), says(text)) };
-    Case { waits: None, ..case(name, [step]) }
+    let step = Step {
+        resets,
+        ..step(Says::User("Hi"), says(text))
+    };
+    Case {
+        waits: None,
+        ..case(name, [step])
+    }
 }
 
 pub(super) fn cases() -> Vec<Case> {
@@ -186,18 +264,38 @@ pub(super) fn cases() -> Vec<Case> {
 /// Cases that only the Messages protocol has.
 fn of_messages() -> Vec<Case> {
     use Says::{Results, User};
-    let only = |case| Case { only: Some(Provider::Anthropic), ..case };
+    let only = |case| Case {
+        only: Some(Provider::Anthropic),
+        ..case
+    };
     let paid = || Results(vec![("paid", true)]);
     let pays = |text: Option<&'static str>| calls(text, &[("pay", "{\"n\":1}")]);
-    let cut = Means::Answer { text: Some(""), calls: Vec::new(), finish: FinishReason::Length };
+    let cut = Means::Answer {
+        text: Some(""),
+        calls: Vec::new(),
+        finish: FinishReason::Length,
+    };
     let both = calls(None, &[("look", "{\"n\":1}"), ("pay", "{\"n\":2}")]);
     vec![
         only(case(
             "stale_thoughts",
-            [step(User("Go."), pays(None)), step(paid(), says("Done.")), step(User("Thanks."), says("Bye."))],
+            [
+                step(User("Go."), pays(None)),
+                step(paid(), says("Done.")),
+                step(User("Thanks."), says("Bye.")),
+            ],
         )),
-        only(case("cut_thought", [step(User("Go."), cut), step(User("Again."), says("Bye."))])),
-        only(case("other_blocks", [step(User("Cats?"), pays(Some("So: They purr."))), step(paid(), says("Done."))])),
+        only(case(
+            "cut_thought",
+            [step(User("Go."), cut), step(User("Again."), says("Bye."))],
+        )),
+        only(case(
+            "other_blocks",
+            [
+                step(User("Cats?"), pays(Some("So: They purr."))),
+                step(paid(), says("Done.")),
+            ],
+        )),
         only(case("interleaved", [step(User("Go."), both)])),
     ]
 }
@@ -205,13 +303,24 @@ fn of_messages() -> Vec<Case> {
 fn of_all() -> Vec<Case> {
     use Says::{Results, ResultsAndUser, Richly, Stored, User};
     let paid = || Results(vec![("paid", true)]);
-    let cut = |text, calls, finish| Means::Answer { text: Some(text), calls, finish };
+    let cut = |text, calls, finish| Means::Answer {
+        text: Some(text),
+        calls,
+        finish,
+    };
     let odd = r#"{"a":1,"a":2,"n":20.000000000000000001,"s":"\ud83d\ude00","t":"\u0041"}"#;
     let formatted = "{ \"order\": 17,\n  \"amount\": 20.50 }";
     let hidden = [("pay", r#"{"k":"[secret KEY]\ufffd"}"#)];
-    let harm = cut("I can't help with that.", Vec::new(), FinishReason::ContentFilter);
+    let harm = cut(
+        "I can't help with that.",
+        Vec::new(),
+        FinishReason::ContentFilter,
+    );
     let half = cut("On it.", vec![("pay", "{\"n\": 12")], FinishReason::Length);
-    let several = calls(None, &[("look", "{\"n\":1}"), ("pay", "{\"n\":2}"), ("look", "{}")]);
+    let several = calls(
+        None,
+        &[("look", "{\"n\":1}"), ("pay", "{\"n\":2}"), ("look", "{}")],
+    );
     let outcomes = vec![("one", true), ("refused", false), ("", true)];
     let refused = Means::Error(
         "Model `main` gave no usable answer: it answered with status 401 (request req_01): invalid x-api-key",
@@ -223,26 +332,69 @@ fn of_all() -> Vec<Case> {
             exact: vec![formatted],
             ..case(
                 "one_call",
-                [step(User("Pay it back."), calls(None, &[("pay", formatted)])), step(paid(), says("Done."))],
+                [
+                    step(User("Pay it back."), calls(None, &[("pay", formatted)])),
+                    step(paid(), says("Done.")),
+                ],
             )
         },
         case(
             "parallel_calls",
-            [step(User("All of them."), several), step(ResultsAndUser(outcomes, "Go on."), says("Fine."))],
+            [
+                step(User("All of them."), several),
+                step(ResultsAndUser(outcomes, "Go on."), says("Fine.")),
+            ],
         ),
-        case("text_and_call", [one(User("Go."), Some("On it, sir.")), step(paid(), says("Done."))]),
-        case("thoughts", [one(User("Go."), None), step(paid(), says("Done.")), step(User("Thanks."), says("Bye."))]),
-        case("refusal", [step(User("Do harm."), harm), step(User("Then not."), says("Good."))]),
-        case("length", [step(User("Go."), half), step(Results(vec![("It was cut.", false)]), says("Sorry."))]),
-        Case { waits: Some(vec![7, 2]), ..in_the_end("rate_limited", "Hello.", 0) },
+        case(
+            "text_and_call",
+            [
+                one(User("Go."), Some("On it, sir.")),
+                step(paid(), says("Done.")),
+            ],
+        ),
+        case(
+            "thoughts",
+            [
+                one(User("Go."), None),
+                step(paid(), says("Done.")),
+                step(User("Thanks."), says("Bye.")),
+            ],
+        ),
+        case(
+            "refusal",
+            [
+                step(User("Do harm."), harm),
+                step(User("Then not."), says("Good.")),
+            ],
+        ),
+        case(
+            "length",
+            [
+                step(User("Go."), half),
+                step(Results(vec![("It was cut.", false)]), says("Sorry.")),
+            ],
+        ),
+        Case {
+            waits: Some(vec![7, 2]),
+            ..in_the_end("rate_limited", "Hello.", 0)
+        },
         in_the_end("overloaded_midway", "Hello.", 1),
         in_the_end("lost_midway", "Hello.", 1),
         in_the_end("no_end", "Hello.", 2),
         case("bad_key", [step(User("Hi"), refused)]),
-        Case { furnished: true, ..case("everything", [step(Richly, says("A cat."))]) },
+        Case {
+            furnished: true,
+            ..case("everything", [step(Richly, says("A cat."))])
+        },
         case(
             "unshowable",
-            [step(User("Hi"), calls(Some("The key is [secret KEY]\u{FFFD}."), &hidden)), step(paid(), says("Done."))],
+            [
+                step(
+                    User("Hi"),
+                    calls(Some("The key is [secret KEY]\u{FFFD}."), &hidden),
+                ),
+                step(paid(), says("Done.")),
+            ],
         ),
         Case {
             exact: vec![odd],
@@ -255,6 +407,12 @@ fn of_all() -> Vec<Case> {
             )
         },
         case("changed_provider", [step(Stored, says("Hello."))]),
-        case("no_streams", [plainly(User("Hi"), "Hello."), plainly(User("Bye"), "Hello.")]),
+        case(
+            "no_streams",
+            [
+                plainly(User("Hi"), "Hello."),
+                plainly(User("Bye"), "Hello."),
+            ],
+        ),
     ]
 }

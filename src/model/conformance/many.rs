@@ -16,7 +16,10 @@ use crate::secret::{Redactor, Secret};
 const TOO_MANY: &str = "it asked for more than 256 calls";
 
 fn cleaner() -> Cleaner {
-    Cleaner(Arc::new(Redactor::new([("KEY", &Secret::new(KEY.to_owned()))])))
+    Cleaner(Arc::new(Redactor::new([(
+        "KEY",
+        &Secret::new(KEY.to_owned()),
+    )])))
 }
 
 /// The events of one whole call, and the events that end an answer.
@@ -35,7 +38,8 @@ fn events(provider: Provider, call: usize) -> Vec<Value> {
 fn end(provider: Provider) -> Vec<String> {
     match provider {
         Provider::OpenAi => vec![
-            json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}).to_string(),
+            json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})
+                .to_string(),
             "[DONE]".to_owned(),
         ],
         Provider::Anthropic => vec![
@@ -47,8 +51,12 @@ fn end(provider: Provider) -> Vec<String> {
 
 fn whole(provider: Provider, calls: usize) -> String {
     let calls = (0..calls).map(|call| match provider {
-        Provider::OpenAi => json!({"id": format!("c{call}"), "function": {"name": "pay", "arguments": "{}"}}),
-        Provider::Anthropic => json!({"type": "tool_use", "id": format!("c{call}"), "name": "pay", "input": {}}),
+        Provider::OpenAi => {
+            json!({"id": format!("c{call}"), "function": {"name": "pay", "arguments": "{}"}})
+        }
+        Provider::Anthropic => {
+            json!({"type": "tool_use", "id": format!("c{call}"), "name": "pay", "input": {}})
+        }
     });
     let calls: Vec<_> = calls.collect();
     let body = match provider {
@@ -73,8 +81,15 @@ fn counted(attempt: Attempt) -> Result<usize, String> {
 fn streamed<P: Protocol>(provider: Provider, calls: usize) -> (usize, Result<usize, String>) {
     let (heard, mut reading) = (Heard::default(), P::reading(&cleaner()));
     let mut telling = Telling::new(&heard);
-    let mut take =
-        |data: String, telling: &mut Telling<'_>| reading.event(&Event { name: String::new(), data }, telling);
+    let mut take = |data: String, telling: &mut Telling<'_>| {
+        reading.event(
+            &Event {
+                name: String::new(),
+                data,
+            },
+            telling,
+        )
+    };
     for call in 0..calls {
         for event in events(provider, call) {
             match take(event.to_string(), &mut telling) {
@@ -91,9 +106,19 @@ fn streamed<P: Protocol>(provider: Provider, calls: usize) -> (usize, Result<usi
 
 fn is_bounded<P: Protocol>(provider: Provider) {
     assert_eq!(streamed::<P>(provider, 256), (256, Ok(256)));
-    assert_eq!(streamed::<P>(provider, 60_000), (257, Err(TOO_MANY.to_owned())), "the rest is not read");
-    assert_eq!(counted(P::whole(&whole(provider, 256), &cleaner())), Ok(256));
-    assert_eq!(counted(P::whole(&whole(provider, 257), &cleaner())), Err(TOO_MANY.to_owned()));
+    assert_eq!(
+        streamed::<P>(provider, 60_000),
+        (257, Err(TOO_MANY.to_owned())),
+        "the rest is not read"
+    );
+    assert_eq!(
+        counted(P::whole(&whole(provider, 256), &cleaner())),
+        Ok(256)
+    );
+    assert_eq!(
+        counted(P::whole(&whole(provider, 257), &cleaner())),
+        Err(TOO_MANY.to_owned())
+    );
 }
 
 #[test]
@@ -108,11 +133,18 @@ fn messages_answer_with_257_calls_is_refused_and_read_no_further() {
 
 #[test]
 fn chunk_with_60000_calls_is_read_up_to_call_257() {
-    let calls: Vec<_> = (0..60_000).map(|call| json!({"index": call, "function": {"name": "pay"}})).collect();
+    let calls: Vec<_> = (0..60_000)
+        .map(|call| json!({"index": call, "function": {"name": "pay"}}))
+        .collect();
     let chunk = json!({"choices": [{"index": 0, "delta": {"tool_calls": calls}}]});
     let (heard, mut reading) = (Heard::default(), ChatCompletions::reading(&cleaner()));
-    let event = Event { name: String::new(), data: chunk.to_string() };
-    let ended = reading.event(&event, &mut Telling::new(&heard)).unwrap_err();
+    let event = Event {
+        name: String::new(),
+        data: chunk.to_string(),
+    };
+    let ended = reading
+        .event(&event, &mut Telling::new(&heard))
+        .unwrap_err();
     assert_eq!(counted(ended), Err(TOO_MANY.to_owned()));
     assert_eq!(heard.told().calls.len(), 257);
 }

@@ -1,8 +1,9 @@
 //! Recorded traffic: reads a traffic file, and plays it as an endpoint on loopback.
 //!
-//! A file is a list of parts. `>>>` begins the expected body of a request. `<<< STATUS [TYPE] [NAME: VALUE]…` begins an
-//! answer; with `cut` the connection is lost after it. `||| STATUS TYPE` begins the same answer in unstreamed form. The
-//! text before the first part says what the file shows.
+//! A file is a list of parts. `>>>` begins the expected body of a request. `<<< STATUS [TYPE]
+//! [NAME: VALUE]…` begins an answer; with `cut` the connection is lost after it. `||| STATUS TYPE`
+//! begins the same answer in unstreamed form. The text before the first part says what the file
+//! shows.
 
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
@@ -44,16 +45,25 @@ pub(super) enum Sent {
 impl Traffic {
     /// Reads the file of a case and provider.
     pub(super) fn of(provider: &str, case: &str) -> Self {
-        let path = format!("{}/src/model/conformance/wire/{provider}/{case}.txt", env!("CARGO_MANIFEST_DIR"));
+        let path = format!(
+            "{}/src/model/conformance/wire/{provider}/{case}.txt",
+            env!("CARGO_MANIFEST_DIR")
+        );
         let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
         Self::read(&text).unwrap_or_else(|why| panic!("{path}: {why}"))
     }
 
     fn read(text: &str) -> Result<Self, String> {
-        let mut traffic = Self { asked: Vec::new(), answers: Vec::new() };
+        let mut traffic = Self {
+            asked: Vec::new(),
+            answers: Vec::new(),
+        };
         let mut parts: Vec<(&str, String)> = Vec::new();
         for line in text.lines() {
-            if ["<<<", ">>>", "|||"].iter().any(|mark| line.starts_with(mark)) {
+            if ["<<<", ">>>", "|||"]
+                .iter()
+                .any(|mark| line.starts_with(mark))
+            {
                 parts.push((line, String::new()));
             } else if let Some((_, body)) = parts.last_mut() {
                 body.push_str(line);
@@ -62,10 +72,15 @@ impl Traffic {
         }
         for (head, body) in parts {
             match head.split_at(3) {
-                (">>>", _) => traffic.asked.push(serde_json::from_str(&body).map_err(|error| error.to_string())?),
+                (">>>", _) => traffic
+                    .asked
+                    .push(serde_json::from_str(&body).map_err(|error| error.to_string())?),
                 ("<<<", said) => traffic.answers.push(Reply::read(said.trim(), body)),
                 (_, _) => {
-                    let answer = traffic.answers.last_mut().ok_or("||| stands before any answer")?;
+                    let answer = traffic
+                        .answers
+                        .last_mut()
+                        .ok_or("||| stands before any answer")?;
                     answer.whole = Some(body.trim_end().to_owned());
                 }
             }
@@ -86,7 +101,13 @@ impl Reply {
                 header => headers.push(header.to_owned()),
             }
         }
-        Self { status: status.to_owned(), headers, cut, body, whole: None }
+        Self {
+            status: status.to_owned(),
+            headers,
+            cut,
+            body,
+            whole: None,
+        }
     }
 
     fn is_whole(&self, sent: Sent) -> Option<&str> {
@@ -95,21 +116,35 @@ impl Reply {
 
     /// The stream of a successful answer; `None` for any other.
     pub(super) fn stream(&self) -> Option<&str> {
-        let is_stream = self.headers.iter().any(|header| header.starts_with("content-type: text/event-stream"));
+        let is_stream = self
+            .headers
+            .iter()
+            .any(|header| header.starts_with("content-type: text/event-stream"));
         (self.status == "200" && is_stream).then_some(self.body.as_str())
     }
 
     async fn send(&self, peer: &mut TcpStream, sent: Sent) -> std::io::Result<()> {
         let body = self.is_whole(sent).unwrap_or(&self.body);
-        let mut head = format!("HTTP/1.1 {} X\r\nconnection: close\r\ntransfer-encoding: chunked\r\n", self.status);
-        for header in self.headers.iter().filter(|_| self.is_whole(sent).is_none()) {
+        let mut head = format!(
+            "HTTP/1.1 {} X\r\nconnection: close\r\ntransfer-encoding: chunked\r\n",
+            self.status
+        );
+        for header in self
+            .headers
+            .iter()
+            .filter(|_| self.is_whole(sent).is_none())
+        {
             let _ = write!(head, "{header}\r\n");
         }
         if self.is_whole(sent).is_some() {
             head.push_str("content-type: application/json\r\n");
         }
         peer.write_all(format!("{head}\r\n").as_bytes()).await?;
-        let size = if sent == Sent::InCrumbs { 7 } else { body.len().max(1) };
+        let size = if sent == Sent::InCrumbs {
+            7
+        } else {
+            body.len().max(1)
+        };
         for piece in body.as_bytes().chunks(size) {
             let mut chunk = format!("{:x}\r\n", piece.len()).into_bytes();
             chunk.extend_from_slice(piece);
@@ -172,10 +207,18 @@ async fn receive(peer: &mut TcpStream) -> Request {
         let read = peer.read(&mut chunk).await.unwrap();
         bytes.extend_from_slice(&chunk[..read]);
         let text = String::from_utf8_lossy(&bytes).into_owned();
-        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
-        let length = head.to_lowercase().lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
+        let Some((head, body)) = text.split_once("\r\n\r\n") else {
+            continue;
+        };
+        let length = head
+            .to_lowercase()
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
         if body.len() >= length.unwrap_or(0) {
-            return Request { head: head.to_lowercase(), body: body.to_owned() };
+            return Request {
+                head: head.to_lowercase(),
+                body: body.to_owned(),
+            };
         }
         assert!(read > 0, "the client went away");
     }

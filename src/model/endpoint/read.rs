@@ -1,5 +1,5 @@
-//! Reads an endpoint's answer: a stream of events as it arrives, anything else whole. Invariant: reading is
-//! bounded in bytes and in time, and an answer whose end did not come is rejected.
+//! Reads an endpoint's answer: a stream of events as it arrives, anything else whole. Invariant:
+//! reading is bounded in bytes and in time, and an answer whose end did not come is rejected.
 
 use std::time::Duration;
 
@@ -23,18 +23,28 @@ pub(super) const WHOLE: u32 = 10;
 
 /// Whether the headers declare a stream of events.
 fn is_stream(headers: &HeaderMap) -> bool {
-    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    kind.trim_start().to_ascii_lowercase().starts_with("text/event-stream")
+    let kind = headers
+        .get(CONTENT_TYPE)
+        .and_then(|kind| kind.to_str().ok())
+        .unwrap_or_default();
+    kind.trim_start()
+        .to_ascii_lowercase()
+        .starts_with("text/event-stream")
 }
 
 /// Whether a body without that declaration is a stream of events all the same.
 fn looks_like_stream(body: &str) -> bool {
     let begins = body.trim_start_matches(['\u{FEFF}', '\r', '\n']);
-    ["data:", "event:", "id:", ":"].iter().any(|field| begins.starts_with(field))
+    ["data:", "event:", "id:", ":"]
+        .iter()
+        .any(|field| begins.starts_with(field))
 }
 
 pub(super) fn too_long() -> Attempt {
-    Attempt::Failed(format!("its answer is longer than {} MiB", ANSWER / 1024 / 1024))
+    Attempt::Failed(format!(
+        "its answer is longer than {} MiB",
+        ANSWER / 1024 / 1024
+    ))
 }
 
 /// The events of one answer, from the decoder to the protocol's reader.
@@ -54,7 +64,11 @@ impl<P: Protocol> Stream<P> {
         if !events.is_empty() {
             self.odd = None;
         }
-        if let Some(odd) = self.odd.as_mut().filter(|odd| odd.len() + bytes.len() <= PROBLEM) {
+        if let Some(odd) = self
+            .odd
+            .as_mut()
+            .filter(|odd| odd.len() + bytes.len() <= PROBLEM)
+        {
             odd.extend_from_slice(bytes);
         }
         for event in events {
@@ -63,14 +77,23 @@ impl<P: Protocol> Stream<P> {
                 Progress::GoesOn => {}
             }
         }
-        if self.read > STREAM || self.reading.held() > ANSWER { Err(too_long()) } else { Ok(Progress::GoesOn) }
+        if self.read > STREAM || self.reading.held() > ANSWER {
+            Err(too_long())
+        } else {
+            Ok(Progress::GoesOn)
+        }
     }
 }
 
 impl<P: Protocol> Endpoint<P> {
     fn stream_begins(&self) -> Stream<P> {
         let reading = P::reading(&self.cleaner);
-        Stream { decoder: Decoder::new(ANSWER), reading, read: 0, odd: Some(Vec::new()) }
+        Stream {
+            decoder: Decoder::new(ANSWER),
+            reading,
+            read: 0,
+            odd: Some(Vec::new()),
+        }
     }
 
     /// Reads a successful answer.
@@ -121,7 +144,11 @@ impl<P: Protocol> Endpoint<P> {
     }
 
     /// At most `limit` bytes of a body, and whether there were more.
-    pub(super) async fn gathered(&self, mut response: Response, limit: usize) -> Result<(Vec<u8>, bool), Failure> {
+    pub(super) async fn gathered(
+        &self,
+        mut response: Response,
+        limit: usize,
+    ) -> Result<(Vec<u8>, bool), Failure> {
         let (mut bytes, until) = (Vec::new(), self.latest());
         while let Some(chunk) = self.next(&mut response, until).await? {
             let room = limit.saturating_sub(bytes.len());
@@ -135,10 +162,16 @@ impl<P: Protocol> Endpoint<P> {
 
     /// The deadline of an answer that begins now, on the scale of [`crate::world::Clock::uptime`].
     fn latest(&self) -> Duration {
-        self.clock.uptime().saturating_add(self.timeout.saturating_mul(WHOLE))
+        self.clock
+            .uptime()
+            .saturating_add(self.timeout.saturating_mul(WHOLE))
     }
 
-    async fn next(&self, response: &mut Response, until: Duration) -> Result<Option<bytes::Bytes>, Failure> {
+    async fn next(
+        &self,
+        response: &mut Response,
+        until: Duration,
+    ) -> Result<Option<bytes::Bytes>, Failure> {
         let left = until.saturating_sub(self.clock.uptime());
         if left.is_zero() {
             return Err(Failure::Lost(net::NO_ANSWER_IN_TIME));

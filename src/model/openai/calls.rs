@@ -1,6 +1,7 @@
-//! The calls of a streamed answer. Fragments are joined by `index`; if an endpoint omits it or sends 0 for every call,
-//! by id, and failing that by their content. Invariant: no fragment is joined to a call it can be told apart
-//! from; if calls cannot be told apart, the joined text is such that no tool accepts it.
+//! The calls of a streamed answer. Fragments are joined by `index`; if an endpoint omits it or
+//! sends 0 for every call, by id, and failing that by their content. Invariant: no fragment is
+//! joined to a call it can be told apart from; if calls cannot be told apart, the joined text is
+//! such that no tool accepts it.
 
 use serde_json::{Map, Value, json};
 
@@ -12,8 +13,8 @@ use crate::model::protocol::Telling;
 /// The bytes that a call counts besides its texts.
 const CALL: usize = 1024;
 
-/// How many bytes of a possible secret a name may end with and still be emitted: less than half of the shortest secret
-/// searched for.
+/// How many bytes of a possible secret a name may end with and still be emitted: less than half of
+/// the shortest secret searched for.
 const PART: usize = 4;
 
 /// The calls so far, in their final order.
@@ -56,7 +57,9 @@ struct Fragment {
 impl Fragment {
     /// `exact` is the text of arguments sent as JSON.
     fn read(sent: Value, exact: Option<&str>) -> Option<Self> {
-        let Value::Object(mut rest) = sent else { return None };
+        let Value::Object(mut rest) = sent else {
+            return None;
+        };
         let index = rest.remove("index").and_then(|index| index.as_u64());
         let id = text(rest.remove("id"));
         let (mut name, mut arguments, mut value) = (String::new(), String::new(), None);
@@ -77,17 +80,32 @@ impl Fragment {
             }
             Some(_) => return None,
         }
-        Some(Self { index, id, name, arguments, value, rest })
+        Some(Self {
+            index,
+            id,
+            name,
+            arguments,
+            value,
+            rest,
+        })
     }
 }
 
 fn text(value: Option<Value>) -> String {
-    if let Some(Value::String(text)) = value { text } else { String::new() }
+    if let Some(Value::String(text)) = value {
+        text
+    } else {
+        String::new()
+    }
 }
 
 impl Calls {
     pub(super) fn new(cleaner: Cleaner) -> Self {
-        Self { cleaner, all: Vec::new(), held: 0 }
+        Self {
+            cleaner,
+            all: Vec::new(),
+            held: 0,
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -103,9 +121,14 @@ impl Calls {
         self.held
     }
 
-    /// Takes a fragment and emits what it adds. `Some(true)` if earlier pieces are wrong now and must be emitted anew;
-    /// `None` if the fragment cannot be read.
-    pub(super) fn take(&mut self, sent: Value, exact: Option<&str>, telling: &mut Telling<'_>) -> Option<bool> {
+    /// Takes a fragment and emits what it adds. `Some(true)` if earlier pieces are wrong now and
+    /// must be emitted anew; `None` if the fragment cannot be read.
+    pub(super) fn take(
+        &mut self,
+        sent: Value,
+        exact: Option<&str>,
+        telling: &mut Telling<'_>,
+    ) -> Option<bool> {
         self.held = self.held.saturating_add(sent.to_string().len());
         let fragment = Fragment::read(sent, exact)?;
         let (at, shifted) = match self.place(&fragment) {
@@ -126,10 +149,21 @@ impl Calls {
         let has_id = !fragment.id.is_empty();
         let found = match fragment.index {
             Some(index) => {
-                let same =
-                    |id: bool| self.all.iter().rposition(|call| call.index == index && (!id || call.id == fragment.id));
-                let at = if has_id { same(true).or_else(|| same(false)) } else { same(false) };
-                at.filter(|at| self.all.get(*at).is_some_and(|call| !has_id || call.may_have(fragment)))
+                let same = |id: bool| {
+                    self.all
+                        .iter()
+                        .rposition(|call| call.index == index && (!id || call.id == fragment.id))
+                };
+                let at = if has_id {
+                    same(true).or_else(|| same(false))
+                } else {
+                    same(false)
+                };
+                at.filter(|at| {
+                    self.all
+                        .get(*at)
+                        .is_some_and(|call| !has_id || call.may_have(fragment))
+                })
             }
             None if has_id => {
                 let same = self.all.iter().rposition(|call| call.id == fragment.id);
@@ -143,13 +177,23 @@ impl Calls {
                 self.all.len().checked_sub(1).filter(|_| goes_on)
             }
         };
-        found.filter(|at| self.all.get(*at).is_some_and(|call| !call.is_over_before(fragment)))
+        found.filter(|at| {
+            self.all
+                .get(*at)
+                .is_some_and(|call| !call.is_over_before(fragment))
+        })
     }
 
     /// Inserts an empty call at its position; returns whether others moved.
     fn begin(&mut self, index: Option<u64>) -> (usize, bool) {
-        let index = index.or_else(|| self.all.last().map(|call| call.index)).unwrap_or(0);
-        let at = self.all.iter().rposition(|call| call.index <= index).map_or(0, |before| before + 1);
+        let index = index
+            .or_else(|| self.all.last().map(|call| call.index))
+            .unwrap_or(0);
+        let at = self
+            .all
+            .iter()
+            .rposition(|call| call.index <= index)
+            .map_or(0, |before| before + 1);
         let moves = at < self.all.len();
         self.held = self.held.saturating_add(CALL);
         self.all.insert(at, Call::new(index, &self.cleaner));
@@ -174,13 +218,17 @@ impl Calls {
         }
     }
 
-    /// The parsed calls, and the calls as they would stand in the message; `None` if an entry is not a call.
+    /// The parsed calls, and the calls as they would stand in the message; `None` if an entry is
+    /// not a call.
     pub(super) fn finish(self) -> Option<(Vec<AnswerCall>, Vec<Value>)> {
         let (mut read, mut sent) = (Vec::new(), Vec::new());
         for mut call in self.all {
             let function = call.rest.get_mut("function")?.as_object_mut()?;
             function.insert("name".to_owned(), json!(call.name));
-            function.insert("arguments".to_owned(), call.value.unwrap_or_else(|| json!(call.arguments)));
+            function.insert(
+                "arguments".to_owned(),
+                call.value.unwrap_or_else(|| json!(call.arguments)),
+            );
             if !call.id.is_empty() {
                 call.rest.insert("id".to_owned(), json!(call.id));
             }
@@ -194,19 +242,32 @@ impl Calls {
 impl Call {
     fn new(index: u64, cleaner: &Cleaner) -> Self {
         let (id, name, arguments) = (String::new(), String::new(), String::new());
-        Self { index, id, name, arguments, value: None, rest: Map::new(), told: Told::nothing(cleaner) }
+        Self {
+            index,
+            id,
+            name,
+            arguments,
+            value: None,
+            rest: Map::new(),
+            told: Told::nothing(cleaner),
+        }
     }
 
-    /// Whether a fragment with an id and the same index may continue this call: some endpoints send index 0 for every
-    /// call, others give each fragment of a call a new id. Only the first fragment of a call has a name.
+    /// Whether a fragment with an id and the same index may continue this call: some endpoints send
+    /// index 0 for every call, others give each fragment of a call a new id. Only the first
+    /// fragment of a call has a name.
     fn may_have(&self, fragment: &Fragment) -> bool {
         self.id.is_empty() || self.id == fragment.id || fragment.name.is_empty()
     }
 
     /// Whether the call is already complete and the fragment brings a name and arguments again.
     fn is_over_before(&self, fragment: &Fragment) -> bool {
-        let again = !fragment.name.is_empty() && !self.name.is_empty() && !fragment.arguments.trim().is_empty();
-        again && self.arguments.trim_end().ends_with('}') && serde_json::from_str::<Map<_, _>>(&self.arguments).is_ok()
+        let again = !fragment.name.is_empty()
+            && !self.name.is_empty()
+            && !fragment.arguments.trim().is_empty();
+        again
+            && self.arguments.trim_end().ends_with('}')
+            && serde_json::from_str::<Map<_, _>>(&self.arguments).is_ok()
     }
 
     /// Adds a fragment; returns whether a possibly emitted name has changed.
@@ -232,8 +293,14 @@ impl Call {
 
     /// Emits what is new, once the name is known.
     fn tell(&mut self, at: usize, cleaner: &Cleaner, telling: &mut Telling<'_>) {
-        // A name that ends with a good part of a possible secret is held back until it is known to be complete.
-        let held = || cleaner.text(&self.name).len().saturating_sub(cleaner.passing_text().push(&self.name).len());
+        // A name that ends with a good part of a possible secret is held back until it is known to
+        // be complete.
+        let held = || {
+            cleaner
+                .text(&self.name)
+                .len()
+                .saturating_sub(cleaner.passing_text().push(&self.name).len())
+        };
         let clear = || !self.arguments.is_empty() || held() < PART;
         if !self.name.is_empty() && clear() {
             self.name_it(at, cleaner, telling);
@@ -252,7 +319,11 @@ impl Call {
 
 impl Told {
     fn nothing(cleaner: &Cleaner) -> Self {
-        Self { named: false, passing: cleaner.passing_arguments(), waiting: String::new() }
+        Self {
+            named: false,
+            passing: cleaner.passing_arguments(),
+            waiting: String::new(),
+        }
     }
 
     fn hear(&mut self, arguments: &str) {

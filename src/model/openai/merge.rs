@@ -1,5 +1,5 @@
-//! Merges the deltas of a streamed message, including members unknown to us, into the message that the endpoint would
-//! have sent unstreamed.
+//! Merges the deltas of a streamed message, including members unknown to us, into the message that
+//! the endpoint would have sent unstreamed.
 
 use serde_json::{Map, Value};
 
@@ -8,7 +8,8 @@ const SAID_ONCE: [&str; 7] = ["role", "type", "id", "name", "format", "provider"
 /// How many elements from the end of a list are searched for the element that a delta continues.
 const FAR: usize = 64;
 
-/// Merges the members of a delta: texts and lists are appended, other values replaced. A `null` changes nothing.
+/// Merges the members of a delta: texts and lists are appended, other values replaced. A `null`
+/// changes nothing.
 pub(super) fn members(whole: &mut Map<String, Value>, piece: Map<String, Value>) {
     for (name, value) in piece {
         match (whole.get_mut(&name), value) {
@@ -17,7 +18,9 @@ pub(super) fn members(whole: &mut Map<String, Value>, piece: Map<String, Value>)
             }
             (Some(_), Value::Null) => {}
             (Some(Value::String(said)), Value::String(more)) => text(&name, said, &more),
-            (Some(Value::Array(all)), Value::Array(more)) => more.into_iter().for_each(|piece| element(all, piece)),
+            (Some(Value::Array(all)), Value::Array(more)) => {
+                more.into_iter().for_each(|piece| element(all, piece))
+            }
             (Some(Value::Object(whole)), Value::Object(piece)) => members(whole, piece),
             (Some(said), value) => *said = value,
         }
@@ -32,7 +35,8 @@ fn text(name: &str, said: &mut String, more: &str) {
     }
 }
 
-/// Adds to a list: to the element with the same `index`, else to a text or thinking that continues, else at the end.
+/// Adds to a list: to the element with the same `index`, else to a text or thinking that continues,
+/// else at the end.
 fn element(all: &mut Vec<Value>, piece: Value) {
     let place = match piece.get("index").filter(|index| index.is_u64()) {
         Some(index) => {
@@ -40,7 +44,10 @@ fn element(all: &mut Vec<Value>, piece: Value) {
             let same = |one: &Value| one.get("index") == Some(index) && same_type(one, &piece);
             recent.find(|(_, one)| same(one)).map(|(at, _)| at)
         }
-        None => all.len().checked_sub(1).filter(|last| all.get(*last).is_some_and(|last| goes_on(last, &piece))),
+        None => all
+            .len()
+            .checked_sub(1)
+            .filter(|last| all.get(*last).is_some_and(|last| goes_on(last, &piece))),
     };
     match (place.and_then(|at| all.get_mut(at)), piece) {
         (Some(Value::Object(whole)), Value::Object(piece)) => members(whole, piece),
@@ -57,7 +64,10 @@ fn same_type(one: &Value, other: &Value) -> bool {
 fn goes_on(last: &Value, piece: &Value) -> bool {
     let kind = |value: &Value| value.get("type").and_then(Value::as_str).map(str::to_owned);
     let is_text = |value: &Value| value.get("text").is_some_and(Value::is_string);
-    let signed = last.get("signature").and_then(Value::as_str).is_some_and(|signature| !signature.is_empty());
+    let signed = last
+        .get("signature")
+        .and_then(Value::as_str)
+        .is_some_and(|signature| !signature.is_empty());
     match (kind(last).as_deref(), kind(piece).as_deref()) {
         (Some("text"), Some("text")) => is_text(last) && is_text(piece),
         (Some("thinking"), Some("thinking")) => !signed,
@@ -76,11 +86,16 @@ pub(super) fn content(message: &mut Map<String, Value>, piece: Value) {
                 element(parts, text_part(&more));
             }
         }
-        (Value::Array(parts), Value::Array(more)) => more.into_iter().for_each(|part| element(parts, part)),
+        (Value::Array(parts), Value::Array(more)) => {
+            more.into_iter().for_each(|part| element(parts, part))
+        }
         (Value::String(said), Value::Array(more)) => {
             let said = std::mem::take(said);
-            let mut parts: Vec<_> =
-                Some(said).filter(|said| !said.is_empty()).map(|said| text_part(&said)).into_iter().collect();
+            let mut parts: Vec<_> = Some(said)
+                .filter(|said| !said.is_empty())
+                .map(|said| text_part(&said))
+                .into_iter()
+                .collect();
             for part in more {
                 element(&mut parts, part);
             }
@@ -122,8 +137,7 @@ mod tests {
         let pieces = json!([{"role": "assistant", "reasoning": "I ", "x": null, "n": 1, "deep": {"a": "1", "id": "i"}},
             {"role": "assistant", "reasoning": "see", "x": "y", "n": 2, "deep": {"a": "2", "id": "i"}},
             {"role": "", "reasoning": null, "x": null}]);
-        let whole =
-            json!({"role": "assistant", "reasoning": "I see", "x": "y", "n": 2, "deep": {"a": "12", "id": "i"}});
+        let whole = json!({"role": "assistant", "reasoning": "I see", "x": "y", "n": 2, "deep": {"a": "12", "id": "i"}});
         assert_eq!(merged(pieces), whole);
     }
 
@@ -154,7 +168,8 @@ mod tests {
     fn content_is_text_or_parts_or_becomes_parts() {
         assert_eq!(contents(json!(["", "a", null, "b"])), json!("ab"));
         assert_eq!(contents(json!([null])), json!(null));
-        let thinking = |text: &str| json!({"type": "thinking", "thinking": [{"type": "text", "text": text}]});
+        let thinking =
+            |text: &str| json!({"type": "thinking", "thinking": [{"type": "text", "text": text}]});
         assert_eq!(
             contents(json!(["", [thinking("a")], [thinking("b")], "c", "", "d"])),
             json!([thinking("ab"), {"type": "text", "text": "cd"}])

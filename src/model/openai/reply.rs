@@ -1,5 +1,5 @@
-//! Reads an answer: `choices[0].message` and its surroundings. `raw` keeps unknown members. Missing members are
-//! tolerated where the meaning is clear; otherwise the answer is rejected.
+//! Reads an answer: `choices[0].message` and its surroundings. `raw` keeps unknown members. Missing
+//! members are tolerated where the meaning is clear; otherwise the answer is rejected.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -11,23 +11,32 @@ use crate::model::protocol::{Attempt, CALLS, again, too_many_calls};
 use crate::model::{Answer, AnswerCall};
 use crate::task::item::{FinishReason, Usage};
 
-/// Reads an unstreamed answer. An unreadable one may have been truncated, so the attempt is repeated.
+/// Reads an unstreamed answer. An unreadable one may have been truncated, so the attempt is
+/// repeated.
 pub(super) fn read(body: &str, cleaner: &Cleaner) -> Attempt {
     let body = mended(body, Mend::LoneSurrogates);
     let Ok(Value::Object(mut reply)) = serde_json::from_str::<Value>(&body) else {
         return again("its answer is not complete JSON");
     };
-    let choice = match reply.get_mut("choices").and_then(Value::as_array_mut).and_then(|all| all.first_mut()) {
+    let choice = match reply
+        .get_mut("choices")
+        .and_then(Value::as_array_mut)
+        .and_then(|all| all.first_mut())
+    {
         Some(Value::Object(choice)) => Some(std::mem::take(choice)),
         Some(_) | None => None,
     };
     let said = [Some(&reply), choice.as_ref()];
-    if let Some(error) =
-        said.into_iter().flatten().find_map(|object| object.get("error").filter(|error| is_said(error)))
+    if let Some(error) = said
+        .into_iter()
+        .flatten()
+        .find_map(|object| object.get("error").filter(|error| is_said(error)))
     {
         return reported(error, cleaner);
     }
-    let Some(mut choice) = choice else { return again("its answer holds no choice") };
+    let Some(mut choice) = choice else {
+        return again("its answer holds no choice");
+    };
     let finish = choice.remove("finish_reason");
     if finish.as_ref().is_some_and(Value::is_null) {
         return again("its answer ended without a finish_reason");
@@ -35,12 +44,26 @@ pub(super) fn read(body: &str, cleaner: &Cleaner) -> Attempt {
     let Some(Value::Object(message)) = choice.remove("message") else {
         return again("its answer holds no message");
     };
-    if message.get("tool_calls").and_then(Value::as_array).is_some_and(|calls| calls.len() > CALLS) {
+    if message
+        .get("tool_calls")
+        .and_then(Value::as_array)
+        .is_some_and(|calls| calls.len() > CALLS)
+    {
         return Attempt::Failed(too_many_calls());
     }
-    let Some(calls) = calls(&message, Some(&body), cleaner) else { return unreadable() };
+    let Some(calls) = calls(&message, Some(&body), cleaner) else {
+        return unreadable();
+    };
     let finish = finish.and_then(|finish| finish.as_str().map(str::to_owned));
-    answer(Said { message, calls, finish, usage: reply.remove("usage") }, cleaner)
+    answer(
+        Said {
+            message,
+            calls,
+            finish,
+            usage: reply.remove("usage"),
+        },
+        cleaner,
+    )
 }
 
 /// A parsed answer.
@@ -53,13 +76,22 @@ pub(super) struct Said {
 
 /// Builds the answer; rejects a message that itself reports an error as its end.
 pub(super) fn answer(said: Said, cleaner: &Cleaner) -> Attempt {
-    let Said { message, calls, finish, usage: used } = said;
+    let Said {
+        message,
+        calls,
+        finish,
+        usage: used,
+    } = said;
     if finish.as_deref() == Some(ERROR) {
         return ended_in_error();
     }
     let text = Some(cleaner.text(&text(&message))).filter(|text| !text.is_empty());
     Attempt::Answered(Box::new(Answer {
-        text: if calls.is_empty() { Some(text.unwrap_or_default()) } else { text },
+        text: if calls.is_empty() {
+            Some(text.unwrap_or_default())
+        } else {
+            text
+        },
         finish_reason: finish_reason(finish.as_deref(), !calls.is_empty()),
         usage: usage(used.as_ref()),
         raw: raw(message, &calls, cleaner),
@@ -81,7 +113,11 @@ pub(super) fn unreadable() -> Attempt {
 /// The text of a message: its content; if that is empty, its refusal.
 pub(super) fn text(message: &Map<String, Value>) -> String {
     let content = text_of(message.get("content"));
-    if content.is_empty() { text_of(message.get("refusal").filter(|refusal| refusal.is_string())) } else { content }
+    if content.is_empty() {
+        text_of(message.get("refusal").filter(|refusal| refusal.is_string()))
+    } else {
+        content
+    }
 }
 
 /// The text of a content, which is a string or parts.
@@ -94,17 +130,30 @@ pub(super) fn text_of(content: Option<&Value>) -> String {
 }
 
 fn part(part: &Value) -> Option<&str> {
-    let text = part.get("text").or_else(|| part.get("refusal")).unwrap_or(part);
+    let text = part
+        .get("text")
+        .or_else(|| part.get("refusal"))
+        .unwrap_or(part);
     text.as_str()
 }
 
-/// The calls, in the model's order; `None` if they cannot be read. `body` is the JSON that the message was read from.
-pub(super) fn calls(message: &Map<String, Value>, body: Option<&str>, cleaner: &Cleaner) -> Option<Vec<AnswerCall>> {
+/// The calls, in the model's order; `None` if they cannot be read. `body` is the JSON that the
+/// message was read from.
+pub(super) fn calls(
+    message: &Map<String, Value>,
+    body: Option<&str>,
+    cleaner: &Cleaner,
+) -> Option<Vec<AnswerCall>> {
     let sent: Vec<(&str, &Value)> = match message.get("tool_calls") {
         None | Some(Value::Null) => Vec::new(),
         Some(Value::Array(calls)) => calls
             .iter()
-            .map(|call| Some((call.get("id").and_then(Value::as_str).unwrap_or_default(), call.get("function")?)))
+            .map(|call| {
+                Some((
+                    call.get("id").and_then(Value::as_str).unwrap_or_default(),
+                    call.get("function")?,
+                ))
+            })
             .collect::<Option<_>>()?,
         Some(_) => return None,
     };
@@ -112,15 +161,30 @@ pub(super) fn calls(message: &Map<String, Value>, body: Option<&str>, cleaner: &
         Some(call @ Value::Object(_)) if sent.is_empty() => vec![("", call)],
         Some(_) | None => sent,
     };
-    let all_text = sent.iter().all(|(_, function)| is_text(function.get("arguments")));
-    let exact = if all_text { Vec::new() } else { exact_arguments(body?)? };
+    let all_text = sent
+        .iter()
+        .all(|(_, function)| is_text(function.get("arguments")));
+    let exact = if all_text {
+        Vec::new()
+    } else {
+        exact_arguments(body?)?
+    };
     let calls = sent.into_iter().enumerate().map(|(at, (id, function))| {
         let arguments = match function.get("arguments") {
             None | Some(Value::Null) => "",
             Some(Value::String(text)) => text,
             Some(_) => *exact.get(at)?,
         };
-        Some(cleaner.call(id, function.get("name").and_then(Value::as_str).unwrap_or_default(), arguments))
+        Some(
+            cleaner.call(
+                id,
+                function
+                    .get("name")
+                    .and_then(Value::as_str)
+                    .unwrap_or_default(),
+                arguments,
+            ),
+        )
     });
     calls.collect()
 }
@@ -130,8 +194,8 @@ pub(super) fn is_text(arguments: Option<&Value>) -> bool {
     matches!(arguments, None | Some(Value::Null | Value::String(_)))
 }
 
-/// The bytes of arguments sent as JSON instead of text, in an answer or a chunk. Parsed as a value they would lose
-/// repeated members and excess digits before validation could refuse them.
+/// The bytes of arguments sent as JSON instead of text, in an answer or a chunk. Parsed as a value
+/// they would lose repeated members and excess digits before validation could refuse them.
 pub(super) fn exact_arguments(body: &str) -> Option<Vec<&str>> {
     #[derive(Deserialize)]
     struct Reply<'a> {
@@ -162,8 +226,16 @@ pub(super) fn exact_arguments(body: &str) -> Option<Vec<&str>> {
         arguments: Option<&'a RawValue>,
     }
     let reply: Reply<'_> = serde_json::from_str(body).ok()?;
-    let message = reply.choices.into_iter().find(|choice| choice.index.unwrap_or(0) == 0)?.message;
-    let calls = message.tool_calls.unwrap_or_default().into_iter().map(|call| call.function);
+    let message = reply
+        .choices
+        .into_iter()
+        .find(|choice| choice.index.unwrap_or(0) == 0)?
+        .message;
+    let calls = message
+        .tool_calls
+        .unwrap_or_default()
+        .into_iter()
+        .map(|call| call.function);
     let mut functions: Vec<_> = calls.collect();
     if functions.is_empty() {
         functions.push(message.function_call);
@@ -171,7 +243,11 @@ pub(super) fn exact_arguments(body: &str) -> Option<Vec<&str>> {
     Some(
         functions
             .into_iter()
-            .map(|function| function.and_then(|one| one.arguments).map_or("", RawValue::get))
+            .map(|function| {
+                function
+                    .and_then(|one| one.arguments)
+                    .map_or("", RawValue::get)
+            })
             .collect(),
     )
 }
@@ -182,7 +258,9 @@ fn finish_reason(said: Option<&str>, has_calls: bool) -> FinishReason {
         Some("stop" | "eos" | "eos_token" | "stop_sequence" | "end_turn") | None if has_calls => {
             FinishReason::ToolCalls
         }
-        Some("stop" | "eos" | "eos_token" | "stop_sequence" | "end_turn") | None => FinishReason::Stop,
+        Some("stop" | "eos" | "eos_token" | "stop_sequence" | "end_turn") | None => {
+            FinishReason::Stop
+        }
         Some("tool_calls" | "function_call" | "tool_use") => FinishReason::ToolCalls,
         Some("length" | "max_tokens" | "model_length") => FinishReason::Length,
         Some("content_filter") => FinishReason::ContentFilter,
@@ -198,14 +276,24 @@ fn usage(sent: Option<&Value>) -> Usage {
     };
     let prompt_tokens = count("prompt_tokens").unwrap_or(0);
     let completion_tokens = count("completion_tokens").unwrap_or(0);
-    let total_tokens = count("total_tokens").unwrap_or_else(|| prompt_tokens.saturating_add(completion_tokens));
-    Usage { prompt_tokens, completion_tokens, total_tokens }
+    let total_tokens =
+        count("total_tokens").unwrap_or_else(|| prompt_tokens.saturating_add(completion_tokens));
+    Usage {
+        prompt_tokens,
+        completion_tokens,
+        total_tokens,
+    }
 }
 
-/// The message as we store it and send it back: as received, redacted, with the same arguments as the stored calls.
+/// The message as we store it and send it back: as received, redacted, with the same arguments as
+/// the stored calls.
 fn raw(message: Map<String, Value>, calls: &[AnswerCall], cleaner: &Cleaner) -> Value {
     let mut raw = cleaner.json(Value::Object(message));
-    let sent = raw.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten();
+    let sent = raw
+        .get_mut("tool_calls")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten();
     for (sent, call) in sent.zip(calls) {
         if let Some(arguments @ Value::String(_)) = sent.pointer_mut("/function/arguments") {
             *arguments = Value::String(call.arguments_text.clone());
@@ -231,7 +319,9 @@ mod tests {
     fn answered(body: &str) -> Answer {
         match read(body, &cleaner()) {
             Attempt::Answered(answer) => *answer,
-            Attempt::Again(why, _) | Attempt::Failed(why) | Attempt::Plainer(why) => panic!("{why}"),
+            Attempt::Again(why, _) | Attempt::Failed(why) | Attempt::Plainer(why) => {
+                panic!("{why}")
+            }
         }
     }
 
@@ -243,12 +333,19 @@ mod tests {
     fn content_is_text_or_parts_or_a_refusal_or_nothing() {
         for (content, text) in [
             (json!({"content": "hi"}), "hi"),
-            (json!({"content": [{"type": "text", "text": "a"}, {"type": "x"}, {"type": "text", "text": "b"}]}), "ab"),
+            (
+                json!({"content": [{"type": "text", "text": "a"}, {"type": "x"}, {"type": "text", "text": "b"}]}),
+                "ab",
+            ),
             (json!({"content": null, "refusal": "no"}), "no"),
             (json!({"content": null}), ""),
             (json!({}), ""),
         ] {
-            assert_eq!(message(&content, "stop").text.as_deref(), Some(text), "{content}");
+            assert_eq!(
+                message(&content, "stop").text.as_deref(),
+                Some(text),
+                "{content}"
+            );
         }
         let calls = json!({"content": "", "tool_calls": [{"id": "a", "function": {"name": "x", "arguments": "{}"}}]});
         assert_eq!(message(&calls, "tool_calls").text, None);
@@ -256,7 +353,8 @@ mod tests {
 
     #[test]
     fn finish_reason_is_read_and_calls_are_kept_beside_stop() {
-        let call = json!({"tool_calls": [{"id": "a", "function": {"name": "x", "arguments": "{}"}}]});
+        let call =
+            json!({"tool_calls": [{"id": "a", "function": {"name": "x", "arguments": "{}"}}]});
         let none = json!({"content": "x"});
         for (message_, said, read) in [
             (&none, "stop", FinishReason::Stop),
@@ -284,16 +382,26 @@ mod tests {
             let calls = answered(&body).calls;
             assert_eq!(calls[0].arguments_text, "{}");
             assert_eq!(calls[1].arguments_text, text);
-            assert_eq!((calls[1].provider_id.as_str(), calls[1].name.as_str()), ("", "pay"));
-            assert_eq!((calls[2].name.as_str(), calls[2].arguments_text.as_str()), ("", ""));
+            assert_eq!(
+                (calls[1].provider_id.as_str(), calls[1].name.as_str()),
+                ("", "pay")
+            );
+            assert_eq!(
+                (calls[2].name.as_str(), calls[2].arguments_text.as_str()),
+                ("", "")
+            );
         }
     }
 
     #[test]
     fn legacy_function_call_is_a_call() {
-        let legacy = json!({"content": null, "function_call": {"name": "pay", "arguments": "{\"a\":1}"}});
+        let legacy =
+            json!({"content": null, "function_call": {"name": "pay", "arguments": "{\"a\":1}"}});
         let calls = message(&legacy, "function_call").calls;
-        assert_eq!((calls[0].name.as_str(), calls[0].arguments_text.as_str()), ("pay", "{\"a\":1}"));
+        assert_eq!(
+            (calls[0].name.as_str(), calls[0].arguments_text.as_str()),
+            ("pay", "{\"a\":1}")
+        );
     }
 
     #[test]
@@ -303,9 +411,15 @@ mod tests {
         let answer = message(&sent, "tool_calls");
         let call = &answer.calls[0];
         assert_eq!(answer.text.as_deref(), Some("a\u{FFFD} [secret KEY]"));
-        assert_eq!((call.provider_id.as_str(), call.name.as_str()), ("i\u{FFFD}", "n\u{FFFD}"));
+        assert_eq!(
+            (call.provider_id.as_str(), call.name.as_str()),
+            ("i\u{FFFD}", "n\u{FFFD}")
+        );
         assert_eq!(call.arguments_text, "{\"a\":\"\\ufffd [secret KEY]\"}");
-        assert_eq!(answer.raw["tool_calls"][0]["function"]["arguments"], json!(call.arguments_text));
+        assert_eq!(
+            answer.raw["tool_calls"][0]["function"]["arguments"],
+            json!(call.arguments_text)
+        );
         assert_eq!(answer.raw["x"], json!(["[secret KEY]\u{FFFD}"]));
         let lone = r#"{"choices":[{"message":{"content":"a\ud800b"},"finish_reason":"stop"}]}"#;
         assert_eq!(answered(lone).text.as_deref(), Some("a\u{FFFD}b"));
@@ -317,11 +431,20 @@ mod tests {
             let choice = json!({"message": {"content": "x"}, "finish_reason": "stop"});
             answered(&json!({"choices": [choice], "usage": usage}).to_string()).usage
         };
-        let usage =
-            |prompt_tokens, completion_tokens, total_tokens| Usage { prompt_tokens, completion_tokens, total_tokens };
+        let usage = |prompt_tokens, completion_tokens, total_tokens| Usage {
+            prompt_tokens,
+            completion_tokens,
+            total_tokens,
+        };
         assert_eq!(with(Value::Null), usage(0, 0, 0));
-        assert_eq!(with(json!({"prompt_tokens": 3, "completion_tokens": 4})), usage(3, 4, 7));
-        assert_eq!(with(json!({"prompt_tokens": 3, "completion_tokens": -4, "total_tokens": 9})), usage(3, 0, 9));
+        assert_eq!(
+            with(json!({"prompt_tokens": 3, "completion_tokens": 4})),
+            usage(3, 4, 7)
+        );
+        assert_eq!(
+            with(json!({"prompt_tokens": 3, "completion_tokens": -4, "total_tokens": 9})),
+            usage(3, 0, 9)
+        );
     }
 
     #[test]
@@ -334,11 +457,20 @@ mod tests {
             ("{}", true),
             (r#"{"choices":[]}"#, true),
             (r#"{"choices":[{"finish_reason":"stop"}]}"#, true),
-            (r#"{"choices":[{"message":{"content":"cut"},"finish_reason":null}]}"#, true),
-            (r#"{"choices":[{"message":{"tool_calls":{}},"finish_reason":"stop"}]}"#, true),
+            (
+                r#"{"choices":[{"message":{"content":"cut"},"finish_reason":null}]}"#,
+                true,
+            ),
+            (
+                r#"{"choices":[{"message":{"tool_calls":{}},"finish_reason":"stop"}]}"#,
+                true,
+            ),
             (r#"{"error":{"message":"no credit"}}"#, false),
             (r#"{"error":{"message":"busy","code":503}}"#, true),
-            (r#"{"choices":[{"error":{"message":"bad","code":400},"message":{"content":""}}]}"#, false),
+            (
+                r#"{"choices":[{"error":{"message":"bad","code":400},"message":{"content":""}}]}"#,
+                false,
+            ),
         ] {
             let found = match read(body, &cleaner()) {
                 Attempt::Answered(_) => panic!("answered: {body}"),

@@ -10,7 +10,12 @@ use crate::task::item::{Part, PartType};
 use crate::task::transcript::Message;
 
 /// `extra` is merged in from the configuration.
-pub(super) fn body(prompt: &Prompt, model: &str, extra: &Map<String, Value>, manner: Manner) -> Value {
+pub(super) fn body(
+    prompt: &Prompt,
+    model: &str,
+    extra: &Map<String, Value>,
+    manner: Manner,
+) -> Value {
     let mut body = extra.clone();
     body.insert("model".to_owned(), json!(model));
     if manner != Manner::Whole {
@@ -26,18 +31,33 @@ pub(super) fn body(prompt: &Prompt, model: &str, extra: &Map<String, Value>, man
     for said in &prompt.messages {
         match said {
             Message::User { context, parts } => {
-                messages.extend(context.as_ref().filter(|context| !context.is_empty()).map(about_the_user));
+                messages.extend(
+                    context
+                        .as_ref()
+                        .filter(|context| !context.is_empty())
+                        .map(about_the_user),
+                );
                 messages.push(json!({"role": "user", "content": content(parts)}));
             }
-            Message::Assistant { raw, text, calls } => messages.push(assistant(raw, text.as_deref(), calls)),
-            Message::Result { provider_id, content, .. } => {
-                messages.push(json!({"role": "tool", "tool_call_id": provider_id, "content": content}));
+            Message::Assistant { raw, text, calls } => {
+                messages.push(assistant(raw, text.as_deref(), calls))
+            }
+            Message::Result {
+                provider_id,
+                content,
+                ..
+            } => {
+                messages
+                    .push(json!({"role": "tool", "tool_call_id": provider_id, "content": content}));
             }
         }
     }
     body.insert("messages".to_owned(), Value::Array(messages));
     if !prompt.tools.is_empty() {
-        body.insert("tools".to_owned(), prompt.tools.iter().map(function).collect());
+        body.insert(
+            "tools".to_owned(),
+            prompt.tools.iter().map(function).collect(),
+        );
     }
     Value::Object(body)
 }
@@ -50,7 +70,12 @@ fn about_the_user(context: &BTreeMap<String, String>) -> Value {
 fn content(parts: &[Part]) -> Value {
     match parts {
         [] => json!(""),
-        [Part { content_type: PartType::Text, content }] => json!(content),
+        [
+            Part {
+                content_type: PartType::Text,
+                content,
+            },
+        ] => json!(content),
         several => several
             .iter()
             .map(|part| match part.content_type {
@@ -69,16 +94,21 @@ fn function(tool: &OfferedTool) -> Value {
     json!({"type": "function", "function": function})
 }
 
-/// A turn of the model: its own JSON, with the call ids that its results will name. A turn from another protocol (an
-/// agent's model may change while a task waits) is written from our parsed form.
+/// A turn of the model: its own JSON, with the call ids that its results will name. A turn from
+/// another protocol (an agent's model may change while a task waits) is written from our parsed
+/// form.
 fn assistant(raw: &Value, text: Option<&str>, calls: &[(String, String, String)]) -> Value {
-    let Some(mut message) = raw.as_object().filter(|raw| is_ours(raw, calls.len())).cloned() else {
+    let Some(mut message) = raw
+        .as_object()
+        .filter(|raw| is_ours(raw, calls.len()))
+        .cloned()
+    else {
         return rewritten(Map::new(), text, calls);
     };
     if calls.is_empty() {
         // Some endpoints answer without any content, but refuse such a message in a request.
-        let is_empty =
-            message.get("content").is_none_or(Value::is_null) && message.get("refusal").is_none_or(Value::is_null);
+        let is_empty = message.get("content").is_none_or(Value::is_null)
+            && message.get("refusal").is_none_or(Value::is_null);
         if is_empty {
             message.insert("content".to_owned(), json!(text.unwrap_or_default()));
         }
@@ -90,17 +120,24 @@ fn assistant(raw: &Value, text: Option<&str>, calls: &[(String, String, String)]
         return rewritten(message, text, calls);
     }
     message.entry("role").or_insert_with(|| json!("assistant"));
-    let sent = message.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten();
+    let sent = message
+        .get_mut("tool_calls")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten();
     for (call, (id, ..)) in sent.zip(calls) {
-        if let Some(call) = call.as_object_mut().filter(|call| call.get("id") != Some(&json!(id))) {
+        if let Some(call) = call
+            .as_object_mut()
+            .filter(|call| call.get("id") != Some(&json!(id)))
+        {
             call.insert("id".to_owned(), json!(id));
         }
     }
     Value::Object(message)
 }
 
-/// Whether it is a message of this protocol with this many calls. Anthropic's messages say so in `type`, and this
-/// protocol cannot express their content.
+/// Whether it is a message of this protocol with this many calls. Anthropic's messages say so in
+/// `type`, and this protocol cannot express their content.
 fn is_ours(raw: &Map<String, Value>, calls: usize) -> bool {
     if raw.get("type").is_some_and(|kind| kind == "message") {
         return false;
@@ -112,12 +149,23 @@ fn is_ours(raw: &Map<String, Value>, calls: usize) -> bool {
 }
 
 fn sent_calls(message: &Map<String, Value>) -> usize {
-    message.get("tool_calls").and_then(Value::as_array).map_or(0, Vec::len)
+    message
+        .get("tool_calls")
+        .and_then(Value::as_array)
+        .map_or(0, Vec::len)
 }
 
-fn rewritten(mut message: Map<String, Value>, text: Option<&str>, calls: &[(String, String, String)]) -> Value {
+fn rewritten(
+    mut message: Map<String, Value>,
+    text: Option<&str>,
+    calls: &[(String, String, String)],
+) -> Value {
     message.insert("role".to_owned(), json!("assistant"));
-    let content = if calls.is_empty() { json!(text.unwrap_or_default()) } else { json!(text) };
+    let content = if calls.is_empty() {
+        json!(text.unwrap_or_default())
+    } else {
+        json!(text)
+    };
     message.insert("content".to_owned(), content);
     if !calls.is_empty() {
         let calls = calls.iter().map(|(id, name, arguments)| {
@@ -145,7 +193,10 @@ mod tests {
         let mut expected = raw.clone();
         expected["tool_calls"][0]["id"] = json!("ours");
         assert_eq!(sent, expected);
-        assert_eq!(assistant(&expected, None, &[call("ours"), call("b")]), expected);
+        assert_eq!(
+            assistant(&expected, None, &[call("ours"), call("b")]),
+            expected
+        );
     }
 
     #[test]
@@ -162,8 +213,7 @@ mod tests {
 
     #[test]
     fn legacy_function_call_is_sent_back_as_a_tool_call() {
-        let raw =
-            json!({"role": "assistant", "content": null, "x": 1, "function_call": {"name": "pay", "arguments": "{}"}});
+        let raw = json!({"role": "assistant", "content": null, "x": 1, "function_call": {"name": "pay", "arguments": "{}"}});
         assert_eq!(
             assistant(&raw, None, &[call("ours")]),
             json!({"role": "assistant", "content": null, "x": 1, "tool_calls": [
@@ -174,7 +224,10 @@ mod tests {
     #[test]
     fn empty_answer_is_sent_back_as_an_empty_text() {
         let raw = json!({"role": "assistant", "content": null, "reasoning": "hm"});
-        assert_eq!(assistant(&raw, Some(""), &[]), json!({"role": "assistant", "content": "", "reasoning": "hm"}));
+        assert_eq!(
+            assistant(&raw, Some(""), &[]),
+            json!({"role": "assistant", "content": "", "reasoning": "hm"})
+        );
         let refusal = json!({"role": "assistant", "content": null, "refusal": "no"});
         assert_eq!(assistant(&refusal, Some("no"), &[]), refusal);
     }

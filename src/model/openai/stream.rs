@@ -1,5 +1,6 @@
-//! Reads a streamed answer: chunks whose `delta`s add up to the message. Invariant: without a `finish_reason`
-//! and the end marker `[DONE]` there is no answer; the emitted pieces add up to the answer.
+//! Reads a streamed answer: chunks whose `delta`s add up to the message. Invariant: without a
+//! `finish_reason` and the end marker `[DONE]` there is no answer; the emitted pieces add up to the
+//! answer.
 
 use serde_json::{Map, Value};
 
@@ -64,7 +65,10 @@ impl Streamed {
             return Err(broken_off(error, &self.cleaner));
         }
         // Some endpoints send a whole message in a single chunk.
-        let delta = choice.remove("delta").filter(Value::is_object).or_else(|| choice.remove("message"));
+        let delta = choice
+            .remove("delta")
+            .filter(Value::is_object)
+            .or_else(|| choice.remove("message"));
         if let Some(Value::Object(delta)) = delta {
             self.delta(delta, chunk, telling)?;
         }
@@ -77,15 +81,28 @@ impl Streamed {
         Ok(())
     }
 
-    fn delta(&mut self, mut delta: Map<String, Value>, chunk: &str, telling: &mut Telling<'_>) -> Result<(), Attempt> {
+    fn delta(
+        &mut self,
+        mut delta: Map<String, Value>,
+        chunk: &str,
+        telling: &mut Telling<'_>,
+    ) -> Result<(), Attempt> {
         self.fragments(delta.remove("tool_calls"), chunk, telling)?;
         let content = delta.remove("content");
         let (said, voice) = match reply::text_of(content.as_ref()) {
             said if !said.is_empty() => (said, Voice::Content),
-            _ => (reply::text_of(delta.get("refusal").filter(|refusal| refusal.is_string())), Voice::Refusal),
+            _ => (
+                reply::text_of(delta.get("refusal").filter(|refusal| refusal.is_string())),
+                Voice::Refusal,
+            ),
         };
         self.say(&said, voice, telling);
-        let more: usize = content.iter().chain(delta.values()).filter(|value| is_said(value)).map(length).sum();
+        let more: usize = content
+            .iter()
+            .chain(delta.values())
+            .filter(|value| is_said(value))
+            .map(length)
+            .sum();
         self.held = self.held.saturating_add(more);
         if let Some(content) = content {
             merge::content(&mut self.message, content);
@@ -95,18 +112,32 @@ impl Streamed {
     }
 
     /// Takes fragments of calls.
-    fn fragments(&mut self, sent: Option<Value>, chunk: &str, telling: &mut Telling<'_>) -> Result<(), Attempt> {
+    fn fragments(
+        &mut self,
+        sent: Option<Value>,
+        chunk: &str,
+        telling: &mut Telling<'_>,
+    ) -> Result<(), Attempt> {
         let sent = match sent {
             None | Some(Value::Null) => return Ok(()),
             Some(Value::Array(sent)) => sent,
             Some(_) => return Err(unreadable()),
         };
-        let all_text = sent.iter().all(|call| reply::is_text(call.pointer("/function/arguments")));
-        let exact = if all_text { None } else { reply::exact_arguments(chunk) };
+        let all_text = sent
+            .iter()
+            .all(|call| reply::is_text(call.pointer("/function/arguments")));
+        let exact = if all_text {
+            None
+        } else {
+            reply::exact_arguments(chunk)
+        };
         let mut anew = false;
         for (at, fragment) in sent.into_iter().enumerate() {
             let exact = exact.as_ref().and_then(|exact| exact.get(at).copied());
-            anew |= self.calls.take(fragment, exact, telling).ok_or_else(unreadable)?;
+            anew |= self
+                .calls
+                .take(fragment, exact, telling)
+                .ok_or_else(unreadable)?;
             if self.calls.len() > CALLS {
                 return Err(Attempt::Failed(too_many_calls()));
             }
@@ -134,12 +165,18 @@ impl Streamed {
 
     /// The calls; puts them into the message too.
     fn with_calls(&mut self) -> Option<Vec<AnswerCall>> {
-        let (calls, sent) = std::mem::replace(&mut self.calls, Calls::new(self.cleaner.clone())).finish()?;
+        let (calls, sent) =
+            std::mem::replace(&mut self.calls, Calls::new(self.cleaner.clone())).finish()?;
         // An empty content was only how the stream began.
-        if self.message.get("content").is_some_and(|content| content == "") {
+        if self
+            .message
+            .get("content")
+            .is_some_and(|content| content == "")
+        {
             self.message.insert("content".to_owned(), Value::Null);
         }
-        self.message.insert("tool_calls".to_owned(), Value::Array(sent));
+        self.message
+            .insert("tool_calls".to_owned(), Value::Array(sent));
         Some(calls)
     }
 
@@ -163,7 +200,11 @@ impl Streamed {
 
 /// The approximate length of a value in bytes.
 fn length(value: &Value) -> usize {
-    if let Value::String(text) = value { text.len() } else { value.to_string().len() }
+    if let Value::String(text) = value {
+        text.len()
+    } else {
+        value.to_string().len()
+    }
 }
 
 impl Reading for Streamed {
@@ -179,9 +220,14 @@ impl Reading for Streamed {
         let data = mended(data, Mend::LoneSurrogates);
         let chunk = serde_json::from_str::<Value>(&data);
         if event.name == "error" {
-            return Err(broken_off(&chunk.unwrap_or_else(|_| data.into()), &self.cleaner));
+            return Err(broken_off(
+                &chunk.unwrap_or_else(|_| data.into()),
+                &self.cleaner,
+            ));
         }
-        let Ok(Value::Object(mut chunk)) = chunk else { return Err(again("a part of its answer is no complete JSON")) };
+        let Ok(Value::Object(mut chunk)) = chunk else {
+            return Err(again("a part of its answer is no complete JSON"));
+        };
         if let Some(error) = chunk.get("error").filter(|error| is_said(error)) {
             return Err(broken_off(error, &self.cleaner));
         }
@@ -191,8 +237,14 @@ impl Reading for Streamed {
         if let Some(usage @ Value::Object(_)) = chunk.remove("usage") {
             self.usage = Some(usage);
         }
-        let choices = if let Some(Value::Array(choices)) = chunk.remove("choices") { choices } else { Vec::new() };
-        let first = choices.into_iter().find(|choice| choice.get("index").and_then(Value::as_u64).unwrap_or(0) == 0);
+        let choices = if let Some(Value::Array(choices)) = chunk.remove("choices") {
+            choices
+        } else {
+            Vec::new()
+        };
+        let first = choices
+            .into_iter()
+            .find(|choice| choice.get("index").and_then(Value::as_u64).unwrap_or(0) == 0);
         if let Some(Value::Object(choice)) = first {
             self.choice(choice, &data, telling)?;
         }
@@ -204,7 +256,9 @@ impl Reading for Streamed {
     }
 
     fn finish(mut self, telling: &mut Telling<'_>) -> Attempt {
-        let Some(finish) = self.finish.take() else { return again("its answer ended without a finish_reason") };
+        let Some(finish) = self.finish.take() else {
+            return again("its answer ended without a finish_reason");
+        };
         if !self.done {
             return again("its answer ended without its end marker");
         }
@@ -215,9 +269,23 @@ impl Reading for Streamed {
         }
         telling.text(&self.passing.finish());
         self.calls.tell_rest(telling);
-        let calls = if self.calls.is_empty() { self.legacy(telling) } else { self.with_calls() };
-        let Some(calls) = calls else { return unreadable() };
-        reply::answer(Said { message: self.message, calls, finish: Some(finish), usage: self.usage }, &self.cleaner)
+        let calls = if self.calls.is_empty() {
+            self.legacy(telling)
+        } else {
+            self.with_calls()
+        };
+        let Some(calls) = calls else {
+            return unreadable();
+        };
+        reply::answer(
+            Said {
+                message: self.message,
+                calls,
+                finish: Some(finish),
+                usage: self.usage,
+            },
+            &self.cleaner,
+        )
     }
 }
 

@@ -1,5 +1,5 @@
-//! Emits a scripted answer in pieces: the text word by word, then each call's name and arguments. Invariant:
-//! the pieces add up to the answer, and emitting them takes exactly the requested time.
+//! Emits a scripted answer in pieces: the text word by word, then each call's name and arguments.
+//! Invariant: the pieces add up to the answer, and emitting them takes exactly the requested time.
 
 use std::time::Duration;
 
@@ -8,14 +8,18 @@ use crate::world::Clock;
 
 /// The least number of bytes in a piece of arguments.
 const ARGUMENTS: usize = 8;
-/// The shortest pause: the machine's clock does not keep shorter ones, and their errors would add up.
+/// The shortest pause: the machine's clock does not keep shorter ones, and their errors would add
+/// up.
 const SHORTEST: Duration = Duration::from_millis(25);
 
 /// All pieces of an answer, in order.
 pub(super) fn pieces<'a>(text: Option<&'a str>, calls: &'a [AnswerCall]) -> Vec<Piece<'a>> {
     let mut pieces: Vec<_> = words(text.unwrap_or_default()).map(Piece::Text).collect();
     for (call, asked) in calls.iter().enumerate() {
-        pieces.push(Piece::Named { call, name: &asked.name });
+        pieces.push(Piece::Named {
+            call,
+            name: &asked.name,
+        });
         pieces.extend(lengths(&asked.arguments_text).map(|text| Piece::Arguments { call, text }));
     }
     pieces
@@ -41,7 +45,8 @@ pub(super) async fn tell(pieces: &[Piece<'_>], time: Duration, clock: &dyn Clock
 
 /// Cuts a text before each of its words.
 fn words(text: &str) -> impl Iterator<Item = &str> {
-    let starts_word = |(before, after): (char, char)| before.is_whitespace() && !after.is_whitespace();
+    let starts_word =
+        |(before, after): (char, char)| before.is_whitespace() && !after.is_whitespace();
     cut(text, move |_, pair| starts_word(pair))
 }
 
@@ -50,12 +55,15 @@ fn lengths(text: &str) -> impl Iterator<Item = &str> {
     cut(text, |length, _| length >= ARGUMENTS)
 }
 
-/// Cuts a text where `here` says so, given the piece's length so far and the characters on both sides.
+/// Cuts a text where `here` says so, given the piece's length so far and the characters on both
+/// sides.
 fn cut(text: &str, here: impl Fn(usize, (char, char)) -> bool) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
         let borders = rest.char_indices().zip(rest.char_indices().skip(1));
-        let mut ends = borders.filter(|&((_, before), (at, after))| here(at, (before, after))).map(|(_, (at, _))| at);
+        let mut ends = borders
+            .filter(|&((_, before), (at, after))| here(at, (before, after)))
+            .map(|(_, (at, _))| at);
         let (piece, after) = rest.split_at(ends.next().unwrap_or(rest.len()));
         rest = after;
         (!piece.is_empty()).then_some(piece)

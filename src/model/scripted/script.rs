@@ -1,4 +1,5 @@
-//! The rules of a script: read once, reporting every mistake; the first rule that matches is played.
+//! The rules of a script: read once, reporting every mistake; the first rule that matches is
+//! played.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -133,20 +134,28 @@ impl Script {
 
     /// The first rule that matches.
     pub(super) fn rule(&self, moment: &Moment<'_>) -> Option<&Rule> {
-        self.rules.iter().find(|rule| rule.when.holds(moment.last, &moment.text, moment.turn))
+        self.rules
+            .iter()
+            .find(|rule| rule.when.holds(moment.last, &moment.text, moment.turn))
     }
 
-    /// The captures that a rule's texts may use: those of its own expression, and by name those that the rule for the
-    /// user's last message took from it, so that a value outlives the calls in between.
+    /// The captures that a rule's texts may use: those of its own expression, and by name those
+    /// that the rule for the user's last message took from it, so that a value outlives the calls
+    /// in between.
     pub(super) fn captures(&self, rule: &Rule, moment: &Moment<'_>) -> Captures {
         let of_user = self
             .rules
             .iter()
-            .find(|rule| rule.when.holds(Some(Last::User), &moment.user_text, moment.user_turn))
+            .find(|rule| {
+                rule.when
+                    .holds(Some(Last::User), &moment.user_text, moment.user_turn)
+            })
             .map(|rule| rule.when.captures(&moment.user_text))
             .unwrap_or_default();
-        let mut captures: Captures =
-            of_user.into_iter().filter(|(name, _)| !name.starts_with(|first: char| first.is_ascii_digit())).collect();
+        let mut captures: Captures = of_user
+            .into_iter()
+            .filter(|(name, _)| !name.starts_with(|first: char| first.is_ascii_digit()))
+            .collect();
         captures.extend(rule.when.captures(&moment.text));
         captures
     }
@@ -154,30 +163,60 @@ impl Script {
 
 fn rule_text(rule: Value) -> Result<(RuleText, When), String> {
     let mut rule: RuleText = serde_json::from_value(rule).map_err(|error| error.to_string())?;
-    let WhenText { last, matches, tool, turn } = std::mem::take(&mut rule.when);
+    let WhenText {
+        last,
+        matches,
+        tool,
+        turn,
+    } = std::mem::take(&mut rule.when);
     // The `regex` engine bounds its time, its default size limit its memory.
     let matches = matches
-        .map(|matches| Regex::new(&matches).map_err(|error| format!("`matches` is no regular expression: {error}")))
+        .map(|matches| {
+            Regex::new(&matches)
+                .map_err(|error| format!("`matches` is no regular expression: {error}"))
+        })
         .transpose()?;
-    Ok((rule, When { last, matches, tool, turn }))
+    Ok((
+        rule,
+        When {
+            last,
+            matches,
+            tool,
+            turn,
+        },
+    ))
 }
 
 impl RuleText {
     fn checked(self, when: When, known: &BTreeSet<String>) -> Result<Rule, String> {
-        let say = self.say.map(|say| Template::read(&say, known)).transpose()?;
+        let say = self
+            .say
+            .map(|say| Template::read(&say, known))
+            .transpose()?;
         let calls = self.calls.into_iter().map(|call| {
             let name = Template::read(&call.name, known)?;
-            Ok(Call { name, arguments: Arguments::read(&call.arguments, known)? })
+            Ok(Call {
+                name,
+                arguments: Arguments::read(&call.arguments, known)?,
+            })
         });
         let calls = calls.collect::<Result<_, String>>()?;
         let delay = self.delay.map(|delay| {
-            duration(&delay).ok_or_else(|| format!("`{delay}` is no duration: write 500ms, 30s, 10m, 24h or 7d"))
+            duration(&delay).ok_or_else(|| {
+                format!("`{delay}` is no duration: write 500ms, 30s, 10m, 24h or 7d")
+            })
         });
         let delay = delay.transpose()?;
         if let Some(status) = self.fail.filter(|status| !(400..600).contains(status)) {
             return Err(format!("`fail` is a status from 400 to 599, not {status}"));
         }
-        Ok(Rule { when, say, calls, delay, fail: self.fail })
+        Ok(Rule {
+            when,
+            say,
+            calls,
+            delay,
+            fail: self.fail,
+        })
     }
 }
 
@@ -189,26 +228,43 @@ impl When {
             None => None,
         };
         self.last.is_none_or(|wanted| speaker == Some(wanted))
-            && self.tool.as_ref().is_none_or(|wanted| last == Some(Last::Tool(wanted)))
+            && self
+                .tool
+                .as_ref()
+                .is_none_or(|wanted| last == Some(Last::Tool(wanted)))
             && self.turn.is_none_or(|wanted| wanted == turn)
-            && self.matches.as_ref().is_none_or(|matches| matches.is_match(text))
+            && self
+                .matches
+                .as_ref()
+                .is_none_or(|matches| matches.is_match(text))
     }
 
     /// The names of its captures.
     fn names(&self) -> Vec<String> {
-        let names = self.matches.iter().flat_map(|matches| matches.capture_names().flatten());
+        let names = self
+            .matches
+            .iter()
+            .flat_map(|matches| matches.capture_names().flatten());
         names.map(str::to_owned).collect()
     }
 
     /// The numbers of its captures; 0 is the whole match.
     fn numbers(&self) -> Vec<String> {
-        self.matches.iter().flat_map(|matches| 0..matches.captures_len()).map(|number| number.to_string()).collect()
+        self.matches
+            .iter()
+            .flat_map(|matches| 0..matches.captures_len())
+            .map(|number| number.to_string())
+            .collect()
     }
 
     fn captures(&self, text: &str) -> Captures {
         let mut found = Captures::new();
-        let Some(matches) = &self.matches else { return found };
-        let Some(captures) = matches.captures(text) else { return found };
+        let Some(matches) = &self.matches else {
+            return found;
+        };
+        let Some(captures) = matches.captures(text) else {
+            return found;
+        };
         for (number, name) in matches.capture_names().enumerate() {
             if let Some(text) = captures.get(number) {
                 found.insert(number.to_string(), text.as_str().to_owned());

@@ -1,5 +1,5 @@
-//! Text with `${captures}` in it, and JSON made of such texts. Checked when a script is read: a name that no expression
-//! captures is a mistake. `$${` is a literal `${`.
+//! Text with `${captures}` in it, and JSON made of such texts. Checked when a script is read: a
+//! name that no expression captures is a mistake. `$${` is a literal `${`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,7 +34,9 @@ impl Template {
                 return Err("a `${` has no `}`; a literal one is written `$${`".to_owned());
             };
             if !known.contains(name) {
-                return Err(format!("nothing captures `{name}`; a literal `${{` is written `$${{`"));
+                return Err(format!(
+                    "nothing captures `{name}`; a literal `${{` is written `$${{`"
+                ));
             }
             if !literal.is_empty() {
                 pieces.push(Piece::Text(std::mem::take(&mut literal)));
@@ -58,12 +60,16 @@ impl Template {
         pieces.collect()
     }
 
-    /// The text as JSON: a single capture that reads as a JSON number becomes that number, digit by digit; all else a
-    /// string.
+    /// The text as JSON: a single capture that reads as a JSON number becomes that number, digit by
+    /// digit; all else a string.
     fn json(&self, captures: &Captures) -> String {
         let text = self.text(captures);
         let is_capture = matches!(self.0.as_slice(), [Piece::Capture(_)]);
-        if is_capture && is_number(&text) { text } else { Value::String(text).to_string() }
+        if is_capture && is_number(&text) {
+            text
+        } else {
+            Value::String(text).to_string()
+        }
     }
 }
 
@@ -73,7 +79,8 @@ fn is_number(text: &str) -> bool {
         && serde_json::from_str::<Number>(text).is_ok()
 }
 
-/// Arguments: JSON with templates as its strings; or a template for the whole text, which need not be JSON.
+/// Arguments: JSON with templates as its strings; or a template for the whole text, which need not
+/// be JSON.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Arguments {
     Text(Template),
@@ -90,8 +97,8 @@ pub(super) enum Json {
 }
 
 impl Arguments {
-    /// Reads the member `arguments`: without it there are no arguments, and a string is the whole text as the model
-    /// writes it.
+    /// Reads the member `arguments`: without it there are no arguments, and a string is the whole
+    /// text as the model writes it.
     pub(super) fn read(value: &Value, known: &BTreeSet<String>) -> Result<Self, String> {
         match value {
             Value::Null => Ok(Self::Json(Json::Object(Vec::new()))),
@@ -119,11 +126,16 @@ impl Json {
     fn read(value: &Value, known: &BTreeSet<String>) -> Result<Self, String> {
         Ok(match value {
             Value::String(text) => Self::String(Template::read(text, known)?),
-            Value::Array(items) => {
-                Self::Array(items.iter().map(|item| Self::read(item, known)).collect::<Result<_, _>>()?)
-            }
+            Value::Array(items) => Self::Array(
+                items
+                    .iter()
+                    .map(|item| Self::read(item, known))
+                    .collect::<Result<_, _>>()?,
+            ),
             Value::Object(members) => {
-                let members = members.iter().map(|(name, value)| Ok((name.clone(), Self::read(value, known)?)));
+                let members = members
+                    .iter()
+                    .map(|(name, value)| Ok((name.clone(), Self::read(value, known)?)));
                 Self::Object(members.collect::<Result<_, String>>()?)
             }
             Value::Null | Value::Bool(_) | Value::Number(_) => Self::Other(value.clone()),
@@ -163,8 +175,17 @@ mod tests {
     use super::*;
 
     fn captures() -> (Captures, BTreeSet<String>) {
-        let pairs = [("n", "20.50"), ("zip", "007"), ("word", "a \"b\""), ("minus", "-3"), ("dot", "5.")];
-        let captures: Captures = pairs.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
+        let pairs = [
+            ("n", "20.50"),
+            ("zip", "007"),
+            ("word", "a \"b\""),
+            ("minus", "-3"),
+            ("dot", "5."),
+        ];
+        let captures: Captures = pairs
+            .iter()
+            .map(|(name, text)| ((*name).to_owned(), (*text).to_owned()))
+            .collect();
         let known = captures.keys().cloned().collect();
         (captures, known)
     }
@@ -172,28 +193,52 @@ mod tests {
     #[test]
     fn captures_are_filled_in_and_a_doubled_dollar_is_literal() {
         let (captures, known) = captures();
-        for (text, filled) in [("${n} of ${word}!", "20.50 of a \"b\"!"), ("costs $5", "costs $5"), ("", "")] {
-            assert_eq!(Template::read(text, &known).unwrap().text(&captures), filled);
+        for (text, filled) in [
+            ("${n} of ${word}!", "20.50 of a \"b\"!"),
+            ("costs $5", "costs $5"),
+            ("", ""),
+        ] {
+            assert_eq!(
+                Template::read(text, &known).unwrap().text(&captures),
+                filled
+            );
         }
-        assert_eq!(Template::read("$${n}", &known).unwrap().text(&captures), "${n}");
-        assert!(Template::read("${unknown}", &known).unwrap_err().contains("`unknown`"));
+        assert_eq!(
+            Template::read("$${n}", &known).unwrap().text(&captures),
+            "${n}"
+        );
+        assert!(
+            Template::read("${unknown}", &known)
+                .unwrap_err()
+                .contains("`unknown`")
+        );
         assert!(Template::read("${n", &known).is_err());
     }
 
     #[test]
     fn numeric_capture_is_a_number_only_where_it_stands_alone() {
         let (captures, known) = captures();
-        let value =
-            json!({"a": "${n}", "b": "${zip}", "c": "x${n}", "d": ["${word}", true, "${minus}"], "e": "${dot}"});
+        let value = json!({"a": "${n}", "b": "${zip}", "c": "x${n}", "d": ["${word}", true, "${minus}"], "e": "${dot}"});
         let text = Arguments::read(&value, &known).unwrap().text(&captures);
-        assert_eq!(text, r#"{"a":20.50,"b":"007","c":"x20.50","d":["a \"b\"",true,-3],"e":"5."}"#);
+        assert_eq!(
+            text,
+            r#"{"a":20.50,"b":"007","c":"x20.50","d":["a \"b\"",true,-3],"e":"5."}"#
+        );
     }
 
     #[test]
     fn arguments_may_be_missing_or_any_text() {
         let (captures, known) = captures();
-        assert_eq!(Arguments::read(&Value::Null, &known).unwrap().text(&captures), "{}");
+        assert_eq!(
+            Arguments::read(&Value::Null, &known)
+                .unwrap()
+                .text(&captures),
+            "{}"
+        );
         let odd = json!("{\"a\":${n},\"a\":1");
-        assert_eq!(Arguments::read(&odd, &known).unwrap().text(&captures), "{\"a\":20.50,\"a\":1");
+        assert_eq!(
+            Arguments::read(&odd, &known).unwrap().text(&captures),
+            "{\"a\":20.50,\"a\":1"
+        );
     }
 }

@@ -29,31 +29,64 @@ impl Clock for Quick {
 fn read(rules: &str) -> Result<Scripted, Vec<(String, String)>> {
     let mut mistakes = Mistakes::default();
     let script = Scripted::read("demo", rules, Arc::new(Quick::default()), &mut mistakes);
-    let found = mistakes.found.into_iter().map(|mistake| (mistake.place.join("."), mistake.detail));
+    let found = mistakes
+        .found
+        .into_iter()
+        .map(|mistake| (mistake.place.join("."), mistake.detail));
     script.ok_or_else(|| found.collect())
 }
 
 fn user(text: &str) -> Message {
-    Message::User { context: None, parts: vec![Part { content_type: PartType::Text, content: text.to_owned() }] }
+    Message::User {
+        context: None,
+        parts: vec![Part {
+            content_type: PartType::Text,
+            content: text.to_owned(),
+        }],
+    }
 }
 
 fn turn(answer: &Answer) -> Message {
-    let calls =
-        answer.calls.iter().map(|call| (call.provider_id.clone(), call.name.clone(), call.arguments_text.clone()));
-    Message::Assistant { raw: answer.raw.clone(), text: answer.text.clone(), calls: calls.collect() }
+    let calls = answer.calls.iter().map(|call| {
+        (
+            call.provider_id.clone(),
+            call.name.clone(),
+            call.arguments_text.clone(),
+        )
+    });
+    Message::Assistant {
+        raw: answer.raw.clone(),
+        text: answer.text.clone(),
+        calls: calls.collect(),
+    }
 }
 
 fn result(name: &str, content: &str) -> Message {
     let (name, content) = (name.to_owned(), content.to_owned());
-    Message::Result { provider_id: "call_0".to_owned(), name, content, succeeded: true }
+    Message::Result {
+        provider_id: "call_0".to_owned(),
+        name,
+        content,
+        succeeded: true,
+    }
 }
 
 fn prompt(messages: Vec<Message>, turn: u32) -> Prompt {
-    Prompt { system: None, messages, tools: Vec::new(), turn }
+    Prompt {
+        system: None,
+        messages,
+        tools: Vec::new(),
+        turn,
+    }
 }
 
 async fn say(script: &Scripted, messages: Vec<Message>, turn: u32) -> String {
-    script.answer(&prompt(messages, turn), &Unheard).await.unwrap().text.unwrap_or_default()
+    script
+        .answer(&prompt(messages, turn), &Unheard)
+        .await
+        .unwrap()
+        .text
+        .unwrap_or_default()
 }
 
 #[tokio::test]
@@ -68,10 +101,22 @@ async fn first_rule_whose_conditions_all_hold_is_played() {
 "#,
     )
     .unwrap();
-    assert_eq!(say(&script, vec![user("x"), result("look", "42")], 2).await, "two: 42 42 42");
-    assert_eq!(say(&script, vec![user("x"), result("look", "42")], 3).await, "look");
-    assert_eq!(say(&script, vec![user("x"), result("look", "4x")], 2).await, "look");
-    assert_eq!(say(&script, vec![user("x"), result("other", "42")], 2).await, "tool");
+    assert_eq!(
+        say(&script, vec![user("x"), result("look", "42")], 2).await,
+        "two: 42 42 42"
+    );
+    assert_eq!(
+        say(&script, vec![user("x"), result("look", "42")], 3).await,
+        "look"
+    );
+    assert_eq!(
+        say(&script, vec![user("x"), result("look", "4x")], 2).await,
+        "look"
+    );
+    assert_eq!(
+        say(&script, vec![user("x"), result("other", "42")], 2).await,
+        "tool"
+    );
     assert_eq!(say(&script, vec![user("hi")], 7).await, "seventh");
     assert_eq!(say(&script, vec![user("oh hi")], 1).await, "hi");
     assert_eq!(say(&script, vec![user("x")], 1).await, NO_RULE);
@@ -91,15 +136,45 @@ async fn calls_have_the_arguments_of_the_script_and_repeating_ids() {
 "#,
     )
     .unwrap();
-    let first = script.answer(&prompt(vec![user("pay 20.50 to bob")], 1), &Unheard).await.unwrap();
-    let calls: Vec<_> = first.calls.iter().map(|call| (call.provider_id.as_str(), call.name.as_str())).collect();
-    assert_eq!(calls, [("call_0", "pay"), ("call_1", "ask_bob"), ("call_2", "pay")]);
-    let arguments: Vec<_> = first.calls.iter().map(|call| call.arguments_text.as_str()).collect();
+    let first = script
+        .answer(&prompt(vec![user("pay 20.50 to bob")], 1), &Unheard)
+        .await
+        .unwrap();
+    let calls: Vec<_> = first
+        .calls
+        .iter()
+        .map(|call| (call.provider_id.as_str(), call.name.as_str()))
+        .collect();
+    assert_eq!(
+        calls,
+        [("call_0", "pay"), ("call_1", "ask_bob"), ("call_2", "pay")]
+    );
+    let arguments: Vec<_> = first
+        .calls
+        .iter()
+        .map(|call| call.arguments_text.as_str())
+        .collect();
     let expected = r#"{"amount":20.50,"note":"for bob","to":["bob"],"x":1.5,"y":null}"#;
-    assert_eq!(arguments, [expected, "{}", r#"{"amount":1,"amount":20.50}"#]);
-    assert_eq!((first.text.as_deref(), first.finish_reason), (Some("On it."), FinishReason::ToolCalls));
-    assert_eq!(first.raw["tool_calls"][0]["function"]["arguments"], expected);
-    assert_eq!(first.usage, Usage { prompt_tokens: 10, completion_tokens: 17, total_tokens: 27 });
+    assert_eq!(
+        arguments,
+        [expected, "{}", r#"{"amount":1,"amount":20.50}"#]
+    );
+    assert_eq!(
+        (first.text.as_deref(), first.finish_reason),
+        (Some("On it."), FinishReason::ToolCalls)
+    );
+    assert_eq!(
+        first.raw["tool_calls"][0]["function"]["arguments"],
+        expected
+    );
+    assert_eq!(
+        first.usage,
+        Usage {
+            prompt_tokens: 10,
+            completion_tokens: 17,
+            total_tokens: 27
+        }
+    );
     let again = vec![user("pay 20.50 to bob"), turn(&first), result("pay", "ok")];
     assert_eq!(say(&script, again, 2).await, "paid 20.50 to bob");
 }
@@ -110,10 +185,19 @@ async fn rule_may_delay_and_may_fail() {
     let rules = "[{ when: {turn: 1}, delay: 200ms, fail: 500 }, { delay: 2m, say: late }]";
     let asked = Arc::clone(&clock);
     let script = Scripted::read("demo", rules, asked, &mut Mistakes::default()).unwrap();
-    let error = script.answer(&prompt(vec![user("x")], 1), &Unheard).await.unwrap_err();
-    assert_eq!(error.detail, "Model `demo` gave no usable answer: its script answers with status 500.");
+    let error = script
+        .answer(&prompt(vec![user("x")], 1), &Unheard)
+        .await
+        .unwrap_err();
+    assert_eq!(
+        error.detail,
+        "Model `demo` gave no usable answer: its script answers with status 500."
+    );
     assert_eq!(say(&script, vec![user("x")], 2).await, "late");
-    assert_eq!(*clock.0.lock().unwrap(), [Duration::from_millis(200), Duration::from_mins(2)]);
+    assert_eq!(
+        *clock.0.lock().unwrap(),
+        [Duration::from_millis(200), Duration::from_mins(2)]
+    );
 }
 
 #[test]
@@ -131,7 +215,10 @@ fn every_mistake_is_found_with_its_rule() {
 "#,
     )
     .unwrap_err();
-    let places: Vec<_> = found.iter().map(|(place, _)| place.rsplit_once('.').unwrap().1).collect();
+    let places: Vec<_> = found
+        .iter()
+        .map(|(place, _)| place.rsplit_once('.').unwrap().1)
+        .collect();
     assert_eq!(places, ["1", "2", "3", "4", "5", "6", "7"], "{found:?}");
     assert!(found[0].0.starts_with("models.demo.script."));
     assert!(found[0].1.contains("sya"), "{found:?}");
@@ -145,7 +232,15 @@ async fn script_is_a_file_or_built_in() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("s.yaml"), "- { say: from a file }\n").unwrap();
     let mut mistakes = Mistakes::default();
-    let mut load = |source| Scripted::load("demo", source, folder.path(), Arc::new(Quick::default()), &mut mistakes);
+    let mut load = |source| {
+        Scripted::load(
+            "demo",
+            source,
+            folder.path(),
+            Arc::new(Quick::default()),
+            &mut mistakes,
+        )
+    };
     let script = load("s.yaml").unwrap();
     assert!(load("missing.yaml").is_none());
     assert!(load("builtin:other").is_none());
@@ -174,7 +269,11 @@ impl Sink for Heard {
 }
 
 /// Plays one answer to a listener: the answer, and the pieces with their times.
-async fn watched(source: &str, rules: Option<&str>, messages: Vec<Message>) -> (Answer, Vec<(String, Duration)>) {
+async fn watched(
+    source: &str,
+    rules: Option<&str>,
+    messages: Vec<Message>,
+) -> (Answer, Vec<(String, Duration)>) {
     let mut mistakes = Mistakes::default();
     let clock = Arc::new(Quick::default());
     let (asked, here) = (Arc::clone(&clock), Path::new("."));
@@ -182,8 +281,15 @@ async fn watched(source: &str, rules: Option<&str>, messages: Vec<Message>) -> (
         Some(rules) => Scripted::read(source, rules, asked, &mut mistakes),
         None => Scripted::load("demo", source, here, asked, &mut mistakes),
     };
-    let heard = Heard { clock, pieces: Mutex::default() };
-    let answer = script.unwrap().answer(&prompt(messages, 1), &heard).await.unwrap();
+    let heard = Heard {
+        clock,
+        pieces: Mutex::default(),
+    };
+    let answer = script
+        .unwrap()
+        .answer(&prompt(messages, 1), &heard)
+        .await
+        .unwrap();
     (answer, heard.pieces.into_inner().unwrap())
 }
 
@@ -196,28 +302,58 @@ async fn answer_is_streamed_word_by_word_and_call_by_call_and_adds_up() {
 "#;
     let (answer, told) = watched("demo", Some(rules), vec![user("größer als 🙂🙂🙂 alles")]).await;
     let pieces: Vec<&str> = told.iter().map(|(said, _)| said.as_str()).collect();
-    let expected =
-        ["text   ", "text Höre  ", "text zu:\n\n", "text größer ", "text als ", "text 🙂🙂🙂 ", "text alles  "];
+    let expected = [
+        "text   ",
+        "text Höre  ",
+        "text zu:\n\n",
+        "text größer ",
+        "text als ",
+        "text 🙂🙂🙂 ",
+        "text alles  ",
+    ];
     assert_eq!(pieces[..7], expected);
     assert_eq!(pieces[7], "call 0 pay");
-    assert!(pieces.len() > 11 && pieces.ends_with(&["call 1 look", "arguments 1 {}"]), "{pieces:?}");
-    let all = |what: &str| pieces.iter().filter_map(|piece| piece.strip_prefix(what)).collect::<String>();
+    assert!(
+        pieces.len() > 11 && pieces.ends_with(&["call 1 look", "arguments 1 {}"]),
+        "{pieces:?}"
+    );
+    let all = |what: &str| {
+        pieces
+            .iter()
+            .filter_map(|piece| piece.strip_prefix(what))
+            .collect::<String>()
+    };
     assert_eq!(Some(all("text ")), answer.text);
     assert_eq!(all("arguments 0 "), answer.calls[0].arguments_text);
-    assert!(told.iter().all(|(_, slept)| slept.is_zero()), "all at once where no time was asked for: {told:?}");
+    assert!(
+        told.iter().all(|(_, slept)| slept.is_zero()),
+        "all at once where no time was asked for: {told:?}"
+    );
 }
 
 #[tokio::test]
 async fn delay_is_spread_over_the_pieces_and_none_of_it_is_lost() {
-    let (_, told) = watched("demo", Some("[{ say: a b c d, delay: 200ms }]"), vec![user("x")]).await;
+    let (_, told) = watched(
+        "demo",
+        Some("[{ say: a b c d, delay: 200ms }]"),
+        vec![user("x")],
+    )
+    .await;
     let at: Vec<u128> = told.iter().map(|(_, slept)| slept.as_millis()).collect();
     assert_eq!(at, [50, 100, 150, 200]);
     let many = format!("[{{ say: '{}', delay: 1s }}]", "word ".repeat(10_000));
     let (_, told) = watched("demo", Some(&many), vec![user("x")]).await;
     let mut at: Vec<_> = told.iter().map(|(_, slept)| *slept).collect();
-    assert_eq!((at.len(), at[0], at[9_999]), (10_000, Duration::from_millis(25), Duration::from_secs(1)));
+    assert_eq!(
+        (at.len(), at[0], at[9_999]),
+        (10_000, Duration::from_millis(25), Duration::from_secs(1))
+    );
     at.dedup();
-    assert_eq!(at.len(), 40, "no pause is so short that many of them would add up");
+    assert_eq!(
+        at.len(),
+        40,
+        "no pause is so short that many of them would add up"
+    );
     let (_, told) = watched("demo", Some("[{ say: '', delay: 200ms }]"), vec![user("x")]).await;
     assert!(told.is_empty());
 }
@@ -232,27 +368,51 @@ async fn demonstration_takes_time_only_while_it_is_watched() {
     }
     let clock = Arc::new(Quick::default());
     let asked = Arc::clone(&clock);
-    let script = Scripted::load("demo", "builtin:refunds", Path::new("."), asked, &mut Mistakes::default()).unwrap();
+    let script = Scripted::load(
+        "demo",
+        "builtin:refunds",
+        Path::new("."),
+        asked,
+        &mut Mistakes::default(),
+    )
+    .unwrap();
     say(&script, vec![user("hello")], 1).await;
     assert!(clock.0.lock().unwrap().is_empty());
 }
 
-/// Plays the demonstration: the user's text, then results for (lookup, refund); returns the calls and the final text.
+/// Plays the demonstration: the user's text, then results for (lookup, refund); returns the calls
+/// and the final text.
 async fn demonstration(text: &str, lookup: &str, refund: &str) -> (Vec<String>, String) {
     let mut mistakes = Mistakes::default();
     let clock = Arc::new(Quick::default());
-    let script = Scripted::load("demo", "builtin:refunds", Path::new("."), clock, &mut mistakes);
+    let script = Scripted::load(
+        "demo",
+        "builtin:refunds",
+        Path::new("."),
+        clock,
+        &mut mistakes,
+    );
     let script = script.unwrap_or_else(|| panic!("{mistakes:?}"));
     let mut messages = vec![user("hello"), user(text)];
     let mut asked = Vec::new();
     for number in 3.. {
-        let answer = script.answer(&prompt(messages.clone(), number), &Unheard).await.unwrap();
+        let answer = script
+            .answer(&prompt(messages.clone(), number), &Unheard)
+            .await
+            .unwrap();
         messages.push(turn(&answer));
         let Some(call) = answer.calls.first() else {
             return (asked, answer.text.unwrap_or_default());
         };
         asked.push(format!("{} {}", call.name, call.arguments_text));
-        messages.push(result(&call.name, if call.name == "lookup_order" { lookup } else { refund }));
+        messages.push(result(
+            &call.name,
+            if call.name == "lookup_order" {
+                lookup
+            } else {
+                refund
+            },
+        ));
     }
     unreachable!()
 }
@@ -260,21 +420,56 @@ async fn demonstration(text: &str, lookup: &str, refund: &str) -> (Vec<String>, 
 #[tokio::test]
 async fn demonstration_refunds_an_order_and_reports_the_outcome() {
     let order = r#"{"order":17,"total":120.0,"status":"delivered"}"#;
-    let calls = [r#"lookup_order {"order":17}"#, r#"refund_payment {"amount":120,"order":17}"#];
+    let calls = [
+        r#"lookup_order {"order":17}"#,
+        r#"refund_payment {"amount":120,"order":17}"#,
+    ];
     for (text, refund, said) in [
-        ("refund 120 for order 17", r#"{"refund":"r-1","paid":120}"#, "Done: 120 was paid back for order 17."),
-        ("Please refund EUR 120 for my order #17!", "ok", "Done: 120 was paid back"),
-        ("About order 17: I want a refund of 120.", "ok", "Done: 120 was paid back"),
-        ("refund 120 for order 17", "Rejected by bob: wrong customer", "A person rejected"),
-        ("refund 120 for order 17", "The request expired: nobody answered in time", "Nobody decided in time"),
+        (
+            "refund 120 for order 17",
+            r#"{"refund":"r-1","paid":120}"#,
+            "Done: 120 was paid back for order 17.",
+        ),
+        (
+            "Please refund EUR 120 for my order #17!",
+            "ok",
+            "Done: 120 was paid back",
+        ),
+        (
+            "About order 17: I want a refund of 120.",
+            "ok",
+            "Done: 120 was paid back",
+        ),
+        (
+            "refund 120 for order 17",
+            "Rejected by bob: wrong customer",
+            "A person rejected",
+        ),
+        (
+            "refund 120 for order 17",
+            "The request expired: nobody answered in time",
+            "Nobody decided in time",
+        ),
         (
             "refund 120 for order 17",
             "[A human changed the arguments of this call. It ran with: {\"order\":17,\"amount\":80}]\nok",
             "Done: a person changed the refund, and 80 was paid back.",
         ),
-        ("refund 120 for order 17", "Denied by the rule no-refunds", "A rule does not allow"),
-        ("refund 120 for order 17", "The tool failed with status 500", "was not paid"),
-        ("refund 120 for order 17", "The outcome is unknown", "Nobody knows"),
+        (
+            "refund 120 for order 17",
+            "Denied by the rule no-refunds",
+            "A rule does not allow",
+        ),
+        (
+            "refund 120 for order 17",
+            "The tool failed with status 500",
+            "was not paid",
+        ),
+        (
+            "refund 120 for order 17",
+            "The outcome is unknown",
+            "Nobody knows",
+        ),
     ] {
         let (asked, last) = demonstration(text, order, refund).await;
         assert_eq!(asked, calls, "{text}");
@@ -287,7 +482,11 @@ async fn demonstration_asks_for_missing_information() {
     for (text, lookup, said) in [
         ("refund order 17", "", "How much of order 17"),
         ("hi there", "", "I am a scripted demonstration"),
-        ("refund 5 for order 99", "404: no such order", "could not look the order up"),
+        (
+            "refund 5 for order 99",
+            "404: no such order",
+            "could not look the order up",
+        ),
     ] {
         let (_, last) = demonstration(text, lookup, "").await;
         assert!(last.contains(said), "{text}: {last}");
@@ -299,8 +498,24 @@ async fn rule_with_257_calls_gives_no_answer_and_streams_no_delta() {
     let rules = |calls: usize| format!("- calls: [{}]", vec!["{ name: pay }"; calls].join(", "));
     let heard = crate::model::heard::Heard::default();
     let asked = prompt(vec![user("go")], 1);
-    let error = read(&rules(257)).unwrap().answer(&asked, &heard).await.unwrap_err();
-    assert_eq!(error.detail, "Model `demo` gave no usable answer: it asked for more than 256 calls.");
+    let error = read(&rules(257))
+        .unwrap()
+        .answer(&asked, &heard)
+        .await
+        .unwrap_err();
+    assert_eq!(
+        error.detail,
+        "Model `demo` gave no usable answer: it asked for more than 256 calls."
+    );
     assert_eq!(heard.told().pieces, 0);
-    assert_eq!(read(&rules(256)).unwrap().answer(&asked, &heard).await.unwrap().calls.len(), 256);
+    assert_eq!(
+        read(&rules(256))
+            .unwrap()
+            .answer(&asked, &heard)
+            .await
+            .unwrap()
+            .calls
+            .len(),
+        256
+    );
 }

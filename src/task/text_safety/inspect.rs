@@ -1,5 +1,6 @@
 //! Inspects every string of a JSON text, member names included, without building its value.
-//! Invariant: both copies of a duplicate member are inspected; the amount kept of a text is bounded.
+//! Invariant: both copies of a duplicate member are inspected; the amount kept of a text is
+//! bounded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,10 +16,11 @@ use super::{is_hidden, without_emoji};
 use crate::task::request::Warning;
 use crate::task::text::cut;
 
-/// Most places reported for one code, besides the note that there are more. Six codes have many places, one has a
-/// single place: 49 warnings at most.
+/// Most places reported for one code, besides the note that there are more. Six codes have many
+/// places, one has a single place: 49 warnings at most.
 const PLACES: usize = 7;
-/// Most bytes of a pointer; a longer one is cut to its longest prefix that leads to an enclosing value.
+/// Most bytes of a pointer; a longer one is cut to its longest prefix that leads to an enclosing
+/// value.
 const POINTER: usize = 1024;
 /// Most bytes of a detail.
 const DETAIL: usize = 200;
@@ -53,27 +55,55 @@ impl Looked {
         }
         self.seen.insert((code, pointer.to_owned()));
         let detail = cut(&detail(), DETAIL).to_owned();
-        self.found.push(Warning { code: code.to_owned(), pointer: pointer.to_owned(), detail });
+        self.found.push(Warning {
+            code: code.to_owned(),
+            pointer: pointer.to_owned(),
+            detail,
+        });
     }
 
     fn is_full(&self, code: &str) -> bool {
-        self.found.iter().filter(|warning| warning.code == code && !warning.pointer.is_empty()).count() >= PLACES
+        self.found
+            .iter()
+            .filter(|warning| warning.code == code && !warning.pointer.is_empty())
+            .count()
+            >= PLACES
     }
 
-    /// All warnings, the gravest first; where places were left out, a warning about the whole says so.
+    /// All warnings, the gravest first; where places were left out, a warning about the whole says
+    /// so.
     pub fn warnings(mut self) -> Vec<Warning> {
         const MORE: &str = "There are more such places.";
         for code in self.more {
-            let whole = self.found.iter_mut().find(|warning| warning.code == code && warning.pointer.is_empty());
+            let whole = self
+                .found
+                .iter_mut()
+                .find(|warning| warning.code == code && warning.pointer.is_empty());
             if let Some(whole) = whole {
                 let kept = cut(&whole.detail, DETAIL - MORE.len() - 1).to_owned();
                 whole.detail = format!("{kept} {MORE}");
             } else {
-                self.found.push(Warning { code: code.to_owned(), pointer: String::new(), detail: MORE.to_owned() });
+                self.found.push(Warning {
+                    code: code.to_owned(),
+                    pointer: String::new(),
+                    detail: MORE.to_owned(),
+                });
             }
         }
-        let order = [HIDDEN_CHARACTERS, RIGHT_TO_LEFT, OVERLAY, MIXED_SCRIPTS, LOOK_ALIKE, LONG_BLANKS];
-        self.found.sort_by_key(|warning| order.iter().position(|code| *code == warning.code).unwrap_or(order.len()));
+        let order = [
+            HIDDEN_CHARACTERS,
+            RIGHT_TO_LEFT,
+            OVERLAY,
+            MIXED_SCRIPTS,
+            LOOK_ALIKE,
+            LONG_BLANKS,
+        ];
+        self.found.sort_by_key(|warning| {
+            order
+                .iter()
+                .position(|code| *code == warning.code)
+                .unwrap_or(order.len())
+        });
         self.found
     }
 }
@@ -89,7 +119,11 @@ pub struct Walk<'l> {
 impl<'l> Walk<'l> {
     /// Starts at the outermost value.
     pub fn new(looked: &'l mut Looked) -> Self {
-        Self { pointer: String::new(), steps: Vec::new(), looked }
+        Self {
+            pointer: String::new(),
+            steps: Vec::new(),
+            looked,
+        }
     }
 
     fn enter(&mut self, step: &str) {
@@ -106,12 +140,24 @@ impl<'l> Walk<'l> {
 
     fn leave(&mut self) {
         self.steps.pop();
-        self.pointer.truncate(self.steps.last().copied().unwrap_or(0));
+        self.pointer
+            .truncate(self.steps.last().copied().unwrap_or(0));
     }
 
     fn look(&mut self, text: &str, what: &str) {
-        let end = self.steps.iter().rev().find(|end| **end <= POINTER).copied().unwrap_or(0);
-        at_text(text, self.pointer.get(..end).unwrap_or(""), what, self.looked);
+        let end = self
+            .steps
+            .iter()
+            .rev()
+            .find(|end| **end <= POINTER)
+            .copied()
+            .unwrap_or(0);
+        at_text(
+            text,
+            self.pointer.get(..end).unwrap_or(""),
+            what,
+            self.looked,
+        );
     }
 }
 
@@ -235,7 +281,10 @@ fn hidden(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
     looked.add(HIDDEN_CHARACTERS, pointer, || {
         let codes: Vec<String> = told.iter().map(|c| code(*c)).collect();
         let others = if more { " and others" } else { "" };
-        format!("{what}Characters that cannot be seen, or that move others about: {}{others}.", codes.join(", "))
+        format!(
+            "{what}Characters that cannot be seen, or that move others about: {}{others}.",
+            codes.join(", ")
+        )
     });
 }
 
@@ -260,13 +309,18 @@ fn blanks(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
 
 /// Whether a character takes up room and draws nothing, without being a space by its category.
 fn is_blank_mark(c: char) -> bool {
-    matches!(c, '\u{115f}' | '\u{1160}' | '\u{2800}' | '\u{3164}' | '\u{ffa0}')
+    matches!(
+        c,
+        '\u{115f}' | '\u{1160}' | '\u{2800}' | '\u{3164}' | '\u{ffa0}'
+    )
 }
 
-/// Finds letters and digits of right-to-left scripts: digits and signs beside them are drawn in another order than
-/// stored.
+/// Finds letters and digits of right-to-left scripts: digits and signs beside them are drawn in
+/// another order than stored.
 fn reordered(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
-    let turns = |c: &char| matches!(bidi_class(*c), BidiClass::R | BidiClass::AL | BidiClass::AN) && !is_hidden(*c);
+    let turns = |c: &char| {
+        matches!(bidi_class(*c), BidiClass::R | BidiClass::AL | BidiClass::AN) && !is_hidden(*c)
+    };
     if let Some(c) = text.chars().find(turns) {
         looked.add(RIGHT_TO_LEFT, pointer, || {
             format!(
@@ -280,37 +334,47 @@ fn reordered(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
 
 /// Finds marks that strike through or surround the character before them.
 fn overlaid(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
-    if let Some(c) = text.chars().find(|c| matches!(c, '\u{335}'..='\u{338}' | '\u{20d0}'..='\u{20ff}')) {
+    if let Some(c) = text
+        .chars()
+        .find(|c| matches!(c, '\u{335}'..='\u{338}' | '\u{20d0}'..='\u{20ff}'))
+    {
         looked.add(OVERLAY, pointer, || {
             format!("{what}Marks that are drawn over other characters and change how they look: {} for one.", code(c))
         });
     }
 }
 
-/// Finds words of another script whose every letter looks like a Latin one, unless the text is written in that script:
-/// in a Russian sentence such words are ordinary.
+/// Finds words of another script whose every letter looks like a Latin one, unless the text is
+/// written in that script: in a Russian sentence such words are ordinary.
 fn look_alikes(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
     let (mut latin, mut genuine) = (0_usize, BTreeMap::<&str, usize>::new());
     let mut alike: Vec<(Script, char, String)> = Vec::new();
-    let is_in_word = |c: char| c.is_alphabetic() || is_combining_mark(c) || (is_hidden(c) && !c.is_whitespace());
+    let is_in_word =
+        |c: char| c.is_alphabetic() || is_combining_mark(c) || (is_hidden(c) && !c.is_whitespace());
     for word in text.split(|c| !is_in_word(c)) {
         let letters = || word.chars().filter(|c| c.is_alphabetic());
-        let Some(first) = letters().find(|c| script_of(*c) != Script::Common) else { continue };
+        let Some(first) = letters().find(|c| script_of(*c) != Script::Common) else {
+            continue;
+        };
         let script = script_of(first);
         // A single Greek letter is a symbol.
         if script == Script::Latin || (script == Script::Greek && letters().nth(1).is_none()) {
             latin += letters().filter(|_| script == Script::Latin).count();
             continue;
         }
-        let own = letters().filter(|c| script_of(*c) == script && latin_twin(*c).is_none()).count();
+        let own = letters()
+            .filter(|c| script_of(*c) == script && latin_twin(*c).is_none())
+            .count();
         *genuine.entry(script.full_name()).or_default() += own;
-        let is_new = own == 0 && alike.len() < TOLD && !alike.iter().any(|(other, ..)| *other == script);
+        let is_new =
+            own == 0 && alike.len() < TOLD && !alike.iter().any(|(other, ..)| *other == script);
         if is_new && letters().all(|c| script_of(c) == script) {
             alike.push((script, first, letters().filter_map(latin_twin).collect()));
         }
     }
     let own = |script: &Script| genuine.get(script.full_name()).copied().unwrap_or(0);
-    if let Some((script, first, read)) = alike.into_iter().find(|(script, ..)| own(script) <= latin) {
+    if let Some((script, first, read)) = alike.into_iter().find(|(script, ..)| own(script) <= latin)
+    {
         looked.add(LOOK_ALIKE, pointer, || {
             let name = if script == Script::Unknown { "a mathematical alphabet" } else { script.full_name() };
             let (read, code) = (cut(&read, 40), code(first));
@@ -319,19 +383,27 @@ fn look_alikes(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
     }
 }
 
-/// The script of a letter; [`Script::Unknown`] for the mathematical alphabets, which count as common to all scripts.
+/// The script of a letter; [`Script::Unknown`] for the mathematical alphabets, which count as
+/// common to all scripts.
 fn script_of(letter: char) -> Script {
-    if matches!(letter, '\u{1d400}'..='\u{1d7ff}') { Script::Unknown } else { letter.script() }
+    if matches!(letter, '\u{1d400}'..='\u{1d7ff}') {
+        Script::Unknown
+    } else {
+        letter.script()
+    }
 }
 
-/// The Latin letters that a letter of another script looks like; `None` for a right-to-left script, which has its own
-/// warning.
+/// The Latin letters that a letter of another script looks like; `None` for a right-to-left script,
+/// which has its own warning.
 fn latin_twin(letter: char) -> Option<String> {
     if letter.is_ascii() || bidi_class(letter) != BidiClass::L {
         return None;
     }
     let looks: String = skeleton(letter.encode_utf8(&mut [0; 4])).collect();
-    looks.chars().all(|c| c.is_ascii_alphabetic()).then_some(looks)
+    looks
+        .chars()
+        .all(|c| c.is_ascii_alphabetic())
+        .then_some(looks)
 }
 
 /// Finds words with letters of several scripts. An invisible character does not end a word.
@@ -348,7 +420,11 @@ fn words(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
         word.take(c);
         if word.is_mixed() {
             return looked.add(MIXED_SCRIPTS, pointer, || {
-                let names: Vec<&str> = word.scripts.iter().map(|script| script.full_name()).collect();
+                let names: Vec<&str> = word
+                    .scripts
+                    .iter()
+                    .map(|script| script.full_name())
+                    .collect();
                 let (names, code) = (names.join(" and "), code(c));
                 format!(
                     "{what}A word has letters of {names}, which may look alike: {code} is {}.",
@@ -371,7 +447,11 @@ struct Word {
 
 impl Default for Word {
     fn default() -> Self {
-        Self { common: Script::Common.into(), together: [true; TOGETHER.len()], scripts: Vec::new() }
+        Self {
+            common: Script::Common.into(),
+            together: [true; TOGETHER.len()],
+            scripts: Vec::new(),
+        }
     }
 }
 
@@ -383,7 +463,9 @@ impl Word {
         }
         self.common.intersect_with(used_in);
         for (fits, scripts) in self.together.iter_mut().zip(TOGETHER) {
-            *fits &= scripts.iter().any(|script| used_in.contains_script(*script));
+            *fits &= scripts
+                .iter()
+                .any(|script| used_in.contains_script(*script));
         }
         if self.scripts.len() < TOLD && !self.scripts.contains(&letter.script()) {
             self.scripts.push(letter.script());

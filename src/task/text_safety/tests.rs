@@ -6,11 +6,17 @@ use serde_json::{Value, json};
 use super::*;
 
 fn found(text: &str) -> Vec<(String, String)> {
-    warnings(text).into_iter().map(|warning| (warning.code, warning.pointer)).collect()
+    warnings(text)
+        .into_iter()
+        .map(|warning| (warning.code, warning.pointer))
+        .collect()
 }
 
 fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
-    expected.iter().map(|(code, pointer)| ((*code).to_owned(), (*pointer).to_owned())).collect()
+    expected
+        .iter()
+        .map(|(code, pointer)| ((*code).to_owned(), (*pointer).to_owned()))
+        .collect()
 }
 
 #[test]
@@ -18,13 +24,34 @@ fn invisible_characters_are_shown_as_their_code() {
     assert!(HIDDEN.is_some());
     for (text, shown) in [
         ("a b é 漢 <&>", "a b é 漢 <&>"),
-        ("a\u{202e}b\u{200b}c\0\t", "a\\u{202e}b\\u{200b}c\\u{0}\\u{9}"),
-        ("a\nb\u{a0}c\u{2028}\u{2029}", "a\\u{a}\nb\\u{a0}c\\u{2028}\\u{2029}"),
-        ("\u{e0041}\u{3164}\u{fe0f}\u{e000}", "\\u{e0041}\\u{3164}\\u{fe0f}\\u{e000}"),
-        ("\u{34f}\u{61c}\u{115f}\u{1160}\u{17b4}\u{17b5}", "\\u{34f}\\u{61c}\\u{115f}\\u{1160}\\u{17b4}\\u{17b5}"),
-        ("\u{180b}\u{180e}\u{180f}\u{2065}\u{2800}\u{ffa0}", "\\u{180b}\\u{180e}\\u{180f}\\u{2065}\\u{2800}\\u{ffa0}"),
-        ("\u{feff}\u{fff0}\u{1d173}\u{e01ef}\u{e0fff}", "\\u{feff}\\u{fff0}\\u{1d173}\\u{e01ef}\\u{e0fff}"),
-        ("\u{85}\u{378}\u{3000}\u{10ffff}", "\\u{85}\\u{378}\\u{3000}\\u{10ffff}"),
+        (
+            "a\u{202e}b\u{200b}c\0\t",
+            "a\\u{202e}b\\u{200b}c\\u{0}\\u{9}",
+        ),
+        (
+            "a\nb\u{a0}c\u{2028}\u{2029}",
+            "a\\u{a}\nb\\u{a0}c\\u{2028}\\u{2029}",
+        ),
+        (
+            "\u{e0041}\u{3164}\u{fe0f}\u{e000}",
+            "\\u{e0041}\\u{3164}\\u{fe0f}\\u{e000}",
+        ),
+        (
+            "\u{34f}\u{61c}\u{115f}\u{1160}\u{17b4}\u{17b5}",
+            "\\u{34f}\\u{61c}\\u{115f}\\u{1160}\\u{17b4}\\u{17b5}",
+        ),
+        (
+            "\u{180b}\u{180e}\u{180f}\u{2065}\u{2800}\u{ffa0}",
+            "\\u{180b}\\u{180e}\\u{180f}\\u{2065}\\u{2800}\\u{ffa0}",
+        ),
+        (
+            "\u{feff}\u{fff0}\u{1d173}\u{e01ef}\u{e0fff}",
+            "\\u{feff}\\u{fff0}\\u{1d173}\\u{e01ef}\\u{e0fff}",
+        ),
+        (
+            "\u{85}\u{378}\u{3000}\u{10ffff}",
+            "\\u{85}\\u{378}\\u{3000}\\u{10ffff}",
+        ),
     ] {
         assert_eq!(visible(text), shown);
     }
@@ -46,7 +73,11 @@ fn hidden_character_is_found_wherever_it_stands() {
         (r#"{"a":"\ud800 \udb40\udc41"}"#, ""),
         (r#"{"a":1e999,"b":"\u202e"}"#, ""),
     ] {
-        assert_eq!(found(text), pairs(&[(HIDDEN_CHARACTERS, pointer)]), "{text}");
+        assert_eq!(
+            found(text),
+            pairs(&[(HIDDEN_CHARACTERS, pointer)]),
+            "{text}"
+        );
     }
     for plain in [
         "",
@@ -62,7 +93,10 @@ fn hidden_character_is_found_wherever_it_stands() {
 
 #[test]
 fn repeated_member_is_inspected_twice() {
-    assert_eq!(found(r#"{"a":"\u202e","a":"fine"}"#), pairs(&[(HIDDEN_CHARACTERS, "/a")]));
+    assert_eq!(
+        found(r#"{"a":"\u202e","a":"fine"}"#),
+        pairs(&[(HIDDEN_CHARACTERS, "/a")])
+    );
 }
 
 #[test]
@@ -85,9 +119,16 @@ fn word_of_several_scripts_is_found() {
         ("हिन्दी ไทย ελληνικά", false),
         ("x\u{b5}m 2\u{2126}", false),
     ] {
-        let expected = if mixed { pairs(&[(MIXED_SCRIPTS, "/a")]) } else { Vec::new() };
+        let expected = if mixed {
+            pairs(&[(MIXED_SCRIPTS, "/a")])
+        } else {
+            Vec::new()
+        };
         let texts = found(&json!({"a": word}).to_string());
-        let texts: Vec<_> = texts.into_iter().filter(|(code, _)| code != HIDDEN_CHARACTERS).collect();
+        let texts: Vec<_> = texts
+            .into_iter()
+            .filter(|(code, _)| code != HIDDEN_CHARACTERS)
+            .collect();
         assert_eq!(texts, expected, "{word}");
     }
     let told = warnings(&json!({"p\u{430}y": 1}).to_string());
@@ -109,23 +150,40 @@ fn right_to_left_text_is_found_but_its_marks_alone_are_not() {
         ("a\u{5b0}", false),
         ("a, 100, 200-b é 漢 я", false),
     ] {
-        let expected = if found_it { pairs(&[(RIGHT_TO_LEFT, "/a")]) } else { Vec::new() };
+        let expected = if found_it {
+            pairs(&[(RIGHT_TO_LEFT, "/a")])
+        } else {
+            Vec::new()
+        };
         assert_eq!(found(&json!({"a": text}).to_string()), expected, "{text}");
     }
     for mark in ["\u{200f}", "\u{61c}"] {
-        assert_eq!(found(&json!({"a": mark}).to_string()), pairs(&[(HIDDEN_CHARACTERS, "/a")]), "{mark:?}");
+        assert_eq!(
+            found(&json!({"a": mark}).to_string()),
+            pairs(&[(HIDDEN_CHARACTERS, "/a")]),
+            "{mark:?}"
+        );
     }
     let escaped = r#"["from-\u05d1","200","100","\u05d0-to"]"#;
-    assert_eq!(found(escaped), pairs(&[(RIGHT_TO_LEFT, "/0"), (RIGHT_TO_LEFT, "/3")]));
+    assert_eq!(
+        found(escaped),
+        pairs(&[(RIGHT_TO_LEFT, "/0"), (RIGHT_TO_LEFT, "/3")])
+    );
     let told = warnings(escaped).remove(0).detail;
-    assert!(told.starts_with("Text that is written from right to left, U+05D1 for one"), "{told}");
+    assert!(
+        told.starts_with("Text that is written from right to left, U+05D1 for one"),
+        "{told}"
+    );
 }
 
 #[test]
 fn marks_drawn_over_text_are_found() {
     for c in "\u{335}\u{336}\u{337}\u{338}\u{20d0}\u{20dd}\u{20e3}\u{20f0}\u{20ff}".chars() {
         let told = found(&json!({"a": format!("1{c}00")}).to_string());
-        assert!(told.contains(&(OVERLAY.to_owned(), "/a".to_owned())), "{c:?}: {told:?}");
+        assert!(
+            told.contains(&(OVERLAY.to_owned(), "/a".to_owned())),
+            "{c:?}: {told:?}"
+        );
     }
     for plain in ["e\u{301}", "a\u{334}", "x\u{339}", "1\u{fe0f}\u{20e3}"] {
         assert_eq!(found(&json!({"a": plain}).to_string()), [], "{plain}");
@@ -156,7 +214,11 @@ fn emoji_joiner_is_found_everywhere_but_inside_an_emoji() {
         "👩\u{200c}👩",
         "\r👩\u{fe0f}\n",
     ] {
-        assert_eq!(found(&json!({"a": text}).to_string()), pairs(&[(HIDDEN_CHARACTERS, "/a")]), "{text}");
+        assert_eq!(
+            found(&json!({"a": text}).to_string()),
+            pairs(&[(HIDDEN_CHARACTERS, "/a")]),
+            "{text}"
+        );
     }
 }
 
@@ -177,10 +239,16 @@ fn word_in_letters_of_one_other_script_that_all_look_latin_is_found() {
         ("the word кот in Latin text", false),
         ("café, naïve, Ångström 漢字 ไทย", false),
     ] {
-        let expected = if alike { pairs(&[(LOOK_ALIKE, "/a")]) } else { Vec::new() };
+        let expected = if alike {
+            pairs(&[(LOOK_ALIKE, "/a")])
+        } else {
+            Vec::new()
+        };
         assert_eq!(found(&json!({"a": text}).to_string()), expected, "{text}");
     }
-    let told = warnings(&json!({"\u{441}\u{43e}\u{441}\u{43e}": 1}).to_string()).remove(0).detail;
+    let told = warnings(&json!({"\u{441}\u{43e}\u{441}\u{43e}": 1}).to_string())
+        .remove(0)
+        .detail;
     assert_eq!(
         told,
         "In the member's name: A word looks like \"coco\", but its letters are of Cyrillic: U+0441 is its first."
@@ -202,9 +270,15 @@ fn long_run_of_blanks_is_found_inside_and_outside_strings() {
     ] {
         assert_eq!(found(&text), pairs(&[(LONG_BLANKS, pointer)]), "{text}");
     }
-    assert_eq!(found(&format!(r#"{{ "a" : "x{}" , "b":"y" }}"#, " ".repeat(8))), []);
+    assert_eq!(
+        found(&format!(r#"{{ "a" : "x{}" , "b":"y" }}"#, " ".repeat(8))),
+        []
+    );
     let held_apart = json!({"a": "    \u{200b}     \u{2800}"}).to_string();
-    assert_eq!(found(&held_apart), pairs(&[(HIDDEN_CHARACTERS, "/a"), (LONG_BLANKS, "/a")]));
+    assert_eq!(
+        found(&held_apart),
+        pairs(&[(HIDDEN_CHARACTERS, "/a"), (LONG_BLANKS, "/a")])
+    );
 }
 
 #[test]
@@ -217,19 +291,34 @@ fn long_arguments_are_warned_about() {
 
 #[test]
 fn warnings_are_bounded_and_no_code_crowds_out_another() {
-    let many: Vec<Value> = (0..500).map(|_| json!(format!("p\u{430}{}", " ".repeat(20)))).collect();
-    let hidden = (0..500).map(|n| char::from_u32(0xe0100 + n % 200).unwrap()).collect::<String>();
-    let text = json!({"many": many, "z": hidden, "long": {"k".repeat(3000): {"x": "\u{202e}"}}}).to_string();
+    let many: Vec<Value> = (0..500)
+        .map(|_| json!(format!("p\u{430}{}", " ".repeat(20))))
+        .collect();
+    let hidden = (0..500)
+        .map(|n| char::from_u32(0xe0100 + n % 200).unwrap())
+        .collect::<String>();
+    let text = json!({"many": many, "z": hidden, "long": {"k".repeat(3000): {"x": "\u{202e}"}}})
+        .to_string();
     let told = warnings(&text);
     assert!(told.len() <= 50, "{}", told.len());
     for warning in &told {
-        assert!(warning.detail.len() <= 200 && warning.pointer.len() <= 1024, "{warning:?}");
+        assert!(
+            warning.detail.len() <= 200 && warning.pointer.len() <= 1024,
+            "{warning:?}"
+        );
     }
-    let has = |code: &str, pointer: &str| told.iter().any(|w| w.code == code && w.pointer == pointer);
+    let has =
+        |code: &str, pointer: &str| told.iter().any(|w| w.code == code && w.pointer == pointer);
     assert!(has(HIDDEN_CHARACTERS, "/z") && has(LARGE, "") && has(MIXED_SCRIPTS, "/many/0"));
-    assert!(has(HIDDEN_CHARACTERS, "/long"), "of a pointer that is too long, the place around it");
+    assert!(
+        has(HIDDEN_CHARACTERS, "/long"),
+        "of a pointer that is too long, the place around it"
+    );
     assert!(told[1].detail.ends_with("and others."), "{told:?}");
-    let more = told.iter().find(|w| w.code == LONG_BLANKS && w.pointer.is_empty()).unwrap();
+    let more = told
+        .iter()
+        .find(|w| w.code == LONG_BLANKS && w.pointer.is_empty())
+        .unwrap();
     assert_eq!(more.detail, "There are more such places.");
 }
 
@@ -247,7 +336,11 @@ fn inspection_takes_time_in_proportion_to_the_text() {
     for text in texts {
         let began = std::time::Instant::now();
         let _ = warnings(&text);
-        assert!(began.elapsed() < std::time::Duration::from_secs(10), "{}", text.len());
+        assert!(
+            began.elapsed() < std::time::Duration::from_secs(10),
+            "{}",
+            text.len()
+        );
     }
 }
 

@@ -3,7 +3,10 @@
 use super::*;
 use crate::secret::Secret;
 
-#[expect(clippy::needless_pass_by_value, reason = "the tests write the value in place")]
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "the tests write the value in place"
+)]
 fn http(method: &str, url: &str, parameters: Value) -> Settings {
     Settings {
         description: "Texts are not part of it.".to_owned(),
@@ -13,7 +16,10 @@ fn http(method: &str, url: &str, parameters: Value) -> Settings {
         kind: Kind::Http(http::Settings {
             method: method.parse().unwrap(),
             url: url.to_owned(),
-            headers: BTreeMap::from([("X-Key".to_owned(), Secret::new("expanded-secret".to_owned()))]),
+            headers: BTreeMap::from([(
+                "X-Key".to_owned(),
+                Secret::new("expanded-secret".to_owned()),
+            )]),
             timeout: Duration::from_secs(30),
         }),
         raw: json!({"http": {"url": url, "headers": {"X-Key": "${ORDERS_KEY}"}}, "parameters": parameters}),
@@ -45,7 +51,11 @@ fn external(result: Option<Value>) -> Settings {
 fn said(settings: &Settings) -> Vec<String> {
     let mut mistakes = Mistakes::default();
     settings.prepare("t", &mut mistakes);
-    mistakes.found.iter().map(|mistake| format!("{}: {}", mistake.place.join("."), mistake.detail)).collect()
+    mistakes
+        .found
+        .iter()
+        .map(|mistake| format!("{}: {}", mistake.place.join("."), mistake.detail))
+        .collect()
 }
 
 fn built(settings: Settings) -> Entry {
@@ -60,42 +70,108 @@ fn built(settings: Settings) -> Entry {
 
 #[test]
 fn every_mistake_is_reported_with_its_place() {
-    let object = |properties: Value| json!({"type": "object", "properties": properties, "required": ["id"]});
+    let object =
+        |properties: Value| json!({"type": "object", "properties": properties, "required": ["id"]});
     let id = || object(json!({"id": {"type": "string"}}));
     for (settings, expected) in [
-        (http("POST", "http://h/{id}", object(json!({}))), "tools.t.http.url: `{id}` is not declared"),
         (
-            http("POST", "http://h/{id}", object(json!({"id": {"type": "object"}}))),
+            http("POST", "http://h/{id}", object(json!({}))),
+            "tools.t.http.url: `{id}` is not declared",
+        ),
+        (
+            http(
+                "POST",
+                "http://h/{id}",
+                object(json!({"id": {"type": "object"}})),
+            ),
             "tools.t.http.url: `{id}` must be declared",
         ),
-        (http("POST", "http://h/{id}", object(json!({"id": {}}))), "tools.t.http.url: `{id}` must be declared"),
-        (http("POST", "http://{id}/", id()), "tools.t.http.url: `url` has a placeholder in its host"),
-        (http("HEAD", "http://h/", id()), "tools.t.http.method: `method` must be"),
+        (
+            http("POST", "http://h/{id}", object(json!({"id": {}}))),
+            "tools.t.http.url: `{id}` must be declared",
+        ),
+        (
+            http("POST", "http://{id}/", id()),
+            "tools.t.http.url: `url` has a placeholder in its host",
+        ),
+        (
+            http("HEAD", "http://h/", id()),
+            "tools.t.http.method: `method` must be",
+        ),
         (
             http("GET", "http://h/", object(json!({"a": {"type": "array"}}))),
             "tools.t.parameters.properties.a: `a` goes into the query",
         ),
         (
-            http("DELETE", "http://h/", object(json!({"a": {"type": ["string", "object"]}}))),
+            http(
+                "DELETE",
+                "http://h/",
+                object(json!({"a": {"type": ["string", "object"]}})),
+            ),
             "tools.t.parameters.properties.a",
         ),
-        (http("GET", "http://h/?id=1", id()), "tools.t.parameters.properties.id: `id` is a name that the query"),
         (
-            http("GET", "http://h/", json!({"type": "object", "additionalProperties": {"type": "object"}})),
+            http("GET", "http://h/?id=1", id()),
+            "tools.t.parameters.properties.id: `id` is a name that the query",
+        ),
+        (
+            http(
+                "GET",
+                "http://h/",
+                json!({"type": "object", "additionalProperties": {"type": "object"}}),
+            ),
             "tools.t.parameters.additionalProperties",
         ),
-        (http("POST", "http://h/", json!({})), "tools.t.parameters: the schema of `t` must say `type: object`"),
-        (http("POST", "http://h/", json!({"type": "string"})), "must say `type: object`"),
-        (http("POST", "http://h/", object(json!({"a": {}, "A": {}}))), "differ only in case"),
-        (http("POST", "http://h/", object(json!({"a": {"$ref": "http://x/"}}))), "does not begin with `#`"),
-        (http("POST", "http://h/", object(json!({"a": {"pattern": "(?=x)"}}))), "pattern"),
-        (http("POST", "builtin:refunds/other", id()), "tools.t.http.url: `url` is no built-in endpoint"),
-        (http("POST", "builtin:else", id()), "is no built-in endpoint"),
-        (shell(Some(id())), "tools.t.parameters: `t` must declare `command`"),
-        (external(Some(json!({"type": "nonsense"}))), "tools.t.external.result"),
+        (
+            http("POST", "http://h/", json!({})),
+            "tools.t.parameters: the schema of `t` must say `type: object`",
+        ),
+        (
+            http("POST", "http://h/", json!({"type": "string"})),
+            "must say `type: object`",
+        ),
+        (
+            http("POST", "http://h/", object(json!({"a": {}, "A": {}}))),
+            "differ only in case",
+        ),
+        (
+            http(
+                "POST",
+                "http://h/",
+                object(json!({"a": {"$ref": "http://x/"}})),
+            ),
+            "does not begin with `#`",
+        ),
+        (
+            http(
+                "POST",
+                "http://h/",
+                object(json!({"a": {"pattern": "(?=x)"}})),
+            ),
+            "pattern",
+        ),
+        (
+            http("POST", "builtin:refunds/other", id()),
+            "tools.t.http.url: `url` is no built-in endpoint",
+        ),
+        (
+            http("POST", "builtin:else", id()),
+            "is no built-in endpoint",
+        ),
+        (
+            shell(Some(id())),
+            "tools.t.parameters: `t` must declare `command`",
+        ),
+        (
+            external(Some(json!({"type": "nonsense"}))),
+            "tools.t.external.result",
+        ),
     ] {
         let found = said(&settings);
-        assert!(found.iter().any(|mistake| mistake.contains(expected)), "{expected}: {found:?}");
+        assert!(
+            found.iter().any(|mistake| mistake.contains(expected)),
+            "{expected}: {found:?}"
+        );
         assert!(!format!("{found:?}").contains("expanded-secret"));
     }
     for good in [
@@ -117,8 +193,12 @@ fn every_mistake_is_reported_with_its_place() {
         assert_eq!(said(&good), Vec::<String>::new());
     }
     let mut mistakes = Mistakes::default();
-    http("GET", "http://h/{id}", json!({"type": "object", "properties": {"id": {"type": "string"}}}))
-        .prepare("t", &mut mistakes);
+    http(
+        "GET",
+        "http://h/{id}",
+        json!({"type": "object", "properties": {"id": {"type": "string"}}}),
+    )
+    .prepare("t", &mut mistakes);
     assert!(mistakes.is_empty() && mistakes.warnings.len() == 1);
 }
 
@@ -128,17 +208,37 @@ fn summary_that_names_what_no_call_declares_is_a_mistake() {
         json!({"type": "object", "properties": {"order": {"type": "integer"}},
             "allOf": [{"type": "object", "properties": {"amount": {"type": "number"}}}]})
     };
-    let with = |summary: &str, settings: Settings| said(&Settings { summary: Some(summary.to_owned()), ..settings });
+    let with = |summary: &str, settings: Settings| {
+        said(&Settings {
+            summary: Some(summary.to_owned()),
+            ..settings
+        })
+    };
     let amout = "tools.t.summary: `{amout}` is not declared in the parameters of `t`";
-    assert_eq!(with("Refund {amout} for order {order}", http("POST", "http://h/", declared())), [amout]);
+    assert_eq!(
+        with(
+            "Refund {amout} for order {order}",
+            http("POST", "http://h/", declared())
+        ),
+        [amout]
+    );
     assert_eq!(with("Refund {amout}", external(None)), [amout]);
-    assert_eq!(with("Run {cmd}", shell(None)), ["tools.t.summary: `{cmd}` is not declared in the parameters of `t`"]);
-    assert_eq!(with("{}", external(None)), ["tools.t.summary: `{}` is not declared in the parameters of `t`"]);
+    assert_eq!(
+        with("Run {cmd}", shell(None)),
+        ["tools.t.summary: `{cmd}` is not declared in the parameters of `t`"]
+    );
+    assert_eq!(
+        with("{}", external(None)),
+        ["tools.t.summary: `{}` is not declared in the parameters of `t`"]
+    );
     assert_eq!(
         with("Refund {order", http("POST", "http://h/", declared())),
         ["tools.t.summary: `summary` has a `{` that is not part of a `{name}`"]
     );
-    assert_eq!(with("{order}: {amount}}", http("POST", "http://h/", declared())), Vec::<String>::new());
+    assert_eq!(
+        with("{order}: {amount}}", http("POST", "http://h/", declared())),
+        Vec::<String>::new()
+    );
     assert_eq!(with("Run {command}", shell(None)), Vec::<String>::new());
     assert_eq!(with("", external(None)), Vec::<String>::new());
 }
@@ -153,12 +253,26 @@ impl Settings {
 #[test]
 fn target_shows_only_what_an_approver_may_see() {
     assert_eq!(
-        built(http("POST", "http://payments.internal/refunds?k=1", json!({"type": "object"}))).spec.target,
+        built(http(
+            "POST",
+            "http://payments.internal/refunds?k=1",
+            json!({"type": "object"})
+        ))
+        .spec
+        .target,
         "POST http://payments.internal"
     );
-    assert_eq!(built(http("GET", "https://h:8443/x", json!({"type": "object"}))).spec.target, "GET https://h:8443");
+    assert_eq!(
+        built(http("GET", "https://h:8443/x", json!({"type": "object"})))
+            .spec
+            .target,
+        "GET https://h:8443"
+    );
     let shell = built(shell(None)).spec;
-    assert_eq!((shell.target.as_str(), &shell.parameters), ("shell /srv/ops", &shell::parameters()));
+    assert_eq!(
+        (shell.target.as_str(), &shell.parameters),
+        ("shell /srv/ops", &shell::parameters())
+    );
     let external = built(external(Some(json!({"type": "object"}))));
     assert_eq!(external.spec.target, "external");
     assert!(external.tool.is_none() && external.form.is_some());
@@ -166,14 +280,38 @@ fn target_shows_only_what_an_approver_may_see() {
 
 #[test]
 fn address_of_a_call_has_its_arguments_and_changes_no_definition() {
-    let properties = json!({"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]});
-    let entry = built(http("POST", "http://payments.internal/refunds/{id}?k=1", properties));
-    assert_eq!(entry.address(&json!({"id": "17"})), "POST http://payments.internal/refunds/17");
-    assert_eq!(entry.address(&json!({"id": "a/b?c"})), "POST http://payments.internal/refunds/a%2Fb%3Fc");
-    assert_eq!(entry.address(&json!({})), "POST http://payments.internal/refunds/{id}");
-    assert_eq!(entry.spec.target, "POST http://payments.internal", "the digest is over this one");
-    let refund = built(http("POST", "builtin:refunds/refund_payment", json!({"type": "object"})));
-    assert_eq!(refund.address(&json!({})), "POST builtin:refunds/refund_payment");
+    let properties =
+        json!({"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]});
+    let entry = built(http(
+        "POST",
+        "http://payments.internal/refunds/{id}?k=1",
+        properties,
+    ));
+    assert_eq!(
+        entry.address(&json!({"id": "17"})),
+        "POST http://payments.internal/refunds/17"
+    );
+    assert_eq!(
+        entry.address(&json!({"id": "a/b?c"})),
+        "POST http://payments.internal/refunds/a%2Fb%3Fc"
+    );
+    assert_eq!(
+        entry.address(&json!({})),
+        "POST http://payments.internal/refunds/{id}"
+    );
+    assert_eq!(
+        entry.spec.target, "POST http://payments.internal",
+        "the digest is over this one"
+    );
+    let refund = built(http(
+        "POST",
+        "builtin:refunds/refund_payment",
+        json!({"type": "object"}),
+    ));
+    assert_eq!(
+        refund.address(&json!({})),
+        "POST builtin:refunds/refund_payment"
+    );
     assert_eq!(built(shell(None)).address(&json!({})), "shell /srv/ops");
     assert_eq!(built(external(None)).address(&json!({})), "external");
 }
@@ -181,26 +319,56 @@ fn address_of_a_call_has_its_arguments_and_changes_no_definition() {
 #[test]
 fn definition_changes_only_with_what_a_call_could_do() {
     let of = |settings: Settings| built(settings).spec.definition;
-    let base = || http("POST", "http://h/x", json!({"type": "object", "properties": {"a": {"type": "string"}}}));
+    let base = || {
+        http(
+            "POST",
+            "http://h/x",
+            json!({"type": "object", "properties": {"a": {"type": "string"}}}),
+        )
+    };
     let definition = of(base());
-    assert!(definition.starts_with("sha256:") && definition.len() == 71, "{definition}");
+    assert!(
+        definition.starts_with("sha256:") && definition.len() == 71,
+        "{definition}"
+    );
 
     let mut same = base();
     same.description = "Other words.".to_owned();
     same.summary = Some("Other {a}".to_owned());
-    let Kind::Http(inner) = &mut same.kind else { unreachable!() };
+    let Kind::Http(inner) = &mut same.kind else {
+        unreachable!()
+    };
     inner.timeout = Duration::from_secs(1);
-    inner.headers.insert("X-Key".to_owned(), Secret::new("another value of the same variable".to_owned()));
+    inner.headers.insert(
+        "X-Key".to_owned(),
+        Secret::new("another value of the same variable".to_owned()),
+    );
     assert_eq!(of(same), definition);
 
-    let effect = Settings { effect: Effect::Idempotent, ..base() };
+    let effect = Settings {
+        effect: Effect::Idempotent,
+        ..base()
+    };
     let path = http("POST", "http://h/y", base().parameters());
     let host = http("POST", "http://i/x", base().parameters());
     let method = http("PUT", "http://h/x", base().parameters());
-    let parameters = http("POST", "http://h/x", json!({"type": "object", "properties": {"a": {"type": "integer"}}}));
+    let parameters = http(
+        "POST",
+        "http://h/x",
+        json!({"type": "object", "properties": {"a": {"type": "integer"}}}),
+    );
     let mut header = base();
     header.raw["http"]["headers"]["X-Key"] = json!("${OTHER_KEY}");
-    let all = [effect, path, host, method, parameters, header, shell(None), external(None)];
+    let all = [
+        effect,
+        path,
+        host,
+        method,
+        parameters,
+        header,
+        shell(None),
+        external(None),
+    ];
     let mut seen = BTreeSet::from([definition]);
     for changed in all {
         assert!(seen.insert(of(changed)));
@@ -213,5 +381,8 @@ fn definition_changes_only_with_what_a_call_could_do() {
 #[test]
 fn order_of_members_does_not_matter_to_a_definition() {
     let one: Value = serde_json::from_str(r#"{"b":{"y":1,"x":[{"d":1,"c":2}]},"a":1}"#).unwrap();
-    assert_eq!(canonical(&one).to_string(), r#"{"a":1,"b":{"x":[{"c":2,"d":1}],"y":1}}"#);
+    assert_eq!(
+        canonical(&one).to_string(),
+        r#"{"a":1,"b":{"x":[{"c":2,"d":1}],"y":1}}"#
+    );
 }

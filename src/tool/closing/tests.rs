@@ -9,7 +9,10 @@ fn fits(schema: &Value, value: &Value) -> bool {
 }
 
 fn flaws(schema: &Value) -> String {
-    CompiledSchema::closed(schema).err().unwrap_or_default().join("; ")
+    CompiledSchema::closed(schema)
+        .err()
+        .unwrap_or_default()
+        .join("; ")
 }
 
 /// Each schema with values that fit and values that do not.
@@ -51,7 +54,8 @@ fn undeclared_members_are_refused_through_all_applicators_of_an_object() {
         (json!({"properties": {"l": {"prefixItems": [{"properties": {"a": {}}}], "items": {"properties": {"b": {}}}}}}),
          vec![json!({"l": [{"a": 1}, {"b": 1}]})], vec![json!({"l": [{"b": 1}]}), json!({"l": [{}, {"a": 1}]})]),
         (json!({"additionalProperties": {"properties": {"a": {}}}}), vec![json!({"x": {"a": 1}})], vec![json!({"x": {"b": 1}})]),
-        // A closed place that another schema also refers to is open for the schema that combines it.
+        // A closed place that another schema also refers to is open for the schema that combines
+        // it.
         (json!({"properties": {"a": {"properties": {"x": {}}}, "b": {"allOf": [{"$ref": "#/properties/a"}, {"properties": {"y": {}}}]}}}),
          vec![json!({"a": {"x": 1}, "b": {"x": 1, "y": 1}})], vec![json!({"a": {"y": 1}}), json!({"b": {"z": 1}})]),
         (json!({"properties": {"x": {}, "child": {"$ref": "#"}}}), vec![json!({"child": {"child": {"x": 1}}})], vec![json!({"child": {"child": {"y": 1}}})]),
@@ -94,8 +98,14 @@ fn every_flaw_of_a_schema_is_reported() {
         schema
     });
     for (schema, expected) in [
-        (json!({"$ref": "http://127.0.0.1:1/x"}), "does not begin with `#`"),
-        (json!({"properties": {"a": {"$ref": "file:///etc/passwd"}}}), "does not begin with `#`"),
+        (
+            json!({"$ref": "http://127.0.0.1:1/x"}),
+            "does not begin with `#`",
+        ),
+        (
+            json!({"properties": {"a": {"$ref": "file:///etc/passwd"}}}),
+            "does not begin with `#`",
+        ),
         (json!({"$ref": "other.json#/a"}), "does not begin with `#`"),
         (json!({"$ref": "#/$defs/none"}), "where there is no schema"),
         (json!({"$ref": "#none"}), "where there is no schema"),
@@ -105,15 +115,36 @@ fn every_flaw_of_a_schema_is_reported() {
             "leads back to itself",
         ),
         (json!({"$dynamicRef": "#x"}), "`$dynamicRef`"),
-        (json!({"$schema": "http://json-schema.org/draft-07/schema#"}), "another `$schema`"),
+        (
+            json!({"$schema": "http://json-schema.org/draft-07/schema#"}),
+            "another `$schema`",
+        ),
         (json!({"dependencies": {}}), "`dependencies`"),
-        (json!({"properties": {"a": {"$id": "http://x/"}}}), "`$id` inside"),
-        (json!({"properties": {"amount": {}, "Amount": {}}}), "differ only in case"),
-        (json!({"properties": {"amount": {}}, "allOf": [{"properties": {"AMOUNT": {}}}]}), "differ only in case"),
-        (json!({"properties": {"a": {"properties": {"x": {}, "X": {}}}}}), "differ only in case"),
+        (
+            json!({"properties": {"a": {"$id": "http://x/"}}}),
+            "`$id` inside",
+        ),
+        (
+            json!({"properties": {"amount": {}, "Amount": {}}}),
+            "differ only in case",
+        ),
+        (
+            json!({"properties": {"amount": {}}, "allOf": [{"properties": {"AMOUNT": {}}}]}),
+            "differ only in case",
+        ),
+        (
+            json!({"properties": {"a": {"properties": {"x": {}, "X": {}}}}}),
+            "differ only in case",
+        ),
         (json!({"type": "objekt"}), "/type"),
-        (json!({"properties": {"a": {"minimum": "1"}}}), "/properties/a/minimum"),
-        (json!({"properties": {"a": {"items": [{}]}}}), "/properties/a/items"),
+        (
+            json!({"properties": {"a": {"minimum": "1"}}}),
+            "/properties/a/minimum",
+        ),
+        (
+            json!({"properties": {"a": {"items": [{}]}}}),
+            "/properties/a/items",
+        ),
         (json!({"pattern": "(a)\\1"}), "pattern"),
         (json!({"pattern": "(?=a)b"}), "pattern"),
         (json!({"pattern": "("}), "pattern"),
@@ -129,5 +160,8 @@ fn every_flaw_of_a_schema_is_reported() {
 #[test]
 fn hostile_text_meets_a_linear_pattern() {
     let schema = json!({"properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}});
-    assert!(!fits(&schema, &json!({"a": format!("{}!", "a".repeat(100_000))})));
+    assert!(!fits(
+        &schema,
+        &json!({"a": format!("{}!", "a".repeat(100_000))})
+    ));
 }

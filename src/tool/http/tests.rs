@@ -62,7 +62,12 @@ async fn request(peer: &mut TcpStream) -> String {
             assert_ne!(count, 0, "half a request: {text}");
             continue;
         };
-        let length = head.lines().find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
+        let length = head.lines().find_map(|line| {
+            line.to_lowercase()
+                .strip_prefix("content-length: ")?
+                .parse()
+                .ok()
+        });
         if body.len() >= length.unwrap_or(0) {
             return text;
         }
@@ -70,12 +75,18 @@ async fn request(peer: &mut TcpStream) -> String {
 }
 
 fn answer(status: &str, body: &[u8]) -> Behaviour {
-    let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n", body.len());
+    let head = format!(
+        "HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
     Behaviour::Answer([head.as_bytes(), body].concat())
 }
 
 fn redactor() -> Arc<Redactor> {
-    Arc::new(Redactor::new([("ORDERS_KEY", &Secret::new("s3cr3t-s3cr3t".to_owned()))]))
+    Arc::new(Redactor::new([(
+        "ORDERS_KEY",
+        &Secret::new("s3cr3t-s3cr3t".to_owned()),
+    )]))
 }
 
 fn any() -> Value {
@@ -86,19 +97,35 @@ fn any() -> Value {
 /// Shared by all tests: reading the machine's certificates is slow.
 static NET: LazyLock<Net> = LazyLock::new(|| Net::new().unwrap());
 
-fn tool_of(method: Method, url: String, effect: Effect, parameters: Value, timeout: Duration) -> Arc<dyn Tool> {
+fn tool_of(
+    method: Method,
+    url: String,
+    effect: Effect,
+    parameters: Value,
+    timeout: Duration,
+) -> Arc<dyn Tool> {
     let headers = BTreeMap::from([("X-Key".to_owned(), Secret::new("s3cr3t-s3cr3t".to_owned()))]);
     let settings = catalog::Settings {
         description: String::new(),
         effect,
         parameters: Some(parameters),
         summary: None,
-        kind: Kind::Http(Settings { method, url, headers, timeout }),
+        kind: Kind::Http(Settings {
+            method,
+            url,
+            headers,
+            timeout,
+        }),
         raw: Value::Null,
     };
     let mut mistakes = Mistakes::default();
     let net = NET.clone();
-    let catalog = Catalog::build(BTreeMap::from([("pay".to_owned(), settings)]), &net, &redactor(), &mut mistakes);
+    let catalog = Catalog::build(
+        BTreeMap::from([("pay".to_owned(), settings)]),
+        &net,
+        &redactor(),
+        &mut mistakes,
+    );
     assert_eq!(mistakes.found, []);
     Arc::clone(catalog.get("pay").unwrap().tool.as_ref().unwrap())
 }
@@ -124,9 +151,14 @@ fn invocation(text: &str) -> Invocation {
 
 async fn answered(behaviour: Behaviour) -> ToolAnswer {
     let (origin, _seen) = endpoint(vec![behaviour]).await;
-    let answer = tool(Method::POST, format!("{origin}/secret-path")).call(&invocation("{}")).await;
+    let answer = tool(Method::POST, format!("{origin}/secret-path"))
+        .call(&invocation("{}"))
+        .await;
     let text = format!("{answer:?}");
-    assert!(!text.contains("127.0.0.1") && !text.contains("secret-path"), "{text}");
+    assert!(
+        !text.contains("127.0.0.1") && !text.contains("secret-path"),
+        "{text}"
+    );
     answer
 }
 
@@ -140,13 +172,38 @@ async fn post_sends_the_models_text_unchanged_with_the_standard_headers() {
     let tool = tool(Method::POST, format!("{origin}/orders/{{id}}/refunds"));
     let text = "{\"id\" : \"a/b\",\n  \"amount\":20.0 }";
     let done = tool.call(&invocation(text)).await;
-    assert_eq!(done, ToolAnswer::Succeeded { content: "done".to_owned(), http_status: Some(200) });
+    assert_eq!(
+        done,
+        ToolAnswer::Succeeded {
+            content: "done".to_owned(),
+            http_status: Some(200)
+        }
+    );
     let failed = tool.call(&invocation("")).await;
-    assert!(matches!(failed, ToolAnswer::Failed { http_status: None, .. }), "the id is missing: {failed:?}");
-    let other = tool_of(Method::PUT, format!("{origin}/x"), Effect::Idempotent, any(), Duration::from_secs(5));
+    assert!(
+        matches!(
+            failed,
+            ToolAnswer::Failed {
+                http_status: None,
+                ..
+            }
+        ),
+        "the id is missing: {failed:?}"
+    );
+    let other = tool_of(
+        Method::PUT,
+        format!("{origin}/x"),
+        Effect::Idempotent,
+        any(),
+        Duration::from_secs(5),
+    );
     other.call(&invocation("")).await;
     let seen = seen.await.unwrap();
-    assert!(seen[0].starts_with("POST /orders/a%2Fb/refunds HTTP/1.1\r\n"), "{}", seen[0]);
+    assert!(
+        seen[0].starts_with("POST /orders/a%2Fb/refunds HTTP/1.1\r\n"),
+        "{}",
+        seen[0]
+    );
     assert!(seen[0].ends_with(&format!("\r\n\r\n{text}")), "{}", seen[0]);
     for line in [
         "content-type: application/json",
@@ -160,43 +217,90 @@ async fn post_sends_the_models_text_unchanged_with_the_standard_headers() {
         "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
         "content-length: 32",
     ] {
-        assert!(seen[0].lines().any(|found| found == line), "{line} in {}", seen[0]);
+        assert!(
+            seen[0].lines().any(|found| found == line),
+            "{line} in {}",
+            seen[0]
+        );
     }
-    assert!(seen[1].starts_with("PUT /x HTTP/1.1\r\n") && seen[1].ends_with("\r\n\r\n{}"), "{}", seen[1]);
+    assert!(
+        seen[1].starts_with("PUT /x HTTP/1.1\r\n") && seen[1].ends_with("\r\n\r\n{}"),
+        "{}",
+        seen[1]
+    );
 }
 
 #[tokio::test]
 async fn get_puts_other_arguments_into_the_query_and_sends_no_body() {
-    let (origin, seen) = endpoint(vec![answer("200 OK", b"[]"), answer("204 No Content", b"")]).await;
+    let (origin, seen) =
+        endpoint(vec![answer("200 OK", b"[]"), answer("204 No Content", b"")]).await;
     let get = tool(Method::GET, format!("{origin}/orders/{{id}}?all=1"));
     get.call(&invocation(r#"{"id":"17","note":"a&b"}"#)).await;
     let delete = tool(Method::DELETE, format!("{origin}/orders"));
     let mut unheld = invocation("{}");
     (unheld.decided_by, unheld.traceparent) = (None, String::new());
     let gone = delete.call(&unheld).await;
-    assert_eq!(gone, ToolAnswer::Succeeded { content: String::new(), http_status: Some(204) });
+    assert_eq!(
+        gone,
+        ToolAnswer::Succeeded {
+            content: String::new(),
+            http_status: Some(204)
+        }
+    );
     let seen = seen.await.unwrap();
-    assert!(seen[0].starts_with("GET /orders/17?all=1&note=a%26b HTTP/1.1\r\n"), "{}", seen[0]);
-    assert!(!seen[0].contains("content-type") && seen[0].ends_with("\r\n\r\n"), "{}", seen[0]);
-    assert!(seen[1].starts_with("DELETE /orders HTTP/1.1\r\n"), "{}", seen[1]);
-    assert!(!seen[1].contains("decided-by") && !seen[1].contains("traceparent"), "{}", seen[1]);
+    assert!(
+        seen[0].starts_with("GET /orders/17?all=1&note=a%26b HTTP/1.1\r\n"),
+        "{}",
+        seen[0]
+    );
+    assert!(
+        !seen[0].contains("content-type") && seen[0].ends_with("\r\n\r\n"),
+        "{}",
+        seen[0]
+    );
+    assert!(
+        seen[1].starts_with("DELETE /orders HTTP/1.1\r\n"),
+        "{}",
+        seen[1]
+    );
+    assert!(
+        !seen[1].contains("decided-by") && !seen[1].contains("traceparent"),
+        "{}",
+        seen[1]
+    );
 }
 
 #[tokio::test]
 async fn other_statuses_are_failures_with_the_beginning_of_their_body() {
-    for (status, code) in
-        [("400 Bad Request", 400), ("404 Not Found", 404), ("409 Conflict", 409), ("500 Oops", 500), ("503 Later", 503)]
-    {
-        let ToolAnswer::Failed { content, http_status } = answered(answer(status, b"no such order")).await else {
+    for (status, code) in [
+        ("400 Bad Request", 400),
+        ("404 Not Found", 404),
+        ("409 Conflict", 409),
+        ("500 Oops", 500),
+        ("503 Later", 503),
+    ] {
+        let ToolAnswer::Failed {
+            content,
+            http_status,
+        } = answered(answer(status, b"no such order")).await
+        else {
             panic!("{status} is no failure")
         };
         assert_eq!(http_status, Some(code));
-        assert_eq!(content, format!("The tool `pay` failed: it answered with status {code}.\nno such order"));
+        assert_eq!(
+            content,
+            format!("The tool `pay` failed: it answered with status {code}.\nno such order")
+        );
     }
-    let ToolAnswer::Failed { content, .. } = answered(answer("500 Oops", "é".repeat(5000).as_bytes())).await else {
+    let ToolAnswer::Failed { content, .. } =
+        answered(answer("500 Oops", "é".repeat(5000).as_bytes())).await
+    else {
         panic!("no failure")
     };
-    assert!(content.len() < 2200 && content.contains("[cut: the first 2 KiB of the answer]"), "{content}");
+    assert!(
+        content.len() < 2200 && content.contains("[cut: the first 2 KiB of the answer]"),
+        "{content}"
+    );
 }
 
 #[tokio::test]
@@ -207,7 +311,13 @@ async fn redirect_is_a_failure_and_is_not_followed() {
     .await;
     let failed = tool(Method::POST, origin).call(&invocation("{}")).await;
     let content = "The tool `pay` failed: it answered with status 307 (a redirect, which is not followed).\nmoved";
-    assert_eq!(failed, ToolAnswer::Failed { content: content.to_owned(), http_status: Some(307) });
+    assert_eq!(
+        failed,
+        ToolAnswer::Failed {
+            content: content.to_owned(),
+            http_status: Some(307)
+        }
+    );
     assert_eq!(seen.await.unwrap().len(), 1);
 }
 
@@ -235,7 +345,13 @@ async fn incomplete_answer_makes_the_outcome_unknown() {
 async fn silent_endpoint_is_unknown_at_the_timeout() {
     for effect in [Effect::Once, Effect::ReadOnly] {
         let (origin, _seen) = endpoint(vec![Behaviour::Silence, Behaviour::Silence]).await;
-        let slow = tool_of(Method::POST, origin, effect, any(), Duration::from_millis(300));
+        let slow = tool_of(
+            Method::POST,
+            origin,
+            effect,
+            any(),
+            Duration::from_millis(300),
+        );
         let answer = slow.call(&invocation("{}")).await;
         assert!(unknown(&answer), "{answer:?}");
     }
@@ -255,39 +371,89 @@ async fn request_that_was_provably_not_sent_is_a_failure() {
     });
     for url in [closed, no_tls] {
         let answer = tool(Method::POST, url).call(&invocation("{}")).await;
-        let ToolAnswer::Failed { content, http_status: None } = answer else { panic!("{answer:?}") };
-        assert!(content.starts_with("The tool `pay` failed before anything was sent: "), "{content}");
+        let ToolAnswer::Failed {
+            content,
+            http_status: None,
+        } = answer
+        else {
+            panic!("{answer:?}")
+        };
+        assert!(
+            content.starts_with("The tool `pay` failed before anything was sent: "),
+            "{content}"
+        );
         assert!(!content.contains("127.0.0.1"), "{content}");
     }
-    let parameters = json!({"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]});
+    let parameters =
+        json!({"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]});
     let url = "http://127.0.0.1:9/x/{id}".to_owned();
-    let dots = tool_of(Method::POST, url, Effect::Once, parameters, Duration::from_secs(1));
+    let dots = tool_of(
+        Method::POST,
+        url,
+        Effect::Once,
+        parameters,
+        Duration::from_secs(1),
+    );
     let refused = dots.call(&invocation(r#"{"id":".."}"#)).await;
-    assert!(matches!(refused, ToolAnswer::Failed { http_status: None, .. }), "{refused:?}");
+    assert!(
+        matches!(
+            refused,
+            ToolAnswer::Failed {
+                http_status: None,
+                ..
+            }
+        ),
+        "{refused:?}"
+    );
 }
 
 #[tokio::test]
 async fn response_with_2xx_is_never_a_failure_and_a_long_one_is_cut() {
     let long = vec![b'x'; 3 * 1024 * 1024];
-    let ToolAnswer::Succeeded { content, http_status } = answered(answer("201 Created", &long)).await else {
+    let ToolAnswer::Succeeded {
+        content,
+        http_status,
+    } = answered(answer("201 Created", &long)).await
+    else {
         panic!("no success")
     };
     assert_eq!(http_status, Some(201));
-    assert!(content.len() <= 1024 * 1024 && content.len() > 1024 * 1024 - 200, "{}", content.len());
+    assert!(
+        content.len() <= 1024 * 1024 && content.len() > 1024 * 1024 - 200,
+        "{}",
+        content.len()
+    );
     assert!(content.ends_with("[cut: the result is longer than 1 MiB]"));
     let binary = answered(answer("200 OK", b"a\0b\xff\xfe")).await;
     let content = "a\u{FFFD}b\u{FFFD}\u{FFFD}".to_owned();
-    assert_eq!(binary, ToolAnswer::Succeeded { content, http_status: Some(200) });
+    assert_eq!(
+        binary,
+        ToolAnswer::Succeeded {
+            content,
+            http_status: Some(200)
+        }
+    );
 }
 
 #[tokio::test]
 async fn secret_that_is_sent_back_is_redacted() {
-    let echo = answered(answer("200 OK", b"your key is s3cr3t-s3cr3t, czNjcjN0LXMzY3IzdA==")).await;
-    let ToolAnswer::Succeeded { content, .. } = echo else { panic!("{echo:?}") };
-    assert!(content.starts_with("your key is [secret ORDERS_KEY], [secret ORDERS_KEY]"), "{content}");
+    let echo = answered(answer(
+        "200 OK",
+        b"your key is s3cr3t-s3cr3t, czNjcjN0LXMzY3IzdA==",
+    ))
+    .await;
+    let ToolAnswer::Succeeded { content, .. } = echo else {
+        panic!("{echo:?}")
+    };
+    assert!(
+        content.starts_with("your key is [secret ORDERS_KEY], [secret ORDERS_KEY]"),
+        "{content}"
+    );
     for pad in 2030..2050 {
         let body = format!("{}s3cr3t-s3cr3t{}", "x".repeat(pad), "y".repeat(500));
-        let ToolAnswer::Failed { content, .. } = answered(answer("403 Forbidden", body.as_bytes())).await else {
+        let ToolAnswer::Failed { content, .. } =
+            answered(answer("403 Forbidden", body.as_bytes())).await
+        else {
             panic!("no failure")
         };
         assert!(!content.contains("s3c"), "{content}");
@@ -296,22 +462,44 @@ async fn secret_that_is_sent_back_is_redacted() {
 
 #[tokio::test]
 async fn built_in_endpoints_answer_without_a_network() {
-    let parameters =
-        json!({"type": "object", "properties": {"order": {"type": "integer"}, "amount": {"type": "number"}}});
+    let parameters = json!({"type": "object", "properties": {"order": {"type": "integer"}, "amount": {"type": "number"}}});
     let url = "builtin:refunds/refund_payment".to_owned();
-    let tool = tool_of(Method::POST, url, Effect::Once, parameters, Duration::from_secs(1));
+    let tool = tool_of(
+        Method::POST,
+        url,
+        Effect::Once,
+        parameters,
+        Duration::from_secs(1),
+    );
     assert_eq!(tool.spec().target, "POST builtin:refunds");
     let first = tool.call(&invocation(r#"{"order":17,"amount":120}"#)).await;
-    assert!(matches!(&first, ToolAnswer::Succeeded { content, .. } if content.contains("refunded")), "{first:?}");
-    assert_eq!(tool.call(&invocation(r#"{"order":17,"amount":120}"#)).await, first);
+    assert!(
+        matches!(&first, ToolAnswer::Succeeded { content, .. } if content.contains("refunded")),
+        "{first:?}"
+    );
+    assert_eq!(
+        tool.call(&invocation(r#"{"order":17,"amount":120}"#)).await,
+        first
+    );
     let missing = tool.call(&invocation(r#"{"order":0,"amount":120}"#)).await;
-    assert!(matches!(missing, ToolAnswer::Failed { http_status: Some(404), .. }), "{missing:?}");
+    assert!(
+        matches!(
+            missing,
+            ToolAnswer::Failed {
+                http_status: Some(404),
+                ..
+            }
+        ),
+        "{missing:?}"
+    );
 }
 
 #[tokio::test]
 async fn invalid_headers_are_mistakes() {
-    let headers =
-        BTreeMap::from([("Authorization".to_owned(), Secret::new("Bearer {{credential:jira.token}}".to_owned()))]);
+    let headers = BTreeMap::from([(
+        "Authorization".to_owned(),
+        Secret::new("Bearer {{credential:jira.token}}".to_owned()),
+    )]);
     let settings = Settings {
         method: Method::POST,
         url: "http://127.0.0.1:9/".to_owned(),
@@ -320,10 +508,17 @@ async fn invalid_headers_are_mistakes() {
     };
     let (checked, mistakes) = settings.checked();
     assert_eq!(mistakes, []);
-    assert_eq!(checked.unwrap().needs(), BTreeSet::from(["jira".to_owned()]));
+    assert_eq!(
+        checked.unwrap().needs(),
+        BTreeSet::from(["jira".to_owned()])
+    );
     let wrong = |name: &str, value: &str| {
         let headers = BTreeMap::from([(name.to_owned(), Secret::new(value.to_owned()))]);
-        let (_, mistakes) = Settings { headers, ..settings.clone() }.checked();
+        let (_, mistakes) = Settings {
+            headers,
+            ..settings.clone()
+        }
+        .checked();
         assert!(!format!("{mistakes:?}").contains("v4lue"), "{mistakes:?}");
         mistakes.len()
     };

@@ -1,6 +1,6 @@
-//! The forms that a human fills in. Invariant: an agent's form is one flat object of texts, numbers, booleans
-//! and choices, so that every client can draw it; it asks for no secret, because the answer goes to the model and into
-//! the journal.
+//! The forms that a human fills in. Invariant: an agent's form is one flat object of texts,
+//! numbers, booleans and choices, so that every client can draw it; it asks for no secret, because
+//! the answer goes to the model and into the journal.
 
 use std::collections::BTreeMap;
 
@@ -60,8 +60,9 @@ const SECRETS: [&str; 33] = [
     "驗證碼",
 ];
 /// Names of secrets that count only as a whole word, since other words may contain them by chance.
-const SECRET_WORDS: [&str; 13] =
-    ["pin", "pins", "otp", "otps", "totp", "2fa", "mfa", "cvv", "cvvs", "cvc", "cvcs", "pwd", "pwds"];
+const SECRET_WORDS: [&str; 13] = [
+    "pin", "pins", "otp", "otps", "totp", "2fa", "mfa", "cvv", "cvvs", "cvc", "cvcs", "pwd", "pwds",
+];
 /// Words that contain a name of a secret by chance.
 const HARMLESS: [&str; 2] = ["secretary", "secretari"];
 
@@ -87,18 +88,33 @@ pub(super) fn own(written: &Value) -> Result<Value, String> {
 }
 
 fn read(written: &Value) -> Result<Value, String> {
-    let members = written.as_object().ok_or("must be a JSON Schema of an object")?;
-    let known = ["type", "title", "description", "properties", "required", "additionalProperties"];
+    let members = written
+        .as_object()
+        .ok_or("must be a JSON Schema of an object")?;
+    let known = [
+        "type",
+        "title",
+        "description",
+        "properties",
+        "required",
+        "additionalProperties",
+    ];
     only(members, &known, "the form")?;
     if members.get("type").and_then(Value::as_str) != Some("object") {
         return Err("must say `type: object`".to_owned());
     }
-    if members.get("additionalProperties").is_some_and(|further| !further.is_boolean()) {
+    if members
+        .get("additionalProperties")
+        .is_some_and(|further| !further.is_boolean())
+    {
         return Err("`additionalProperties` can only be `false`".to_owned());
     }
     let mut form = Map::from_iter([("type".to_owned(), json!("object"))]);
     texts(members, "the form", &mut form)?;
-    let fields = members.get("properties").and_then(Value::as_object).ok_or("must declare its `properties`")?;
+    let fields = members
+        .get("properties")
+        .and_then(Value::as_object)
+        .ok_or("must declare its `properties`")?;
     if fields.is_empty() || fields.len() > FIELDS {
         return Err(format!("must have 1 to {FIELDS} fields"));
     }
@@ -106,15 +122,23 @@ fn read(written: &Value) -> Result<Value, String> {
     let mut seen = BTreeMap::new();
     for (index, (name, field)) in fields.iter().enumerate() {
         if !is_name(name) {
-            return Err(format!("the name of field {} must be 1 to {NAME} of `A-Z a-z 0-9 _ . -`", index + 1));
+            return Err(format!(
+                "the name of field {} must be 1 to {NAME} of `A-Z a-z 0-9 _ . -`",
+                index + 1
+            ));
         }
         if let Some(twin) = seen.insert(name.to_ascii_lowercase(), name) {
-            return Err(format!("the fields `{twin}` and `{name}` differ only in case"));
+            return Err(format!(
+                "the fields `{twin}` and `{name}` differ only in case"
+            ));
         }
         if is_secret(name) {
             return Err(no_secret(&format!("the field `{name}`")));
         }
-        properties.insert(name.clone(), self::field(field, &format!("the field `{name}`"))?);
+        properties.insert(
+            name.clone(),
+            self::field(field, &format!("the field `{name}`"))?,
+        );
     }
     form.insert("required".to_owned(), required(members, fields)?);
     form.insert("properties".to_owned(), Value::Object(properties));
@@ -133,8 +157,12 @@ fn is_name(name: &str) -> bool {
 
 /// The required fields: existing names, each once.
 fn required(members: &Map<String, Value>, fields: &Map<String, Value>) -> Result<Value, String> {
-    let Some(written) = members.get("required") else { return Ok(json!([])) };
-    let names = written.as_array().ok_or("`required` must be a list of names")?;
+    let Some(written) = members.get("required") else {
+        return Ok(json!([]));
+    };
+    let names = written
+        .as_array()
+        .ok_or("`required` must be a list of names")?;
     let mut seen: Vec<&str> = Vec::new();
     for name in names {
         match name.as_str().filter(|name| fields.contains_key(*name)) {
@@ -147,7 +175,9 @@ fn required(members: &Map<String, Value>, fields: &Map<String, Value>) -> Result
 }
 
 fn field(written: &Value, at: &str) -> Result<Value, String> {
-    let members = written.as_object().ok_or_else(|| format!("{at} must be a JSON Schema object"))?;
+    let members = written
+        .as_object()
+        .ok_or_else(|| format!("{at} must be a JSON Schema object"))?;
     if members.get("format").and_then(Value::as_str) == Some("password") {
         return Err(no_secret(at));
     }
@@ -155,9 +185,15 @@ fn field(written: &Value, at: &str) -> Result<Value, String> {
     texts(members, at, &mut field)?;
     let kind = match members.get("type") {
         None if members.contains_key("enum") => "string",
-        Some(Value::String(kind)) if ["string", "number", "integer", "boolean"].contains(&kind.as_str()) => kind,
+        Some(Value::String(kind))
+            if ["string", "number", "integer", "boolean"].contains(&kind.as_str()) =>
+        {
+            kind
+        }
         Some(_) | None => {
-            return Err(format!("{at} must be of one type: string, number, integer or boolean"));
+            return Err(format!(
+                "{at} must be of one type: string, number, integer or boolean"
+            ));
         }
     };
     field.insert("type".to_owned(), json!(kind));
@@ -167,9 +203,15 @@ fn field(written: &Value, at: &str) -> Result<Value, String> {
         "boolean" => &[],
         _ => &["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"],
     };
-    only(members, &[&common, own].concat(), &format!("{at}, of type {kind},"))?;
+    only(
+        members,
+        &[&common, own].concat(),
+        &format!("{at}, of type {kind},"),
+    )?;
     for keyword in own {
-        let Some(value) = members.get(*keyword) else { continue };
+        let Some(value) = members.get(*keyword) else {
+            continue;
+        };
         check(keyword, value).map_err(|detail| format!("{at}: `{keyword}` {detail}"))?;
         field.insert((*keyword).to_owned(), value.clone());
     }
@@ -188,18 +230,41 @@ fn field(written: &Value, at: &str) -> Result<Value, String> {
 
 /// Refuses all other keywords.
 fn only(members: &Map<String, Value>, known: &[&str], at: &str) -> Result<(), String> {
-    let Some(other) = members.keys().find(|keyword| !known.contains(&keyword.as_str())) else { return Ok(()) };
-    let plain = other.len() <= 32 && other.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'$');
-    let other = if plain { format!("`{other}`") } else { "a keyword that is not known".to_owned() };
+    let Some(other) = members
+        .keys()
+        .find(|keyword| !known.contains(&keyword.as_str()))
+    else {
+        return Ok(());
+    };
+    let plain = other.len() <= 32
+        && other
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'$');
+    let other = if plain {
+        format!("`{other}`")
+    } else {
+        "a keyword that is not known".to_owned()
+    };
     let known: Vec<String> = known.iter().map(|keyword| format!("`{keyword}`")).collect();
-    Err(format!("{at} may not say {other}; known are {}", known.join(", ")))
+    Err(format!(
+        "{at} may not say {other}; known are {}",
+        known.join(", ")
+    ))
 }
 
 /// Copies `title` and `description`.
-fn texts(members: &Map<String, Value>, at: &str, into: &mut Map<String, Value>) -> Result<(), String> {
+fn texts(
+    members: &Map<String, Value>,
+    at: &str,
+    into: &mut Map<String, Value>,
+) -> Result<(), String> {
     for keyword in ["title", "description"] {
-        let Some(value) = members.get(keyword) else { continue };
-        let text = value.as_str().ok_or_else(|| format!("{at}: `{keyword}` must be a text"))?;
+        let Some(value) = members.get(keyword) else {
+            continue;
+        };
+        let text = value
+            .as_str()
+            .ok_or_else(|| format!("{at}: `{keyword}` must be a text"))?;
         if is_secret(text) {
             return Err(no_secret(at));
         }
@@ -211,8 +276,15 @@ fn texts(members: &Map<String, Value>, at: &str, into: &mut Map<String, Value>) 
 fn check(keyword: &str, value: &Value) -> Result<(), String> {
     match keyword {
         "enum" => {
-            let choices: Vec<&str> = value.as_array().into_iter().flatten().map_while(Value::as_str).collect();
-            let all = value.as_array().is_some_and(|all| all.len() == choices.len());
+            let choices: Vec<&str> = value
+                .as_array()
+                .into_iter()
+                .flatten()
+                .map_while(Value::as_str)
+                .collect();
+            let all = value
+                .as_array()
+                .is_some_and(|all| all.len() == choices.len());
             let mut distinct = choices.clone();
             distinct.sort_unstable();
             distinct.dedup();
@@ -220,8 +292,14 @@ fn check(keyword: &str, value: &Value) -> Result<(), String> {
                 return Err(format!("must be 1 to {CHOICES} different strings"));
             }
         }
-        "minLength" | "maxLength" if value.as_u64().is_none() => return Err("must be a whole number".to_owned()),
-        "format" if !value.as_str().is_some_and(|format| FORMATS.contains(&format)) => {
+        "minLength" | "maxLength" if value.as_u64().is_none() => {
+            return Err("must be a whole number".to_owned());
+        }
+        "format"
+            if !value
+                .as_str()
+                .is_some_and(|format| FORMATS.contains(&format)) =>
+        {
             return Err(format!("must be one of {}", FORMATS.join(", ")));
         }
         "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" if !value.is_number() => {
@@ -234,12 +312,21 @@ fn check(keyword: &str, value: &Value) -> Result<(), String> {
 
 /// Whether the limits leave room for an answer.
 fn is_satisfiable(field: &Map<String, Value>) -> bool {
-    let number = |keyword: &str| field.get(keyword).and_then(Value::as_number).and_then(Number::as_f64);
+    let number = |keyword: &str| {
+        field
+            .get(keyword)
+            .and_then(Value::as_number)
+            .and_then(Number::as_f64)
+    };
     let whole = |keyword: &str| field.get(keyword).and_then(Value::as_u64);
     let fits = |lower: &str, upper: &str, fit: fn(&f64, &f64) -> bool| {
-        number(lower).zip(number(upper)).is_none_or(|(lower, upper)| fit(&lower, &upper))
+        number(lower)
+            .zip(number(upper))
+            .is_none_or(|(lower, upper)| fit(&lower, &upper))
     };
-    whole("minLength").zip(whole("maxLength")).is_none_or(|(least, most)| least <= most)
+    whole("minLength")
+        .zip(whole("maxLength"))
+        .is_none_or(|(least, most)| least <= most)
         && fits("minimum", "maximum", f64::le)
         && fits("minimum", "exclusiveMaximum", f64::lt)
         && fits("exclusiveMinimum", "maximum", f64::lt)
@@ -252,10 +339,17 @@ fn no_secret(at: &str) -> String {
 
 /// Whether a text names a secret, ignoring case, `_`, `-`, blanks and invisible characters.
 pub(super) fn is_secret(text: &str) -> bool {
-    let together: String = folded(text).chars().filter(|c| c.is_alphanumeric()).collect();
-    let together = HARMLESS.iter().fold(together, |text, word| text.replace(word, " "));
+    let together: String = folded(text)
+        .chars()
+        .filter(|c| c.is_alphanumeric())
+        .collect();
+    let together = HARMLESS
+        .iter()
+        .fold(together, |text, word| text.replace(word, " "));
     SECRETS.iter().any(|secret| together.contains(secret))
-        || words(text).iter().any(|word| SECRET_WORDS.contains(&word.as_str()))
+        || words(text)
+            .iter()
+            .any(|word| SECRET_WORDS.contains(&word.as_str()))
 }
 
 /// The words of a text: `userPin2`, `USER_PIN` and `user-pin` all contain `pin`.
@@ -276,5 +370,9 @@ fn words(text: &str) -> Vec<String> {
         }
         before = c;
     }
-    words.iter().map(|word| folded(word)).filter(|word| !word.is_empty()).collect()
+    words
+        .iter()
+        .map(|word| folded(word))
+        .filter(|word| !word.is_empty())
+        .collect()
 }

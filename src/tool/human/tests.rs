@@ -13,13 +13,20 @@ pub(super) fn jira() -> Service {
     Service {
         name: "jira".to_owned(),
         description: "Login of the caller's Jira.".to_owned(),
-        fields: vec![field("email", Some("email"), ""), field("token", None, "From your profile's page.")],
+        fields: vec![
+            field("email", Some("email"), ""),
+            field("token", None, "From your profile's page."),
+        ],
         expires_in: Some(Duration::from_hours(8)),
         receivers: vec!["comment_ticket: POST https://jira.acme.com".to_owned()],
     }
 }
 
-const ASKED: [RequestKind; 3] = [RequestKind::Guidance, RequestKind::Confirmation, RequestKind::Credentials];
+const ASKED: [RequestKind; 3] = [
+    RequestKind::Guidance,
+    RequestKind::Confirmation,
+    RequestKind::Credentials,
+];
 
 fn built(kind: RequestKind) -> Entry {
     entry(kind, &[jira()]).unwrap()
@@ -27,12 +34,17 @@ fn built(kind: RequestKind) -> Entry {
 
 /// The question of a call whose arguments were read as for every call.
 fn asks(kind: RequestKind, args: &Value) -> Result<Question, String> {
-    let args = arguments::read(&args.to_string(), &built(kind).schema).map_err(|misfits| misfits.to_string())?;
+    let args = arguments::read(&args.to_string(), &built(kind).schema)
+        .map_err(|misfits| misfits.to_string())?;
     question(kind, &args, &[jira()])
 }
 
 pub(super) fn form_of(form: &Value) -> Result<Value, String> {
-    asks(RequestKind::Guidance, &json!({"question": "Which?", "form": form})).map(|question| question.form.unwrap())
+    asks(
+        RequestKind::Guidance,
+        &json!({"question": "Which?", "form": form}),
+    )
+    .map(|question| question.form.unwrap())
 }
 
 fn fields(properties: &Value) -> Result<Value, String> {
@@ -43,12 +55,18 @@ fn fields(properties: &Value) -> Result<Value, String> {
 fn each_human_kind_has_its_tool_name_and_no_other_kind_has_one() {
     for kind in RequestKind::ALL {
         assert_eq!(kind.tool().is_some(), ASKED.contains(&kind));
-        assert_eq!(kind.tool().and_then(RequestKind::of_tool), kind.tool().map(|_| kind));
+        assert_eq!(
+            kind.tool().and_then(RequestKind::of_tool),
+            kind.tool().map(|_| kind)
+        );
         assert_eq!(entry(kind, &[jira()]).is_some(), ASKED.contains(&kind));
         assert!(ASKED.contains(&kind) || question(kind, &json!({}), &[]).is_err());
     }
     assert_eq!(RequestKind::of_tool("request_Confirmation"), None);
-    assert!(entry(RequestKind::Credentials, &[]).is_none(), "nothing to ask for");
+    assert!(
+        entry(RequestKind::Credentials, &[]).is_none(),
+        "nothing to ask for"
+    );
 }
 
 #[test]
@@ -57,25 +75,60 @@ fn human_tools_have_no_implementation_and_no_effect() {
         let entry = built(kind);
         let spec = &entry.spec;
         assert_eq!(Some(spec.name.as_str()), kind.tool());
-        assert_eq!((spec.kind, spec.effect, spec.target.as_str()), (ToolKind::Human, Effect::ReadOnly, "human"));
+        assert_eq!(
+            (spec.kind, spec.effect, spec.target.as_str()),
+            (ToolKind::Human, Effect::ReadOnly, "human")
+        );
         assert!(entry.tool.is_none() && entry.form.is_none() && !spec.description.is_empty());
-        assert!(spec.definition.starts_with("sha256:") && spec.definition.len() == 71, "{}", spec.definition);
+        assert!(
+            spec.definition.starts_with("sha256:") && spec.definition.len() == 71,
+            "{}",
+            spec.definition
+        );
     }
-    assert!(built(RequestKind::Credentials).spec.description.contains("`jira` (Login of the caller's Jira.)"));
+    assert!(
+        built(RequestKind::Credentials)
+            .spec
+            .description
+            .contains("`jira` (Login of the caller's Jira.)")
+    );
 }
 
 #[test]
 fn definition_changes_with_the_receivers_of_a_credential_and_not_with_texts() {
-    let of = |service: Service| entry(RequestKind::Credentials, &[service]).unwrap().spec.definition;
-    let same = Service { description: "Other words.".to_owned(), expires_in: None, ..jira() };
+    let of = |service: Service| {
+        entry(RequestKind::Credentials, &[service])
+            .unwrap()
+            .spec
+            .definition
+    };
+    let same = Service {
+        description: "Other words.".to_owned(),
+        expires_in: None,
+        ..jira()
+    };
     assert_eq!(of(same), of(jira()));
-    let receivers = Service { receivers: vec!["comment_ticket: POST https://evil.example".to_owned()], ..jira() };
-    let fewer = Service { fields: jira().fields.into_iter().take(1).collect(), ..jira() };
-    let other = Service { name: "crm".to_owned(), ..jira() };
+    let receivers = Service {
+        receivers: vec!["comment_ticket: POST https://evil.example".to_owned()],
+        ..jira()
+    };
+    let fewer = Service {
+        fields: jira().fields.into_iter().take(1).collect(),
+        ..jira()
+    };
+    let other = Service {
+        name: "crm".to_owned(),
+        ..jira()
+    };
     for changed in [receivers, fewer, other] {
         assert_ne!(of(changed), of(jira()));
     }
-    let guidance = |services: &[Service]| entry(RequestKind::Guidance, services).unwrap().spec.definition;
+    let guidance = |services: &[Service]| {
+        entry(RequestKind::Guidance, services)
+            .unwrap()
+            .spec
+            .definition
+    };
     assert_eq!(guidance(&[]), guidance(&[jira()]));
 }
 
@@ -86,18 +139,42 @@ fn arguments_that_do_not_fit_are_refused_before_a_request_is_opened() {
         (RequestKind::Guidance, json!({"question": ""})),
         (RequestKind::Guidance, json!({"question": " \n"})),
         (RequestKind::Guidance, json!({"question": 7})),
-        (RequestKind::Guidance, json!({"question": "?", "options": "a"})),
-        (RequestKind::Guidance, json!({"question": "?", "options": [1]})),
-        (RequestKind::Guidance, json!({"question": "?", "attempted_approaches": [1]})),
-        (RequestKind::Guidance, json!({"question": "?", "form": "text"})),
-        (RequestKind::Guidance, json!({"question": "?", "approvers": ["eve"]})),
+        (
+            RequestKind::Guidance,
+            json!({"question": "?", "options": "a"}),
+        ),
+        (
+            RequestKind::Guidance,
+            json!({"question": "?", "options": [1]}),
+        ),
+        (
+            RequestKind::Guidance,
+            json!({"question": "?", "attempted_approaches": [1]}),
+        ),
+        (
+            RequestKind::Guidance,
+            json!({"question": "?", "form": "text"}),
+        ),
+        (
+            RequestKind::Guidance,
+            json!({"question": "?", "approvers": ["eve"]}),
+        ),
         (RequestKind::Confirmation, json!({"reason": "x"})),
-        (RequestKind::Confirmation, json!({"action": "x", "risks": "y"})),
-        (RequestKind::Confirmation, json!({"action": "x", "form": {}})),
+        (
+            RequestKind::Confirmation,
+            json!({"action": "x", "risks": "y"}),
+        ),
+        (
+            RequestKind::Confirmation,
+            json!({"action": "x", "form": {}}),
+        ),
         (RequestKind::Credentials, json!({})),
         (RequestKind::Credentials, json!({"service": "gitlab"})),
         (RequestKind::Credentials, json!({"service": "Jira"})),
-        (RequestKind::Credentials, json!({"service": "jira", "description": "Type it here."})),
+        (
+            RequestKind::Credentials,
+            json!({"service": "jira", "description": "Type it here."}),
+        ),
     ] {
         assert!(asks(kind, &args).is_err(), "{args}");
     }
@@ -114,7 +191,13 @@ fn words_of_a_call_become_question_and_details() {
         "required": ["confirmed"], "additionalProperties": false,
     });
     for (kind, args, question, details, form) in [
-        (RequestKind::Guidance, json!({"question": "Which?"}), "Which?", None, &answer),
+        (
+            RequestKind::Guidance,
+            json!({"question": "Which?"}),
+            "Which?",
+            None,
+            &answer,
+        ),
         (
             RequestKind::Guidance,
             json!({"question": "Which?", "context": "c", "attempted_approaches": ["a"], "options": ["x", "y"]}),
@@ -129,7 +212,13 @@ fn words_of_a_call_become_question_and_details() {
             Some(json!({"attempted_approaches": ["a"]})),
             &answer,
         ),
-        (RequestKind::Confirmation, json!({"action": "Close it"}), "Close it", None, &confirmed),
+        (
+            RequestKind::Confirmation,
+            json!({"action": "Close it"}),
+            "Close it",
+            None,
+            &confirmed,
+        ),
         (
             RequestKind::Confirmation,
             json!({"action": "Close it", "reason": "r", "risks": ["x"], "alternatives": []}),
@@ -139,7 +228,12 @@ fn words_of_a_call_become_question_and_details() {
         ),
     ] {
         let asked = asks(kind, &args).unwrap();
-        let expected = Question { kind, question: Some(question.to_owned()), details, form: Some(form.clone()) };
+        let expected = Question {
+            kind,
+            question: Some(question.to_owned()),
+            details,
+            form: Some(form.clone()),
+        };
         assert_eq!(asked, expected);
     }
 }
@@ -161,18 +255,33 @@ fn credential_is_asked_for_in_the_operators_words() {
     });
     assert_eq!(asked.form.as_ref(), Some(&form));
     let schema = CompiledSchema::closed(&form).unwrap();
-    assert!(schema.check(&json!({"email": "a@b.c", "token": "t"})).is_ok());
-    for wrong in
-        [json!({"email": "a@b.c"}), json!({"email": "a@b.c", "token": ""}), json!({"email": "x", "token": "t"})]
-    {
+    assert!(
+        schema
+            .check(&json!({"email": "a@b.c", "token": "t"}))
+            .is_ok()
+    );
+    for wrong in [
+        json!({"email": "a@b.c"}),
+        json!({"email": "a@b.c", "token": ""}),
+        json!({"email": "x", "token": "t"}),
+    ] {
         assert!(schema.check(&wrong).is_err(), "{wrong}");
     }
-    assert_eq!(asks(RequestKind::Credentials, &json!({"service": "jira"})).unwrap().question, None);
+    assert_eq!(
+        asks(RequestKind::Credentials, &json!({"service": "jira"}))
+            .unwrap()
+            .question,
+        None
+    );
 }
 
 #[test]
 fn every_built_in_form_compiles_and_is_closed() {
-    for form in [form::answer(), form::confirmation(), credential_form(&jira())] {
+    for form in [
+        form::answer(),
+        form::confirmation(),
+        credential_form(&jira()),
+    ] {
         let schema = CompiledSchema::closed(&form).unwrap();
         assert!(schema.check(&json!({"more": 1})).is_err());
     }
@@ -195,9 +304,18 @@ fn flat_form_passes_and_is_closed() {
     expected["additionalProperties"] = json!(false);
     expected["properties"]["b"]["type"] = json!("string");
     assert_eq!(form_of(&whole).unwrap(), expected);
-    assert_eq!(fields(&json!({"a": {"type": "string"}})).unwrap()["required"], json!([]));
-    let twenty = |count: usize| (0..count).map(|n| (format!("f{n}"), json!({"type": "string"}))).collect::<Map<_, _>>();
-    assert!(fields(&Value::Object(twenty(20))).is_ok() && fields(&Value::Object(twenty(21))).is_err());
+    assert_eq!(
+        fields(&json!({"a": {"type": "string"}})).unwrap()["required"],
+        json!([])
+    );
+    let twenty = |count: usize| {
+        (0..count)
+            .map(|n| (format!("f{n}"), json!({"type": "string"})))
+            .collect::<Map<_, _>>()
+    };
+    assert!(
+        fields(&Value::Object(twenty(20))).is_ok() && fields(&Value::Object(twenty(21))).is_err()
+    );
 }
 
 #[test]
@@ -212,13 +330,19 @@ fn form_of_any_other_shape_is_refused_with_the_reason() {
         (json!({"a": {"type": "object"}}), "must be of one type"),
         (json!({"a": {"type": "array"}}), "must be of one type"),
         (json!({"a": {"type": "null"}}), "must be of one type"),
-        (json!({"a": {"type": ["string", "null"]}}), "must be of one type"),
+        (
+            json!({"a": {"type": ["string", "null"]}}),
+            "must be of one type",
+        ),
         (with("pattern", json!("x")), "may not say `pattern`"),
         (with("$ref", json!("#")), "may not say `$ref`"),
         (with("const", json!("x")), "may not say `const`"),
         (with("properties", json!({})), "may not say `properties`"),
         (with("minimum", json!(1)), "may not say `minimum`"),
-        (with("one\u{202e}two", json!(1)), "may not say a keyword that is not known"),
+        (
+            with("one\u{202e}two", json!(1)),
+            "may not say a keyword that is not known",
+        ),
         (number("minLength", json!(1)), "may not say `minLength`"),
         (number("enum", json!(["a"])), "may not say `enum`"),
         (with("enum", json!([])), "different strings"),
@@ -227,39 +351,95 @@ fn form_of_any_other_shape_is_refused_with_the_reason() {
         (with("enum", json!("a")), "different strings"),
         (with("minLength", json!(-1)), "a whole number"),
         (with("maxLength", json!("9")), "a whole number"),
-        (with("format", json!("regex")), "must be one of email, uri, date"),
+        (
+            with("format", json!("regex")),
+            "must be one of email, uri, date",
+        ),
         (with("format", json!(1)), "must be one of email, uri, date"),
         (with("title", json!(1)), "must be a text"),
         (with("default", json!(1)), "no answer that it takes"),
-        (json!({"a": {"enum": ["a"], "default": "b"}}), "no answer that it takes"),
-        (json!({"a": {"type": "string", "format": "email", "default": "b"}}), "no answer that it takes"),
+        (
+            json!({"a": {"enum": ["a"], "default": "b"}}),
+            "no answer that it takes",
+        ),
+        (
+            json!({"a": {"type": "string", "format": "email", "default": "b"}}),
+            "no answer that it takes",
+        ),
         (number("minimum", json!("1")), "must be a number"),
-        (json!({"a": {"type": "string", "minLength": 3, "maxLength": 2}}), "no answer fits"),
-        (json!({"a": {"type": "number", "minimum": 3, "maximum": 2}}), "no answer fits"),
-        (json!({"a": {"type": "number", "exclusiveMinimum": 3, "maximum": 3}}), "no answer fits"),
+        (
+            json!({"a": {"type": "string", "minLength": 3, "maxLength": 2}}),
+            "no answer fits",
+        ),
+        (
+            json!({"a": {"type": "number", "minimum": 3, "maximum": 2}}),
+            "no answer fits",
+        ),
+        (
+            json!({"a": {"type": "number", "exclusiveMinimum": 3, "maximum": 3}}),
+            "no answer fits",
+        ),
         (json!({"": {"type": "string"}}), "name of field 1"),
-        (json!({"ok": {"type": "string"}, "z z": {"type": "string"}}), "name of field 2"),
+        (
+            json!({"ok": {"type": "string"}, "z z": {"type": "string"}}),
+            "name of field 2",
+        ),
         (json!({"n\u{e9}e": {"type": "string"}}), "name of field 1"),
-        (json!({"x".repeat(65): {"type": "string"}}), "name of field 1"),
+        (
+            json!({"x".repeat(65): {"type": "string"}}),
+            "name of field 1",
+        ),
     ] {
         let told = fields(&properties).unwrap_err();
-        assert!(told.starts_with("`form`: ") && told.contains(why), "{properties}: {told}");
+        assert!(
+            told.starts_with("`form`: ") && told.contains(why),
+            "{properties}: {told}"
+        );
     }
-    assert!(fields(&json!({"a": {"type": "string"}, "A": {"type": "string"}})).is_err(), "twins");
-    let twins = json!({"type": "object", "properties": {"a": {"type": "string"}, "A": {"type": "string"}}});
-    assert!(form::own(&twins).unwrap_err().contains("`A` and `a` differ only in case"));
+    assert!(
+        fields(&json!({"a": {"type": "string"}, "A": {"type": "string"}})).is_err(),
+        "twins"
+    );
+    let twins =
+        json!({"type": "object", "properties": {"a": {"type": "string"}, "A": {"type": "string"}}});
+    assert!(
+        form::own(&twins)
+            .unwrap_err()
+            .contains("`A` and `a` differ only in case")
+    );
     let one = json!({"a": {"type": "string"}});
     for (form, why) in [
         (json!({}), "type: object"),
         (json!({"type": "array"}), "type: object"),
         (json!({"type": "object"}), "must declare its `properties`"),
-        (json!({"type": "object", "properties": []}), "must declare its `properties`"),
-        (json!({"type": "object", "properties": one, "$defs": {}}), "may not say `$defs`"),
-        (json!({"type": "object", "properties": one, "anyOf": []}), "may not say `anyOf`"),
-        (json!({"type": "object", "properties": one, "additionalProperties": {}}), "can only be `false`"),
-        (json!({"type": "object", "properties": one, "required": "a"}), "must be a list"),
-        (json!({"type": "object", "properties": one, "required": ["b"]}), "may only name fields"),
-        (json!({"type": "object", "properties": one, "required": ["a", "a"]}), "twice"),
+        (
+            json!({"type": "object", "properties": []}),
+            "must declare its `properties`",
+        ),
+        (
+            json!({"type": "object", "properties": one, "$defs": {}}),
+            "may not say `$defs`",
+        ),
+        (
+            json!({"type": "object", "properties": one, "anyOf": []}),
+            "may not say `anyOf`",
+        ),
+        (
+            json!({"type": "object", "properties": one, "additionalProperties": {}}),
+            "can only be `false`",
+        ),
+        (
+            json!({"type": "object", "properties": one, "required": "a"}),
+            "must be a list",
+        ),
+        (
+            json!({"type": "object", "properties": one, "required": ["b"]}),
+            "may only name fields",
+        ),
+        (
+            json!({"type": "object", "properties": one, "required": ["a", "a"]}),
+            "twice",
+        ),
     ] {
         let told = form_of(&form).unwrap_err();
         assert!(told.contains(why), "{form}: {told}");
@@ -310,17 +490,28 @@ fn form_that_asks_for_a_secret_is_refused() {
         "verification code",
     ] {
         let name = json!({secret: {"type": "string"}});
-        let told = [fields(&name), fields(&text("title", secret)), fields(&text("description", secret))];
-        for told in
-            told.into_iter().skip(usize::from(!secret.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b))))
-        {
+        let told = [
+            fields(&name),
+            fields(&text("title", secret)),
+            fields(&text("description", secret)),
+        ];
+        for told in told.into_iter().skip(usize::from(
+            !secret
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b)),
+        )) {
             let told = told.unwrap_err();
             assert!(told.contains("use request_credentials"), "{secret}: {told}");
         }
-        let form = json!({"type": "object", "title": secret, "properties": {"a": {"type": "string"}}});
+        let form =
+            json!({"type": "object", "title": secret, "properties": {"a": {"type": "string"}}});
         assert!(form_of(&form).is_err(), "{secret}");
     }
-    assert!(fields(&text("format", "password")).unwrap_err().contains("use request_credentials"));
+    assert!(
+        fields(&text("format", "password"))
+            .unwrap_err()
+            .contains("use request_credentials")
+    );
     for harmless in [
         "shipping",
         "opinion",
@@ -353,38 +544,71 @@ fn error_about_a_wrong_call_quotes_no_value() {
         assert!(!told.contains("hunter2"), "{told}");
     }
     assert!(
-        !question(RequestKind::Credentials, &json!({"service": "hunter2"}), &[jira()]).unwrap_err().contains("hunter2")
+        !question(
+            RequestKind::Credentials,
+            &json!({"service": "hunter2"}),
+            &[jira()]
+        )
+        .unwrap_err()
+        .contains("hunter2")
     );
 }
 
 #[test]
 fn prompt_mentions_only_the_offered_human_tools() {
     assert_eq!(paragraph(&[]), None);
-    assert_eq!(paragraph(&[RequestKind::Approval, RequestKind::Reconcile]), None);
+    assert_eq!(
+        paragraph(&[RequestKind::Approval, RequestKind::Reconcile]),
+        None
+    );
     for kind in ASKED {
         let text = paragraph(&[kind]).unwrap();
         for other in ASKED {
-            assert_eq!(text.contains(&format!("- `{}`", other.tool().unwrap())), other == kind, "{text}");
+            assert_eq!(
+                text.contains(&format!("- `{}`", other.tool().unwrap())),
+                other == kind,
+                "{text}"
+            );
         }
     }
 }
 
 #[test]
 fn catalog_knows_which_human_tools_each_agent_may_use() {
-    let catalog = Catalog::default().with_human("a", &ASKED, vec![jira()]).with_human(
-        "b",
-        &[RequestKind::Credentials, RequestKind::Confirmation, RequestKind::Approval],
-        Vec::new(),
-    );
+    let catalog = Catalog::default()
+        .with_human("a", &ASKED, vec![jira()])
+        .with_human(
+            "b",
+            &[
+                RequestKind::Credentials,
+                RequestKind::Confirmation,
+                RequestKind::Approval,
+            ],
+            Vec::new(),
+        );
     let offered = |agent: &str| {
-        ASKED.into_iter().filter(|kind| catalog.human(agent, kind.tool().unwrap()).is_some()).collect::<Vec<_>>()
+        ASKED
+            .into_iter()
+            .filter(|kind| catalog.human(agent, kind.tool().unwrap()).is_some())
+            .collect::<Vec<_>>()
     };
     assert_eq!(offered("a"), ASKED);
-    assert_eq!(offered("b"), [RequestKind::Confirmation], "nothing to ask for");
+    assert_eq!(
+        offered("b"),
+        [RequestKind::Confirmation],
+        "nothing to ask for"
+    );
     assert_eq!(offered("c"), []);
     assert_eq!(
-        (catalog.services("a"), catalog.services("b"), catalog.services("c")),
+        (
+            catalog.services("a"),
+            catalog.services("b"),
+            catalog.services("c")
+        ),
         (&[jira()][..], &[][..], &[][..])
     );
-    assert!(catalog.human("a", "Request_Confirmation").is_none() && catalog.get("request_confirmation").is_none());
+    assert!(
+        catalog.human("a", "Request_Confirmation").is_none()
+            && catalog.get("request_confirmation").is_none()
+    );
 }

@@ -1,4 +1,5 @@
-//! For any output of a model: a call either asks a question that every client can draw, or is refused.
+//! For any output of a model: a call either asks a question that every client can draw, or is
+//! refused.
 
 use proptest::prelude::*;
 
@@ -98,7 +99,10 @@ fn is_accepted_as_it_should(form: &Value) {
     for (name, field) in properties {
         assert!(!form::is_secret(name));
         for (keyword, value) in field.as_object().unwrap() {
-            assert!(!value.is_object() && (keyword == "enum" || !value.is_array()), "{form}");
+            assert!(
+                !value.is_object() && (keyword == "enum" || !value.is_array()),
+                "{form}"
+            );
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Commands under a guard that is this test program again: it runs `guard_process_runs_as_the_guard_of_a_command`
-//! there.
+//! Commands under a guard that is this test program again: it runs
+//! `guard_process_runs_as_the_guard_of_a_command` there.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -19,9 +19,16 @@ fn guard_process_runs_as_the_guard_of_a_command() {
 }
 
 fn this_program() -> Guard {
-    let arguments =
-        ["tool::shell::tests::guard_process_runs_as_the_guard_of_a_command", "--exact", "--ignored", "--nocapture"];
-    Guard { program: std::env::current_exe().unwrap(), arguments: arguments.map(str::to_owned).to_vec() }
+    let arguments = [
+        "tool::shell::tests::guard_process_runs_as_the_guard_of_a_command",
+        "--exact",
+        "--ignored",
+        "--nocapture",
+    ];
+    Guard {
+        program: std::env::current_exe().unwrap(),
+        arguments: arguments.map(str::to_owned).to_vec(),
+    }
 }
 
 fn tool(directory: &Path, timeout: Duration, max_output: usize) -> ShellTool {
@@ -43,9 +50,18 @@ fn tool(directory: &Path, timeout: Duration, max_output: usize) -> ShellTool {
             definition: String::new(),
             needs: Vec::new(),
         },
-        settings: Settings { working_dir: directory, timeout, environment, env: vec!["PATH".to_owned()], max_output },
+        settings: Settings {
+            working_dir: directory,
+            timeout,
+            environment,
+            env: vec!["PATH".to_owned()],
+            max_output,
+        },
         guard: this_program(),
-        redactor: Arc::new(Redactor::new([("TOKEN", &Secret::new("s3cr3t-s3cr3t".to_owned()))])),
+        redactor: Arc::new(Redactor::new([(
+            "TOKEN",
+            &Secret::new("s3cr3t-s3cr3t".to_owned()),
+        )])),
     }
 }
 
@@ -67,18 +83,27 @@ fn invocation(command: &str) -> Invocation {
 
 async fn run(command: &str) -> ToolAnswer {
     let directory = tempfile::tempdir().unwrap();
-    tool(directory.path(), Duration::from_secs(20), 1000).call(&invocation(command)).await
+    tool(directory.path(), Duration::from_secs(20), 1000)
+        .call(&invocation(command))
+        .await
 }
 
 fn succeeded(content: &str) -> ToolAnswer {
-    ToolAnswer::Succeeded { content: content.to_owned(), http_status: None }
+    ToolAnswer::Succeeded {
+        content: content.to_owned(),
+        http_status: None,
+    }
 }
 
 fn failed(content: &str) -> ToolAnswer {
-    ToolAnswer::Failed { content: content.to_owned(), http_status: None }
+    ToolAnswer::Failed {
+        content: content.to_owned(),
+        http_status: None,
+    }
 }
 
-/// A named pipe that signals when a command opens it, and when the last process that holds it is gone.
+/// A named pipe that signals when a command opens it, and when the last process that holds it is
+/// gone.
 struct Alive {
     directory: tempfile::TempDir,
     began: Option<oneshot::Receiver<()>>,
@@ -89,7 +114,13 @@ impl Alive {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let pipe = directory.path().join("alive");
-        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        assert!(
+            std::process::Command::new("mkfifo")
+                .arg(&pipe)
+                .status()
+                .unwrap()
+                .success()
+        );
         let ((began, was_begun), (gone, is_gone)) = (oneshot::channel(), oneshot::channel());
         std::thread::spawn(move || {
             let mut pipe = std::fs::File::open(pipe).unwrap();
@@ -98,7 +129,11 @@ impl Alive {
             pipe.read_to_end(&mut Vec::new()).unwrap();
             let _ = gone.send(());
         });
-        Self { directory, began: Some(was_begun), gone: is_gone }
+        Self {
+            directory,
+            began: Some(was_begun),
+            gone: is_gone,
+        }
     }
 
     fn tool(&self, timeout: Duration) -> ShellTool {
@@ -111,25 +146,40 @@ impl Alive {
     }
 
     async fn began(&mut self) {
-        tokio::time::timeout(Duration::from_secs(20), self.began.take().unwrap()).await.unwrap().unwrap();
+        tokio::time::timeout(Duration::from_secs(20), self.began.take().unwrap())
+            .await
+            .unwrap()
+            .unwrap();
     }
 
     async fn gone(self) {
-        tokio::time::timeout(Duration::from_secs(20), self.gone).await.expect("something still lives").unwrap();
+        tokio::time::timeout(Duration::from_secs(20), self.gone)
+            .await
+            .expect("something still lives")
+            .unwrap();
     }
 }
 
 #[tokio::test]
 async fn command_result_has_its_output_and_its_exit() {
-    assert_eq!(run("echo one; echo two").await, succeeded("exit code 0\nstdout:\none\ntwo"));
+    assert_eq!(
+        run("echo one; echo two").await,
+        succeeded("exit code 0\nstdout:\none\ntwo")
+    );
     assert_eq!(run("true").await, succeeded("exit code 0"));
-    assert_eq!(run("echo out; echo err >&2; exit 3").await, failed("exit code 3\nstdout:\nout\nstderr:\nerr"));
+    assert_eq!(
+        run("echo out; echo err >&2; exit 3").await,
+        failed("exit code 3\nstdout:\nout\nstderr:\nerr")
+    );
     assert_eq!(run("kill -9 $$").await, failed("ended by signal 9"));
     assert_eq!(run("cat").await, succeeded("exit code 0"));
     assert!(
         matches!(run("nosuchcommand").await, ToolAnswer::Failed { content, .. } if content.contains("exit code 127"))
     );
-    assert_eq!(run("printf 'a\\000b\\377'").await, succeeded("exit code 0\nstdout:\na\u{FFFD}b\u{FFFD}"));
+    assert_eq!(
+        run("printf 'a\\000b\\377'").await,
+        succeeded("exit code 0\nstdout:\na\u{FFFD}b\u{FFFD}")
+    );
 }
 
 #[tokio::test]
@@ -138,8 +188,13 @@ async fn command_group_is_killed_at_its_timeout_and_the_outcome_is_unknown() {
     let tool = alive.tool(Duration::from_millis(700));
     let call = Alive::held("(sleep 1000 & sleep 1000) & sh -c 'trap \"\" TERM; sleep 1000; true'");
     let answer = tool.call(&call).await;
-    let ToolAnswer::Unknown { problem } = answer else { panic!("{answer:?}") };
-    assert!(problem.contains("`Shell` was killed at its timeout (700ms)"), "{problem}");
+    let ToolAnswer::Unknown { problem } = answer else {
+        panic!("{answer:?}")
+    };
+    assert!(
+        problem.contains("`Shell` was killed at its timeout (700ms)"),
+        "{problem}"
+    );
     alive.began().await;
     alive.gone().await;
 }
@@ -162,7 +217,10 @@ async fn command_group_is_killed_when_the_call_is_dropped() {
 async fn background_processes_end_with_the_command() {
     let alive = Alive::new();
     let tool = alive.tool(Duration::from_secs(100));
-    assert_eq!(tool.call(&Alive::held("sleep 1000 & echo done")).await, succeeded("exit code 0\nstdout:\ndone"));
+    assert_eq!(
+        tool.call(&Alive::held("sleep 1000 & echo done")).await,
+        succeeded("exit code 0\nstdout:\ndone")
+    );
     alive.gone().await;
 }
 
@@ -176,7 +234,9 @@ async fn process_that_left_the_group_does_not_keep_the_call_waiting() {
 async fn command_that_kills_its_guard_is_killed_and_its_outcome_is_unknown() {
     let alive = Alive::new();
     let tool = alive.tool(Duration::from_secs(100));
-    let answer = tool.call(&Alive::held("kill -9 $PPID; sleep 1000; true")).await;
+    let answer = tool
+        .call(&Alive::held("kill -9 $PPID; sleep 1000; true"))
+        .await;
     assert!(matches!(answer, ToolAnswer::Unknown { .. }), "{answer:?}");
     alive.gone().await;
 }
@@ -185,8 +245,13 @@ async fn command_that_kills_its_guard_is_killed_and_its_outcome_is_unknown() {
 async fn command_gets_only_the_named_variables_and_the_tools_directory() {
     let directory = tempfile::tempdir().unwrap();
     let tool = tool(directory.path(), Duration::from_secs(20), 1000);
-    let seen = tool.call(&invocation("tr '\\0' '\\n' < /proc/$$/environ | sort")).await;
-    assert_eq!(seen, succeeded("exit code 0\nstdout:\nPATH=/usr/bin:/bin\nTOKEN=[secret TOKEN]"));
+    let seen = tool
+        .call(&invocation("tr '\\0' '\\n' < /proc/$$/environ | sort"))
+        .await;
+    assert_eq!(
+        seen,
+        succeeded("exit code 0\nstdout:\nPATH=/usr/bin:/bin\nTOKEN=[secret TOKEN]")
+    );
     let place = directory.path().canonicalize().unwrap();
     assert_eq!(
         tool.call(&invocation("pwd -P")).await,
@@ -196,7 +261,10 @@ async fn command_gets_only_the_named_variables_and_the_tools_directory() {
 
 fn holding(value: &str) -> Credentials {
     let mut credentials = Credentials::default();
-    credentials.insert("crm", BTreeMap::from([("token".to_owned(), Secret::new(value.to_owned()))]));
+    credentials.insert(
+        "crm",
+        BTreeMap::from([("token".to_owned(), Secret::new(value.to_owned()))]),
+    );
     credentials
 }
 
@@ -213,16 +281,28 @@ async fn credential_is_in_the_commands_environment_and_in_no_command_line() {
     let directory = tempfile::tempdir().unwrap();
     let tool = taking(directory.path());
     assert_eq!(tool.settings.needs(), BTreeSet::from(["crm".to_owned()]));
-    for value in
-        ["hunter2-hunter2", "$(echo x) `id` \"q\" 'q'", "clé-中文-😀", "{{credential:crm.token}}", "\\n\\0 end"]
-    {
+    for value in [
+        "hunter2-hunter2",
+        "$(echo x) `id` \"q\" 'q'",
+        "clé-中文-😀",
+        "{{credential:crm.token}}",
+        "\\n\\0 end",
+    ] {
         let command = "printf %s \"$CRM\" > got; cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' > lines; true";
-        let call = Invocation { credentials: holding(value), ..invocation(command) };
+        let call = Invocation {
+            credentials: holding(value),
+            ..invocation(command)
+        };
         assert_eq!(tool.call(&call).await, succeeded("exit code 0"));
-        let read =
-            |name: &str| String::from_utf8_lossy(&std::fs::read(directory.path().join(name)).unwrap()).into_owned();
+        let read = |name: &str| {
+            String::from_utf8_lossy(&std::fs::read(directory.path().join(name)).unwrap())
+                .into_owned()
+        };
         assert_eq!(read("got"), format!("key={value};"));
-        assert!(read("lines").contains("/bin/sh") && !read("lines").contains(value), "{value}");
+        assert!(
+            read("lines").contains("/bin/sh") && !read("lines").contains(value),
+            "{value}"
+        );
     }
 }
 
@@ -234,16 +314,30 @@ async fn command_output_shows_a_credential_by_its_name_only() {
         let command = format!(
             "echo \"$CRM\"; echo \"$CRM\" >&2; printf %s \"$TOKEN\" | base64; printf %s \"${{CRM#key=}}\" | tr -d ';' | base64; {end}"
         );
-        Invocation { credentials: holding("hunter2-hunter2"), ..invocation(&command) }
+        Invocation {
+            credentials: holding("hunter2-hunter2"),
+            ..invocation(&command)
+        }
     };
-    let expected =
-        "stdout:\nkey=[secret crm.token];\n[secret TOKEN]\n[secret crm.token]\nstderr:\nkey=[secret crm.token];";
-    assert_eq!(tool.call(&shown("true")).await, succeeded(&format!("exit code 0\n{expected}")));
-    assert_eq!(tool.call(&shown("exit 3")).await, failed(&format!("exit code 3\n{expected}")));
+    let expected = "stdout:\nkey=[secret crm.token];\n[secret TOKEN]\n[secret crm.token]\nstderr:\nkey=[secret crm.token];";
+    assert_eq!(
+        tool.call(&shown("true")).await,
+        succeeded(&format!("exit code 0\n{expected}"))
+    );
+    assert_eq!(
+        tool.call(&shown("exit 3")).await,
+        failed(&format!("exit code 3\n{expected}"))
+    );
     // A credential that the tool does not use is redacted too.
     let plain = tool_that_takes_nothing(directory.path());
-    let echo = Invocation { credentials: holding("hunter2-hunter2"), ..invocation("echo hunter2-hunter2") };
-    assert_eq!(plain.call(&echo).await, succeeded("exit code 0\nstdout:\n[secret crm.token]"));
+    let echo = Invocation {
+        credentials: holding("hunter2-hunter2"),
+        ..invocation("echo hunter2-hunter2")
+    };
+    assert_eq!(
+        plain.call(&echo).await,
+        succeeded("exit code 0\nstdout:\n[secret crm.token]")
+    );
 }
 
 fn tool_that_takes_nothing(directory: &Path) -> ShellTool {
@@ -254,13 +348,20 @@ fn tool_that_takes_nothing(directory: &Path) -> ShellTool {
 async fn command_with_a_missing_or_unsendable_credential_is_not_started() {
     let directory = tempfile::tempdir().unwrap();
     let tool = taking(directory.path());
-    let missing = "The tool `Shell` failed before the command was started: the credential `crm` is missing.";
+    let missing =
+        "The tool `Shell` failed before the command was started: the credential `crm` is missing.";
     assert_eq!(tool.call(&invocation("touch there")).await, failed(missing));
     for value in ["v4lue\0", "v4lue\r\n", "v4lue\u{1b}"] {
-        let call = Invocation { credentials: holding(value), ..invocation("touch there") };
-        let ToolAnswer::Failed { content, .. } = tool.call(&call).await else { panic!("it began") };
+        let call = Invocation {
+            credentials: holding(value),
+            ..invocation("touch there")
+        };
+        let ToolAnswer::Failed { content, .. } = tool.call(&call).await else {
+            panic!("it began")
+        };
         assert!(
-            content.contains("the field `token` of the credential `crm`") && !content.contains("v4lue"),
+            content.contains("the field `token` of the credential `crm`")
+                && !content.contains("v4lue"),
             "{content}"
         );
     }
@@ -269,17 +370,31 @@ async fn command_with_a_missing_or_unsendable_credential_is_not_started() {
 
 #[tokio::test]
 async fn output_is_cut_and_says_so() {
-    let ToolAnswer::Succeeded { content, .. } = run("head -c 5000 /dev/zero | tr '\\0' x").await else { panic!() };
+    let ToolAnswer::Succeeded { content, .. } = run("head -c 5000 /dev/zero | tr '\\0' x").await
+    else {
+        panic!()
+    };
     assert_eq!(content.matches('x').count(), 1001, "one is in `exit`");
-    assert!(content.ends_with("[cut: there was more than 1000 bytes of output]"), "{content}");
+    assert!(
+        content.ends_with("[cut: there was more than 1000 bytes of output]"),
+        "{content}"
+    );
     let both = "head -c 5000 /dev/zero | tr '\\0' o; head -c 5000 /dev/zero | tr '\\0' E >&2";
-    let ToolAnswer::Succeeded { content, .. } = run(both).await else { panic!() };
+    let ToolAnswer::Succeeded { content, .. } = run(both).await else {
+        panic!()
+    };
     assert_eq!(content.matches('E').count(), 500);
     let exact = run("head -c 1000 /dev/zero | tr '\\0' y").await;
-    assert!(matches!(&exact, ToolAnswer::Succeeded { content, .. } if !content.contains("cut")), "{exact:?}");
+    assert!(
+        matches!(&exact, ToolAnswer::Succeeded { content, .. } if !content.contains("cut")),
+        "{exact:?}"
+    );
     for pad in [980, 990, 999, 1000] {
-        let command = format!("head -c {pad} /dev/zero | tr '\\0' y; echo $TOKEN; head -c 2000 /dev/zero");
-        let ToolAnswer::Succeeded { content, .. } = run(&command).await else { panic!() };
+        let command =
+            format!("head -c {pad} /dev/zero | tr '\\0' y; echo $TOKEN; head -c 2000 /dev/zero");
+        let ToolAnswer::Succeeded { content, .. } = run(&command).await else {
+            panic!()
+        };
         assert!(!content.contains("s3c"), "{content}");
     }
 }
@@ -294,9 +409,15 @@ async fn command_that_could_not_be_started_is_a_failure() {
     );
     for program in ["/nowhere/at/all", "/bin/false", "/dev/null"] {
         let mut unguarded = tool(Path::new("/"), Duration::from_secs(20), 1000);
-        unguarded.guard = Guard { program: program.into(), arguments: Vec::new() };
+        unguarded.guard = Guard {
+            program: program.into(),
+            arguments: Vec::new(),
+        };
         let answer = unguarded.call(&invocation("echo never")).await;
-        assert!(matches!(&answer, ToolAnswer::Failed { .. }), "{program} {answer:?}");
+        assert!(
+            matches!(&answer, ToolAnswer::Failed { .. }),
+            "{program} {answer:?}"
+        );
     }
     let long = run(&format!("true {}", "x".repeat(200_000))).await;
     assert!(matches!(&long, ToolAnswer::Failed { .. }), "{long:?}");
@@ -305,19 +426,32 @@ async fn command_that_could_not_be_started_is_a_failure() {
 #[tokio::test]
 async fn command_that_closes_its_outputs_and_goes_on_is_waited_for() {
     let busy = "i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done";
-    assert_eq!(run(&format!("exec >&- 2>&-; {busy}; exit 3")).await, failed("exit code 3"));
+    assert_eq!(
+        run(&format!("exec >&- 2>&-; {busy}; exit 3")).await,
+        failed("exit code 3")
+    );
     let directory = tempfile::tempdir().unwrap();
     let tool = tool(directory.path(), Duration::from_secs(20), 1000);
-    let answer = tool.call(&invocation(&format!("exec >&- 2>&-; {busy}; echo went on > there"))).await;
+    let answer = tool
+        .call(&invocation(&format!(
+            "exec >&- 2>&-; {busy}; echo went on > there"
+        )))
+        .await;
     assert_eq!(answer, succeeded("exit code 0"));
-    assert_eq!(std::fs::read_to_string(directory.path().join("there")).unwrap(), "went on\n");
+    assert_eq!(
+        std::fs::read_to_string(directory.path().join("there")).unwrap(),
+        "went on\n"
+    );
 }
 
 #[tokio::test]
 async fn command_without_a_permit_is_not_started() {
     let directory = tempfile::tempdir().unwrap();
     let tool = tool(directory.path(), Duration::from_secs(20), 1000);
-    let call = Invocation { permit: SendPermit::of(|| false), ..invocation("touch there") };
+    let call = Invocation {
+        permit: SendPermit::of(|| false),
+        ..invocation("touch there")
+    };
     assert!(matches!(tool.call(&call).await, ToolAnswer::Failed { .. }));
     assert!(!directory.path().join("there").exists());
 }
@@ -325,9 +459,13 @@ async fn command_without_a_permit_is_not_started() {
 #[tokio::test]
 async fn guard_leads_a_process_group_of_its_own() {
     let groups = "cut -d' ' -f5 /proc/$$/stat; cut -d' ' -f5 /proc/$PPID/stat; echo $$ $PPID";
-    let ToolAnswer::Succeeded { content, .. } = run(groups).await else { panic!() };
+    let ToolAnswer::Succeeded { content, .. } = run(groups).await else {
+        panic!()
+    };
     let words: Vec<&str> = content.split_whitespace().skip(4).collect();
-    let [command, guard, pid, parent] = words[..] else { panic!("{content}") };
+    let [command, guard, pid, parent] = words[..] else {
+        panic!("{content}")
+    };
     assert_eq!((command, guard), (pid, parent), "{content}");
 }
 
@@ -342,12 +480,30 @@ fn invalid_settings_are_mistakes() {
     let good = tool(Path::new("/"), Duration::from_secs(1), 1000).settings;
     assert_eq!(good.mistakes(), []);
     for wrong in [
-        Settings { working_dir: String::new(), ..good.clone() },
-        Settings { timeout: Duration::ZERO, ..good.clone() },
-        Settings { timeout: Duration::from_mins(11), ..good.clone() },
-        Settings { max_output: 0, ..good.clone() },
-        Settings { max_output: 1024 * 1024, ..good.clone() },
-        Settings { env: vec!["A=B".to_owned()], ..good.clone() },
+        Settings {
+            working_dir: String::new(),
+            ..good.clone()
+        },
+        Settings {
+            timeout: Duration::ZERO,
+            ..good.clone()
+        },
+        Settings {
+            timeout: Duration::from_mins(11),
+            ..good.clone()
+        },
+        Settings {
+            max_output: 0,
+            ..good.clone()
+        },
+        Settings {
+            max_output: 1024 * 1024,
+            ..good.clone()
+        },
+        Settings {
+            env: vec!["A=B".to_owned()],
+            ..good.clone()
+        },
     ] {
         assert_eq!(wrong.mistakes().len(), 1, "{wrong:?}");
     }
@@ -356,5 +512,8 @@ fn invalid_settings_are_mistakes() {
 #[test]
 fn process_made_undumpable_is_undumpable() {
     make_undumpable().unwrap();
-    assert_eq!(rustix::process::dumpable_behavior().unwrap(), DumpableBehavior::NotDumpable);
+    assert_eq!(
+        rustix::process::dumpable_behavior().unwrap(),
+        DumpableBehavior::NotDumpable
+    );
 }

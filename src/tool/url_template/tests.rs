@@ -8,7 +8,9 @@ use super::*;
 use crate::secret::Secret;
 
 fn url(template: &str, arguments: &Value) -> Result<String, String> {
-    UrlTemplate::read(template)?.fill(arguments, &Credentials::default(), true).map(String::from)
+    UrlTemplate::read(template)?
+        .fill(arguments, &Credentials::default(), true)
+        .map(String::from)
 }
 
 #[test]
@@ -29,9 +31,18 @@ fn argument_is_one_path_segment_whatever_it_holds() {
         let found = url("http://h/orders/{id}/x", &json!({"id": id}));
         assert_eq!(found, Ok(format!("http://h/orders/{expected}/x")));
     }
-    assert_eq!(url("http://h/{a}-{b}", &json!({"a": 1, "b": true})), Ok("http://h/1-true".to_owned()));
-    assert_eq!(url("http://h/{a}", &json!({"a": 17.0})), Ok("http://h/17".to_owned()));
-    assert_eq!(url("http://h/{a}", &json!({"a": 0.5})), Ok("http://h/0.5".to_owned()));
+    assert_eq!(
+        url("http://h/{a}-{b}", &json!({"a": 1, "b": true})),
+        Ok("http://h/1-true".to_owned())
+    );
+    assert_eq!(
+        url("http://h/{a}", &json!({"a": 17.0})),
+        Ok("http://h/17".to_owned())
+    );
+    assert_eq!(
+        url("http://h/{a}", &json!({"a": 0.5})),
+        Ok("http://h/0.5".to_owned())
+    );
 }
 
 #[test]
@@ -54,40 +65,83 @@ fn argument_that_would_leave_its_segment_is_refused() {
 
 #[test]
 fn shown_address_has_the_arguments_as_they_are_sent_and_no_query() {
-    let shown = |template: &str, arguments: &Value| UrlTemplate::read(template).unwrap().shown(arguments);
+    let shown =
+        |template: &str, arguments: &Value| UrlTemplate::read(template).unwrap().shown(arguments);
     for (template, arguments, expected) in [
-        ("http://h/refunds/{id}", json!({"id": 17}), "http://h/refunds/17"),
-        ("HTTP://H:80/refunds/{id}?k=1&x={id}", json!({"id": "17"}), "http://h/refunds/17"),
+        (
+            "http://h/refunds/{id}",
+            json!({"id": 17}),
+            "http://h/refunds/17",
+        ),
+        (
+            "HTTP://H:80/refunds/{id}?k=1&x={id}",
+            json!({"id": "17"}),
+            "http://h/refunds/17",
+        ),
         ("http://h", json!({}), "http://h/"),
-        ("http://h/{a}-{b}/x", json!({"a": "a/b", "b": "\u{202e}"}), "http://h/a%2Fb-%E2%80%AE/x"),
-        ("http://h/{id}", json!({"id": "../admin?x#y"}), "http://h/{id}"),
-        ("http://h/é/{id}", json!({"id": "א"}), "http://h/%C3%A9/%D7%90"),
+        (
+            "http://h/{a}-{b}/x",
+            json!({"a": "a/b", "b": "\u{202e}"}),
+            "http://h/a%2Fb-%E2%80%AE/x",
+        ),
+        (
+            "http://h/{id}",
+            json!({"id": "../admin?x#y"}),
+            "http://h/{id}",
+        ),
+        (
+            "http://h/é/{id}",
+            json!({"id": "א"}),
+            "http://h/%C3%A9/%D7%90",
+        ),
         ("http://h/{id}/x", json!({}), "http://h/{id}/x"),
         ("http://h/{id}/x", json!({"id": ".."}), "http://h/{id}/x"),
-        ("http://h/{id}/{x}", json!({"id": ["a"], "x": 1}), "http://h/{id}/1"),
+        (
+            "http://h/{id}/{x}",
+            json!({"id": ["a"], "x": 1}),
+            "http://h/{id}/1",
+        ),
         ("http://h/.{id}/x", json!({"id": "."}), "http://h/.{id}/x"),
-        ("http://h/a/.%2{id}/x", json!({"id": "e"}), "http://h/a/.%2{id}/x"),
+        (
+            "http://h/a/.%2{id}/x",
+            json!({"id": "e"}),
+            "http://h/a/.%2{id}/x",
+        ),
         (
             "http://h/{{credential:jira.token}}/{id}?k={{credential:jira.token}}",
             json!({"id": "{{credential:jira.token}}'0'"}),
             "http://h/{{credential:jira.token}}/%7B%7Bcredential%3Ajira.token%7D%7D%270%27",
         ),
     ] {
-        assert_eq!(shown(template, &arguments), expected, "{template} {arguments}");
+        assert_eq!(
+            shown(template, &arguments),
+            expected,
+            "{template} {arguments}"
+        );
     }
 }
 
 #[test]
 fn remaining_arguments_go_into_the_query() {
     let arguments = json!({"id": "7", "q": "a&b=c d", "n": 2, "yes": false, "none": null});
-    assert_eq!(url("http://h/x/{id}", &arguments), Ok("http://h/x/7?n=2&q=a%26b%3Dc%20d&yes=false".to_owned()));
-    assert_eq!(url("http://h?k=1", &json!({"a": 1})), Ok("http://h/?k=1&a=1".to_owned()));
-    assert_eq!(url("http://h/?k={id}", &json!({"id": "", "a": "#"})), Ok("http://h/?k=&a=%23".to_owned()));
+    assert_eq!(
+        url("http://h/x/{id}", &arguments),
+        Ok("http://h/x/7?n=2&q=a%26b%3Dc%20d&yes=false".to_owned())
+    );
+    assert_eq!(
+        url("http://h?k=1", &json!({"a": 1})),
+        Ok("http://h/?k=1&a=1".to_owned())
+    );
+    assert_eq!(
+        url("http://h/?k={id}", &json!({"id": "", "a": "#"})),
+        Ok("http://h/?k=&a=%23".to_owned())
+    );
     assert!(url("http://h/?k=1", &json!({"K": 2})).is_err());
     assert!(url("http://h/", &json!({"a": [1]})).is_err());
     let post = UrlTemplate::read("http://h/{id}").unwrap();
     assert_eq!(
-        post.fill(&json!({"id": 1, "a": 2}), &Credentials::default(), false).map(String::from),
+        post.fill(&json!({"id": 1, "a": 2}), &Credentials::default(), false)
+            .map(String::from),
         Ok("http://h/1".to_owned())
     );
 }
@@ -130,25 +184,37 @@ fn template_with_an_open_host_is_a_mistake() {
     ] {
         assert!(UrlTemplate::read(template).is_err(), "{template}");
     }
-    let template = UrlTemplate::read("HTTPS://H:443/a/{x}?y={z}&k={{credential:jira.token}}").unwrap();
+    let template =
+        UrlTemplate::read("HTTPS://H:443/a/{x}?y={z}&k={{credential:jira.token}}").unwrap();
     assert_eq!(template.origin, "https://h");
     assert_eq!(template.needs().collect::<Vec<_>>(), ["jira"]);
-    assert_eq!(template.arguments().collect::<Vec<_>>(), [("x", true), ("z", false)]);
+    assert_eq!(
+        template.arguments().collect::<Vec<_>>(),
+        [("x", true), ("z", false)]
+    );
 }
 
 fn holding(value: &str) -> Credentials {
     let mut credentials = Credentials::default();
-    credentials.insert("jira", BTreeMap::from([("token".to_owned(), Secret::new(value.to_owned()))]));
+    credentials.insert(
+        "jira",
+        BTreeMap::from([("token".to_owned(), Secret::new(value.to_owned()))]),
+    );
     credentials
 }
 
 #[test]
 fn credential_fills_one_path_segment_or_query_value_whatever_it_holds() {
     let fill = |template: &str, value: &str| {
-        UrlTemplate::read(template).unwrap().fill(&json!({"id": "7"}), &holding(value), false).map(String::from)
+        UrlTemplate::read(template)
+            .unwrap()
+            .fill(&json!({"id": "7"}), &holding(value), false)
+            .map(String::from)
     };
-    let (path, query) =
-        ("http://h/{id}/{{credential:jira.token}}/x", "http://h/{id}?a=-{{credential:jira.token}}&b={id}");
+    let (path, query) = (
+        "http://h/{id}/{{credential:jira.token}}/x",
+        "http://h/{id}?a=-{{credential:jira.token}}&b={id}",
+    );
     for (value, expected) in [
         ("plain", "plain"),
         ("a/b?c#d@evil", "a%2Fb%3Fc%23d%40evil"),
@@ -156,12 +222,23 @@ fn credential_fills_one_path_segment_or_query_value_whatever_it_holds() {
         ("%2e%2x", "%252e%252x"),
         ("a&b=c", "a%26b%3Dc"),
         ("{id}", "%7Bid%7D"),
-        ("{{credential:jira.token}}", "%7B%7Bcredential%3Ajira.token%7D%7D"),
+        (
+            "{{credential:jira.token}}",
+            "%7B%7Bcredential%3Ajira.token%7D%7D",
+        ),
         ("clé 中", "cl%C3%A9%20%E4%B8%AD"),
         ("\\\\evil", "%5C%5Cevil"),
     ] {
-        assert_eq!(fill(path, value), Ok(format!("http://h/7/{expected}/x")), "{value}");
-        assert_eq!(fill(query, value), Ok(format!("http://h/7?a=-{expected}&b=7")), "{value}");
+        assert_eq!(
+            fill(path, value),
+            Ok(format!("http://h/7/{expected}/x")),
+            "{value}"
+        );
+        assert_eq!(
+            fill(query, value),
+            Ok(format!("http://h/7?a=-{expected}&b=7")),
+            "{value}"
+        );
     }
     for value in ["", ".", "..", "../../admin", "%2e%2e", "a%252f..\\b"] {
         assert!(fill(path, value).is_err(), "{value}");
@@ -172,31 +249,51 @@ fn credential_fills_one_path_segment_or_query_value_whatever_it_holds() {
         assert!(fill(path, value).is_err() && fill(query, value).is_err());
     }
     for template in [path, query] {
-        let missing = UrlTemplate::read(template).unwrap().fill(&json!({"id": "7"}), &Credentials::default(), false);
+        let missing = UrlTemplate::read(template).unwrap().fill(
+            &json!({"id": "7"}),
+            &Credentials::default(),
+            false,
+        );
         assert_eq!(missing.unwrap_err(), "the credential `jira` is missing");
     }
 }
 
-/// Asserts that the text stands in the second of the three path segments and that nothing else changed; returns the
-/// query.
+/// Asserts that the text stands in the second of the three path segments and that nothing else
+/// changed; returns the query.
 fn in_its_segment(url: &Url, text: &str) -> Vec<(String, String)> {
-    assert_eq!((url.scheme(), url.host_str(), url.port(), url.fragment()), ("http", Some("h"), Some(81), None));
+    assert_eq!(
+        (url.scheme(), url.host_str(), url.port(), url.fragment()),
+        ("http", Some("h"), Some(81), None)
+    );
     let segments: Vec<&str> = url.path_segments().unwrap().collect();
     assert_eq!((segments.len(), segments[0], segments[2]), (3, "a", "b"));
     assert_eq!(percent_decode_str(segments[1]).decode_utf8().unwrap(), text);
     url.query_pairs().into_owned().collect()
 }
 
-/// Whether `.` or `..` stands between slashes, backslashes or the ends of a text, at any level of decoding.
+/// Whether `.` or `..` stands between slashes, backslashes or the ends of a text, at any level of
+/// decoding.
 fn climbs(text: &str) -> bool {
     let dots = |part: &[u8]| part == b"." || part == b"..";
-    if text.as_bytes().split(|byte| matches!(byte, b'/' | b'\\')).any(dots) {
+    if text
+        .as_bytes()
+        .split(|byte| matches!(byte, b'/' | b'\\'))
+        .any(dots)
+    {
         return true;
     }
     let decoded: Vec<u8> = percent_decode_str(text).collect();
     // A byte outside ASCII decodes to nothing relevant here.
-    let decoded: String =
-        decoded.into_iter().map(|byte| if byte.is_ascii() { char::from(byte) } else { '?' }).collect();
+    let decoded: String = decoded
+        .into_iter()
+        .map(|byte| {
+            if byte.is_ascii() {
+                char::from(byte)
+            } else {
+                '?'
+            }
+        })
+        .collect();
     decoded.len() < text.len() && climbs(&decoded)
 }
 
@@ -225,11 +322,26 @@ fn argument_with_dots_between_slashes_or_ends_is_refused_however_often_it_is_enc
         "a%2f%2e%2e",
         "\\.",
     ] {
-        for template in ["http://h/orders/{id}", "http://h/{id}/x", "http://h/a/{id}?k={n}"] {
+        for template in [
+            "http://h/orders/{id}",
+            "http://h/{id}/x",
+            "http://h/a/{id}?k={n}",
+        ] {
             let template = UrlTemplate::read(template).unwrap();
             let arguments = json!({"id": id, "n": 1});
-            assert!(template.refuses(&arguments, false).unwrap().contains("the argument `id`"), "{id}");
-            assert!(template.fill(&arguments, &Credentials::default(), false).is_err(), "{id}");
+            assert!(
+                template
+                    .refuses(&arguments, false)
+                    .unwrap()
+                    .contains("the argument `id`"),
+                "{id}"
+            );
+            assert!(
+                template
+                    .fill(&arguments, &Credentials::default(), false)
+                    .is_err(),
+                "{id}"
+            );
         }
         // In a query it is harmless.
         assert!(url("http://h/a?k={id}", &json!({"id": id})).is_ok(), "{id}");
@@ -243,11 +355,29 @@ fn argument_with_dots_between_slashes_or_ends_is_refused_however_often_it_is_enc
     ] {
         assert!(url(template, &arguments).is_err(), "{template} {arguments}");
     }
-    for id in ["...", "a..", "..a", "a.b", "..a/b..", ".a", "%2e%2e%2e", "%", "%2", "..%zz", "a%2e.b"] {
-        assert!(url("http://h/orders/{id}", &json!({"id": id})).is_ok(), "{id}");
+    for id in [
+        "...",
+        "a..",
+        "..a",
+        "a.b",
+        "..a/b..",
+        ".a",
+        "%2e%2e%2e",
+        "%",
+        "%2",
+        "..%zz",
+        "a%2e.b",
+    ] {
+        assert!(
+            url("http://h/orders/{id}", &json!({"id": id})).is_ok(),
+            "{id}"
+        );
     }
     let long = format!("%{}2e%2e", "25".repeat(100_000));
-    assert!(url("http://h/orders/{id}", &json!({"id": long})).is_err(), "in time that grows with the text");
+    assert!(
+        url("http://h/orders/{id}", &json!({"id": long})).is_err(),
+        "in time that grows with the text"
+    );
 }
 
 proptest! {

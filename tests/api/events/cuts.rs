@@ -10,8 +10,12 @@ use crate::support::model::{calls, says};
 /// A conversation of many turns, with a hold in the middle.
 fn talks(app: &TestApp) {
     app.model.otherwise(|body| {
-        let answers =
-            body["messages"].as_array().unwrap().iter().filter(|message| message["role"] == "assistant").count();
+        let answers = body["messages"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|message| message["role"] == "assistant")
+            .count();
         match answers {
             11 => calls(&[("refund", r#"{"order":1,"amount":120}"#)]),
             0..=22 => calls(&[("lookup", r#"{"order":1}"#)]),
@@ -60,19 +64,28 @@ on_both! {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stream_is_the_same_on_every_replica() {
     let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS;
-    let app = TestApp::with(On::Postgres, &(yaml + "\nserver: { public_url: \"https://hold.example\" }\n")).await;
+    let app = TestApp::with(
+        On::Postgres,
+        &(yaml + "\nserver: { public_url: \"https://hold.example\" }\n"),
+    )
+    .await;
     let other = app.replica().await;
     let held = app.held().await;
     // The other replica streams this replica's events as they happen.
     let mut there = other.owner().watch(&held.task, None).await;
     let mut told = there.until("caught_up").await;
-    app.owner().hit(&format!("/resume/{}/approve", held.request)).await;
+    app.owner()
+        .hit(&format!("/resume/{}/approve", held.request))
+        .await;
     told.extend(there.rest().await);
     let whole = durable(&app.owner().events(&held.task, None).await);
     assert_eq!(durable(&told), whole);
     for after in 0..whole.len() {
         let marker = i64::try_from(after).unwrap();
-        assert_eq!(durable(&other.owner().events(&held.task, Some(marker)).await), whole[after..]);
+        assert_eq!(
+            durable(&other.owner().events(&held.task, Some(marker)).await),
+            whole[after..]
+        );
     }
     other.stop().await;
     app.stop().await;

@@ -1,5 +1,5 @@
-//! Streams that end before their task: at the end of the session, after an hour, at shutdown, at an unreadable event;
-//! and how many streams there may be.
+//! Streams that end before their task: at the end of the session, after an hour, at shutdown, at an
+//! unreadable event; and how many streams there may be.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,13 +22,24 @@ fn yaml(more: &str) -> String {
 
 async fn leaping(on: On) -> (TestApp, Arc<Leaping>) {
     let clock = Leaping::new();
-    (TestApp::timed(on, &yaml(""), Arc::<Leaping>::clone(&clock)).await, clock)
+    (
+        TestApp::timed(on, &yaml(""), Arc::<Leaping>::clone(&clock)).await,
+        clock,
+    )
 }
 
 async fn sign_in(app: &TestApp, key: &str) -> String {
     let form = ("application/x-www-form-urlencoded", format!("key={key}"));
-    let entered = app.nobody().send(Method::POST, "/sign-in", Some(form)).await;
-    entered.header("set-cookie").split(';').next().unwrap().to_owned()
+    let entered = app
+        .nobody()
+        .send(Method::POST, "/sign-in", Some(form))
+        .await;
+    entered
+        .header("set-cookie")
+        .split(';')
+        .next()
+        .unwrap()
+        .to_owned()
 }
 
 on_both! {
@@ -147,9 +158,24 @@ on_both! {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stream_carries_the_cors_headers_of_its_origin() {
-    let app = TestApp::with(On::Sqlite, &yaml("\nserver: { cors_origins: [\"https://app.example\"] }\n")).await;
+    let app = TestApp::with(
+        On::Sqlite,
+        &yaml("\nserver: { cors_origins: [\"https://app.example\"] }\n"),
+    )
+    .await;
     let Held { task, .. } = app.held().await;
-    let watch = app.owner().header("origin", "https://app.example").watch(&task, None).await;
-    assert_eq!(watch.header("access-control-allow-origin"), "https://app.example");
-    assert!(watch.header("access-control-expose-headers").contains("Content-Location"));
+    let watch = app
+        .owner()
+        .header("origin", "https://app.example")
+        .watch(&task, None)
+        .await;
+    assert_eq!(
+        watch.header("access-control-allow-origin"),
+        "https://app.example"
+    );
+    assert!(
+        watch
+            .header("access-control-expose-headers")
+            .contains("Content-Location")
+    );
 }

@@ -41,20 +41,29 @@ const TABLE: [&str; 23] = [
 /// The events of a task up to its end, each compared with its item.
 async fn checked(app: &TestApp, root: &str) -> Vec<Event> {
     let events = durable(&app.owner().events(root, None).await);
-    assert!(events.iter().zip(1..).all(|(event, number)| event.id == Some(number)), "{events:#?}");
+    assert!(
+        events
+            .iter()
+            .zip(1..)
+            .all(|(event, number)| event.id == Some(number)),
+        "{events:#?}"
+    );
     for task in trees::tree(app, root).await {
         let id = trees::id(&task);
         let mut own = Vec::new();
         for event in events.iter().filter(|event| event.data["task_id"] == id) {
             assert_eq!(event.data["root_task_id"], *root);
             let of_root = event.name.starts_with("task.") || !event.name.starts_with("sub_agent.");
-            assert!(of_root || id != *root || event.name == "sub_agent.started", "{event:?}");
+            assert!(
+                of_root || id != *root || event.name == "sub_agent.started",
+                "{event:?}"
+            );
             let (agent, path) = (&task["agent"], event.data["agent_path"].as_array().unwrap());
             assert_eq!(path.last(), Some(agent));
             let mut item = event.data.clone();
-            item.as_object_mut()
-                .unwrap()
-                .retain(|name, _| !["event", "agent_path", "root_task_id", "request"].contains(&name.as_str()));
+            item.as_object_mut().unwrap().retain(|name, _| {
+                !["event", "agent_path", "root_task_id", "request"].contains(&name.as_str())
+            });
             own.push(item);
         }
         assert_eq!(own, super::super::kinds::items(app, &id).await);
@@ -71,7 +80,11 @@ async fn cancel(app: &TestApp, task: &str) {
 async fn a_tree(on: On) -> Vec<Event> {
     let app = trees::trees(on, "").await;
     let turns = [
-        trees::turn(&[trees::pays("analyst", 1), trees::give("clerk", &[json!(0)]), trees::pays("analyst", 2)]),
+        trees::turn(&[
+            trees::pays("analyst", 1),
+            trees::give("clerk", &[json!(0)]),
+            trees::pays("analyst", 2),
+        ]),
         json!("done"),
     ];
     let root = trees::paused(&app, &turns).await;
@@ -89,7 +102,11 @@ async fn a_tree(on: On) -> Vec<Event> {
 async fn an_expiry(on: On) -> Vec<Event> {
     let app = asking(on, &short("1s", "")).await;
     app.model.otherwise(|_| says("nobody came"));
-    let root = begin(&app, &[("request_confirmation", r#"{"action":"Close the shop."}"#)]).await;
+    let root = begin(
+        &app,
+        &[("request_confirmation", r#"{"action":"Close the shop."}"#)],
+    )
+    .await;
     let events = checked(&app, &root.str("/task_id")).await;
     app.stop().await;
     events
@@ -100,22 +117,40 @@ async fn a_late_result(on: On) -> Vec<Event> {
     let app = TestApp::start(on).await;
     app.model.then(calls(&[("lookup", r#"{"order":1}"#)]));
     app.tool.close();
-    let running = app.owner().header("prefer", "respond-async").post("/v1/tasks", &json!({"input": "x"})).await;
+    let running = app
+        .owner()
+        .header("prefer", "respond-async")
+        .post("/v1/tasks", &json!({"input": "x"}))
+        .await;
     let id = running.str("/task_id");
     app.tool.reached(1).await;
     cancel(&app, &id).await;
-    let mut last = app.owner().events(&id, None).await.iter().filter_map(|event| event.id).max();
+    let mut last = app
+        .owner()
+        .events(&id, None)
+        .await
+        .iter()
+        .filter_map(|event| event.id)
+        .max();
     app.tool.open();
     loop {
         let mut more = app.owner().watch(&id, last).await;
-        let more = if more.status == 204 { Vec::new() } else { more.rest().await };
+        let more = if more.status == 204 {
+            Vec::new()
+        } else {
+            more.rest().await
+        };
         last = more.iter().filter_map(|event| event.id).max().or(last);
         if names(&more).contains(&"tool.finished_late") {
             break;
         }
     }
     let events = checked(&app, &id).await;
-    assert_eq!(events.last().unwrap().name, "tool.finished_late", "after the end");
+    assert_eq!(
+        events.last().unwrap().name,
+        "tool.finished_late",
+        "after the end"
+    );
     app.stop().await;
     events
 }
@@ -153,8 +188,13 @@ async fn shown(app: &TestApp, request: &str) -> Value {
 
 /// The events of that name about that request.
 fn of<'e>(events: &'e [Event], name: &str, request: &str) -> Vec<&'e Value> {
-    let about = |event: &&Event| event.name == name && event.data["request"]["request_id"] == request;
-    events.iter().filter(about).map(|event| &event.data["request"]).collect()
+    let about =
+        |event: &&Event| event.name == name && event.data["request"]["request_id"] == request;
+    events
+        .iter()
+        .filter(about)
+        .map(|event| &event.data["request"])
+        .collect()
 }
 
 on_both! {

@@ -37,12 +37,22 @@ impl Asking<'_> {
     }
 
     fn text(&self, offset: u64, delta: &str) {
-        self.says(Said::Text { offset, delta: delta.to_owned() });
+        self.says(Said::Text {
+            offset,
+            delta: delta.to_owned(),
+        });
     }
 }
 
 fn asking<'s>(app: &'s TestApp, held: &'s Held, after_seq: i64) -> Asking<'s> {
-    Asking { store: app.store(), root: &held.task, task: &held.task, turn: 2, after_seq, which: 1 }
+    Asking {
+        store: app.store(),
+        root: &held.task,
+        task: &held.task,
+        turn: 2,
+        after_seq,
+        which: 1,
+    }
 }
 
 /// The deltas up to the last one with that text.
@@ -61,7 +71,9 @@ async fn up_to(watch: &mut Watch, text: &str) -> Vec<(String, String)> {
 }
 
 fn told(list: &[(&str, &str)]) -> Vec<(String, String)> {
-    list.iter().map(|(name, delta)| ((*name).to_owned(), (*delta).to_owned())).collect()
+    list.iter()
+        .map(|(name, delta)| ((*name).to_owned(), (*delta).to_owned()))
+        .collect()
 }
 
 const TEXT: &str = "output_text.delta";
@@ -156,7 +168,8 @@ on_both! {
     }
 }
 
-/// The items that the model call was given were committed by another replica, and this one was not notified.
+/// The items that the model call was given were committed by another replica, and this one was not
+/// notified.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn delta_comes_after_the_events_its_model_had_been_shown() {
     let app = TestApp::start(On::Postgres).await;
@@ -166,16 +179,25 @@ async fn delta_comes_after_the_events_its_model_had_been_shown() {
     watch.until("caught_up").await;
     other.store().mute();
     app.tool.close();
-    let approved =
-        app.owner().header("prefer", "respond-async").hit(&format!("/resume/{}/approve", held.request)).await;
+    let approved = app
+        .owner()
+        .header("prefer", "respond-async")
+        .hit(&format!("/resume/{}/approve", held.request))
+        .await;
     assert_eq!(approved.status, 202, "{}", approved.text);
     app.tool.reached(1).await;
     asking(&other, &held, 9).text(0, "after it");
     let mut told = Vec::new();
-    while told.last().is_none_or(|event: &crate::support::events::Event| event.name != TEXT) {
+    while told
+        .last()
+        .is_none_or(|event: &crate::support::events::Event| event.name != TEXT)
+    {
         told.push(watch.event().await.unwrap());
     }
-    assert_eq!(names(&told), ["request.decided", "task.resumed", "tool.started", TEXT]);
+    assert_eq!(
+        names(&told),
+        ["request.decided", "task.resumed", "tool.started", TEXT]
+    );
     app.tool.open();
     watch.rest().await;
     other.stop().await;

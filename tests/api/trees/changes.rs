@@ -1,12 +1,13 @@
-//! A configuration that changes while sub-agents wait: the version a task is pinned to, and agents that are gone.
+//! A configuration that changes while sub-agents wait: the version a task is pinned to, and agents
+//! that are gone.
 
 use serde_json::json;
 
 use super::super::cycle::on_both;
 use super::super::kinds::items;
 use super::{
-    agent_of, approve, call, give, id, lawful, of, only, open, outcomes, paused, pays, prompts, results, still, trees,
-    turn,
+    agent_of, approve, call, give, id, lawful, of, only, open, outcomes, paused, pays, prompts,
+    results, still, trees, turn,
 };
 use crate::support::app::On;
 

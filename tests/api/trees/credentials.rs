@@ -1,4 +1,5 @@
-//! Credentials in a tree: a credential given to a sub-agent belongs to its task and its descendants.
+//! Credentials in a tree: a credential given to a sub-agent belongs to its task and its
+//! descendants.
 
 use serde_json::{Value, json};
 
@@ -18,10 +19,18 @@ fn asks() -> Value {
 /// Fills in the login that the agent at that path asks for.
 async fn fill(app: &TestApp, waits: &Reply, path: &[&str]) -> Reply {
     let asked = &waits.body["pending"][0];
-    assert_eq!((&asked["kind"], &asked["agent_path"]), (&json!("credentials"), &json!(path)), "{}", waits.text);
+    assert_eq!(
+        (&asked["kind"], &asked["agent_path"]),
+        (&json!("credentials"), &json!(path)),
+        "{}",
+        waits.text
+    );
     assert_eq!(open(waits).len(), 1);
     let body = json!({"action": "respond", "response": filled_in("credentials")});
-    let reply = app.owner().post(&format!("/resume/{}", open(waits)[0].1), &body).await;
+    let reply = app
+        .owner()
+        .post(&format!("/resume/{}", open(waits)[0].1), &body)
+        .await;
     assert_eq!(reply.status, 200, "{}", reply.text);
     reply
 }

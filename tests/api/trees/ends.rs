@@ -1,4 +1,5 @@
-//! Tasks of a tree that end early, and the work that goes on: cancel, failure, retry, the next message.
+//! Tasks of a tree that end early, and the work that goes on: cancel, failure, retry, the next
+//! message.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,8 +9,8 @@ use serde_json::json;
 use super::super::cycle::on_both;
 use super::super::kinds::items;
 use super::{
-    agent_of, approve, begin, call, done, give, id, lawful, of, only, open, outcomes, paused, pays, play, prompts,
-    results, statuses, still, task, tree, trees, turn, typed,
+    agent_of, approve, begin, call, done, give, id, lawful, of, only, open, outcomes, paused, pays,
+    play, prompts, results, statuses, still, task, tree, trees, turn, typed,
 };
 use crate::support::app::{On, Reply, TestApp};
 
@@ -20,7 +21,9 @@ async fn cancel(app: &TestApp, task: &str) -> Reply {
 /// Sends the next message: the supervisor's new turns.
 async fn message(app: &TestApp, task: &str, turns: &[serde_json::Value], supersede: bool) -> Reply {
     let body = json!({"input": json!(turns).to_string(), "supersede": supersede});
-    app.owner().post(&format!("/v1/tasks/{task}/messages"), &body).await
+    app.owner()
+        .post(&format!("/v1/tasks/{task}/messages"), &body)
+        .await
 }
 
 on_both! {

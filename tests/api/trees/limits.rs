@@ -1,28 +1,39 @@
-//! Limits over a tree: an agent's limits count the work of its task and its descendants since the user's last message.
+//! Limits over a tree: an agent's limits count the work of its task and its descendants since the
+//! user's last message.
 
 use serde_json::{Value, json};
 
 use super::super::cycle::on_both;
 use super::super::kinds::{items, results_of};
 use super::{
-    begin, call, done, give, id, lawful, limited, of, only, open, outcomes, paused, pays, task, tree, turn, typed, with,
+    begin, call, done, give, id, lawful, limited, of, only, open, outcomes, paused, pays, task,
+    tree, turn, typed, with,
 };
 use crate::support::app::{On, TestApp};
 
 /// The number of a task's calls that were not begun; asserts that each result names that limit.
 async fn refused(app: &TestApp, task: &str, limit: &str) -> usize {
     let journal = items(app, task).await;
-    let refused: Vec<Value> =
-        typed(&journal, "tool_result").into_iter().filter(|result| result["outcome"] == "invalid").cloned().collect();
+    let refused: Vec<Value> = typed(&journal, "tool_result")
+        .into_iter()
+        .filter(|result| result["outcome"] == "invalid")
+        .cloned()
+        .collect();
     for result in &refused {
-        assert!(result["content"].as_str().unwrap().contains(limit), "{result}");
+        assert!(
+            result["content"].as_str().unwrap().contains(limit),
+            "{result}"
+        );
         let judged = typed(&journal, "judged")
             .into_iter()
             .rfind(|judged| judged["tool_call_id"] == result["tool_call_id"])
             .unwrap()
             .clone();
         assert_eq!(judged["verdict"], "invalid", "{journal:#?}");
-        assert_eq!(results_of(&journal, result["tool_call_id"].as_str().unwrap()).len(), 1);
+        assert_eq!(
+            results_of(&journal, result["tool_call_id"].as_str().unwrap()).len(),
+            1
+        );
     }
     refused.len()
 }

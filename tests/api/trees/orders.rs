@@ -1,4 +1,5 @@
-//! Several sub-agents that wait at once: decided in every order, over several rounds, and long after one another.
+//! Several sub-agents that wait at once: decided in every order, over several rounds, and long
+//! after one another.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -11,12 +12,19 @@ use serde_json::json;
 use super::super::cycle::on_both;
 use super::super::kinds::items;
 use super::{
-    approve, give, id, lawful, of, only, open, outcomes, paused, pays, play, prompts, refund, results, still, task,
-    tree, trees, turn, typed, yaml,
+    approve, give, id, lawful, of, only, open, outcomes, paused, pays, play, prompts, refund,
+    results, still, task, tree, trees, turn, typed, yaml,
 };
 use crate::support::app::{On, TestApp};
 
-const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+const ORDERS: [[usize; 3]; 6] = [
+    [0, 1, 2],
+    [0, 2, 1],
+    [1, 0, 2],
+    [1, 2, 0],
+    [2, 0, 1],
+    [2, 1, 0],
+];
 
 on_both! {
     async fn three_waiting_sub_agents_can_be_decided_in_every_order(on: On) {
@@ -170,27 +178,60 @@ impl Clock for Later {
 async fn sub_agent_waits_for_days_while_its_sibling_is_done() {
     let clock = Arc::new(Later::default());
     let rule = "  - { name: patient, tools: [refund], decide: hold, expires_in: never }\n";
-    let app = TestApp::timed(On::Sqlite, &yaml(rule, |yaml| yaml), Arc::<Later>::clone(&clock)).await;
+    let app = TestApp::timed(
+        On::Sqlite,
+        &yaml(rule, |yaml| yaml),
+        Arc::<Later>::clone(&clock),
+    )
+    .await;
     app.model.otherwise(play);
-    let root = paused(&app, &[turn(&[pays("analyst", 1), pays("clerk", 2)]), json!("end")]).await;
+    let root = paused(
+        &app,
+        &[turn(&[pays("analyst", 1), pays("clerk", 2)]), json!("end")],
+    )
+    .await;
     let root_id = root.str("/task_id");
     let clerk = id(&only(&app, &root_id, "clerk").await);
-    let of = |task: &str| open(&root).into_iter().find(|(asking, _)| asking == task).unwrap().1;
+    let of = |task: &str| {
+        open(&root)
+            .into_iter()
+            .find(|(asking, _)| asking == task)
+            .unwrap()
+            .1
+    };
     let told = approve(&app.owner(), &of(&clerk)).await;
     assert_eq!(told.str("/status"), "Paused", "{}", told.text);
     clock.0.store(9, Ordering::SeqCst);
     let analyst = id(&only(&app, &root_id, "analyst").await);
-    assert_eq!(open(&task(&app, &root_id).await), [(analyst.clone(), of(&analyst))]);
+    assert_eq!(
+        open(&task(&app, &root_id).await),
+        [(analyst.clone(), of(&analyst))]
+    );
     let end = approve(&app.owner(), &of(&analyst)).await;
     assert_eq!(
-        (end.status, end.str("/status").as_str(), end.str("/output").as_str()),
+        (
+            end.status,
+            end.str("/status").as_str(),
+            end.str("/output").as_str()
+        ),
         (200, "Completed", "end"),
         "{}",
         end.text
     );
     let journal = items(&app, &analyst).await;
-    let at = |kind: &str| typed(&journal, kind)[0]["at"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
-    assert!(at("decision").duration_since(at("intervention_requested")).as_hours() >= 9 * 24);
+    let at = |kind: &str| {
+        typed(&journal, kind)[0]["at"]
+            .as_str()
+            .unwrap()
+            .parse::<jiff::Timestamp>()
+            .unwrap()
+    };
+    assert!(
+        at("decision")
+            .duration_since(at("intervention_requested"))
+            .as_hours()
+            >= 9 * 24
+    );
     assert_eq!(app.tool.ledger().len(), 2);
     lawful(&app, &root_id).await;
     app.stop().await;

@@ -90,14 +90,39 @@ async fn backend_speaks_for_the_owner_of_a_whole_tree() {
         "  - { name: by-groups, tools: [refund], when: \"'night' in user.groups\", decide: allow }\n",
     )
     .await;
-    let web = || app.actor(WEB).header("holdpoint-user", "dora").header("holdpoint-groups", "night");
-    let program = [turn(&[give("analyst", &[turn(&[give("clerk", &[turn(&[refund(1)])])])])])];
-    let done = web().post("/v1/tasks", &json!({"input": json!(program).to_string()})).await;
-    assert_eq!((done.status, done.str("/status").as_str()), (201, "Completed"), "{}", done.text);
-    assert_eq!(app.tool.ledger().len(), 1, "the groups of the owner's last message are those of the whole tree");
+    let web = || {
+        app.actor(WEB)
+            .header("holdpoint-user", "dora")
+            .header("holdpoint-groups", "night")
+    };
+    let program = [turn(&[give(
+        "analyst",
+        &[turn(&[give("clerk", &[turn(&[refund(1)])])])],
+    )])];
+    let done = web()
+        .post("/v1/tasks", &json!({"input": json!(program).to_string()}))
+        .await;
+    assert_eq!(
+        (done.status, done.str("/status").as_str()),
+        (201, "Completed"),
+        "{}",
+        done.text
+    );
+    assert_eq!(
+        app.tool.ledger().len(),
+        1,
+        "the groups of the owner's last message are those of the whole tree"
+    );
     assert_eq!(app.tool.ledger()[0].header("holdpoint-user"), "dora");
-    let tree = web().get(&format!("/v1/tasks?root_task_id={}", done.str("/task_id"))).await;
-    let owners: Vec<_> = tree.body["tasks"].as_array().unwrap().iter().map(|task| task["user_id"].clone()).collect();
+    let tree = web()
+        .get(&format!("/v1/tasks?root_task_id={}", done.str("/task_id")))
+        .await;
+    let owners: Vec<_> = tree.body["tasks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|task| task["user_id"].clone())
+        .collect();
     assert_eq!(owners, ["dora", "dora", "dora"]);
     app.stop().await;
 }

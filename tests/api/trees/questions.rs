@@ -4,7 +4,9 @@ use serde_json::{Value, json};
 
 use super::super::cycle::on_both;
 use super::super::kinds::{KINDS, TOKEN, asks, filled_in, items, results_of};
-use super::{approve, call, give, id, lawful, of, only, open, paused, still, task, tree, trees, turn};
+use super::{
+    approve, call, give, id, lawful, of, only, open, paused, still, task, tree, trees, turn,
+};
 use crate::support::app::On;
 
 /// A call with which an agent asks a request of that kind.
@@ -17,8 +19,14 @@ fn asking(kind: &str) -> Value {
 fn answer(kind: &str) -> (Value, &'static str) {
     match kind {
         "approval" => (json!({"action": "approve"}), "succeeded"),
-        "external_result" | "reconcile" => (json!({"action": "respond", "result": {"by": "hand"}}), "responded"),
-        _ => (json!({"action": "respond", "response": filled_in(kind)}), "responded"),
+        "external_result" | "reconcile" => (
+            json!({"action": "respond", "result": {"by": "hand"}}),
+            "responded",
+        ),
+        _ => (
+            json!({"action": "respond", "response": filled_in(kind)}),
+            "responded",
+        ),
     }
 }
 

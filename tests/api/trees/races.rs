@@ -1,4 +1,5 @@
-//! People who change one tree at the same moment: whatever wins, every task ends and nothing happens twice.
+//! People who change one tree at the same moment: whatever wins, every task ends and nothing
+//! happens twice.
 
 use futures_util::future::join_all;
 use serde_json::json;
@@ -6,7 +7,8 @@ use serde_json::json;
 use super::super::cycle::on_both;
 use super::super::kinds::items;
 use super::{
-    approve, call, give, id, lawful, only, open, outcomes, paused, pays, play, still, task, tree, trees, turn,
+    approve, call, give, id, lawful, only, open, outcomes, paused, pays, play, still, task, tree,
+    trees, turn,
 };
 use crate::support::app::{On, TestApp};
 
@@ -16,7 +18,10 @@ const TIMES: usize = 12;
 /// Asserts that every task of a canceled tree has ended and no request is open.
 async fn all_over(app: &TestApp, root: &str) {
     for one in tree(app, root).await {
-        assert!(["Canceled", "Completed", "Failed"].contains(&one["status"].as_str().unwrap()), "{one}");
+        assert!(
+            ["Canceled", "Completed", "Failed"].contains(&one["status"].as_str().unwrap()),
+            "{one}"
+        );
         assert_eq!(one["pending"], json!([]), "{one}");
     }
     lawful(app, root).await;
@@ -157,14 +162,28 @@ async fn two_answers_to_one_sub_agent_request_on_two_replicas_have_one_winner() 
         let root = paused(&app, &[turn(&[pays("analyst", 1)]), json!("end")]).await;
         let request = open(&root)[0].1.clone();
         let (one, two) = (app.owner(), other.owner());
-        let answers = join_all([approve(&one, &request), approve(&two, &request), approve(&one, &request)]).await;
-        let taken: Vec<_> = answers.iter().map(|answer| answer.status).filter(|status| *status == 200).collect();
+        let answers = join_all([
+            approve(&one, &request),
+            approve(&two, &request),
+            approve(&one, &request),
+        ])
+        .await;
+        let taken: Vec<_> = answers
+            .iter()
+            .map(|answer| answer.status)
+            .filter(|status| *status == 200)
+            .collect();
         assert_eq!(taken.len(), 1, "{answers:#?}");
         assert!(
-            answers.iter().all(|answer| answer.status == 200 || answer.str("/code") == "already_decided"),
+            answers
+                .iter()
+                .all(|answer| answer.status == 200 || answer.str("/code") == "already_decided"),
             "{answers:#?}"
         );
-        assert_eq!(still(&app, &root.str("/task_id")).await.str("/status"), "Completed");
+        assert_eq!(
+            still(&app, &root.str("/task_id")).await.str("/status"),
+            "Completed"
+        );
         assert_eq!(app.tool.ledger().len(), ran + 1);
     }
     other.stop().await;

@@ -5,17 +5,28 @@ use serde_json::json;
 use super::super::cycle::on_both;
 use super::super::kinds::{items, results_of};
 use super::{
-    approve, call, give, id, lawful, of, only, open, outcomes, paused, pays, prompts, results, still, task, trees,
-    turn, typed,
+    approve, call, give, id, lawful, of, only, open, outcomes, paused, pays, prompts, results,
+    still, task, trees, turn, typed,
 };
 use crate::support::app::{On, Reply, TestApp};
 
-/// The analyst and the clerk each have a held refund. Returns the root, the analyst's request and the clerk's.
+/// The analyst and the clerk each have a held refund. Returns the root, the analyst's request and
+/// the clerk's.
 async fn two_held(app: &TestApp) -> (Reply, String, String) {
-    let root = paused(app, &[turn(&[pays("analyst", 1), pays("clerk", 2)]), json!("supervisor: goes on")]).await;
+    let root = paused(
+        app,
+        &[
+            turn(&[pays("analyst", 1), pays("clerk", 2)]),
+            json!("supervisor: goes on"),
+        ],
+    )
+    .await;
     let of = |agent: &str| {
         let pending = root.body["pending"].as_array().unwrap();
-        let found = pending.iter().find(|request| request["agent_path"][1] == agent).unwrap();
+        let found = pending
+            .iter()
+            .find(|request| request["agent_path"][1] == agent)
+            .unwrap();
         found["request_id"].as_str().unwrap().to_owned()
     };
     let (analyst, clerk) = (of("analyst"), of("clerk"));

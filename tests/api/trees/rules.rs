@@ -1,12 +1,13 @@
-//! The policy along the path of agents: the strictest verdict wins; and rules about an agent's calls of another agent.
+//! The policy along the path of agents: the strictest verdict wins; and rules about an agent's
+//! calls of another agent.
 
 use serde_json::{Value, json};
 
 use super::super::cycle::on_both;
 use super::super::kinds::items;
 use super::{
-    approve, call, done, give, id, lawful, only, open, outcomes, paused, prompts, refund, results, tree, trees, turn,
-    typed, with,
+    approve, call, done, give, id, lawful, only, open, outcomes, paused, prompts, refund, results,
+    tree, trees, turn, typed, with,
 };
 use crate::support::app::{On, TestApp};
 

@@ -5,8 +5,8 @@ use serde_json::json;
 use super::super::cycle::on_both;
 use super::super::kinds::items;
 use super::{
-    approve, done, give, id, lawful, of, only, open, outcomes, paused, pays, prompts, results, statuses, text, trees,
-    turn, typed,
+    approve, done, give, id, lawful, of, only, open, outcomes, paused, pays, prompts, results,
+    statuses, text, trees, turn, typed,
 };
 use crate::support::app::{On, TestApp};
 
@@ -14,7 +14,10 @@ use crate::support::app::{On, TestApp};
 fn conversations(app: &TestApp) -> Vec<Vec<String>> {
     let spoken = |body: &serde_json::Value| {
         let messages = body["messages"].as_array().unwrap().iter();
-        messages.filter(|message| message["role"] != "system" && message["role"] != "tool").map(text).collect()
+        messages
+            .filter(|message| message["role"] != "system" && message["role"] != "tool")
+            .map(text)
+            .collect()
     };
     prompts(app, "scribe").iter().map(spoken).collect()
 }

@@ -1,4 +1,5 @@
-//! Trees of any shape, answered by several people at once in any way: every task ends, and nothing happens twice.
+//! Trees of any shape, answered by several people at once in any way: every task ends, and nothing
+//! happens twice.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +15,10 @@ struct Dice(u64);
 
 impl Dice {
     fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % sides
     }
 }
@@ -32,13 +36,17 @@ fn program(dice: &mut Dice, agent: &str, depth: u64, order: &mut u32) -> Vec<Val
                 "clerk" => &["analyst"],
                 _ => &[],
             };
-            let next = below.get(usize::try_from(dice.roll(4)).unwrap()).copied().filter(|_| depth > 0);
+            let next = below
+                .get(usize::try_from(dice.roll(4)).unwrap())
+                .copied()
+                .filter(|_| depth > 0);
             calls.push(match (next, dice.roll(4)) {
                 (Some(next), _) => give(next, &program(dice, next, depth - 1, order)),
                 (None, 0) => call("lookup", &json!({"order": *order})),
-                (None, 1) if agent != "scribe" => {
-                    call("request_human_guidance", &json!({"question": format!("{order}?")}))
-                }
+                (None, 1) if agent != "scribe" => call(
+                    "request_human_guidance",
+                    &json!({"question": format!("{order}?")}),
+                ),
                 (None, _) => refund(*order),
             });
         }
@@ -55,9 +63,24 @@ async fn answer(actor: &Actor<'_>, root: &str, request: &Value, way: u64) {
     let (of_root, guidance) = (task == root, request["kind"] == "guidance");
     let reply = match (guidance, way) {
         (_, 0) if !of_root => actor.hit(&format!("/v1/tasks/{task}/cancel")).await,
-        (_, 1) if !of_root => actor.post(&path, &json!({"action": "reject", "then": "cancel"})).await,
-        (_, 2) => actor.post(&path, &json!({"action": "reject", "then": "continue"})).await,
-        (true, _) => actor.post(&path, &json!({"action": "respond", "response": {"answer": "yes"}})).await,
+        (_, 1) if !of_root => {
+            actor
+                .post(&path, &json!({"action": "reject", "then": "cancel"}))
+                .await
+        }
+        (_, 2) => {
+            actor
+                .post(&path, &json!({"action": "reject", "then": "continue"}))
+                .await
+        }
+        (true, _) => {
+            actor
+                .post(
+                    &path,
+                    &json!({"action": "respond", "response": {"answer": "yes"}}),
+                )
+                .await
+        }
         (false, _) => actor.hit(&format!("{path}/approve")).await,
     };
     assert!([200, 202, 409].contains(&reply.status), "{}", reply.text);
@@ -72,11 +95,24 @@ async fn played(replicas: &[&TestApp], dice: &mut Dice, root: &str) {
             assert_eq!(shown.str("/status"), "Completed", "{}", shown.text);
             return;
         }
-        let picks: Vec<_> =
-            (0..3).map(|_| (dice.roll(pending.len() as u64), dice.roll(8), dice.roll(replicas.len() as u64))).collect();
+        let picks: Vec<_> = (0..3)
+            .map(|_| {
+                (
+                    dice.roll(pending.len() as u64),
+                    dice.roll(8),
+                    dice.roll(replicas.len() as u64),
+                )
+            })
+            .collect();
         let answers = picks.iter().map(|(which, way, who)| async {
             let actor = replicas[usize::try_from(*who).unwrap()].owner();
-            answer(&actor, root, &pending[usize::try_from(*which).unwrap()], *way).await;
+            answer(
+                &actor,
+                root,
+                &pending[usize::try_from(*which).unwrap()],
+                *way,
+            )
+            .await;
         });
         futures_util::future::join_all(answers).await;
     }
@@ -89,7 +125,10 @@ async fn sound(app: &TestApp, root: &str) {
     let tasks = tree(app, root).await;
     let (mut started, mut asked, mut spent) = (BTreeSet::new(), 0, 0);
     for task in &tasks {
-        assert!(["Completed", "Canceled"].contains(&task["status"].as_str().unwrap()), "{task}");
+        assert!(
+            ["Completed", "Canceled"].contains(&task["status"].as_str().unwrap()),
+            "{task}"
+        );
         assert_eq!(task["pending"], json!([]));
         let journal = items(app, &id(task)).await;
         for start in typed(&journal, "sub_agent_started") {
@@ -101,9 +140,18 @@ async fn sound(app: &TestApp, root: &str) {
         }
     }
     let children: BTreeSet<_> = tasks.iter().map(id).filter(|task| task != root).collect();
-    assert_eq!(started, children, "every child was started, and no other task");
+    assert_eq!(
+        started, children,
+        "every child was started, and no other task"
+    );
     let usage = &tasks[0]["usage"];
-    assert_eq!((usage["model_calls"].as_i64(), usage["total_tokens"].as_i64()), (Some(asked), Some(spent)));
+    assert_eq!(
+        (
+            usage["model_calls"].as_i64(),
+            usage["total_tokens"].as_i64()
+        ),
+        (Some(asked), Some(spent))
+    );
     let keys: Vec<_> = app
         .tool
         .ledger()
@@ -111,7 +159,11 @@ async fn sound(app: &TestApp, root: &str) {
         .filter(|call| call.uri == "/refund")
         .map(|call| call.header("idempotency-key").to_owned())
         .collect();
-    assert_eq!(keys.iter().collect::<BTreeSet<_>>().len(), keys.len(), "no refund was sent twice");
+    assert_eq!(
+        keys.iter().collect::<BTreeSet<_>>().len(),
+        keys.len(),
+        "no refund was sent twice"
+    );
 }
 
 on_both! {

@@ -1,19 +1,25 @@
-//! A tree of tasks as a client sees it: where a request is shown, what each task reports, and the prompts of the
-//! models.
+//! A tree of tasks as a client sees it: where a request is shown, what each task reports, and the
+//! prompts of the models.
 
 use serde_json::{Value, json};
 
 use super::super::cycle::on_both;
 use super::super::kinds::items;
 use super::{
-    approve, begin, call, done, give, id, lawful, of, only, open, outcomes, paused, pays, play, prompts, refund,
-    statuses, still, task, text, tree, trees, turn, typed,
+    approve, begin, call, done, give, id, lawful, of, only, open, outcomes, paused, pays, play,
+    prompts, refund, statuses, still, task, text, tree, trees, turn, typed,
 };
 use crate::support::app::{On, TestApp};
 
 /// The analyst has a held refund, while the clerk completes at once.
 fn analyst_asks() -> Vec<Value> {
-    vec![turn(&[pays("analyst", 17), give("clerk", &[json!("clerk: nothing to do")])]), json!("supervisor: all done")]
+    vec![
+        turn(&[
+            pays("analyst", 17),
+            give("clerk", &[json!("clerk: nothing to do")]),
+        ]),
+        json!("supervisor: all done"),
+    ]
 }
 
 /// Tokens and model calls, summed over the journals of a tree.
@@ -244,11 +250,17 @@ async fn tree_goes_on_after_a_restart_and_on_another_replica() {
     let other = app.replica().await;
     other.model.otherwise(play);
     let shown = task(&other, &root.str("/task_id")).await;
-    assert_eq!(shown.body["pending"][0]["request_id"], root.body["pending"][0]["request_id"]);
+    assert_eq!(
+        shown.body["pending"][0]["request_id"],
+        root.body["pending"][0]["request_id"]
+    );
     let end = approve(&other.owner(), &open(&root)[0].1).await;
     assert_eq!(
         (end.str("/status"), end.str("/output")),
-        ("Completed".to_owned(), "supervisor: analyst: clerk paid 17".to_owned())
+        (
+            "Completed".to_owned(),
+            "supervisor: analyst: clerk paid 17".to_owned()
+        )
     );
     assert_eq!(app.tool.ledger().len(), 1);
     lawful(&app, &root.str("/task_id")).await;
@@ -259,8 +271,20 @@ async fn tree_goes_on_after_a_restart_and_on_another_replica() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn client_waiting_for_a_running_tree_is_answered_when_it_pauses() {
     let app = trees(On::Sqlite, "").await;
-    let root = begin(&app, &[turn(&[give("analyst", &[turn(&[pays("clerk", 1), pays("clerk", 2)])])])]).await;
-    assert_eq!((root.status, root.str("/status").as_str()), (201, "Paused"), "{}", root.text);
+    let root = begin(
+        &app,
+        &[turn(&[give(
+            "analyst",
+            &[turn(&[pays("clerk", 1), pays("clerk", 2)])],
+        )])],
+    )
+    .await;
+    assert_eq!(
+        (root.status, root.str("/status").as_str()),
+        (201, "Paused"),
+        "{}",
+        root.text
+    );
     assert_eq!(open(&root).len(), 2);
     app.stop().await;
 }

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use super::super::cycle::on_both;
 use super::super::kinds::items;
 use super::{
-    approve, call, done, give, id, lawful, of, only, open, outcomes, paused, pays, play, prompts, refund, results,
-    still, task, text, tree, trees, turn, typed, with,
+    approve, call, done, give, id, lawful, of, only, open, outcomes, paused, pays, play, prompts,
+    refund, results, still, task, text, tree, trees, turn, typed, with,
 };
 use crate::support::app::On;
 
@@ -160,9 +160,20 @@ async fn two_replicas_share_one_tree_without_repeating_a_call() {
     for _ in 0..4 {
         let (ran, asked) = (one.tool.ledger().len(), one.model.sent().len());
         one.model.otherwise(play);
-        let below =
-            |order: u32| give("analyst", &[turn(&[pays("clerk", order), pays("clerk", order + 1)]), json!("both")]);
-        let root = paused(&one, &[turn(&[below(1), below(3), pays("clerk", 5)]), json!("end")]).await;
+        let below = |order: u32| {
+            give(
+                "analyst",
+                &[
+                    turn(&[pays("clerk", order), pays("clerk", order + 1)]),
+                    json!("both"),
+                ],
+            )
+        };
+        let root = paused(
+            &one,
+            &[turn(&[below(1), below(3), pays("clerk", 5)]), json!("end")],
+        )
+        .await;
         let root_id = root.str("/task_id");
         let requests = open(&root);
         assert_eq!(requests.len(), 5, "{}", root.text);
@@ -183,7 +194,11 @@ async fn two_replicas_share_one_tree_without_repeating_a_call() {
         );
         assert_eq!(one.tool.ledger().len(), ran + 5);
         assert_eq!(of(&one, &root_id, "clerk").await.len(), 5);
-        assert_eq!(one.model.sent().len(), asked + 16, "no model is asked twice for one turn");
+        assert_eq!(
+            one.model.sent().len(),
+            asked + 16,
+            "no model is asked twice for one turn"
+        );
         lawful(&one, &root_id).await;
     }
     two.stop().await;

@@ -1,7 +1,10 @@
-//! Sub-agents in random lives: each call starts one task once, whatever crashes; the task works, opens requests or
-//! ends, and the next driver of its parent hands its result back.
+//! Sub-agents in random lives: each call starts one task once, whatever crashes; the task works,
+//! opens requests or ends, and the next driver of its parent hands its result back.
 
-#![expect(clippy::wildcard_enum_match_arm, reason = "an item of a new type says nothing here")]
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "an item of a new type says nothing here"
+)]
 
 use std::collections::BTreeMap;
 
@@ -22,30 +25,45 @@ impl World {
     pub(super) fn start(&mut self, calls: &[CallId], progress: &Progress) -> Result<(), Crash> {
         for id in calls {
             let standing = progress.call(*id).unwrap();
-            assert!(standing.performer == ToolKind::Agent && standing.child().is_none(), "{standing:?}");
+            assert!(
+                standing.performer == ToolKind::Agent && standing.child().is_none(),
+                "{standing:?}"
+            );
         }
         if self.has_become_stricter(calls, ToolKind::Agent) {
             return Ok(());
         }
         for id in calls {
             let (child_task_id, agent) = (TaskId(self.id()), self.names[id].to_owned());
-            self.push(Fact::SubAgentStarted { tool_call_id: *id, child_task_id, agent });
+            self.push(Fact::SubAgentStarted {
+                tool_call_id: *id,
+                child_task_id,
+                agent,
+            });
         }
         // Further calls of the turn may start in the same commit.
-        if self.dice.one_in(2) { self.commit() } else { Ok(()) }
+        if self.dice.one_in(2) {
+            self.commit()
+        } else {
+            Ok(())
+        }
     }
 
     /// Writes the results of the sub-agents that have ended since the last look.
     pub(super) fn hand_back(&mut self) {
         let progress = self.progress.clone();
         for standing in progress.unfinished() {
-            if let Some(outcome) = standing.child().and_then(|child| self.ended.get(&child).copied()) {
+            if let Some(outcome) = standing
+                .child()
+                .and_then(|child| self.ended.get(&child).copied())
+            {
                 self.result(standing.call.tool_call_id, outcome, "what it found");
             }
         }
     }
 
-    /// Whether something that the task waits for is running, so that the task counts as running too.
+    /// Whether something that the task waits for is running, so that the task counts as running
+    /// too.
     pub(super) fn is_at_work(&mut self, on: &[On]) -> bool {
         let children = on.iter().any(|on| matches!(on, On::Child(_)));
         on.iter().any(|on| matches!(on, On::Attempt(_))) || (children && self.dice.one_in(2))
@@ -53,8 +71,16 @@ impl World {
 
     /// One random event among those waited for: a sub-agent's task changes, or a person acts.
     pub(super) fn moves(&mut self, on: &[On]) {
-        let at_work: Vec<_> =
-            on.iter().filter_map(|on| if let On::Child(child) = on { Some(*child) } else { None }).collect();
+        let at_work: Vec<_> = on
+            .iter()
+            .filter_map(|on| {
+                if let On::Child(child) = on {
+                    Some(*child)
+                } else {
+                    None
+                }
+            })
+            .collect();
         let asks = on.iter().any(|on| matches!(on, On::Request(_)));
         if at_work.is_empty() || (asks && self.dice.one_in(2)) {
             self.human(on);
@@ -63,11 +89,19 @@ impl World {
         let child = self.dice.pick(&at_work);
         if self.dice.one_in(4) {
             // The sub-agent pauses or goes on, which its parent's status follows.
-            let other =
-                if self.progress.status == Some(TaskStatus::Paused) { TaskStatus::Running } else { TaskStatus::Paused };
+            let other = if self.progress.status == Some(TaskStatus::Paused) {
+                TaskStatus::Running
+            } else {
+                TaskStatus::Paused
+            };
             self.push(status(other));
         } else {
-            let ends = [Outcome::Succeeded, Outcome::Succeeded, Outcome::Failed, Outcome::Canceled];
+            let ends = [
+                Outcome::Succeeded,
+                Outcome::Succeeded,
+                Outcome::Failed,
+                Outcome::Canceled,
+            ];
             let outcome = self.dice.pick(&ends);
             self.ended.insert(child, outcome);
             if self.progress.status == Some(TaskStatus::Paused) {
@@ -83,7 +117,11 @@ pub(super) fn one_after_the_other(journal: &[Item]) {
     let mut at_work: BTreeMap<CallId, &str> = BTreeMap::new();
     for item in journal {
         match &item.fact {
-            Fact::SubAgentStarted { tool_call_id, agent, .. } => {
+            Fact::SubAgentStarted {
+                tool_call_id,
+                agent,
+                ..
+            } => {
                 let alone = agent != CLERK || !at_work.values().any(|other| *other == CLERK);
                 assert!(alone, "two calls of one conversation at once: {journal:#?}");
                 at_work.insert(*tool_call_id, agent);

@@ -1,5 +1,5 @@
-//! People in random lives: they answer whole requests and single calls, edit arguments, answer too late, send another
-//! message, or never answer.
+//! People in random lives: they answer whole requests and single calls, edit arguments, answer too
+//! late, send another message, or never answer.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,11 @@ impl World {
     /// A random action of a person on a waiting task.
     pub(super) fn human(&mut self, on: &[On]) {
         let progress = self.progress.clone();
-        let asked: Vec<_> = progress.open.iter().map(|open| open.asked.clone()).collect();
+        let asked: Vec<_> = progress
+            .open
+            .iter()
+            .map(|open| open.asked.clone())
+            .collect();
         if on.contains(&On::Message) {
             self.push(status(TaskStatus::Running));
             if self.dice.one_in(2) || progress.status != Some(TaskStatus::Failed) {
@@ -42,7 +46,11 @@ impl World {
     }
 
     fn close(&mut self, asked: &RequestSpec, closed: RequestStatus, reason: CloseReason) {
-        self.push(Fact::RequestClosed { request_id: asked.request_id, status: closed, reason });
+        self.push(Fact::RequestClosed {
+            request_id: asked.request_id,
+            status: closed,
+            reason,
+        });
         let progress = self.progress.clone();
         if progress.ending.is_some() {
             self.withdraw(&progress);
@@ -71,7 +79,11 @@ impl World {
         self.withdraw(progress);
         self.push(status(TaskStatus::Running));
         for standing in progress.unfinished() {
-            let outcome = if standing.attempts > 0 { Outcome::Unknown } else { Outcome::Withdrawn };
+            let outcome = if standing.attempts > 0 {
+                Outcome::Unknown
+            } else {
+                Outcome::Withdrawn
+            };
             self.result(standing.call.tool_call_id, outcome, "the user went on");
         }
         self.say();
@@ -118,30 +130,60 @@ impl World {
 
     fn whole(&mut self, asked: &RequestSpec) -> Action {
         match asked.kind {
-            RequestKind::Reconcile => self.dice.pick(&[Action::Retry, Action::Reject, Action::Respond]),
-            RequestKind::ExternalResult => self.dice.pick(&[Action::Respond, Action::Respond, Action::Reject]),
-            RequestKind::Approval | RequestKind::Guidance | RequestKind::Credentials | RequestKind::Confirmation => {
-                self.dice.pick(&[Action::Approve, Action::Approve, Action::Reject])
+            RequestKind::Reconcile => {
+                self.dice
+                    .pick(&[Action::Retry, Action::Reject, Action::Respond])
+            }
+            RequestKind::ExternalResult => {
+                self.dice
+                    .pick(&[Action::Respond, Action::Respond, Action::Reject])
+            }
+            RequestKind::Approval
+            | RequestKind::Guidance
+            | RequestKind::Credentials
+            | RequestKind::Confirmation => {
+                self.dice
+                    .pick(&[Action::Approve, Action::Approve, Action::Reject])
             }
         }
     }
 
     fn single(&mut self, asked: &RequestSpec) -> Action {
-        let any = [Action::Approve, Action::Reject, Action::Edit, Action::Respond];
-        let of_several = [Action::Approve, Action::Approve, Action::Reject, Action::Edit];
-        self.dice.pick(if asked.required() > 1 { &of_several } else { &any })
+        let any = [
+            Action::Approve,
+            Action::Reject,
+            Action::Edit,
+            Action::Respond,
+        ];
+        let of_several = [
+            Action::Approve,
+            Action::Approve,
+            Action::Reject,
+            Action::Edit,
+        ];
+        self.dice.pick(if asked.required() > 1 {
+            &of_several
+        } else {
+            &any
+        })
     }
 }
 
 /// One person's answer to one call.
 fn answer(open: &Open, call: CallId, action: Action) -> CallAnswer {
     let required = open.asked.required();
-    let edit = Edit { arguments_text: r#"{"changed":true}"#.to_owned(), digest: call.to_string(), rule: None };
+    let edit = Edit {
+        arguments_text: r#"{"changed":true}"#.to_owned(),
+        digest: call.to_string(),
+        rule: None,
+    };
     CallAnswer {
         edit: (action == Action::Edit).then_some(edit),
         result_text: (action == Action::Respond).then(|| "\"it did happen\"".to_owned()),
         leave: match action {
-            Action::Approve | Action::Retry => open.approvals.get(&call).map_or(0, Vec::len) + 1 >= required as usize,
+            Action::Approve | Action::Retry => {
+                open.approvals.get(&call).map_or(0, Vec::len) + 1 >= required as usize
+            }
             Action::Edit => required < 2,
             Action::Reject | Action::Respond | Action::Mixed => false,
         },
@@ -151,16 +193,28 @@ fn answer(open: &Open, call: CallId, action: Action) -> CallAnswer {
 
 /// The consequence of the decisions, and whether they close the request.
 fn follows(open: &Open, decisions: &BTreeMap<CallId, CallAnswer>) -> (Option<Then>, bool) {
-    let settled = |call: CallId| decisions.get(&call).filter(|answer| answer.settles()).map(|answer| answer.action);
+    let settled = |call: CallId| {
+        decisions
+            .get(&call)
+            .filter(|answer| answer.settles())
+            .map(|answer| answer.action)
+    };
     let outcomes: Vec<_> = open
         .asked
         .own_calls()
         .map(|call| settled(call.tool_call_id).or(open.decided.get(&call.tool_call_id).copied()))
         .collect();
     let closes = outcomes.iter().all(Option::is_some);
-    let rejects = decisions.values().any(|answer| answer.action == Action::Reject);
-    let all = outcomes.iter().all(|outcome| *outcome == Some(Action::Reject));
-    let then =
-        if open.asked.kind == RequestKind::Approval && all { open.asked.terms.on_reject } else { Then::Continue };
+    let rejects = decisions
+        .values()
+        .any(|answer| answer.action == Action::Reject);
+    let all = outcomes
+        .iter()
+        .all(|outcome| *outcome == Some(Action::Reject));
+    let then = if open.asked.kind == RequestKind::Approval && all {
+        open.asked.terms.on_reject
+    } else {
+        Then::Continue
+    };
     (rejects.then_some(then).filter(|_| closes), closes)
 }

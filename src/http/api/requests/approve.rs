@@ -1,4 +1,5 @@
-//! `POST /resume/{request_id}/approve`: a decision whose action is in the path; the body may be empty.
+//! `POST /resume/{request_id}/approve`: a decision whose action is in the path; the body may be
+//! empty.
 
 use std::sync::Arc;
 
@@ -16,7 +17,12 @@ use crate::http::wire::body::ApproveBody;
 use crate::task::decision::Action;
 use crate::task::id::RequestId;
 
-pub(crate) const OP: Op = Op { id: "approve_request", auth: AuthClass::Key, body: SMALL, problems: PROBLEMS };
+pub(crate) const OP: Op = Op {
+    id: "approve_request",
+    auth: AuthClass::Key,
+    body: SMALL,
+    problems: PROBLEMS,
+};
 
 /// Approve a request
 ///

@@ -1,5 +1,5 @@
-//! `POST /resume/{request_id}`: a human's answer. The operations with the action in the path and the forms of the pages
-//! end here too, so there is one way to decide.
+//! `POST /resume/{request_id}`: a human's answer. The operations with the action in the path and
+//! the forms of the pages end here too, so there is one way to decide.
 
 use std::sync::{Arc, OnceLock};
 
@@ -61,11 +61,17 @@ pub(crate) enum DecisionResponses {
     Page,
 }
 
-pub(crate) const OP: Op = Op { id: "decide_request", auth: AuthClass::Key, body: SMALL, problems: PROBLEMS };
+pub(crate) const OP: Op = Op {
+    id: "decide_request",
+    auth: AuthClass::Key,
+    body: SMALL,
+    problems: PROBLEMS,
+};
 
 /// Decide a request
 ///
-/// Answers with the root task after it has moved on. 2xx says that the decision is stored, not that the task went well.
+/// Answers with the root task after it has moved on. 2xx says that the decision is stored, not that
+/// the task went well.
 #[utoipa::path(
     post, path = "/resume/{request_id}", operation_id = "decide_request", tag = "requests",
     params(("request_id" = String, Path, format = Uuid, description = "The request"), MoveHeaders),
@@ -80,7 +86,8 @@ pub(crate) async fn decide_request(
     decide(&http, id, posted, None).await
 }
 
-/// Stores an answer and responds with the root task; redirects a page's form back to the request's page.
+/// Stores an answer and responds with the root task; redirects a page's form back to the request's
+/// page.
 ///
 /// # Errors
 /// The problem of the first check that fails, or the engine's refusal.
@@ -106,8 +113,15 @@ async fn store_decision(
     let secret_form = OnceLock::new();
     let allow = async {
         let row = access::request(http, &posted.caller, id).await?;
-        if !may_decide(&posted.caller, &row.tenant, &row.owner, &row.asked.terms.approvers) {
-            return Err(Problem::forbidden("This request is for others to decide: see its `approvers`."));
+        if !may_decide(
+            &posted.caller,
+            &row.tenant,
+            &row.owner,
+            &row.asked.terms.approvers,
+        ) {
+            return Err(Problem::forbidden(
+                "This request is for others to decide: see its `approvers`.",
+            ));
         }
         if row.asked.kind == RequestKind::Credentials {
             secret_form.get_or_init(|| row.asked.form.clone().unwrap_or_default());
@@ -119,7 +133,9 @@ async fn store_decision(
         posted,
         allow,
         |row| read_answer(http, posted, row, in_path),
-        |engine, caller, (row, answer), key| async move { Box::pin(engine.decide_read(&caller, row, answer, key)).await },
+        |engine, caller, (row, answer), key| async move {
+            Box::pin(engine.decide_read(&caller, row, answer, key)).await
+        },
     );
     stored.await.map_err(|problem| match secret_form.get() {
         Some(form) => invalid_form::without_unknown_names(problem, form),
@@ -134,7 +150,11 @@ async fn read_answer(
     in_path: Option<Action>,
 ) -> Result<(RequestRow, DecisionInput), Problem> {
     if !posted.is_form() {
-        let answer = posted.json(&http.parsing, move |body, text| decision_body::read(body, text, in_path)).await?;
+        let answer = posted
+            .json(&http.parsing, move |body, text| {
+                decision_body::read(body, text, in_path)
+            })
+            .await?;
         return Ok((row, answer));
     }
     let read = move |bytes: &[u8]| {
@@ -144,8 +164,13 @@ async fn read_answer(
     posted.understand(&http.parsing, read).await
 }
 
-fn read_form(row: &RequestRow, bytes: &[u8], in_path: Option<Action>) -> Result<DecisionInput, Problem> {
-    let text = form::to_json(row, &form_fields(bytes)?).map_err(|errors| Problem::invalid(&errors))?;
+fn read_form(
+    row: &RequestRow,
+    bytes: &[u8],
+    in_path: Option<Action>,
+) -> Result<DecisionInput, Problem> {
+    let text =
+        form::to_json(row, &form_fields(bytes)?).map_err(|errors| Problem::invalid(&errors))?;
     decision_body::read(json::parse(text.as_bytes())?, text.as_bytes(), in_path)
 }
 
@@ -159,7 +184,11 @@ async fn respond(
     if posted.is_form() {
         // A path, not a URL: the page's `form-action` policy allows only its own origin.
         let mut response = StatusCode::SEE_OTHER.into_response();
-        insert_header(response.headers_mut(), LOCATION, &format!("{}/resume/{id}", prefix(&http.settings.public_url)));
+        insert_header(
+            response.headers_mut(),
+            LOCATION,
+            &format!("{}/resume/{id}", prefix(&http.settings.public_url)),
+        );
         respond::mark_replayed(response.headers_mut(), &accepted);
         return Ok(response);
     }

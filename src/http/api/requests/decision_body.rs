@@ -1,6 +1,7 @@
-//! Reads an answer from a body. The engine refuses what a request's kind and rule do not take; this module only reads
-//! the body, and completely: a body with a mistake never becomes an answer. A person's arguments, results and form
-//! values are kept as their JSON text, so that no number changes on the way.
+//! Reads an answer from a body. The engine refuses what a request's kind and rule do not take; this
+//! module only reads the body, and completely: a body with a mistake never becomes an answer. A
+//! person's arguments, results and form values are kept as their JSON text, so that no number
+//! changes on the way.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +21,11 @@ const REASON: usize = 4 * 1024;
 ///
 /// # Errors
 /// `invalid`, with every mistake of the body.
-pub(crate) fn read(body: Value, text: &[u8], in_path: Option<Action>) -> Result<DecisionInput, Problem> {
+pub(crate) fn read(
+    body: Value,
+    text: &[u8],
+    in_path: Option<Action>,
+) -> Result<DecisionInput, Problem> {
     let mut errors = Errors::default();
     let answer = Fields::of(body, "", &mut errors).and_then(|mut fields| {
         let digest = fields.text("digest", &mut errors);
@@ -29,7 +34,10 @@ pub(crate) fn read(body: Value, text: &[u8], in_path: Option<Action>) -> Result<
             None => read_answer(&mut fields, text, &mut errors),
         };
         fields.finish(&mut errors);
-        Some(DecisionInput { digest, body: body? })
+        Some(DecisionInput {
+            digest,
+            body: body?,
+        })
     });
     match answer {
         Some(answer) if errors.0.is_empty() => Ok(answer),
@@ -41,16 +49,31 @@ fn read_answer(fields: &mut Fields, text: &[u8], errors: &mut Errors) -> Option<
     let (action, decisions) = (fields.take("action"), fields.take("decisions"));
     match (action, decisions) {
         (Some(word), None) => {
-            let known = [Action::Approve, Action::Reject, Action::Respond, Action::Retry];
-            let found = known.into_iter().find(|action| word.as_str() == Some(action.as_str()));
+            let known = [
+                Action::Approve,
+                Action::Reject,
+                Action::Respond,
+                Action::Retry,
+            ];
+            let found = known
+                .into_iter()
+                .find(|action| word.as_str() == Some(action.as_str()));
             if found.is_none() {
-                errors.add(&fields.pointer("action"), "`approve`, `reject`, `respond` or `retry`");
+                errors.add(
+                    &fields.pointer("action"),
+                    "`approve`, `reject`, `respond` or `retry`",
+                );
             }
             found.map(|action| read_whole(action, fields, text, errors))
         }
         (None, Some(decisions)) => {
             let text = member(text, "decisions").unwrap_or_default();
-            per_call(decisions, text.as_bytes(), &fields.pointer("decisions"), errors)
+            per_call(
+                decisions,
+                text.as_bytes(),
+                &fields.pointer("decisions"),
+                errors,
+            )
         }
         (None, None) => {
             errors.add("", "`action` or `decisions`");
@@ -63,19 +86,36 @@ fn read_answer(fields: &mut Fields, text: &[u8], errors: &mut Errors) -> Option<
     }
 }
 
-fn read_whole(action: Action, fields: &mut Fields, text: &[u8], errors: &mut Errors) -> DecisionBody {
+fn read_whole(
+    action: Action,
+    fields: &mut Fields,
+    text: &[u8],
+    errors: &mut Errors,
+) -> DecisionBody {
     let reason = fields.text_within("reason", REASON, errors);
     let then = then(action, fields, errors);
     let (mut response, mut result) = (None, None);
     if action == Action::Respond {
         // `null` is a result like any other, but no answer to a form.
-        response = fields.take("response").and_then(|_| member(text, "response")).map(Secret::new);
+        response = fields
+            .take("response")
+            .and_then(|_| member(text, "response"))
+            .map(Secret::new);
         result = fields.raw("result").and_then(|_| member(text, "result"));
         if response.is_some() == result.is_some() {
-            errors.add(&fields.pointer("response"), "exactly one of `response` and `result`");
+            errors.add(
+                &fields.pointer("response"),
+                "exactly one of `response` and `result`",
+            );
         }
     }
-    DecisionBody::Whole { action, reason, then, response, result }
+    DecisionBody::Whole {
+        action,
+        reason,
+        then,
+        response,
+        result,
+    }
 }
 
 fn then(action: Action, fields: &mut Fields, errors: &mut Errors) -> Option<Then> {
@@ -89,7 +129,10 @@ fn then(action: Action, fields: &mut Fields, errors: &mut Errors) -> Option<Then
     if action != Action::Reject {
         errors.add(&fields.pointer("then"), "`then` only beside `reject`");
     } else if found.is_none() {
-        errors.add(&fields.pointer("then"), "`continue`, `cancel` or `cancel_root`");
+        errors.add(
+            &fields.pointer("then"),
+            "`continue`, `cancel` or `cancel_root`",
+        );
     }
     found
 }
@@ -106,7 +149,9 @@ fn per_call(decisions: Value, text: &[u8], at: &str, errors: &mut Errors) -> Opt
     for (call, answer) in decisions {
         let place = pointer(at, &call);
         let text = texts.remove(&call).unwrap_or_default();
-        let Some(mut fields) = Fields::of(answer, &place, errors) else { continue };
+        let Some(mut fields) = Fields::of(answer, &place, errors) else {
+            continue;
+        };
         let answer = one_call(&mut fields, text.as_bytes(), errors);
         fields.finish(errors);
         if let Some(answer) = answer {
@@ -118,10 +163,20 @@ fn per_call(decisions: Value, text: &[u8], at: &str, errors: &mut Errors) -> Opt
 
 fn one_call(fields: &mut Fields, text: &[u8], errors: &mut Errors) -> Option<CallReply> {
     let word = fields.take("action");
-    let known = [Action::Approve, Action::Reject, Action::Edit, Action::Respond];
-    let Some(action) = known.into_iter().find(|action| word.as_ref().and_then(Value::as_str) == Some(action.as_str()))
+    let known = [
+        Action::Approve,
+        Action::Reject,
+        Action::Edit,
+        Action::Respond,
+    ];
+    let Some(action) = known
+        .into_iter()
+        .find(|action| word.as_ref().and_then(Value::as_str) == Some(action.as_str()))
     else {
-        errors.add(&fields.pointer("action"), "`approve`, `reject`, `edit` or `respond`");
+        errors.add(
+            &fields.pointer("action"),
+            "`approve`, `reject`, `edit` or `respond`",
+        );
         return None;
     };
     let reason = fields.text_within("reason", REASON, errors);
@@ -131,7 +186,10 @@ fn one_call(fields: &mut Fields, text: &[u8], errors: &mut Errors) -> Option<Cal
         let replacement = fields.take("arguments").filter(Value::is_object);
         arguments = replacement.and_then(|_| member(text, "arguments"));
         if arguments.is_none() {
-            errors.add(&fields.pointer("arguments"), "an object: the full replacement");
+            errors.add(
+                &fields.pointer("arguments"),
+                "an object: the full replacement",
+            );
         }
     }
     if action == Action::Respond {
@@ -140,7 +198,13 @@ fn one_call(fields: &mut Fields, text: &[u8], errors: &mut Errors) -> Option<Cal
             errors.add(&fields.pointer("result"), "the result");
         }
     }
-    Some(CallReply { action, reason, then, arguments, result })
+    Some(CallReply {
+        action,
+        reason,
+        then,
+        arguments,
+        result,
+    })
 }
 
 #[cfg(test)]
@@ -156,24 +220,50 @@ mod tests {
     fn places(body: Value) -> Vec<String> {
         let problem = read(body, None).unwrap_err();
         let errors = problem.members["errors"].as_array().unwrap().clone();
-        errors.iter().map(|error| error["pointer"].as_str().unwrap().to_owned()).collect()
+        errors
+            .iter()
+            .map(|error| error["pointer"].as_str().unwrap().to_owned())
+            .collect()
     }
 
     #[test]
     fn every_form_of_answer_is_read() {
-        let read_whole =
-            |action, then| DecisionBody::Whole { action, reason: None, then, response: None, result: None };
+        let read_whole = |action, then| DecisionBody::Whole {
+            action,
+            reason: None,
+            then,
+            response: None,
+            result: None,
+        };
         let body = |body| read(body, None).unwrap().body;
-        assert_eq!(body(json!({"action": "approve"})), read_whole(Action::Approve, None));
+        assert_eq!(
+            body(json!({"action": "approve"})),
+            read_whole(Action::Approve, None)
+        );
         assert_eq!(
             body(json!({"action": "reject", "then": "cancel_root"})),
             read_whole(Action::Reject, Some(Then::CancelRoot))
         );
-        assert_eq!(body(json!({"action": "retry", "reason": null})), read_whole(Action::Retry, None));
-        assert_eq!(read(json!({}), Some(Action::Approve)).unwrap().body, read_whole(Action::Approve, None));
-        let DecisionBody::Whole { result, .. } = body(json!({"action": "respond", "result": null})) else { panic!() };
+        assert_eq!(
+            body(json!({"action": "retry", "reason": null})),
+            read_whole(Action::Retry, None)
+        );
+        assert_eq!(
+            read(json!({}), Some(Action::Approve)).unwrap().body,
+            read_whole(Action::Approve, None)
+        );
+        let DecisionBody::Whole { result, .. } = body(json!({"action": "respond", "result": null}))
+        else {
+            panic!()
+        };
         assert_eq!(result.as_deref(), Some("null"));
-        assert_eq!(read(json!({"action": "approve", "digest": "d"}), None).unwrap().digest.as_deref(), Some("d"));
+        assert_eq!(
+            read(json!({"action": "approve", "digest": "d"}), None)
+                .unwrap()
+                .digest
+                .as_deref(),
+            Some("d")
+        );
         let DecisionBody::PerCall(answers) = body(json!({"decisions": {
             "a": {"action": "approve"}, "b": {"action": "reject", "reason": "no", "then": "continue"},
             "c": {"action": "edit", "arguments": {"x": 1}}, "d": {"action": "respond", "result": "done"}}}))
@@ -190,12 +280,20 @@ mod tests {
         let text = r#"{"decisions": {"c": {"action": "edit", "arguments": {"x": 1.10, "y": 12345678901234567890123}},
             "d\u0061": {"action": "respond", "result": [1E2, "a b"]}}}"#;
         let body = crate::http::server::json::parse(text.as_bytes()).unwrap();
-        let DecisionBody::PerCall(answers) = super::read(body, text.as_bytes(), None).unwrap().body else { panic!() };
-        assert_eq!(answers["c"].arguments.as_deref(), Some(r#"{"x":1.10,"y":12345678901234567890123}"#));
+        let DecisionBody::PerCall(answers) = super::read(body, text.as_bytes(), None).unwrap().body
+        else {
+            panic!()
+        };
+        assert_eq!(
+            answers["c"].arguments.as_deref(),
+            Some(r#"{"x":1.10,"y":12345678901234567890123}"#)
+        );
         assert_eq!(answers["da"].result.as_deref(), Some(r#"[1E2,"a b"]"#));
         let text = r#"{"action": "respond", "result": 12345678901234567890123}"#;
         let body = crate::http::server::json::parse(text.as_bytes()).unwrap();
-        let DecisionBody::Whole { result, .. } = super::read(body, text.as_bytes(), None).unwrap().body else {
+        let DecisionBody::Whole { result, .. } =
+            super::read(body, text.as_bytes(), None).unwrap().body
+        else {
             panic!()
         };
         assert_eq!(result.as_deref(), Some("12345678901234567890123"));
@@ -215,32 +313,66 @@ mod tests {
             (json!({"action": "edit"}), "/action"),
             (json!({"action": ["approve"]}), "/action"),
             (json!({"action": true}), "/action"),
-            (json!({"action": "approve", "decisions": {"a": {"action": "reject"}}}), "/action"),
+            (
+                json!({"action": "approve", "decisions": {"a": {"action": "reject"}}}),
+                "/action",
+            ),
             (json!({"action": "approve", "then": "continue"}), "/then"),
             (json!({"action": "reject", "then": "stop"}), "/then"),
             (json!({"action": "reject", "then": 1}), "/then"),
             (json!({"action": "approve", "reason": 1}), "/reason"),
-            (json!({"action": "approve", "reason": "x".repeat(4097)}), "/reason"),
+            (
+                json!({"action": "approve", "reason": "x".repeat(4097)}),
+                "/reason",
+            ),
             (json!({"action": "approve", "digest": 1}), "/digest"),
             (json!({"action": "approve", "arguments": {}}), "/arguments"),
             (json!({"action": "approve", "result": 1}), "/result"),
             (json!({"action": "approve", "response": {}}), "/response"),
             (json!({"action": "respond"}), "/response"),
-            (json!({"action": "respond", "response": {}, "result": 1}), "/response"),
+            (
+                json!({"action": "respond", "response": {}, "result": 1}),
+                "/response",
+            ),
             (json!({"decisions": {}}), "/decisions"),
             (json!({"decisions": []}), "/decisions"),
             (json!({"decisions": {"a": "approve"}}), "/decisions/a"),
             (json!({"decisions": {"a": {}}}), "/decisions/a/action"),
-            (json!({"decisions": {"a": {"action": "retry"}}}), "/decisions/a/action"),
-            (json!({"decisions": {"a": {"action": "edit"}}}), "/decisions/a/arguments"),
-            (json!({"decisions": {"a": {"action": "edit", "arguments": "x"}}}), "/decisions/a/arguments"),
-            (json!({"decisions": {"a": {"action": "respond"}}}), "/decisions/a/result"),
-            (json!({"decisions": {"a": {"action": "approve", "then": "continue"}}}), "/decisions/a/then"),
-            (json!({"decisions": {"a": {"action": "approve", "arguments": {}}}}), "/decisions/a/arguments"),
-            (json!({"decisions": {"a": {"action": "approve"}}, "reason": "x"}), "/reason"),
+            (
+                json!({"decisions": {"a": {"action": "retry"}}}),
+                "/decisions/a/action",
+            ),
+            (
+                json!({"decisions": {"a": {"action": "edit"}}}),
+                "/decisions/a/arguments",
+            ),
+            (
+                json!({"decisions": {"a": {"action": "edit", "arguments": "x"}}}),
+                "/decisions/a/arguments",
+            ),
+            (
+                json!({"decisions": {"a": {"action": "respond"}}}),
+                "/decisions/a/result",
+            ),
+            (
+                json!({"decisions": {"a": {"action": "approve", "then": "continue"}}}),
+                "/decisions/a/then",
+            ),
+            (
+                json!({"decisions": {"a": {"action": "approve", "arguments": {}}}}),
+                "/decisions/a/arguments",
+            ),
+            (
+                json!({"decisions": {"a": {"action": "approve"}}, "reason": "x"}),
+                "/reason",
+            ),
             (json!({"approve": true}), ""),
         ] {
-            assert_eq!(places(body.clone()).first().map(String::as_str), Some(expected), "{body}");
+            assert_eq!(
+                places(body.clone()).first().map(String::as_str),
+                Some(expected),
+                "{body}"
+            );
         }
         assert!(read(json!({"action": "approve"}), Some(Action::Approve)).is_err());
         assert!(read(json!({"then": "continue"}), Some(Action::Approve)).is_err());

@@ -22,12 +22,17 @@ use crate::task::id::{RequestId, TaskId};
 use crate::task::request::RequestKind;
 use crate::task::status::RequestStatus;
 
-pub(crate) const OP: Op =
-    Op { id: "list_requests", auth: AuthClass::Key, body: SMALL, problems: &[Code::NotFound, Code::Invalid] };
+pub(crate) const OP: Op = Op {
+    id: "list_requests",
+    auth: AuthClass::Key,
+    body: SMALL,
+    problems: &[Code::NotFound, Code::Invalid],
+};
 
 /// List requests
 ///
-/// What this caller may decide and has not yet, oldest first. With `task_id`: every request of that tree.
+/// What this caller may decide and has not yet, oldest first. With `task_id`: every request of that
+/// tree.
 #[utoipa::path(
     get, path = "/v1/requests", operation_id = "list_requests", tag = "requests", params(RequestQuery),
     responses((status = 200, body = RequestList, description = "Some requests"))
@@ -48,20 +53,30 @@ pub(crate) async fn list_requests(
     }
     let mut roots = Vec::new();
     for task in &tasks {
-        roots.push(access::readable_task(&http, &caller, *task).await?.root_task_id);
+        roots.push(
+            access::readable_task(&http, &caller, *task)
+                .await?
+                .root_task_id,
+        );
     }
     query.finish()?;
     if wanted.is_empty() && tasks.is_empty() {
         wanted.push(RequestStatus::Pending);
     }
-    // The inbox proper leaves out requests that this caller has answered already (and others have not yet), and
-    // requests that the caller's key may not decide.
-    let inbox = tasks.is_empty() && wanted.iter().all(|status| *status == RequestStatus::Pending);
+    // The inbox proper leaves out requests that this caller has answered already (and others have
+    // not yet), and requests that the caller's key may not decide.
+    let inbox = tasks.is_empty()
+        && wanted
+            .iter()
+            .all(|status| *status == RequestStatus::Pending);
     let mut filter = RequestFilter {
         tenant: caller.tenant.clone(),
         person: tasks.is_empty().then(|| access::inbox_person(&caller)),
         statuses: wanted,
-        kinds: kinds.into_iter().map(|kind| kind.as_str().to_owned()).collect(),
+        kinds: kinds
+            .into_iter()
+            .map(|kind| kind.as_str().to_owned())
+            .collect(),
         agents,
         sessions,
         roots,
@@ -79,7 +94,9 @@ pub(crate) async fn list_requests(
         let mut more = page.more;
         for row in &page.rows {
             if !inbox || can_decide(&caller, &row.tenant, &row.owner, &state(row)) {
-                if shown == limit || !listing.push(&InterventionRequest::listed(row, &caller, &http.settings))? {
+                if shown == limit
+                    || !listing.push(&InterventionRequest::listed(row, &caller, &http.settings))?
+                {
                     more = true;
                     break;
                 }
@@ -94,5 +111,8 @@ pub(crate) async fn list_requests(
         // Many requests may be for others: skips them in as few reads as possible.
         filter.limit = MOST;
     };
-    listing.close("next_cursor", &filter.after.filter(|_| more).map(|id| cursor_of(id.0)))
+    listing.close(
+        "next_cursor",
+        &filter.after.filter(|_| more).map(|id| cursor_of(id.0)),
+    )
 }

@@ -1,4 +1,5 @@
-//! `GET /resume/{request_id}`: a request as JSON, or as the page where a person decides. Changes nothing.
+//! `GET /resume/{request_id}`: a request as JSON, or as the page where a person decides. Changes
+//! nothing.
 
 use std::sync::Arc;
 
@@ -20,11 +21,17 @@ use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::request::InterventionRequest;
 use crate::task::id::RequestId;
 
-pub(crate) const OP: Op = Op { id: "get_request", auth: AuthClass::Key, body: SMALL, problems: &[Code::NotFound] };
+pub(crate) const OP: Op = Op {
+    id: "get_request",
+    auth: AuthClass::Key,
+    body: SMALL,
+    problems: &[Code::NotFound],
+};
 
 /// Get a request
 ///
-/// As JSON. Where `Accept` asks for `text/html` it is the page for a person instead. Never changes anything.
+/// As JSON. Where `Accept` asks for `text/html` it is the page for a person instead. Never changes
+/// anything.
 #[utoipa::path(
     get, path = "/resume/{request_id}", operation_id = "get_request", tag = "requests",
     params(("request_id" = String, Path, format = Uuid, description = "The request")),

@@ -37,8 +37,8 @@ pub(crate) const OP: Op = Op {
 
 /// Cancel a task
 ///
-/// Once it has answered, no call of the tree starts. Doing it again changes nothing. A sub-agent's task may be canceled
-/// alone: its parent is told and goes on.
+/// Once it has answered, no call of the tree starts. Doing it again changes nothing. A sub-agent's
+/// task may be canceled alone: its parent is told and goes on.
 #[utoipa::path(
     post, path = "/v1/tasks/{task_id}/cancel", operation_id = "cancel_task", tag = "tasks",
     params(("task_id" = String, Path, format = Uuid, description = "The task"), KeyHeader),
@@ -57,7 +57,8 @@ pub(crate) async fn cancel_task(
         move |engine, caller, (), key| async move { engine.cancel(&caller, id, key).await },
     )
     .await?;
-    let mut response = Json(access::current_task(&http, &posted.caller, accepted.task_id).await?).into_response();
+    let mut response =
+        Json(access::current_task(&http, &posted.caller, accepted.task_id).await?).into_response();
     mark_replayed(response.headers_mut(), &accepted);
     Ok(response)
 }

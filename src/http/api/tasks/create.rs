@@ -38,7 +38,8 @@ pub(crate) const OP: Op = Op {
 
 /// Create a task
 ///
-/// Starts an agent on a user's message, and waits (10 s unless the client prefers otherwise) until it no longer runs.
+/// Starts an agent on a user's message, and waits (10 s unless the client prefers otherwise) until
+/// it no longer runs.
 #[utoipa::path(
     post, path = "/v1/tasks", operation_id = "create_task", tag = "tasks", params(MoveHeaders), request_body = CreateTask,
     responses(
@@ -48,7 +49,10 @@ pub(crate) const OP: Op = Op {
             headers(("Location" = String, description = "The task"))),
     )
 )]
-pub(crate) async fn create_task(State(http): State<Arc<Http>>, posted: Posted) -> Result<Response, Problem> {
+pub(crate) async fn create_task(
+    State(http): State<Arc<Http>>,
+    posted: Posted,
+) -> Result<Response, Problem> {
     let seat = opening::seat(&http, &posted)?;
     let accepted = submit(
         &http,
@@ -75,5 +79,6 @@ fn read(body: Value, text: &[u8]) -> Result<TaskInput, Problem> {
         fields.finish(&mut errors);
         task
     });
-    task.filter(|_| errors.0.is_empty()).ok_or_else(|| Problem::invalid(&errors.0))
+    task.filter(|_| errors.0.is_empty())
+        .ok_or_else(|| Problem::invalid(&errors.0))
 }

@@ -21,14 +21,20 @@ pub(crate) const OP: Op = Op {
     id: "stream_task_events",
     auth: AuthClass::Key,
     body: SMALL,
-    problems: &[Code::BadRequest, Code::NotFound, Code::Invalid, Code::TooMany],
+    problems: &[
+        Code::BadRequest,
+        Code::NotFound,
+        Code::Invalid,
+        Code::TooMany,
+    ],
 };
 
 /// Watch a task
 ///
-/// Server-sent events: first those that were missed, then `caught_up`, then each one as it is committed, and between them
-/// what the models are saying. A pause does not end the stream; the end of the task does. Of a sub-agent's task these are
-/// the events of its part of the tree, with the root's numbers.
+/// Server-sent events: first those that were missed, then `caught_up`, then each one as it is
+/// committed, and between them what the models are saying. A pause does not end the stream; the end
+/// of the task does. Of a sub-agent's task these are the events of its part of the tree, with the
+/// root's numbers.
 #[utoipa::path(
     get, path = "/v1/tasks/{task_id}/events", operation_id = "stream_task_events", tag = "tasks",
     params(("task_id" = String, Path, format = Uuid, description = "The task"), EventQuery, EventHeader),
@@ -47,6 +53,21 @@ pub(crate) async fn stream_task_events(
     let row = access::readable_task(&http, &caller, id).await?;
     let after = marker(&headers, &uri)?;
     let seat = http.seats.take(&caller, &http.settings)?;
-    let asked = StreamRequest { task: id, root: row.root_task_id, after: Some(after), listener: None };
-    open(&http, Watcher { caller, headers, posted: false }, asked, seat).await
+    let asked = StreamRequest {
+        task: id,
+        root: row.root_task_id,
+        after: Some(after),
+        listener: None,
+    };
+    open(
+        &http,
+        Watcher {
+            caller,
+            headers,
+            posted: false,
+        },
+        asked,
+        seat,
+    )
+    .await
 }

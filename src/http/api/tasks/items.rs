@@ -19,12 +19,17 @@ use crate::http::wire::item::AgentTaskItem;
 use crate::http::wire::list::ItemList;
 use crate::task::id::TaskId;
 
-pub(crate) const OP: Op =
-    Op { id: "list_task_items", auth: AuthClass::Key, body: SMALL, problems: &[Code::NotFound, Code::Invalid] };
+pub(crate) const OP: Op = Op {
+    id: "list_task_items",
+    auth: AuthClass::Key,
+    body: SMALL,
+    problems: &[Code::NotFound, Code::Invalid],
+};
 
 /// List a task's items
 ///
-/// The task's append-only journal, in its order. A page holds 4 MiB at most and ends earlier then; the last one is empty.
+/// The task's append-only journal, in its order. A page holds 4 MiB at most and ends earlier then;
+/// the last one is empty.
 #[utoipa::path(
     get, path = "/v1/tasks/{task_id}/items", operation_id = "list_task_items", tag = "tasks",
     params(("task_id" = String, Path, format = Uuid, description = "The task"), ItemQuery),

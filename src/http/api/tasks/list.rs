@@ -24,12 +24,17 @@ use crate::task::id::TaskId;
 use crate::task::status::TaskStatus;
 use crate::task::user::UserId;
 
-pub(crate) const OP: Op =
-    Op { id: "list_tasks", auth: AuthClass::Key, body: SMALL, problems: &[Code::NotFound, Code::Invalid] };
+pub(crate) const OP: Op = Op {
+    id: "list_tasks",
+    auth: AuthClass::Key,
+    body: SMALL,
+    problems: &[Code::NotFound, Code::Invalid],
+};
 
 /// List tasks
 ///
-/// The caller's root tasks, newest first; with `root_task_id` the tasks of that tree. An admin sees the tenant's.
+/// The caller's root tasks, newest first; with `root_task_id` the tasks of that tree. An admin sees
+/// the tenant's.
 #[utoipa::path(
     get, path = "/v1/tasks", operation_id = "list_tasks", tag = "tasks", params(TaskQuery),
     responses((status = 200, body = TaskList, description = "Some tasks"))
@@ -40,9 +45,15 @@ pub(crate) async fn list_tasks(
     uri: Uri,
 ) -> Result<Response, Problem> {
     let mut query = Query::of(&uri);
-    let roots = query.many("root_task_id", "a task id", |text| text.parse::<TaskId>().ok());
+    let roots = query.many("root_task_id", "a task id", |text| {
+        text.parse::<TaskId>().ok()
+    });
     let ids = caller.user_id.ids();
-    let users = query.texts("user_id").into_iter().map(|user| ids.id(user)).collect();
+    let users = query
+        .texts("user_id")
+        .into_iter()
+        .map(|user| ids.id(user))
+        .collect();
     let mut filter = TaskFilter {
         tenant: caller.tenant.clone(),
         statuses: query.many("status", "a task status", TaskStatus::parse),
@@ -78,28 +89,46 @@ pub(crate) async fn list_tasks(
         }
         last = Some(id);
     }
-    listing.close("next_cursor", &last.filter(|_| more).map(|id| cursor_of(id.0)))
+    listing.close(
+        "next_cursor",
+        &last.filter(|_| more).map(|id| cursor_of(id.0)),
+    )
 }
 
-/// The owners to filter by: the caller, unless they are an admin or ask for trees that they may read.
+/// The owners to filter by: the caller, unless they are an admin or ask for trees that they may
+/// read.
 fn whose(caller: &Caller, users: Vec<UserId>, roots_only: bool) -> Result<Vec<UserId>, Problem> {
     if caller.admin {
         return Ok(users);
     }
     if users.iter().any(|user| *user != caller.user_id) {
-        return Err(Problem::forbidden("Only an admin asks for other users' tasks."));
+        return Err(Problem::forbidden(
+            "Only an admin asks for other users' tasks.",
+        ));
     }
-    Ok(if roots_only { vec![caller.user_id.clone()] } else { users })
+    Ok(if roots_only {
+        vec![caller.user_id.clone()]
+    } else {
+        users
+    })
 }
 
 /// The open requests of the root tasks among `rows`, in one read.
-async fn open_requests(http: &Http, rows: &[TaskRow]) -> Result<BTreeMap<TaskId, Vec<RequestRow>>, Problem> {
-    let waiting = rows.iter().filter(|row| row.open_requests > 0 && row.task_id == row.root_task_id);
+async fn open_requests(
+    http: &Http,
+    rows: &[TaskRow],
+) -> Result<BTreeMap<TaskId, Vec<RequestRow>>, Problem> {
+    let waiting = rows
+        .iter()
+        .filter(|row| row.open_requests > 0 && row.task_id == row.root_task_id);
     let waiting: Vec<TaskId> = waiting.map(|row| row.task_id).collect();
     let mut pending: BTreeMap<TaskId, Vec<RequestRow>> = BTreeMap::new();
     if !waiting.is_empty() {
         for request in http.store.pending_of(&waiting).await? {
-            pending.entry(request.root_task_id).or_default().push(request);
+            pending
+                .entry(request.root_task_id)
+                .or_default()
+                .push(request);
         }
     }
     Ok(pending)

@@ -44,7 +44,8 @@ pub(crate) const OP: Op = Op {
 
 /// Send the next message
 ///
-/// Goes on with a root task. A paused one refuses it (409) unless `supersede` withdraws its open requests.
+/// Goes on with a root task. A paused one refuses it (409) unless `supersede` withdraws its open
+/// requests.
 #[utoipa::path(
     post, path = "/v1/tasks/{task_id}/messages", operation_id = "send_message", tag = "tasks",
     params(("task_id" = String, Path, format = Uuid, description = "The root task"), MoveHeaders),
@@ -65,7 +66,9 @@ pub(crate) async fn send_message(
         &posted,
         may_command(&http, &posted.caller, id, Command::Message),
         |()| posted.json(&http.parsing, |body, _| parse(body)),
-        move |engine, caller, message, key| async move { engine.message(&caller, id, message, key).await },
+        move |engine, caller, message, key| async move {
+            engine.message(&caller, id, message, key).await
+        },
     )
     .await?;
     respond(&http, posted, accepted, SuccessStatus::Ok, seat).await
@@ -82,5 +85,7 @@ fn parse(body: Value) -> Result<MessageInput, Problem> {
         fields.finish(&mut errors);
         message
     });
-    message.filter(|_| errors.0.is_empty()).ok_or_else(|| Problem::invalid(&errors.0))
+    message
+        .filter(|_| errors.0.is_empty())
+        .ok_or_else(|| Problem::invalid(&errors.0))
 }

@@ -20,7 +20,10 @@ pub(crate) fn message(fields: &mut Fields, errors: &mut Errors) -> Vec<Part> {
     let input = fields.text("input", errors);
     let items = fields.take("items");
     match (input, items) {
-        (Some(content), None) => vec![Part { content_type: PartType::Text, content }],
+        (Some(content), None) => vec![Part {
+            content_type: PartType::Text,
+            content,
+        }],
         (None, Some(items)) => parts(items, &fields.pointer("items"), errors),
         (None, None) => {
             if errors.0.len() == before {
@@ -72,20 +75,37 @@ fn part(fields: &mut Fields, errors: &mut Errors) -> Option<Part> {
         return None;
     };
     if content_type == Some(PartType::Image) && !is_image(&content) {
-        errors.add(&place, "a base64 `data:` URI of png, jpeg, gif or webp, or an `https:` URL");
+        errors.add(
+            &place,
+            "a base64 `data:` URI of png, jpeg, gif or webp, or an `https:` URL",
+        );
     }
-    Some(Part { content_type: content_type?, content })
+    Some(Part {
+        content_type: content_type?,
+        content,
+    })
 }
 
 fn is_image(content: &str) -> bool {
-    let Some((scheme, rest)) = content.split_once(':') else { return false };
+    let Some((scheme, rest)) = content.split_once(':') else {
+        return false;
+    };
     if scheme.eq_ignore_ascii_case("https") {
         let plain = !content.contains(|c: char| c.is_whitespace() || c.is_control());
-        return plain && rest.starts_with("//") && url::Url::parse(content).is_ok_and(|url| url.has_host());
+        return plain
+            && rest.starts_with("//")
+            && url::Url::parse(content).is_ok_and(|url| url.has_host());
     }
-    let Some((kind, data)) = rest.split_once(',') else { return false };
+    let Some((kind, data)) = rest.split_once(',') else {
+        return false;
+    };
     let kind = kind.to_ascii_lowercase();
-    let known = ["image/png;base64", "image/jpeg;base64", "image/gif;base64", "image/webp;base64"];
+    let known = [
+        "image/png;base64",
+        "image/jpeg;base64",
+        "image/gif;base64",
+        "image/webp;base64",
+    ];
     scheme.eq_ignore_ascii_case("data")
         && known.contains(&kind.as_str())
         && !data.is_empty()
@@ -93,7 +113,10 @@ fn is_image(content: &str) -> bool {
 }
 
 /// `user_context`: an object of strings.
-pub(crate) fn user_context(fields: &mut Fields, errors: &mut Errors) -> Option<BTreeMap<String, String>> {
+pub(crate) fn user_context(
+    fields: &mut Fields,
+    errors: &mut Errors,
+) -> Option<BTreeMap<String, String>> {
     let members = fields.object("user_context", errors)?;
     let at = fields.pointer("user_context");
     if Value::Object(members.clone()).to_string().len() > CONTEXT {
@@ -105,7 +128,11 @@ pub(crate) fn user_context(fields: &mut Fields, errors: &mut Errors) -> Option<B
             Value::String(text) => {
                 context.insert(name, text);
             }
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
+            Value::Null
+            | Value::Bool(_)
+            | Value::Number(_)
+            | Value::Array(_)
+            | Value::Object(_) => {
                 errors.add(&pointer(&at, &name), "a string");
             }
         }
@@ -116,9 +143,14 @@ pub(crate) fn user_context(fields: &mut Fields, errors: &mut Errors) -> Option<B
 /// `metadata`: an object, kept as JSON text; `body` is the whole body.
 pub(crate) fn metadata(body: &[u8], fields: &mut Fields, errors: &mut Errors) -> String {
     let member = fields.object("metadata", errors);
-    let text = member.and_then(|_| json::member(body, "metadata")).unwrap_or_else(|| "{}".to_owned());
+    let text = member
+        .and_then(|_| json::member(body, "metadata"))
+        .unwrap_or_else(|| "{}".to_owned());
     if text.len() > CONTEXT {
-        errors.add(&fields.pointer("metadata"), format!("at most {CONTEXT} bytes of JSON"));
+        errors.add(
+            &fields.pointer("metadata"),
+            format!("at most {CONTEXT} bytes of JSON"),
+        );
     }
     text
 }
@@ -127,9 +159,14 @@ pub(crate) fn metadata(body: &[u8], fields: &mut Fields, errors: &mut Errors) ->
 pub(crate) fn session_id(fields: &mut Fields, errors: &mut Errors) -> Option<String> {
     let session = fields.text("session_id", errors)?;
     let fits = (1..=128).contains(&session.len())
-        && session.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-'));
+        && session
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-'));
     if !fits {
-        errors.add(&fields.pointer("session_id"), "1 to 128 of A-Z a-z 0-9 . _ : -");
+        errors.add(
+            &fields.pointer("session_id"),
+            "1 to 128 of A-Z a-z 0-9 . _ : -",
+        );
     }
     Some(session)
 }
@@ -160,17 +197,29 @@ mod tests {
             ),
             none
         );
-        assert_eq!(places(json!({"items": [{"content_type": "text", "content": "hi"}], "input": null})), none);
         assert_eq!(
-            places(json!({"items": [{"content_type": "image", "content": "data:image/png;base64,iVBORw0="}]})),
+            places(json!({"items": [{"content_type": "text", "content": "hi"}], "input": null})),
             none
         );
-        assert_eq!(places(json!({"items": [{"content_type": "image", "content": "https://x.example/a.png"}]})), none);
+        assert_eq!(
+            places(
+                json!({"items": [{"content_type": "image", "content": "data:image/png;base64,iVBORw0="}]})
+            ),
+            none
+        );
+        assert_eq!(
+            places(
+                json!({"items": [{"content_type": "image", "content": "https://x.example/a.png"}]})
+            ),
+            none
+        );
     }
 
     #[test]
     fn message_that_does_not_fit_is_refused_with_its_place() {
-        let many: Vec<Value> = (0..33).map(|_| json!({"content_type": "text", "content": "x"})).collect();
+        let many: Vec<Value> = (0..33)
+            .map(|_| json!({"content_type": "text", "content": "x"}))
+            .collect();
         for (body, expected) in [
             (json!({}), vec![""]),
             (json!({"input": "a", "items": []}), vec![""]),
@@ -179,17 +228,44 @@ mod tests {
             (json!({"items": "x"}), vec!["/items"]),
             (json!({"items": many}), vec!["/items"]),
             (json!({"items": [7]}), vec!["/items/0"]),
-            (json!({"items": [{"content_type": "video", "content": "x"}]}), vec!["/items/0/content_type"]),
-            (json!({"items": [{"content_type": "text"}]}), vec!["/items/0/content"]),
-            (json!({"items": [{"content_type": "text", "content": "x", "y": 1}]}), vec!["/items/0/y"]),
-            (json!({"input": "a", "session_id": "a b"}), vec!["/session_id"]),
+            (
+                json!({"items": [{"content_type": "video", "content": "x"}]}),
+                vec!["/items/0/content_type"],
+            ),
+            (
+                json!({"items": [{"content_type": "text"}]}),
+                vec!["/items/0/content"],
+            ),
+            (
+                json!({"items": [{"content_type": "text", "content": "x", "y": 1}]}),
+                vec!["/items/0/y"],
+            ),
+            (
+                json!({"input": "a", "session_id": "a b"}),
+                vec!["/session_id"],
+            ),
             (json!({"input": "a", "session_id": ""}), vec!["/session_id"]),
-            (json!({"input": "a", "session_id": "x".repeat(129)}), vec!["/session_id"]),
-            (json!({"input": "a", "user_context": {"a": 1}}), vec!["/user_context/a"]),
-            (json!({"input": "a", "user_context": []}), vec!["/user_context"]),
-            (json!({"input": "a", "user_context": {"a": "x".repeat(16 * 1024)}}), vec!["/user_context"]),
+            (
+                json!({"input": "a", "session_id": "x".repeat(129)}),
+                vec!["/session_id"],
+            ),
+            (
+                json!({"input": "a", "user_context": {"a": 1}}),
+                vec!["/user_context/a"],
+            ),
+            (
+                json!({"input": "a", "user_context": []}),
+                vec!["/user_context"],
+            ),
+            (
+                json!({"input": "a", "user_context": {"a": "x".repeat(16 * 1024)}}),
+                vec!["/user_context"],
+            ),
             (json!({"input": "a", "metadata": "x"}), vec!["/metadata"]),
-            (json!({"input": "a", "metadata": {"a": "x".repeat(16 * 1024)}}), vec!["/metadata"]),
+            (
+                json!({"input": "a", "metadata": {"a": "x".repeat(16 * 1024)}}),
+                vec!["/metadata"],
+            ),
             (json!({"input": "a", "model": "x"}), vec!["/model"]),
         ] {
             assert_eq!(places(body.clone()), expected, "{body}");

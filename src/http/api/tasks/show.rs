@@ -21,11 +21,17 @@ use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::task::AgentTask;
 use crate::task::id::TaskId;
 
-pub(crate) const OP: Op = Op { id: "get_task", auth: AuthClass::Key, body: SMALL, problems: &[Code::NotFound] };
+pub(crate) const OP: Op = Op {
+    id: "get_task",
+    auth: AuthClass::Key,
+    body: SMALL,
+    problems: &[Code::NotFound],
+};
 
 /// Get a task
 ///
-/// At once, or with `Prefer: wait=N` when it no longer runs. A sub-agent's task is read like any other.
+/// At once, or with `Prefer: wait=N` when it no longer runs. A sub-agent's task is read like any
+/// other.
 #[utoipa::path(
     get, path = "/v1/tasks/{task_id}", operation_id = "get_task", tag = "tasks",
     params(("task_id" = String, Path, format = Uuid, description = "The task"), WaitHeader),
@@ -47,7 +53,11 @@ pub(crate) async fn get_task(
     };
     let mut response = Json(task).into_response();
     if let Some(applied) = prefer.applied() {
-        insert_header(response.headers_mut(), HeaderName::from_static("preference-applied"), &applied);
+        insert_header(
+            response.headers_mut(),
+            HeaderName::from_static("preference-applied"),
+            &applied,
+        );
     }
     Ok(response)
 }

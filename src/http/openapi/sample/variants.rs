@@ -42,7 +42,9 @@ pub(crate) fn of_kind(kind: RequestKind) -> RequestRow {
             "refund_payment",
             json!({"amount": 120, "order": 17}),
             None,
-            Some(json!({"sent_at": "2026-11-03T09:30:00.000000Z", "attempt": 1, "replica": "a", "problem": "timeout"})),
+            Some(
+                json!({"sent_at": "2026-11-03T09:30:00.000000Z", "attempt": 1, "replica": "a", "problem": "timeout"}),
+            ),
             None,
         ),
         RequestKind::Guidance => (
@@ -50,7 +52,9 @@ pub(crate) fn of_kind(kind: RequestKind) -> RequestRow {
             json!({"question": "Which order is meant?", "context": "Two orders match.", "options": ["17", "18"]}),
             Some("Which order is meant?"),
             Some(json!({"context": "Two orders match.", "options": ["17", "18"]})),
-            Some(json!({"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]})),
+            Some(
+                json!({"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}),
+            ),
         ),
         RequestKind::Confirmation => (
             "request_confirmation",
@@ -105,11 +109,26 @@ pub(crate) fn of_kind(kind: RequestKind) -> RequestRow {
 
 /// A stored answer to each of these calls.
 #[must_use]
-pub(crate) fn answer(by: &str, action: Action, calls: &[CallId], closes: bool) -> Option<(Time, Decision)> {
-    let said: serde_json::Map<_, _> =
-        calls.iter().map(|call| (call.to_string(), json!({"action": action, "reason": "So it is."}))).collect();
+pub(crate) fn answer(
+    by: &str,
+    action: Action,
+    calls: &[CallId],
+    closes: bool,
+) -> Option<(Time, Decision)> {
+    let said: serde_json::Map<_, _> = calls
+        .iter()
+        .map(|call| {
+            (
+                call.to_string(),
+                json!({"action": action, "reason": "So it is."}),
+            )
+        })
+        .collect();
     let decision = json!({"action": action, "by": by, "decisions": said, "closes": closes});
-    Some((Time(AT + 60_000_000), serde_json::from_value(decision).ok()?))
+    Some((
+        Time(AT + 60_000_000),
+        serde_json::from_value(decision).ok()?,
+    ))
 }
 
 /// A moment at which the request is two minutes old.

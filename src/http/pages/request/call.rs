@@ -1,4 +1,5 @@
-//! One call of a request: what it would do, its exact arguments, and the approvals and the decision so far.
+//! One call of a request: what it would do, its exact arguments, and the approvals and the decision
+//! so far.
 
 use maud::{Markup, html};
 
@@ -59,7 +60,12 @@ pub(crate) fn warnings(view: &View<'_>, call: &RequestedCall) -> Markup {
 /// Says who wrote the arguments and what they are for.
 fn written(view: &View<'_>, call: &RequestedCall) -> String {
     let words = view.words;
-    let own = view.row.asked.pending_tool_calls.iter().find(|own| own.tool_call_id.to_string() == call.tool_call_id);
+    let own = view
+        .row
+        .asked
+        .pending_tool_calls
+        .iter()
+        .find(|own| own.tool_call_id.to_string() == call.tool_call_id);
     if let Some(editor) = own.and_then(|own| own.editor.as_deref()) {
         return fill(words.by_editor, &[("user", &visible(editor))]);
     }
@@ -74,7 +80,8 @@ fn written(view: &View<'_>, call: &RequestedCall) -> String {
     .to_owned()
 }
 
-/// The subject of a warning, in the reader's language; the warning's detail may have no translation.
+/// The subject of a warning, in the reader's language; the warning's detail may have no
+/// translation.
 fn warned(view: &View<'_>, code: &str) -> Markup {
     let words = view.words;
     let about = match code {
@@ -98,7 +105,10 @@ pub(crate) fn title(view: &View<'_>, call: &RequestedCall, index: usize) -> Stri
         return fill(view.words.one_call, &[("name", &name)]);
     }
     let (number, count) = ((index + 1).to_string(), count.to_string());
-    fill(view.words.call, &[("number", &number), ("count", &count), ("name", &name)])
+    fill(
+        view.words.call,
+        &[("number", &number), ("count", &count), ("name", &name)],
+    )
 }
 
 fn effect(view: &View<'_>, effect: WireEffect) -> &'static str {
@@ -123,14 +133,28 @@ fn verdict(view: &View<'_>, verdict: WireVerdict) -> &'static str {
 fn approvals(view: &View<'_>, call: &RequestedCall) -> Markup {
     let words = view.words;
     let (have, required) = (call.approvals.len(), view.required());
-    let missing = usize::try_from(required).unwrap_or(usize::MAX).saturating_sub(have);
-    let people: Vec<&str> = call.approvals.iter().map(|approval| approval.by.as_str()).collect();
+    let missing = usize::try_from(required)
+        .unwrap_or(usize::MAX)
+        .saturating_sub(have);
+    let people: Vec<&str> = call
+        .approvals
+        .iter()
+        .map(|approval| approval.by.as_str())
+        .collect();
     let names = names(view, &people);
     let (have, required, left) = (have.to_string(), required.to_string(), missing.to_string());
     let text = if call.decision.is_some() || missing == 0 {
-        fill(words.approvals_so_far, &[("have", &have), ("required", &required)])
+        fill(
+            words.approvals_so_far,
+            &[("have", &have), ("required", &required)],
+        )
     } else {
-        let values = [("have", have.as_str()), ("required", &required), ("missing", &left), ("names", &names)];
+        let values = [
+            ("have", have.as_str()),
+            ("required", &required),
+            ("missing", &left),
+            ("names", &names),
+        ];
         fill(words.approvals_missing, &values)
     };
     html! {

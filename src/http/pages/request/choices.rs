@@ -1,4 +1,5 @@
-//! The forms that decide single calls. They offer only the permitted actions and send only the chosen ones.
+//! The forms that decide single calls. They offer only the permitted actions and send only the
+//! chosen ones.
 
 use maud::{Markup, html};
 
@@ -12,17 +13,24 @@ use crate::http::pages::layout::visible;
 use crate::http::wire::request::RequestedCall;
 use crate::task::decision::Action;
 
-/// The most text to edit that a form may carry, in encoded bytes: the body that brings it back is limited.
+/// The most text to edit that a form may carry, in encoded bytes: the body that brings it back is
+/// limited.
 const EDITABLE: usize = 600 * 1024;
 
 /// The form in which each of several calls is decided.
 pub(crate) fn each(view: &View<'_>) -> Option<Markup> {
     let (words, calls) = (view.words, view.open_calls());
-    let actions = [Action::Approve, Action::Reject, Action::Edit, Action::Respond];
+    let actions = [
+        Action::Approve,
+        Action::Reject,
+        Action::Edit,
+        Action::Respond,
+    ];
     if calls.len() < 2 || !actions.into_iter().any(|action| view.takes(action)) {
         return None;
     }
-    let edits = view.takes(Action::Edit) && calls.iter().map(|call| sent(call)).sum::<usize>() <= EDITABLE;
+    let edits =
+        view.takes(Action::Edit) && calls.iter().map(|call| sent(call)).sum::<usize>() <= EDITABLE;
     let body = html! {
         p { (words.each_call_about) }
         @if view.takes(Action::Edit) && !edits { p { (words.too_long_to_edit) } }
@@ -35,16 +43,27 @@ pub(crate) fn each(view: &View<'_>) -> Option<Markup> {
 
 /// How many bytes a browser sends for a call's arguments.
 fn sent(call: &RequestedCall) -> usize {
-    url::form_urlencoded::byte_serialize(editable(&call.arguments_text).as_bytes()).map(str::len).sum()
+    url::form_urlencoded::byte_serialize(editable(&call.arguments_text).as_bytes())
+        .map(str::len)
+        .sum()
 }
 
 fn after_edit(view: &View<'_>) -> &'static str {
-    if view.required() > 1 { view.words.edit_asks } else { view.words.edit_approves }
+    if view.required() > 1 {
+        view.words.edit_asks
+    } else {
+        view.words.edit_approves
+    }
 }
 
 fn one(view: &View<'_>, call: &RequestedCall, edits: bool) -> Markup {
     let (words, id) = (view.words, &call.tool_call_id);
-    let index = view.request.tool_calls.iter().position(|other| other.tool_call_id == *id).unwrap_or_default();
+    let index = view
+        .request
+        .tool_calls
+        .iter()
+        .position(|other| other.tool_call_id == *id)
+        .unwrap_or_default();
     let place = InputField::new(view, FormName::Calls, format!("call.{id}.action"));
     let offered = [
         ("", words.leave, true),
@@ -81,7 +100,9 @@ fn one(view: &View<'_>, call: &RequestedCall, edits: bool) -> Markup {
 
 fn arguments(view: &View<'_>, form: FormName, call: &RequestedCall) -> Markup {
     let text = editable(&call.arguments_text);
-    let rows = u32::try_from(text.lines().count().max(text.len() / 60)).unwrap_or(u32::MAX).clamp(3, 16);
+    let rows = u32::try_from(text.lines().count().max(text.len() / 60))
+        .unwrap_or(u32::MAX)
+        .clamp(3, 16);
     let place = InputField::new(view, form, format!("call.{}.arguments", call.tool_call_id));
     place.lines(view.words.edit_label, rows, &text, true)
 }
@@ -89,7 +110,9 @@ fn arguments(view: &View<'_>, form: FormName, call: &RequestedCall) -> Markup {
 /// The forms for the only open call beyond approving and rejecting it: edit and respond.
 pub(crate) fn only(view: &View<'_>) -> Vec<Markup> {
     let calls = view.open_calls();
-    let [call] = calls.as_slice() else { return Vec::new() };
+    let [call] = calls.as_slice() else {
+        return Vec::new();
+    };
     let mut forms = Vec::new();
     if view.takes(Action::Edit) && sent(call) <= EDITABLE {
         forms.push(edit(view, call));
@@ -109,7 +132,12 @@ fn edit(view: &View<'_>, call: &RequestedCall) -> Markup {
         (reason(view, FormName::Edit, &format!("call.{id}.reason")))
         button.second type="submit" { (words.edit_send) }
     };
-    folded(view, FormName::Edit, words.edit_head, &form(view, "", &body))
+    folded(
+        view,
+        FormName::Edit,
+        words.edit_head,
+        &form(view, "", &body),
+    )
 }
 
 fn respond(view: &View<'_>, call: &RequestedCall) -> Markup {
@@ -122,7 +150,12 @@ fn respond(view: &View<'_>, call: &RequestedCall) -> Markup {
         (reason(view, FormName::Supply, &format!("call.{id}.reason")))
         button.second type="submit" { (words.respond_send) }
     };
-    folded(view, FormName::Supply, words.respond_head, &form(view, "", &body))
+    folded(
+        view,
+        FormName::Supply,
+        words.respond_head,
+        &form(view, "", &body),
+    )
 }
 
 /// A folded section with a form; open when this form was submitted with mistakes.

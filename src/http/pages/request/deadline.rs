@@ -20,7 +20,8 @@ pub(crate) fn when(at: Time, now: Time, words: &Translations) -> Markup {
     html! { time datetime=(exact) { (moment(&exact)) } " (" (far) ")" }
 }
 
-/// A duration in its largest sufficient unit, rounded down, so that the page never promises more time than is left.
+/// A duration in its largest sufficient unit, rounded down, so that the page never promises more
+/// time than is left.
 #[must_use]
 pub(crate) fn span(time: Duration, words: &Translations) -> String {
     let minutes = time.as_secs() / 60;
@@ -53,9 +54,16 @@ mod tests {
             (48 * 60 * minute, "2 days"),
             (400 * 24 * 60 * minute, "400 days"),
         ] {
-            assert_eq!(span(Duration::from_secs(seconds), words), expected, "{seconds}");
+            assert_eq!(
+                span(Duration::from_secs(seconds), words),
+                expected,
+                "{seconds}"
+            );
         }
-        assert_eq!(span(Duration::from_hours(2), Translations::of(Language::Chinese)), "2 小时");
+        assert_eq!(
+            span(Duration::from_hours(2), Translations::of(Language::Chinese)),
+            "2 小时"
+        );
     }
 
     #[test]
@@ -68,6 +76,10 @@ mod tests {
             "<time datetime=\"2023-11-14T22:13:20.123000Z\">2023-11-14 22:13:20 UTC</time> (in 3 h)"
         );
         assert!(when(before, at, words).into_string().ends_with("(3 h ago)"));
-        assert!(when(at, at, words).into_string().ends_with("(less than a minute ago)"));
+        assert!(
+            when(at, at, words)
+                .into_string()
+                .ends_with("(less than a minute ago)")
+        );
     }
 }

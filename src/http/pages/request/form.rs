@@ -1,6 +1,6 @@
-//! Turns a page's form into the JSON body that any other client would send: one pure function. The result is parsed
-//! like every JSON body, so a page can send no answer that the API would refuse. A filled-in field that the chosen
-//! answer does not take is an error, so no input is lost silently.
+//! Turns a page's form into the JSON body that any other client would send: one pure function. The
+//! result is parsed like every JSON body, so a page can send no answer that the API would refuse. A
+//! filled-in field that the chosen answer does not take is an error, so no input is lost silently.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -22,8 +22,14 @@ use crate::task::request::{CallSpec, RequestKind};
 ///
 /// # Errors
 /// Every field that cannot be part of an answer, each with the place it would have in the body.
-pub(crate) fn to_json(row: &RequestRow, fields: &BTreeMap<String, String>) -> Result<String, Vec<FieldError>> {
-    let mut form = Form { fields: fields.clone(), errors: Errors::default() };
+pub(crate) fn to_json(
+    row: &RequestRow,
+    fields: &BTreeMap<String, String>,
+) -> Result<String, Vec<FieldError>> {
+    let mut form = Form {
+        fields: fields.clone(),
+        errors: Errors::default(),
+    };
     let mut body = Object::default();
     if fields.keys().any(|name| name.starts_with("call.")) {
         form.each_call(row, &mut body);
@@ -34,18 +40,27 @@ pub(crate) fn to_json(row: &RequestRow, fields: &BTreeMap<String, String>) -> Re
     for name in form.fields.keys() {
         form.errors.add(&place_of(name), words().not_known);
     }
-    if form.errors.0.is_empty() { Ok(body.text()) } else { Err(form.errors.0) }
+    if form.errors.0.is_empty() {
+        Ok(body.text())
+    } else {
+        Err(form.errors.0)
+    }
 }
 
-/// The pointer of an unknown field. A text that is no plausible name is not repeated: it may be JSON with a secret,
-/// sent as a form.
+/// The pointer of an unknown field. A text that is no plausible name is not repeated: it may be
+/// JSON with a secret, sent as a form.
 fn place_of(name: &str) -> String {
-    let is_name = name.len() <= 64 && !name.contains(|c: char| c.is_whitespace() || matches!(c, '{' | '"'));
-    if is_name { pointer("", name) } else { String::new() }
+    let is_name =
+        name.len() <= 64 && !name.contains(|c: char| c.is_whitespace() || matches!(c, '{' | '"'));
+    if is_name {
+        pointer("", name)
+    } else {
+        String::new()
+    }
 }
 
-/// The arguments as the text of an edit field: hidden characters as JSON escapes (which mean the same), line ends as a
-/// browser sends them.
+/// The arguments as the text of an edit field: hidden characters as JSON escapes (which mean the
+/// same), line ends as a browser sends them.
 #[must_use]
 pub(crate) fn editable(arguments_text: &str) -> String {
     let text = arguments_text.replace("\r\n", "\n").replace('\r', "\n");
@@ -86,8 +101,11 @@ impl Object {
     }
 
     fn text(&self) -> String {
-        let members: Vec<String> =
-            self.0.iter().map(|(name, value)| format!("{}:{value}", Value::from(name.as_str()))).collect();
+        let members: Vec<String> = self
+            .0
+            .iter()
+            .map(|(name, value)| format!("{}:{value}", Value::from(name.as_str())))
+            .collect();
         format!("{{{}}}", members.join(","))
     }
 }
@@ -129,10 +147,17 @@ impl Form {
     /// Writes one answer for the whole request, without an action where the path names it.
     fn whole(&mut self, row: &RequestRow, body: &mut Object) {
         let mut action = self.take("action");
-        let confirms =
-            row.asked.kind == RequestKind::Confirmation && action.as_deref() == Some(Action::Respond.as_str());
-        // A refusal that chooses what follows is sent as a rejection: only a rejection takes `then`.
-        if confirms && self.says("then") && self.fields.get("confirmed").is_some_and(|said| said == "false") {
+        let confirms = row.asked.kind == RequestKind::Confirmation
+            && action.as_deref() == Some(Action::Respond.as_str());
+        // A refusal that chooses what follows is sent as a rejection: only a rejection takes
+        // `then`.
+        if confirms
+            && self.says("then")
+            && self
+                .fields
+                .get("confirmed")
+                .is_some_and(|said| said == "false")
+        {
             self.fields.remove("confirmed");
             if let Some(comment) = self.take("comment") {
                 self.fields.insert("reason".to_owned(), comment);
@@ -153,7 +178,9 @@ impl Form {
                     self.filled_in("response", &schema, body);
                 }
                 RequestKind::ExternalResult => match &row.asked.form {
-                    Some(schema) if schema::fields(schema).is_some() => self.filled_in("result", schema, body),
+                    Some(schema) if schema::fields(schema).is_some() => {
+                        self.filled_in("result", schema, body)
+                    }
                     Some(_) | None => self.result("", "/result", body),
                 },
                 RequestKind::Reconcile | RequestKind::Approval => self.result("", "/result", body),
@@ -167,7 +194,9 @@ impl Form {
         let mut response = Object::default();
         match self.take("confirmed").as_deref() {
             Some(said @ ("true" | "false")) => response.put("confirmed", said.to_owned()),
-            Some(_) | None => self.errors.add("/response/confirmed", words().not_a_boolean),
+            Some(_) | None => self
+                .errors
+                .add("/response/confirmed", words().not_a_boolean),
         }
         self.text("comment", "comment", &mut response);
         body.put("response", response.text());
@@ -184,11 +213,15 @@ impl Form {
         };
         let mut filled = Object::default();
         for field in fields {
-            let typed = self.take(&format!("field.{}", field.name)).unwrap_or_default();
+            let typed = self
+                .take(&format!("field.{}", field.name))
+                .unwrap_or_default();
             match field.json(&typed) {
                 Ok(Some(text)) => filled.put(&field.name, text),
                 Ok(None) => {}
-                Err(expected) => self.errors.add(&pointer(&pointer("", member), &field.name), expected),
+                Err(expected) => self
+                    .errors
+                    .add(&pointer(&pointer("", member), &field.name), expected),
             }
         }
         body.put(member, filled.text());
@@ -214,12 +247,22 @@ impl Form {
 
     /// Writes one answer for each call that has a chosen action.
     fn each_call(&mut self, row: &RequestRow, body: &mut Object) {
-        let ids: BTreeSet<String> = self.fields.keys().filter_map(|name| call_of(name)).map(str::to_owned).collect();
+        let ids: BTreeSet<String> = self
+            .fields
+            .keys()
+            .filter_map(|name| call_of(name))
+            .map(str::to_owned)
+            .collect();
         let then = self.take("then");
-        let (mut decisions, mut rejected, mut unknown) = (Object::default(), false, BTreeSet::new());
+        let (mut decisions, mut rejected, mut unknown) =
+            (Object::default(), false, BTreeSet::new());
         for id in ids {
             let at = pointer("/decisions", &id);
-            let Some(call) = row.asked.own_calls().find(|call| call.tool_call_id.to_string() == id) else {
+            let Some(call) = row
+                .asked
+                .own_calls()
+                .find(|call| call.tool_call_id.to_string() == id)
+            else {
                 self.errors.add(&at, words().no_such_call);
                 unknown.insert(id);
                 continue;
@@ -232,7 +275,8 @@ impl Form {
                 decisions.put(&id, decision.text());
             }
         }
-        self.fields.retain(|name, _| call_of(name).is_none_or(|id| !unknown.contains(id)));
+        self.fields
+            .retain(|name, _| call_of(name).is_none_or(|id| !unknown.contains(id)));
         if then.is_some() && !rejected {
             self.errors.add("/then", words().then_unchosen);
         }
@@ -246,10 +290,18 @@ impl Form {
     fn one_call(&mut self, call: &CallSpec, id: &str, at: &str) -> Option<(Action, Object)> {
         let prefix = format!("call.{id}.");
         let word = self.take(&format!("{prefix}action"));
-        let known = [Action::Approve, Action::Reject, Action::Edit, Action::Respond];
-        let action = known.into_iter().find(|action| word.as_deref() == Some(action.as_str()));
+        let known = [
+            Action::Approve,
+            Action::Reject,
+            Action::Edit,
+            Action::Respond,
+        ];
+        let action = known
+            .into_iter()
+            .find(|action| word.as_deref() == Some(action.as_str()));
         if word.is_some() && action.is_none() {
-            self.errors.add(&pointer(at, "action"), words().no_such_action);
+            self.errors
+                .add(&pointer(at, "action"), words().no_such_action);
         }
         let mut decision = Object::default();
         if let Some(action) = action {
@@ -262,18 +314,21 @@ impl Form {
                 decision.put("arguments", text);
             }
         } else if edited.is_some_and(|text| text != editable(&call.arguments_text)) {
-            self.errors.add(&pointer(at, "arguments"), words().changed_unchosen);
+            self.errors
+                .add(&pointer(at, "arguments"), words().changed_unchosen);
         }
         if action == Some(Action::Respond) {
             self.result(&prefix, &pointer(at, "result"), &mut decision);
         } else {
             self.take(&format!("{prefix}result_type"));
             if self.take(&format!("{prefix}result")).is_some() {
-                self.errors.add(&pointer(at, "result"), words().result_unchosen);
+                self.errors
+                    .add(&pointer(at, "result"), words().result_unchosen);
             }
         }
         if word.is_none() && self.take(&format!("{prefix}reason")).is_some() {
-            self.errors.add(&pointer(at, "reason"), words().reason_unchosen);
+            self.errors
+                .add(&pointer(at, "reason"), words().reason_unchosen);
         }
         self.text(&format!("{prefix}reason"), "reason", &mut decision);
         action.map(|action| (action, decision))
@@ -282,7 +337,9 @@ impl Form {
 
 /// The id of the call in a field's name.
 fn call_of(name: &str) -> Option<&str> {
-    name.strip_prefix("call.")?.rsplit_once('.').map(|(id, _)| id)
+    name.strip_prefix("call.")?
+        .rsplit_once('.')
+        .map(|(id, _)| id)
 }
 
 #[cfg(test)]
@@ -291,12 +348,24 @@ mod tests {
     use crate::http::openapi::sample;
 
     fn read(row: &RequestRow, fields: &[(&str, &str)]) -> Result<String, Vec<(String, String)>> {
-        let fields = fields.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
-        to_json(row, &fields).map_err(|errors| errors.into_iter().map(|error| (error.pointer, error.detail)).collect())
+        let fields = fields
+            .iter()
+            .map(|(name, text)| ((*name).to_owned(), (*text).to_owned()))
+            .collect();
+        to_json(row, &fields).map_err(|errors| {
+            errors
+                .into_iter()
+                .map(|error| (error.pointer, error.detail))
+                .collect()
+        })
     }
 
     fn places(row: &RequestRow, fields: &[(&str, &str)]) -> Vec<String> {
-        read(row, fields).unwrap_err().into_iter().map(|(place, _)| place).collect()
+        read(row, fields)
+            .unwrap_err()
+            .into_iter()
+            .map(|(place, _)| place)
+            .collect()
     }
 
     fn named(call: &CallSpec, part: &str) -> String {
@@ -312,13 +381,38 @@ mod tests {
             Ok(format!("{{\"digest\":\"{digest}\"}}"))
         );
         assert_eq!(
-            read(&row, &[("action", "reject"), ("reason", "a\n\"b\""), ("then", "continue")]).unwrap(),
+            read(
+                &row,
+                &[
+                    ("action", "reject"),
+                    ("reason", "a\n\"b\""),
+                    ("then", "continue")
+                ]
+            )
+            .unwrap(),
             r#"{"action":"reject","then":"continue","reason":"a\n\"b\""}"#
         );
-        assert_eq!(read(&row, &[("action", "nonsense")]).unwrap(), r#"{"action":"nonsense"}"#, "not judged here");
-        assert_eq!(places(&row, &[("action", "approve"), ("arguments", "{}"), ("x/y", "")]), ["/arguments", "/x~1y"]);
-        assert_eq!(places(&row, &[("action", "approve"), ("confirmed", "true")]), ["/confirmed"]);
-        assert_eq!(places(&row, &[(r#"{"response":{"token":"hunter2"}}"#, "")]), [""], "JSON that was sent as a form");
+        assert_eq!(
+            read(&row, &[("action", "nonsense")]).unwrap(),
+            r#"{"action":"nonsense"}"#,
+            "not judged here"
+        );
+        assert_eq!(
+            places(
+                &row,
+                &[("action", "approve"), ("arguments", "{}"), ("x/y", "")]
+            ),
+            ["/arguments", "/x~1y"]
+        );
+        assert_eq!(
+            places(&row, &[("action", "approve"), ("confirmed", "true")]),
+            ["/confirmed"]
+        );
+        assert_eq!(
+            places(&row, &[(r#"{"response":{"token":"hunter2"}}"#, "")]),
+            [""],
+            "JSON that was sent as a form"
+        );
     }
 
     #[test]
@@ -326,8 +420,17 @@ mod tests {
         let row = sample::several(4);
         let calls = &row.asked.pending_tool_calls;
         let name = |index: usize, part: &str| named(&calls[index], part);
-        let (a0, a1, a2, a3) = (name(0, "action"), name(1, "action"), name(2, "action"), name(3, "action"));
-        let (r1, e0, e2) = (name(1, "reason"), name(0, "arguments"), name(2, "arguments"));
+        let (a0, a1, a2, a3) = (
+            name(0, "action"),
+            name(1, "action"),
+            name(2, "action"),
+            name(3, "action"),
+        );
+        let (r1, e0, e2) = (
+            name(1, "reason"),
+            name(0, "arguments"),
+            name(2, "arguments"),
+        );
         let body = read(
             &row,
             &[
@@ -359,32 +462,73 @@ mod tests {
         let call = &row.asked.pending_tool_calls[0];
         let id = &call.tool_call_id.to_string();
         let name = |part: &str| named(call, part);
-        let (action, arguments, result, reason) = (name("action"), name("arguments"), name("result"), name("reason"));
+        let (action, arguments, result, reason) = (
+            name("action"),
+            name("arguments"),
+            name("result"),
+            name("reason"),
+        );
         let at = |part: &str| format!("/decisions/{id}{part}");
         for (fields, expected) in [
-            (vec![(&action, "approve"), (&arguments, "{\"amount\":1}")], at("/arguments")),
-            (vec![(&action, "approve"), (&arguments, "")], at("/arguments")),
+            (
+                vec![(&action, "approve"), (&arguments, "{\"amount\":1}")],
+                at("/arguments"),
+            ),
+            (
+                vec![(&action, "approve"), (&arguments, "")],
+                at("/arguments"),
+            ),
             (vec![(&action, ""), (&arguments, "{}")], at("/arguments")),
             (vec![(&action, "approve"), (&result, "done")], at("/result")),
             (vec![(&action, ""), (&reason, "because")], at("/reason")),
             (vec![(&action, "approve!")], at("/action")),
             (vec![(&action, "retry")], at("/action")),
             (vec![(&action, "edit")], at("/arguments")),
-            (vec![(&action, "edit"), (&arguments, "{\"a\":1,\"a\":2}")], at("/arguments")),
-            (vec![(&action, "edit"), (&arguments, "{}]]]],[[[[{}")], at("/arguments")),
-            (vec![(&action, "edit"), (&arguments, "{}},\"x\":{\"action\":\"approve\"")], at("/arguments")),
+            (
+                vec![(&action, "edit"), (&arguments, "{\"a\":1,\"a\":2}")],
+                at("/arguments"),
+            ),
+            (
+                vec![(&action, "edit"), (&arguments, "{}]]]],[[[[{}")],
+                at("/arguments"),
+            ),
+            (
+                vec![
+                    (&action, "edit"),
+                    (&arguments, "{}},\"x\":{\"action\":\"approve\""),
+                ],
+                at("/arguments"),
+            ),
             (vec![(&action, "respond")], at("/result")),
             (vec![(&action, "")], "/decisions".to_owned()),
         ] {
-            let fields: Vec<(&str, &str)> = fields.iter().map(|(name, text)| (name.as_str(), *text)).collect();
+            let fields: Vec<(&str, &str)> = fields
+                .iter()
+                .map(|(name, text)| (name.as_str(), *text))
+                .collect();
             assert_eq!(places(&row, &fields), [expected], "{fields:?}");
         }
-        assert_eq!(places(&row, &[(&action, "approve"), ("then", "cancel")]), ["/then"]);
-        assert_eq!(places(&row, &[(&action, "approve"), ("action", "approve")]), ["/action"]);
-        assert_eq!(places(&row, &[(&action, "approve"), (&name("then"), "cancel")]), [format!("/{}", name("then"))]);
+        assert_eq!(
+            places(&row, &[(&action, "approve"), ("then", "cancel")]),
+            ["/then"]
+        );
+        assert_eq!(
+            places(&row, &[(&action, "approve"), ("action", "approve")]),
+            ["/action"]
+        );
+        assert_eq!(
+            places(&row, &[(&action, "approve"), (&name("then"), "cancel")]),
+            [format!("/{}", name("then"))]
+        );
         let other = "call.00000000-0000-0000-0000-000000000001.action";
-        assert_eq!(places(&row, &[(other, "approve")]), ["/decisions/00000000-0000-0000-0000-000000000001"]);
-        assert_eq!(places(&row, &[("call.", "approve"), (&action, "approve")]), ["/call."]);
+        assert_eq!(
+            places(&row, &[(other, "approve")]),
+            ["/decisions/00000000-0000-0000-0000-000000000001"]
+        );
+        assert_eq!(
+            places(&row, &[("call.", "approve"), (&action, "approve")]),
+            ["/call."]
+        );
         let mut context = row.clone();
         context.asked.pending_tool_calls[0].needs_decision = false;
         assert_eq!(places(&context, &[(&action, "approve")]), [at("")]);
@@ -394,47 +538,129 @@ mod tests {
     fn result_is_text_unless_declared_as_json() {
         let row = sample::several(2);
         let call = &row.asked.pending_tool_calls[0];
-        let (action, result, kind) = (named(call, "action"), named(call, "result"), named(call, "result_type"));
-        let one = |text: &str, typed: &str| read(&row, &[(&action, "respond"), (&result, text), (&kind, typed)]);
-        assert!(one("{\"a\": 1.0}", "text").unwrap().contains(r#""result":"{\"a\": 1.0}""#));
-        assert!(one("{\"a\": 1.0}", "").unwrap().contains(r#""result":"{\"a\""#));
-        assert!(one("{\"a\": 1.0}", "json").unwrap().contains(r#""result":{"a": 1.0}"#));
-        assert_eq!(one("{a}", "json").unwrap_err()[0].1, "JSON that can be read in one way only");
+        let (action, result, kind) = (
+            named(call, "action"),
+            named(call, "result"),
+            named(call, "result_type"),
+        );
+        let one = |text: &str, typed: &str| {
+            read(
+                &row,
+                &[(&action, "respond"), (&result, text), (&kind, typed)],
+            )
+        };
+        assert!(
+            one("{\"a\": 1.0}", "text")
+                .unwrap()
+                .contains(r#""result":"{\"a\": 1.0}""#)
+        );
+        assert!(
+            one("{\"a\": 1.0}", "")
+                .unwrap()
+                .contains(r#""result":"{\"a\""#)
+        );
+        assert!(
+            one("{\"a\": 1.0}", "json")
+                .unwrap()
+                .contains(r#""result":{"a": 1.0}"#)
+        );
+        assert_eq!(
+            one("{a}", "json").unwrap_err()[0].1,
+            "JSON that can be read in one way only"
+        );
         assert!(one("x", "yaml").unwrap_err()[0].0.ends_with("/result_type"));
     }
 
     #[test]
     fn answer_has_the_members_of_its_form() {
-        let respond =
-            |kind, fields: &[(&str, &str)]| read(&sample::of_kind(kind), &[&[("action", "respond")], fields].concat());
+        let respond = |kind, fields: &[(&str, &str)]| {
+            read(
+                &sample::of_kind(kind),
+                &[&[("action", "respond")], fields].concat(),
+            )
+        };
         let body = respond(RequestKind::Guidance, &[("field.answer", "17\n")]).unwrap();
         assert_eq!(body, r#"{"action":"respond","response":{"answer":"17\n"}}"#);
         let missing = respond(RequestKind::Guidance, &[("field.answer", "")]).unwrap_err();
-        assert_eq!(missing, [("/response/answer".to_owned(), "this is needed".to_owned())]);
-        let body = respond(RequestKind::Confirmation, &[("confirmed", "false"), ("comment", "no")]).unwrap();
-        assert_eq!(body, r#"{"action":"respond","response":{"confirmed":false,"comment":"no"}}"#);
-        assert_eq!(respond(RequestKind::Confirmation, &[]).unwrap_err()[0].0, "/response/confirmed");
-        let no = [("confirmed", "false"), ("comment", "not so"), ("then", "cancel")];
+        assert_eq!(
+            missing,
+            [("/response/answer".to_owned(), "this is needed".to_owned())]
+        );
+        let body = respond(
+            RequestKind::Confirmation,
+            &[("confirmed", "false"), ("comment", "no")],
+        )
+        .unwrap();
+        assert_eq!(
+            body,
+            r#"{"action":"respond","response":{"confirmed":false,"comment":"no"}}"#
+        );
+        assert_eq!(
+            respond(RequestKind::Confirmation, &[]).unwrap_err()[0].0,
+            "/response/confirmed"
+        );
+        let no = [
+            ("confirmed", "false"),
+            ("comment", "not so"),
+            ("then", "cancel"),
+        ];
         let body = respond(RequestKind::Confirmation, &no).unwrap();
-        assert_eq!(body, r#"{"action":"reject","then":"cancel","reason":"not so"}"#);
+        assert_eq!(
+            body,
+            r#"{"action":"reject","then":"cancel","reason":"not so"}"#
+        );
         let plain = [("confirmed", "false"), ("comment", ""), ("then", "")];
         let body = respond(RequestKind::Confirmation, &plain).unwrap();
-        assert_eq!(body, r#"{"action":"respond","response":{"confirmed":false}}"#);
+        assert_eq!(
+            body,
+            r#"{"action":"respond","response":{"confirmed":false}}"#
+        );
         for said in ["true", ""] {
-            let yes = respond(RequestKind::Confirmation, &[("confirmed", said), ("then", "cancel")]).unwrap_err();
-            assert_eq!(yes[0], ("/then".to_owned(), "`then` only beside `reject`".to_owned()));
+            let yes = respond(
+                RequestKind::Confirmation,
+                &[("confirmed", said), ("then", "cancel")],
+            )
+            .unwrap_err();
+            assert_eq!(
+                yes[0],
+                ("/then".to_owned(), "`then` only beside `reject`".to_owned())
+            );
         }
-        let body = respond(RequestKind::Credentials, &[("field.email", "a@b.c"), ("field.token", "t")]).unwrap();
-        assert_eq!(body, r#"{"action":"respond","response":{"email":"a@b.c","token":"t"}}"#);
-        let unknown =
-            respond(RequestKind::Credentials, &[("field.email", "a"), ("field.token", "t"), ("field.x", "1")]);
+        let body = respond(
+            RequestKind::Credentials,
+            &[("field.email", "a@b.c"), ("field.token", "t")],
+        )
+        .unwrap();
+        assert_eq!(
+            body,
+            r#"{"action":"respond","response":{"email":"a@b.c","token":"t"}}"#
+        );
+        let unknown = respond(
+            RequestKind::Credentials,
+            &[("field.email", "a"), ("field.token", "t"), ("field.x", "1")],
+        );
         assert_eq!(unknown.unwrap_err()[0].0, "/field.x");
-        let body = respond(RequestKind::ExternalResult, &[("field.orders", "3"), ("field.since", "")]).unwrap();
+        let body = respond(
+            RequestKind::ExternalResult,
+            &[("field.orders", "3"), ("field.since", "")],
+        )
+        .unwrap();
         assert_eq!(body, r#"{"action":"respond","result":{"orders":3}}"#);
-        let body = respond(RequestKind::Reconcile, &[("result", "paid"), ("result_type", "text")]).unwrap();
+        let body = respond(
+            RequestKind::Reconcile,
+            &[("result", "paid"), ("result_type", "text")],
+        )
+        .unwrap();
         assert_eq!(body, r#"{"action":"respond","result":"paid"}"#);
-        assert_eq!(respond(RequestKind::Reconcile, &[]).unwrap_err()[0].0, "/result");
-        let body = read(&sample::of_kind(RequestKind::Reconcile), &[("action", "retry"), ("reason", "r")]).unwrap();
+        assert_eq!(
+            respond(RequestKind::Reconcile, &[]).unwrap_err()[0].0,
+            "/result"
+        );
+        let body = read(
+            &sample::of_kind(RequestKind::Reconcile),
+            &[("action", "retry"), ("reason", "r")],
+        )
+        .unwrap();
         assert_eq!(body, r#"{"action":"retry","reason":"r"}"#);
     }
 
@@ -443,11 +669,24 @@ mod tests {
         let mut row = sample::of_kind(RequestKind::Guidance);
         row.asked.form = Some(json!({"type": "object", "properties": {"a": {"type": "array"}}}));
         let one = |text: &str| read(&row, &[("action", "respond"), ("result", text)]);
-        assert_eq!(one("{\"a\": [1.50]}").unwrap(), r#"{"action":"respond","response":{"a": [1.50]}}"#);
+        assert_eq!(
+            one("{\"a\": [1.50]}").unwrap(),
+            r#"{"action":"respond","response":{"a": [1.50]}}"#
+        );
         assert_eq!(one("{\"a\": [1.50]").unwrap_err()[0].0, "/response");
         let mut row = sample::of_kind(RequestKind::ExternalResult);
         row.asked.form = None;
-        let one = |kind: &str| read(&row, &[("action", "respond"), ("result", "[1]"), ("result_type", kind)]).unwrap();
+        let one = |kind: &str| {
+            read(
+                &row,
+                &[
+                    ("action", "respond"),
+                    ("result", "[1]"),
+                    ("result_type", kind),
+                ],
+            )
+            .unwrap()
+        };
         assert_eq!(one("json"), r#"{"action":"respond","result":[1]}"#);
         assert_eq!(one("text"), r#"{"action":"respond","result":"[1]"}"#);
     }
@@ -456,7 +695,10 @@ mod tests {
     fn editable_text_hides_nothing_and_means_the_same() {
         let text = "{\"a\":\"x\u{202e}\u{200b}\u{e0041}é漢\",\r\n\t\"b\": 1}";
         let shown = editable(text);
-        assert_eq!(shown, "{\"a\":\"x\\u202e\\u200b\\udb40\\udc41é漢\",\n\t\"b\": 1}");
+        assert_eq!(
+            shown,
+            "{\"a\":\"x\\u202e\\u200b\\udb40\\udc41é漢\",\n\t\"b\": 1}"
+        );
         assert_eq!(json::parse(shown.as_bytes()), json::parse(text.as_bytes()));
         assert_eq!(editable(&shown), shown);
     }

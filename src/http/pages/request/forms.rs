@@ -1,5 +1,5 @@
-//! The forms under a question. They offer only what this reader may answer, and each carries the digest of what the
-//! page showed.
+//! The forms under a question. They offer only what this reader may answer, and each carries the
+//! digest of what the page showed.
 
 use std::time::Duration;
 
@@ -29,7 +29,8 @@ pub(crate) fn all(view: &View<'_>) -> Vec<Markup> {
     if view.request.kind == WireRequestKind::Approval {
         forms.extend(choices::each(view));
     }
-    let confirms = view.request.kind == WireRequestKind::Confirmation && view.takes(Action::Respond);
+    let confirms =
+        view.request.kind == WireRequestKind::Confirmation && view.takes(Action::Respond);
     if view.takes(Action::Approve) && !confirms {
         forms.push(approve(view));
     }
@@ -57,12 +58,16 @@ pub(crate) fn reason(view: &View<'_>, form: FormName, name: &str) -> Markup {
     InputField::new(view, form, name).lines(view.words.reason_optional, 2, "", false)
 }
 
-/// The choice of what follows a rejection. Without a choice an approval's rule decides; after any other kind the agent
-/// goes on.
+/// The choice of what follows a rejection. Without a choice an approval's rule decides; after any
+/// other kind the agent goes on.
 pub(crate) fn then(view: &View<'_>, form: FormName) -> Markup {
     let words = view.words;
     let approval = view.request.kind == WireRequestKind::Approval;
-    let unless = if approval { words.then_as_ruled } else { words.then_continue };
+    let unless = if approval {
+        words.then_as_ruled
+    } else {
+        words.then_continue
+    };
     let options: Vec<(&str, &str)> = [
         ("", unless),
         ("continue", words.then_continue),
@@ -73,7 +78,11 @@ pub(crate) fn then(view: &View<'_>, form: FormName) -> Markup {
     .filter(|(value, _)| approval || *value != "continue")
     .collect();
     let hint = approval.then(|| fill(words.then_rule, &[("then", by_rule(view))]));
-    let label = if view.request.kind == WireRequestKind::Confirmation { words.then_label_no } else { words.then_label };
+    let label = if view.request.kind == WireRequestKind::Confirmation {
+        words.then_label_no
+    } else {
+        words.then_label
+    };
     InputField::new(view, form, "then").select(label, hint.as_deref(), &options, "")
 }
 
@@ -97,7 +106,10 @@ pub(crate) fn approve(view: &View<'_>) -> Markup {
     let (head, button) = if view.request.kind == WireRequestKind::Confirmation {
         (words.confirm_yes, words.confirm_yes.to_owned())
     } else {
-        (words.approve_head, counted(view, words.approve, words.approve_all))
+        (
+            words.approve_head,
+            counted(view, words.approve, words.approve_all),
+        )
     };
     let body = html! {
         (reason(view, FormName::Approve, "reason"))
@@ -110,12 +122,15 @@ pub(crate) fn approve(view: &View<'_>) -> Markup {
 pub(crate) fn reject(view: &View<'_>) -> Markup {
     let words = view.words;
     let (head, button) = match view.request.kind {
-        WireRequestKind::Approval => (words.reject_head, counted(view, words.reject, words.reject_all)),
+        WireRequestKind::Approval => (
+            words.reject_head,
+            counted(view, words.reject, words.reject_all),
+        ),
         WireRequestKind::Confirmation => (words.decline_confirmation, words.confirm_no.to_owned()),
         WireRequestKind::Reconcile => (words.give_up_head, words.give_up.to_owned()),
-        WireRequestKind::Guidance | WireRequestKind::Credentials | WireRequestKind::ExternalResult => {
-            (words.decline_head, words.decline.to_owned())
-        }
+        WireRequestKind::Guidance
+        | WireRequestKind::Credentials
+        | WireRequestKind::ExternalResult => (words.decline_head, words.decline.to_owned()),
     };
     let body = html! {
         (reason(view, FormName::Reject, "reason"))
@@ -142,7 +157,9 @@ fn answer(view: &View<'_>) -> Markup {
         WireRequestKind::Confirmation => (words.answer_head, confirmation(view)),
         WireRequestKind::Credentials => (words.credentials_head, credentials(view)),
         WireRequestKind::ExternalResult => (words.external_head, external(view)),
-        WireRequestKind::Reconcile | WireRequestKind::Approval => (words.reconcile_head, reconcile(view)),
+        WireRequestKind::Reconcile | WireRequestKind::Approval => {
+            (words.reconcile_head, reconcile(view))
+        }
     };
     let body = html! { input type="hidden" name="action" value="respond"; (body) };
     html! { section { h3 { (head) } (form(view, "", &body)) } }
@@ -165,11 +182,20 @@ fn guidance(view: &View<'_>) -> Markup {
     }
 }
 
-/// The answers that the agent proposes, without those that a browser's list would not show completely.
+/// The answers that the agent proposes, without those that a browser's list would not show
+/// completely.
 fn options(view: &View<'_>) -> Vec<String> {
-    let options = view.request.details.as_ref().and_then(|details| details.get("options")).and_then(Value::as_array);
+    let options = view
+        .request
+        .details
+        .as_ref()
+        .and_then(|details| details.get("options"))
+        .and_then(Value::as_array);
     let texts = options.into_iter().flatten().filter_map(Value::as_str);
-    texts.filter(|text| !text.is_empty() && is_plain(text)).map(str::to_owned).collect()
+    texts
+        .filter(|text| !text.is_empty() && is_plain(text))
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Whether a browser's own list shows a text completely and in its order.
@@ -178,12 +204,19 @@ fn is_plain(text: &str) -> bool {
 }
 
 fn texts(form: Option<&Value>, member: &str) -> Option<String> {
-    form.and_then(|form| form.get(member)).and_then(Value::as_str).map(visible)
+    form.and_then(|form| form.get(member))
+        .and_then(Value::as_str)
+        .map(visible)
 }
 
 fn fields(view: &View<'_>, schema: &Value, secret: bool, offered: &[String]) -> Markup {
     let Some(fields) = schema::fields(schema) else {
-        return InputField::new(view, FormName::Answer, "result").lines(view.words.response_json, 6, "", true);
+        return InputField::new(view, FormName::Answer, "result").lines(
+            view.words.response_json,
+            6,
+            "",
+            true,
+        );
     };
     html! {
         @for field in &fields {
@@ -209,8 +242,15 @@ fn confirmation(view: &View<'_>) -> Markup {
 fn credentials(view: &View<'_>) -> Markup {
     let words = view.words;
     let form = view.request.form.as_ref();
-    let receivers = form.and_then(|form| form.get("x-receivers")).and_then(Value::as_array);
-    let receivers: Vec<String> = receivers.into_iter().flatten().filter_map(Value::as_str).map(visible).collect();
+    let receivers = form
+        .and_then(|form| form.get("x-receivers"))
+        .and_then(Value::as_array);
+    let receivers: Vec<String> = receivers
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .map(visible)
+        .collect();
     html! {
         @if let Some(title) = texts(form, "title") { p { strong { (title) } } }
         @if let Some(description) = texts(form, "description") { p { (description) } }
@@ -228,10 +268,20 @@ fn credentials(view: &View<'_>) -> Markup {
 
 /// How long a credential is kept.
 fn forgotten(view: &View<'_>) -> String {
-    let seconds = view.request.form.as_ref().and_then(|form| form.get("x-expires-in")).and_then(Value::as_u64);
+    let seconds = view
+        .request
+        .form
+        .as_ref()
+        .and_then(|form| form.get("x-expires-in"))
+        .and_then(Value::as_u64);
     seconds.map_or_else(
         || view.words.credentials_later.to_owned(),
-        |seconds| fill(view.words.credentials_kept, &[("time", &span(Duration::from_secs(seconds), view.words))]),
+        |seconds| {
+            fill(
+                view.words.credentials_kept,
+                &[("time", &span(Duration::from_secs(seconds), view.words))],
+            )
+        },
     )
 }
 

@@ -1,5 +1,6 @@
-//! The headline of a request's page: how the request was decided, and the fate of its calls since. It is a pure
-//! function of the request's answers and of the journal after the item that asked; nothing of it is stored.
+//! The headline of a request's page: how the request was decided, and the fate of its calls since.
+//! It is a pure function of the request's answers and of the journal after the item that asked;
+//! nothing of it is stored.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +14,8 @@ use crate::task::request::RequestKind;
 use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::verdict::OnExpiry;
 
-/// The fate of one call. The order of the variants is the order in which the fates of several calls are counted.
+/// The fate of one call. The order of the variants is the order in which the fates of several calls
+/// are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fate {
     /// It ran.
@@ -86,8 +88,18 @@ impl Aftermath {
     /// The state before any item was read.
     #[must_use]
     pub fn new(row: &RequestRow) -> Self {
-        let calls = row.asked.own_calls().map(|call| (call.tool_call_id, Trace::default())).collect();
-        Self { request: row.asked.request_id, calls, closed: None, ended_then: None, ended: None }
+        let calls = row
+            .asked
+            .own_calls()
+            .map(|call| (call.tool_call_id, Trace::default()))
+            .collect();
+        Self {
+            request: row.asked.request_id,
+            calls,
+            closed: None,
+            ended_then: None,
+            ended: None,
+        }
     }
 
     /// Reads the next item.
@@ -95,18 +107,31 @@ impl Aftermath {
         match &item.fact {
             Fact::TaskStatus { status, .. } => {
                 self.ended = Some(*status).filter(|status| status.is_terminal());
-                self.ended_then = self.ended_then.or(self.ended.filter(|_| self.closed.is_some()));
+                self.ended_then = self
+                    .ended_then
+                    .or(self.ended.filter(|_| self.closed.is_some()));
             }
             Fact::AssistantMessage(_) => {
-                self.calls.values_mut().for_each(|trace| trace.told |= trace.result.is_some());
+                self.calls
+                    .values_mut()
+                    .for_each(|trace| trace.told |= trace.result.is_some());
             }
             Fact::InterventionRequested(asked) if asked.request_id != self.request => {
                 for call in asked.own_calls() {
-                    self.trace(call.tool_call_id, |trace| trace.asked = Some((asked.request_id, asked.kind)));
+                    self.trace(call.tool_call_id, |trace| {
+                        trace.asked = Some((asked.request_id, asked.kind))
+                    });
                 }
             }
-            Fact::Decision { request_id, decision } if *request_id != self.request => {
-                for (call, answer) in decision.decisions.iter().filter(|(_, answer)| answer.settles()) {
+            Fact::Decision {
+                request_id,
+                decision,
+            } if *request_id != self.request => {
+                for (call, answer) in decision
+                    .decisions
+                    .iter()
+                    .filter(|(_, answer)| answer.settles())
+                {
                     self.trace(*call, |trace| {
                         trace.asked = None;
                         trace.answered_later = !answer.leave;
@@ -116,19 +141,37 @@ impl Aftermath {
                     self.over(*request_id);
                 }
             }
-            Fact::RequestClosed { request_id, reason, .. } if *request_id == self.request => {
+            Fact::RequestClosed {
+                request_id, reason, ..
+            } if *request_id == self.request => {
                 self.closed = Some(*reason);
             }
             Fact::RequestClosed { request_id, .. } => self.over(*request_id),
             Fact::ToolStarted { tool_call_id, .. } | Fact::SubAgentStarted { tool_call_id, .. } => {
-                self.trace(*tool_call_id, |trace| *trace = Trace { at_work: true, ..Trace::default() });
+                self.trace(*tool_call_id, |trace| {
+                    *trace = Trace {
+                        at_work: true,
+                        ..Trace::default()
+                    }
+                });
             }
-            Fact::ToolResult(ToolResult { tool_call_id, outcome, http_status, .. }) => {
-                self.trace(*tool_call_id, |trace| trace.result = Some((*outcome, *http_status)));
+            Fact::ToolResult(ToolResult {
+                tool_call_id,
+                outcome,
+                http_status,
+                ..
+            }) => {
+                self.trace(*tool_call_id, |trace| {
+                    trace.result = Some((*outcome, *http_status))
+                });
             }
-            Fact::LateResult(late) => self.trace(late.tool_call_id, |trace| trace.late = Some(late.outcome)),
-            Fact::InterventionRequested(_) | Fact::Decision { .. } | Fact::UserMessage { .. } | Fact::Judged { .. } => {
+            Fact::LateResult(late) => {
+                self.trace(late.tool_call_id, |trace| trace.late = Some(late.outcome))
             }
+            Fact::InterventionRequested(_)
+            | Fact::Decision { .. }
+            | Fact::UserMessage { .. }
+            | Fact::Judged { .. } => {}
         }
     }
 
@@ -144,17 +187,23 @@ impl Aftermath {
         }
     }
 
-    /// Whether no later item changes the headline: every call has a certain result, and the agent has every result.
+    /// Whether no later item changes the headline: every call has a certain result, and the agent
+    /// has every result.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.calls.values().all(|trace| {
-            let uncertain = matches!(trace.result, None | Some((Outcome::Unknown | Outcome::Canceled, _)));
+            let uncertain = matches!(
+                trace.result,
+                None | Some((Outcome::Unknown | Outcome::Canceled, _))
+            );
             trace.told && !uncertain
         })
     }
 
     fn fate(&self, call: CallId) -> Fate {
-        let Some(trace) = self.calls.get(&call) else { return Fate::Waiting };
+        let Some(trace) = self.calls.get(&call) else {
+            return Fate::Waiting;
+        };
         match (trace.late, trace.result) {
             (Some(Outcome::Succeeded), _) => Fate::RanLate,
             (Some(Outcome::Failed), _) => Fate::FailedLate,
@@ -168,7 +217,10 @@ impl Aftermath {
             (Some(RequestKind::Reconcile), _) => Fate::Doubtful,
             (Some(RequestKind::Credentials), _) => Fate::NeedsLogin,
             (Some(RequestKind::ExternalResult), _) => Fate::AwaitsResult,
-            (Some(RequestKind::Approval | RequestKind::Guidance | RequestKind::Confirmation), _) => Fate::AskedAgain,
+            (
+                Some(RequestKind::Approval | RequestKind::Guidance | RequestKind::Confirmation),
+                _,
+            ) => Fate::AskedAgain,
             (None, _) if trace.answered_later => Fate::AnsweredLater,
             (None, Some(_)) if trace.at_work => Fate::Unknown,
             (None, None) if trace.at_work => Fate::Running,
@@ -194,15 +246,24 @@ fn of_outcome(outcome: Outcome, status: Option<u16>) -> Fate {
     }
 }
 
-/// The headline of a request that is no longer open; `None` while it is. Without an aftermath it leaves out the fate of
-/// the calls.
+/// The headline of a request that is no longer open; `None` while it is. Without an aftermath it
+/// leaves out the fate of the calls.
 #[must_use]
-pub(crate) fn headline(row: &RequestRow, aftermath: Option<&Aftermath>, words: &Translations) -> Option<String> {
+pub(crate) fn headline(
+    row: &RequestRow,
+    aftermath: Option<&Aftermath>,
+    words: &Translations,
+) -> Option<String> {
     let said = match row.status {
-        RequestStatus::Pending if row.expired => return Some(format!("{}{}", words.head_expired, words.full_stop)),
+        RequestStatus::Pending if row.expired => {
+            return Some(format!("{}{}", words.head_expired, words.full_stop));
+        }
         RequestStatus::Pending => return None,
         RequestStatus::Responded | RequestStatus::Resumed => decided(row, aftermath, words),
-        RequestStatus::Expired => (words.head_expired.to_owned(), after_expiry(row, aftermath, words)),
+        RequestStatus::Expired => (
+            words.head_expired.to_owned(),
+            after_expiry(row, aftermath, words),
+        ),
         RequestStatus::Withdrawn => withdrawn(row, aftermath, words),
     };
     Some(said.0 + &said.1)
@@ -211,13 +272,24 @@ pub(crate) fn headline(row: &RequestRow, aftermath: Option<&Aftermath>, words: &
 /// Each own call with the answer that decided it, if one did.
 fn answers(row: &RequestRow) -> Vec<(CallId, Option<Action>)> {
     let last = |call| {
-        let mut given = row.answers.iter().rev().filter_map(|(_, answer)| answer.decisions.get(&call));
+        let mut given = row
+            .answers
+            .iter()
+            .rev()
+            .filter_map(|(_, answer)| answer.decisions.get(&call));
         given.next().map(|answer| answer.action)
     };
-    row.asked.own_calls().map(|call| (call.tool_call_id, last(call.tool_call_id))).collect()
+    row.asked
+        .own_calls()
+        .map(|call| (call.tool_call_id, last(call.tool_call_id)))
+        .collect()
 }
 
-fn decided(row: &RequestRow, aftermath: Option<&Aftermath>, words: &Translations) -> (String, String) {
+fn decided(
+    row: &RequestRow,
+    aftermath: Option<&Aftermath>,
+    words: &Translations,
+) -> (String, String) {
     let answers = answers(row);
     let actions: BTreeSet<Option<Action>> = answers.iter().map(|(_, action)| *action).collect();
     let action = match actions.into_iter().collect::<Vec<_>>().as_slice() {
@@ -225,22 +297,29 @@ fn decided(row: &RequestRow, aftermath: Option<&Aftermath>, words: &Translations
         _ => Action::Mixed,
     };
     let names: Vec<String> = deciders(row, action).into_iter().map(visible).collect();
-    let head = fill(head(row, action, aftermath, words), &[("by", &names.join(words.between))]);
+    let head = fill(
+        head(row, action, aftermath, words),
+        &[("by", &names.join(words.between))],
+    );
     let then = row.answers.last().and_then(|(_, answer)| answer.then);
     let ends = then.and_then(|then| ending(row, then, words));
     let tail = match (aftermath, answers.as_slice()) {
         _ if action == Action::Reject && ends.is_some() => ends.unwrap_or_default().to_owned(),
         (None, _) => words.full_stop.to_owned(),
-        (Some(aftermath), [(call, _)]) if runs(row, action) => after(row, aftermath.fate(*call), words),
+        (Some(aftermath), [(call, _)]) if runs(row, action) => {
+            after(row, aftermath.fate(*call), words)
+        }
         (Some(aftermath), [_]) => told(aftermath, words).to_owned(),
         (Some(aftermath), _) if action == Action::Reject => told(aftermath, words).to_owned(),
-        (Some(aftermath), several) => counted(aftermath, several, words) + ends.unwrap_or(words.full_stop),
+        (Some(aftermath), several) => {
+            counted(aftermath, several, words) + ends.unwrap_or(words.full_stop)
+        }
     };
     (head, tail)
 }
 
-/// Whether an answer lets a call run, so that the headline tells the call's fate instead of whether the agent has the
-/// answer.
+/// Whether an answer lets a call run, so that the headline tells the call's fate instead of whether
+/// the agent has the answer.
 fn runs(row: &RequestRow, action: Action) -> bool {
     match (row.asked.kind, action) {
         (RequestKind::Confirmation, _) => false,
@@ -253,14 +332,17 @@ fn runs(row: &RequestRow, action: Action) -> bool {
 /// Whether the agent itself asked, with a tool that is a question and never runs.
 #[must_use]
 pub(crate) fn of_agent(row: &RequestRow) -> bool {
-    row.asked.own_calls().any(|call| row.asked.kind.tool() == Some(call.name.as_str()))
+    row.asked
+        .own_calls()
+        .any(|call| row.asked.kind.tool() == Some(call.name.as_str()))
 }
 
 /// The people whose answers count, each once, in the order of their answers.
 fn deciders(row: &RequestRow, action: Action) -> Vec<&str> {
     let mut names = Vec::new();
     for (_, answer) in &row.answers {
-        let counts = action == Action::Mixed || answer.decisions.values().any(|said| said.action == action);
+        let counts =
+            action == Action::Mixed || answer.decisions.values().any(|said| said.action == action);
         if counts && !names.contains(&answer.by.as_str()) {
             names.push(answer.by.as_str());
         }
@@ -268,7 +350,12 @@ fn deciders(row: &RequestRow, action: Action) -> Vec<&str> {
     names
 }
 
-fn head(row: &RequestRow, action: Action, aftermath: Option<&Aftermath>, words: &Translations) -> &'static str {
+fn head(
+    row: &RequestRow,
+    action: Action,
+    aftermath: Option<&Aftermath>,
+    words: &Translations,
+) -> &'static str {
     use RequestKind::{Approval, Confirmation, Credentials, ExternalResult, Guidance, Reconcile};
     match (row.asked.kind, action) {
         (Confirmation, Action::Approve) => words.head_confirmed,
@@ -290,16 +377,28 @@ fn head(row: &RequestRow, action: Action, aftermath: Option<&Aftermath>, words: 
 }
 
 fn confirmed(row: &RequestRow) -> bool {
-    let response = row.answers.last().and_then(|(_, answer)| answer.response.as_ref());
-    response.and_then(|response| response.get("confirmed")).and_then(serde_json::Value::as_bool) == Some(true)
+    let response = row
+        .answers
+        .last()
+        .and_then(|(_, answer)| answer.response.as_ref());
+    response
+        .and_then(|response| response.get("confirmed"))
+        .and_then(serde_json::Value::as_bool)
+        == Some(true)
 }
 
 /// Whether the edits approved the new arguments; they do not where several people have to approve.
 fn is_approval(row: &RequestRow, aftermath: Option<&Aftermath>) -> bool {
-    let edits = row.answers.iter().flat_map(|(_, answer)| answer.decisions.iter());
-    let asked_again = |call| aftermath.is_some_and(|aftermath| aftermath.fate(call) == Fate::AskedAgain);
+    let edits = row
+        .answers
+        .iter()
+        .flat_map(|(_, answer)| answer.decisions.iter());
+    let asked_again =
+        |call| aftermath.is_some_and(|aftermath| aftermath.fate(call) == Fate::AskedAgain);
     row.asked.required() < 2
-        && edits.filter(|(_, said)| said.action == Action::Edit).all(|(call, _)| !asked_again(*call))
+        && edits
+            .filter(|(_, said)| said.action == Action::Edit)
+            .all(|(call, _)| !asked_again(*call))
 }
 
 /// Says which task a rejection or an expiry canceled.
@@ -323,7 +422,9 @@ fn told(aftermath: &Aftermath, words: &Translations) -> &'static str {
 }
 
 fn after_expiry(row: &RequestRow, aftermath: Option<&Aftermath>, words: &Translations) -> String {
-    let ends = (row.asked.terms.on_expiry == OnExpiry::Cancel).then(|| ending(row, Then::Cancel, words)).flatten();
+    let ends = (row.asked.terms.on_expiry == OnExpiry::Cancel)
+        .then(|| ending(row, Then::Cancel, words))
+        .flatten();
     let answers = answers(row);
     let nothing_said = answers.iter().all(|(_, action)| action.is_none());
     match aftermath {
@@ -331,22 +432,38 @@ fn after_expiry(row: &RequestRow, aftermath: Option<&Aftermath>, words: &Transla
             counted(aftermath, &answers, words) + ends.unwrap_or(words.full_stop)
         }
         Some(aftermath) if row.asked.kind == RequestKind::Reconcile && ends.is_none() => {
-            let fate = answers.first().map_or(Fate::Unknown, |(call, _)| aftermath.fate(*call));
-            after(row, if fate == Fate::Waiting { Fate::Unknown } else { fate }, words)
+            let fate = answers
+                .first()
+                .map_or(Fate::Unknown, |(call, _)| aftermath.fate(*call));
+            after(
+                row,
+                if fate == Fate::Waiting {
+                    Fate::Unknown
+                } else {
+                    fate
+                },
+                words,
+            )
         }
         Some(aftermath) => ends.unwrap_or_else(|| told(aftermath, words)).to_owned(),
         None => ends.unwrap_or(words.full_stop).to_owned(),
     }
 }
 
-fn withdrawn(row: &RequestRow, aftermath: Option<&Aftermath>, words: &Translations) -> (String, String) {
+fn withdrawn(
+    row: &RequestRow,
+    aftermath: Option<&Aftermath>,
+    words: &Translations,
+) -> (String, String) {
     let full_stop = words.full_stop.to_owned();
     let Some((aftermath, reason)) = aftermath.and_then(|known| Some((known, known.closed?))) else {
         return (words.head_withdrawn.to_owned(), full_stop);
     };
     let (head, goes_on) = match reason {
         CloseReason::Superseded => (words.head_superseded, false),
-        CloseReason::Canceled if aftermath.ended_then == Some(TaskStatus::Failed) => (words.head_task_failed, false),
+        CloseReason::Canceled if aftermath.ended_then == Some(TaskStatus::Failed) => {
+            (words.head_task_failed, false)
+        }
         CloseReason::Canceled => (words.head_task_canceled, false),
         CloseReason::ToolChanged => (words.head_tool_changed, true),
         CloseReason::AnsweredLate => (words.head_answered_late, true),
@@ -365,7 +482,9 @@ fn withdrawn(row: &RequestRow, aftermath: Option<&Aftermath>, words: &Translatio
 fn after(row: &RequestRow, fate: Fate, words: &Translations) -> String {
     let tail = match fate {
         Fate::Ran => words.after_ran,
-        Fate::Failed(Some(status)) => return fill(words.after_failed_with, &[("status", &status.to_string())]),
+        Fate::Failed(Some(status)) => {
+            return fill(words.after_failed_with, &[("status", &status.to_string())]);
+        }
         Fate::Failed(None) => words.after_failed,
         Fate::RanLate => words.after_ran_late,
         Fate::FailedLate => words.after_failed_late,
@@ -391,7 +510,11 @@ fn after(row: &RequestRow, fate: Fate, words: &Translations) -> String {
 }
 
 /// The end of the headline of several calls: how many met each fate.
-fn counted(aftermath: &Aftermath, calls: &[(CallId, Option<Action>)], words: &Translations) -> String {
+fn counted(
+    aftermath: &Aftermath,
+    calls: &[(CallId, Option<Action>)],
+    words: &Translations,
+) -> String {
     let mut counts: BTreeMap<Fate, usize> = BTreeMap::new();
     for (call, action) in calls {
         let fate = match (aftermath.fate(*call), action) {

@@ -18,24 +18,32 @@ pub(crate) struct InputField<'v> {
 
 impl<'v> InputField<'v> {
     pub fn new(view: &'v View<'v>, form: FormName, name: impl Into<String>) -> Self {
-        Self { view, form, name: name.into() }
+        Self {
+            view,
+            form,
+            name: name.into(),
+        }
     }
 
-    /// The id of the field's element. A name may hold any character; those that an id may not hold become their code
-    /// points.
+    /// The id of the field's element. A name may hold any character; those that an id may not hold
+    /// become their code points.
     pub fn id(&self) -> String {
         element(self.form, &self.name)
     }
 
     /// The submitted text of the field.
     pub fn typed(&self) -> Option<&'v str> {
-        self.view.typed.and_then(|typed| typed.text(self.form, &self.name))
+        self.view
+            .typed
+            .and_then(|typed| typed.text(self.form, &self.name))
     }
 
     fn wrong(&self) -> Vec<&'v FieldMistake> {
         let typed = self.view.typed.filter(|typed| typed.form == self.form);
         let ours = |wrong: &&FieldMistake| wrong.field.as_deref() == Some(self.name.as_str());
-        typed.map(|typed| typed.wrong.iter().filter(ours).collect()).unwrap_or_default()
+        typed
+            .map(|typed| typed.wrong.iter().filter(ours).collect())
+            .unwrap_or_default()
     }
 
     /// The value of `aria-invalid`, where the field has a mistake.
@@ -86,7 +94,13 @@ impl<'v> InputField<'v> {
     }
 
     /// A field with a list of choices.
-    pub fn select(&self, label: &str, hint: Option<&str>, options: &[(&str, &str)], default: &str) -> Markup {
+    pub fn select(
+        &self,
+        label: &str,
+        hint: Option<&str>,
+        options: &[(&str, &str)],
+        default: &str,
+    ) -> Markup {
         let chosen = self.typed().unwrap_or(default);
         html! {
             div.field {
@@ -106,10 +120,18 @@ impl<'v> InputField<'v> {
         (self.view.request.kind == WireRequestKind::Guidance).then_some("exact")
     }
 
-    /// A field of a schema. The text of a `secret` field is hidden while it is typed, and never kept.
+    /// A field of a schema. The text of a `secret` field is hidden while it is typed, and never
+    /// kept.
     pub fn of_schema(&self, field: &Field, secret: bool, offered: &[String]) -> Markup {
         let (words, agent) = (self.view.words, self.of_agent());
-        let (hint, rows) = (field.description.is_some(), if self.name == "field.answer" { "4" } else { "2" });
+        let (hint, rows) = (
+            field.description.is_some(),
+            if self.name == "field.answer" {
+                "4"
+            } else {
+                "2"
+            },
+        );
         let list = (!offered.is_empty()).then(|| format!("{}-offered", self.id()));
         html! {
             div.field {
@@ -156,7 +178,11 @@ impl<'v> InputField<'v> {
     fn options(&self, field: &Field, hint: bool, values: &[(&str, &str)]) -> Markup {
         let words = self.view.words;
         let agent = self.of_agent();
-        let nothing = if field.required { words.choose } else { words.no_choice };
+        let nothing = if field.required {
+            words.choose
+        } else {
+            words.no_choice
+        };
         html! {
             select class=[agent] id=(self.id()) name=(self.name) required[field.required] aria-invalid=[self.invalid()]
                 aria-describedby=[self.described(hint)] {
@@ -214,7 +240,9 @@ pub(crate) fn summary(view: &View<'_>, typed: &SubmittedForm) -> Markup {
 /// The label of a field in the list of mistakes.
 fn label(view: &View<'_>, field: &str) -> String {
     let words = view.words;
-    let in_call = field.strip_prefix("call.").and_then(|rest| rest.rsplit_once('.'));
+    let in_call = field
+        .strip_prefix("call.")
+        .and_then(|rest| rest.rsplit_once('.'));
     let part = in_call.map_or(field, |(_, part)| part);
     let called = match part {
         "arguments" => words.edit_label,
@@ -225,6 +253,14 @@ fn label(view: &View<'_>, field: &str) -> String {
         "action" => words.decision,
         other => return visible(other.strip_prefix("field.").unwrap_or(other)),
     };
-    let name = in_call.and_then(|(id, _)| view.request.tool_calls.iter().find(|call| call.tool_call_id == id));
-    name.map_or_else(|| called.to_owned(), |call| format!("{}: {called}", visible(&call.name)))
+    let name = in_call.and_then(|(id, _)| {
+        view.request
+            .tool_calls
+            .iter()
+            .find(|call| call.tool_call_id == id)
+    });
+    name.map_or_else(
+        || called.to_owned(),
+        |call| format!("{}: {called}", visible(&call.name)),
+    )
 }

@@ -1,5 +1,5 @@
-//! Re-renders an invalid form: the same page with the submitted values, and each mistake at the top and beside its
-//! field. Every other error stays a problem.
+//! Re-renders an invalid form: the same page with the submitted values, and each mistake at the top
+//! and beside its field. Every other error stays a problem.
 
 use axum::response::Response;
 use http::StatusCode;
@@ -21,7 +21,15 @@ use crate::task::decision::Action;
 use crate::task::id::RequestId;
 
 /// The members of a decision's body.
-const MEMBERS: [&str; 7] = ["action", "decisions", "digest", "reason", "then", "response", "result"];
+const MEMBERS: [&str; 7] = [
+    "action",
+    "decisions",
+    "digest",
+    "reason",
+    "then",
+    "response",
+    "result",
+];
 
 /// The page for an invalid form.
 ///
@@ -37,13 +45,24 @@ pub(crate) async fn rerender(
     if problem.code != Code::Invalid || !posted.is_form() || !wants_html(&posted.headers) {
         return Err(problem);
     }
-    let (Ok(fields), Ok(row)) = (posted.fields(), access::readable_request(http, &posted.caller, id).await) else {
+    let (Ok(fields), Ok(row)) = (
+        posted.fields(),
+        access::readable_request(http, &posted.caller, id).await,
+    ) else {
         return Err(problem);
     };
     // No page shows a secret, not even to the person who typed it.
-    let Ok(fields) = http.engine.without_secrets(row.task_id, fields).await else { return Err(problem) };
+    let Ok(fields) = http.engine.without_secrets(row.task_id, fields).await else {
+        return Err(problem);
+    };
     let mut view = View::now(http, &row, &posted.caller, Language::of(&posted.headers)).await?;
-    let typed = SubmittedForm::new(&row, in_path, fields, &field_errors(&problem), request::single(&view));
+    let typed = SubmittedForm::new(
+        &row,
+        in_path,
+        fields,
+        &field_errors(&problem),
+        request::single(&view),
+    );
     view.typed = Some(&typed);
     let mut response = follow::page(request::whole(&view));
     *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
@@ -51,8 +70,8 @@ pub(crate) async fn rerender(
     Ok(response)
 }
 
-/// Replaces every member name in the errors about a credential that the form does not have: a user may have entered the
-/// secret in place of a name.
+/// Replaces every member name in the errors about a credential that the form does not have: a user
+/// may have entered the secret in place of a name.
 pub(crate) fn without_unknown_names(problem: Problem, form: &Value) -> Problem {
     if problem.code != Code::Invalid {
         return problem;
@@ -60,12 +79,23 @@ pub(crate) fn without_unknown_names(problem: Problem, form: &Value) -> Problem {
     let mut errors: Vec<FieldError> = field_errors(&problem);
     for error in &mut errors {
         let mut parts = error.pointer.split('/').skip(1);
-        let asked = |name: &&str| form.get("properties").is_some_and(|fields| fields.get(*name).is_some());
+        let asked = |name: &&str| {
+            form.get("properties")
+                .is_some_and(|fields| fields.get(*name).is_some())
+        };
         let member = parts.next().filter(|name| MEMBERS.contains(name));
-        let field = parts.next().filter(|name| member == Some("response") && asked(name));
-        let known = member.into_iter().chain(field).fold(String::new(), |known, name| pointer(&known, name));
+        let field = parts
+            .next()
+            .filter(|name| member == Some("response") && asked(name));
+        let known = member
+            .into_iter()
+            .chain(field)
+            .fold(String::new(), |known, name| pointer(&known, name));
         if known != error.pointer {
-            *error = FieldError { pointer: known, detail: "has a member that was not asked for".to_owned() };
+            *error = FieldError {
+                pointer: known,
+                detail: "has a member that was not asked for".to_owned(),
+            };
         }
     }
     errors.dedup();
@@ -74,7 +104,16 @@ pub(crate) fn without_unknown_names(problem: Problem, form: &Value) -> Problem {
 
 fn field_errors(problem: &Problem) -> Vec<FieldError> {
     let errors = problem.members.get("errors").and_then(Value::as_array);
-    let text = |error: &Value, member: &str| error.get(member).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let one = |error: &Value| FieldError { pointer: text(error, "pointer"), detail: text(error, "detail") };
+    let text = |error: &Value, member: &str| {
+        error
+            .get(member)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let one = |error: &Value| FieldError {
+        pointer: text(error, "pointer"),
+        detail: text(error, "detail"),
+    };
     errors.into_iter().flatten().map(one).collect()
 }

@@ -1,5 +1,5 @@
-//! The part of the page that its script (`pages/follow.js`) fills with later events, with the script's texts in the
-//! reader's language. Without the script it stays empty and hidden.
+//! The part of the page that its script (`pages/follow.js`) fills with later events, with the
+//! script's texts in the reader's language. Without the script it stays empty and hidden.
 
 use maud::{Markup, html};
 use serde_json::{Map, Value};
@@ -9,7 +9,8 @@ use crate::http::pages::follow;
 use crate::http::pages::translations::Translations;
 use crate::http::wire::request::WireRequestStatus;
 
-/// The place right below the heading where the script announces that the request was answered meanwhile.
+/// The place right below the heading where the script announces that the request was answered
+/// meanwhile.
 pub(crate) fn meanwhile() -> Markup {
     html! { div #meanwhile role="status" aria-live="polite" {} }
 }
@@ -64,7 +65,10 @@ fn spoken(words: &Translations) -> Map<String, Value> {
         outcome_succeeded outcome_failed outcome_invalid outcome_denied outcome_rejected
         outcome_responded outcome_expired outcome_withdrawn outcome_canceled outcome_unknown
     ];
-    named.into_iter().map(|(name, word)| (name.to_owned(), Value::from(word))).collect()
+    named
+        .into_iter()
+        .map(|(name, word)| (name.to_owned(), Value::from(word)))
+        .collect()
 }
 
 #[cfg(test)]
@@ -88,10 +92,13 @@ mod tests {
     #[test]
     fn every_word_of_the_script_is_passed_in_the_readers_language() {
         let said = Regex::new(r"words\.([a-z_]+)").unwrap();
-        let wanted: BTreeSet<&str> =
-            said.captures_iter(follow::SCRIPT).map(|found| found.get(1).unwrap().as_str()).collect();
+        let wanted: BTreeSet<&str> = said
+            .captures_iter(follow::SCRIPT)
+            .map(|found| found.get(1).unwrap().as_str())
+            .collect();
         assert!(wanted.len() > 15, "{wanted:?}");
-        let said_in = |language| handed(&page_in(language, &sample::request(), &sample::approver()));
+        let said_in =
+            |language| handed(&page_in(language, &sample::request(), &sample::approver()));
         let (english, chinese) = (said_in(Language::English), said_in(Language::Chinese));
         for word in wanted {
             assert!(english.contains_key(word), "{word}");
@@ -100,10 +107,15 @@ mod tests {
             assert_ne!(chinese.get(word), Some(text), "{word}");
         }
         let document = openapi::document();
-        for (kind, prefix) in
-            [("Outcome", "outcome"), ("RequestKind", "kind"), ("DecisionAction", "did"), ("TaskStatus", "live")]
-        {
-            let all = document["components"]["schemas"][kind]["enum"].as_array().unwrap();
+        for (kind, prefix) in [
+            ("Outcome", "outcome"),
+            ("RequestKind", "kind"),
+            ("DecisionAction", "did"),
+            ("TaskStatus", "live"),
+        ] {
+            let all = document["components"]["schemas"][kind]["enum"]
+                .as_array()
+                .unwrap();
             assert!(all.len() > 4, "{kind}");
             for word in all {
                 let name = format!("{prefix}_{}", word.as_str().unwrap().to_lowercase());
@@ -116,8 +128,15 @@ mod tests {
     fn live_section_is_hidden_without_its_script() {
         for language in Language::ALL {
             let page = page_in(language, &sample::request(), &sample::approver());
-            assert_eq!(page.matches("<section id=\"live\" hidden").count(), 1, "{page}");
-            assert!(page.contains("<div id=\"meanwhile\" role=\"status\" aria-live=\"polite\"></div>"), "{page}");
+            assert_eq!(
+                page.matches("<section id=\"live\" hidden").count(),
+                1,
+                "{page}"
+            );
+            assert!(
+                page.contains("<div id=\"meanwhile\" role=\"status\" aria-live=\"polite\"></div>"),
+                "{page}"
+            );
         }
     }
 }

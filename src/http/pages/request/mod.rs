@@ -1,7 +1,7 @@
-//! The page where a person decides a request. It shows every byte that would run before the first button; invisible
-//! characters are shown as their codes, and the agent's text stands in a box that says so. Its forms post the digest of
-//! what the page showed, so that an approval always covers what the approver saw. The page works without its script,
-//! which shows later events.
+//! The page where a person decides a request. It shows every byte that would run before the first
+//! button; invisible characters are shown as their codes, and the agent's text stands in a box that
+//! says so. Its forms post the digest of what the page showed, so that an approval always covers
+//! what the approver saw. The page works without its script, which shows later events.
 
 pub(crate) mod approve_page;
 mod call;
@@ -39,7 +39,9 @@ use super::translations::Translations;
 use crate::http::api::access;
 use crate::http::server::problem::{Problem, prefix};
 use crate::http::wire::decision::DecisionAction;
-use crate::http::wire::request::{InterventionRequest, RequestedCall, WireRequestKind, WireRequestStatus, state};
+use crate::http::wire::request::{
+    InterventionRequest, RequestedCall, WireRequestKind, WireRequestStatus, state,
+};
 use crate::http::{Http, Settings};
 use crate::people::Caller;
 use crate::people::may::{may_decide, required_of};
@@ -75,7 +77,13 @@ const ITEMS: i64 = 16;
 impl<'a> View<'a> {
     /// The page's data for `caller` at `now`.
     #[must_use]
-    pub fn new(row: &'a RequestRow, caller: &'a Caller, settings: &Settings, language: Language, now: Time) -> Self {
+    pub fn new(
+        row: &'a RequestRow,
+        caller: &'a Caller,
+        settings: &Settings,
+        language: Language,
+        now: Time,
+    ) -> Self {
         Self {
             request: InterventionRequest::of(row, caller, settings),
             row,
@@ -85,7 +93,11 @@ impl<'a> View<'a> {
             now,
             typed: None,
             aftermath: None,
-            path: format!("{}/resume/{}", prefix(&settings.public_url), row.asked.request_id),
+            path: format!(
+                "{}/resume/{}",
+                prefix(&settings.public_url),
+                row.asked.request_id
+            ),
         }
     }
 
@@ -103,7 +115,8 @@ impl<'a> View<'a> {
         Ok(view)
     }
 
-    /// Says why there is nothing to answer, and links to sign-in with another account where the request is for others.
+    /// Says why there is nothing to answer, and links to sign-in with another account where the
+    /// request is for others.
     fn nothing_to_answer(&self, why: &str) -> Markup {
         html! {
             p { strong { (self.words.nothing_here) } " " (why) }
@@ -114,14 +127,24 @@ impl<'a> View<'a> {
     }
 
     fn takes(&self, action: Action) -> bool {
-        self.request.can_decide && self.request.allowed_actions.contains(&DecisionAction::from(action))
+        self.request.can_decide
+            && self
+                .request
+                .allowed_actions
+                .contains(&DecisionAction::from(action))
     }
 
     /// The calls that this reader may still answer.
     fn open_calls(&self) -> Vec<&RequestedCall> {
-        let open: Vec<String> =
-            state(self.row).open_calls(&self.caller.user_id).map(|call| call.tool_call_id.to_string()).collect();
-        self.request.tool_calls.iter().filter(|call| open.contains(&call.tool_call_id)).collect()
+        let open: Vec<String> = state(self.row)
+            .open_calls(&self.caller.user_id)
+            .map(|call| call.tool_call_id.to_string())
+            .collect();
+        self.request
+            .tool_calls
+            .iter()
+            .filter(|call| open.contains(&call.tool_call_id))
+            .collect()
     }
 
     /// How many people have to approve each call.
@@ -133,10 +156,13 @@ impl<'a> View<'a> {
     fn why_not(&self, action: Action) -> Option<&'static str> {
         let words = self.words;
         match self.request.status {
-            WireRequestStatus::Responded | WireRequestStatus::Resumed => return Some(words.is_decided),
+            WireRequestStatus::Responded | WireRequestStatus::Resumed => {
+                return Some(words.is_decided);
+            }
             WireRequestStatus::Expired => return Some(words.has_expired),
             WireRequestStatus::Withdrawn => return Some(words.was_withdrawn),
-            // The deadline has passed, but the commit that expires the request has not happened yet.
+            // The deadline has passed, but the commit that expires the request has not happened
+            // yet.
             WireRequestStatus::Pending if self.row.expired => return Some(words.has_expired),
             WireRequestStatus::Pending => {}
         }
@@ -154,8 +180,13 @@ impl<'a> View<'a> {
         if approves && self.request.approval_url.is_none() {
             return Some(words.not_of_kind);
         }
-        let by_rule = self.request.kind == WireRequestKind::Approval && !terms.allow.contains(&action);
-        Some(if by_rule { words.rule_forbids } else { words.not_you })
+        let by_rule =
+            self.request.kind == WireRequestKind::Approval && !terms.allow.contains(&action);
+        Some(if by_rule {
+            words.rule_forbids
+        } else {
+            words.not_you
+        })
     }
 }
 
@@ -217,11 +248,23 @@ pub(crate) fn one_button(view: &View<'_>, action: Action) -> Markup {
 }
 
 fn page(view: &View<'_>, answers: &Markup) -> Markup {
-    let agent = view.request.agent_path.last().map(String::as_str).unwrap_or_default();
-    let (asked, closed) = (question::heading(view), headline(view.row, view.aftermath.as_ref(), view.words));
+    let agent = view
+        .request
+        .agent_path
+        .last()
+        .map(String::as_str)
+        .unwrap_or_default();
+    let (asked, closed) = (
+        question::heading(view),
+        headline(view.row, view.aftermath.as_ref(), view.words),
+    );
     let is_open = closed.is_none();
     let title = closed.clone().map_or_else(|| asked.clone(), in_order);
-    let failed = if view.typed.is_some() { view.words.error_prefix } else { "" };
+    let failed = if view.typed.is_some() {
+        view.words.error_prefix
+    } else {
+        ""
+    };
     frame_in(
         view.words.language,
         &format!("{failed}{}: {title}", visible(agent)),
@@ -250,7 +293,8 @@ fn page(view: &View<'_>, answers: &Markup) -> Markup {
     )
 }
 
-/// The journal's facts about a request's calls after it was asked; `None` where the journal cannot be read.
+/// The journal's facts about a request's calls after it was asked; `None` where the journal cannot
+/// be read.
 async fn aftermath(http: &Http, row: &RequestRow) -> Result<Option<Aftermath>, Problem> {
     let mut aftermath = Aftermath::new(row);
     let mut after = row.asked_seq;

@@ -57,11 +57,12 @@ pub(crate) fn question(view: &View<'_>) -> Markup {
             WireRequestKind::ExternalResult => { p { (words.external_about) } }
             WireRequestKind::Approval | WireRequestKind::Guidance | WireRequestKind::Credentials | WireRequestKind::Confirmation => {}
         }
-        // The details of a login only repeat the service's name, which its form gives in the operator's words.
+        // The details of a login only repeat the service's name, which its form gives in the
+        // operator's words.
         @let ours = matches!(request.kind, WireRequestKind::Reconcile | WireRequestKind::Credentials);
         @let details = request.details.as_ref().filter(|_| !ours);
-        // The call of a question never runs and has no card of its own, so its text is shown here, completely and in
-        // its order.
+        // The call of a question never runs and has no card of its own, so its text is shown here,
+        // completely and in its order.
         @let call = request.tool_calls.first().filter(|_| of_agent(view.row));
         @if let Some(call) = call { (warnings(view, call)) }
         @if request.question.is_some() || details.is_some() || call.is_some() {
@@ -80,10 +81,13 @@ pub(crate) fn question(view: &View<'_>) -> Markup {
     }
 }
 
-/// The known facts about a call whose outcome is unknown. The labels are ours, except for members that we do not know.
+/// The known facts about a call whose outcome is unknown. The labels are ours, except for members
+/// that we do not know.
 fn known(view: &View<'_>) -> Markup {
     let words = view.words;
-    let Some(Value::Object(details)) = &view.request.details else { return html! {} };
+    let Some(Value::Object(details)) = &view.request.details else {
+        return html! {};
+    };
     let called = |name: &str| match name {
         "sent_at" => words.sent_at.to_owned(),
         "attempt" => words.attempt.to_owned(),
@@ -113,10 +117,13 @@ pub(crate) fn prose(text: &str) -> String {
 
 /// A value as text: a string as it is, anything else as JSON.
 pub(crate) fn plain(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+    value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// A value that is kept as its JSON text: a string without its quotes, anything else as it was written.
+/// A value that is kept as its JSON text: a string without its quotes, anything else as it was
+/// written.
 pub(crate) fn exact(value: &Exact) -> String {
     let text = serde_json::to_string(value).unwrap_or_default();
     serde_json::from_str::<String>(&text).unwrap_or(text)
@@ -124,7 +131,9 @@ pub(crate) fn exact(value: &Exact) -> String {
 
 /// The agent's details beside its question, object or not, in the order of its characters.
 fn written(value: &Value) -> Markup {
-    let Value::Object(members) = value else { return html! { pre.exact dir="ltr" { (prose(&plain(value))) } } };
+    let Value::Object(members) = value else {
+        return html! { pre.exact dir="ltr" { (prose(&plain(value))) } };
+    };
     html! {
         dl {
             @for (name, value) in members {
@@ -144,7 +153,9 @@ fn written(value: &Value) -> Markup {
 
 /// A person's answer, object or not; its text runs in the direction of its script.
 pub(crate) fn members(value: &Value) -> Markup {
-    let Value::Object(members) = value else { return html! { pre dir="auto" { (prose(&plain(value))) } } };
+    let Value::Object(members) = value else {
+        return html! { pre dir="auto" { (prose(&plain(value))) } };
+    };
     html! {
         dl {
             @for (name, value) in members {
@@ -190,7 +201,10 @@ fn approver_names(view: &View<'_>) -> String {
     let names = names(view, &[]);
     match view.required() {
         0 | 1 => names,
-        count => fill(words.people_have_to, &[("names", &names), ("count", &count.to_string())]),
+        count => fill(
+            words.people_have_to,
+            &[("names", &names), ("count", &count.to_string())],
+        ),
     }
 }
 
@@ -203,15 +217,29 @@ pub(crate) fn names(view: &View<'_>, have: &[&str]) -> String {
     if approvers.owner && !has(owner) {
         names.push(fill(words.owner, &[("user", &visible(owner))]));
     }
-    let users = approvers.users.iter().filter(|user| !has(user) && !ids.same(user, owner));
+    let users = approvers
+        .users
+        .iter()
+        .filter(|user| !has(user) && !ids.same(user, owner));
     names.extend(users.map(|user| fill(words.user, &[("user", &visible(user))])));
-    names.extend(approvers.groups.iter().map(|group| fill(words.group, &[("group", &visible(group))])));
-    if names.is_empty() { words.nobody.to_owned() } else { names.join(words.between) }
+    names.extend(
+        approvers
+            .groups
+            .iter()
+            .map(|group| fill(words.group, &[("group", &visible(group))])),
+    );
+    if names.is_empty() {
+        words.nobody.to_owned()
+    } else {
+        names.join(words.between)
+    }
 }
 
 /// The decision of the whole request.
 pub(crate) fn decided(view: &View<'_>) -> Markup {
-    let Some(decision) = &view.request.decision else { return html! {} };
+    let Some(decision) = &view.request.decision else {
+        return html! {};
+    };
     html! { section { h2 { (view.words.decision_whole) } (decision_of(view, decision, true)) } }
 }
 
@@ -244,7 +272,11 @@ fn filled_in(response: &Value, secret: bool, words: &Translations) -> Markup {
     if !secret {
         return members(response);
     }
-    let names: Vec<&String> = response.as_object().into_iter().flat_map(|fields| fields.keys()).collect();
+    let names: Vec<&String> = response
+        .as_object()
+        .into_iter()
+        .flat_map(|fields| fields.keys())
+        .collect();
     html! { dl { @for name in names { dt { (visible(name)) } dd { (words.sealed_value) } } } }
 }
 
@@ -270,7 +302,11 @@ fn then_of(view: &View<'_>, then: ThenAction) -> &'static str {
 
 /// The words for canceling the task that asked: a root, or a sub-agent's task whose caller goes on.
 pub(crate) fn then_cancel(view: &View<'_>) -> &'static str {
-    if view.row.task_id == view.row.root_task_id { view.words.then_cancel } else { view.words.then_cancel_sub }
+    if view.row.task_id == view.row.root_task_id {
+        view.words.then_cancel
+    } else {
+        view.words.then_cancel_sub
+    }
 }
 
 /// The words for what the rule does after a rejection where the decision has no `then`.

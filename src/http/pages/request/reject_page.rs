@@ -1,4 +1,5 @@
-//! `GET /resume/{request_id}/reject`: a page with one button that POSTs. Following the link changes nothing.
+//! `GET /resume/{request_id}/reject`: a page with one button that POSTs. Following the link changes
+//! nothing.
 
 use std::sync::Arc;
 
@@ -14,11 +15,17 @@ use crate::http::server::problem::{Code, Problem};
 use crate::task::decision::Action;
 use crate::task::id::RequestId;
 
-pub(crate) const OP: Op = Op { id: "get_reject_page", auth: AuthClass::Key, body: SMALL, problems: &[Code::NotFound] };
+pub(crate) const OP: Op = Op {
+    id: "get_reject_page",
+    auth: AuthClass::Key,
+    body: SMALL,
+    problems: &[Code::NotFound],
+};
 
 /// The page that rejects
 ///
-/// One button that POSTs; without it, saying why, where that POST would be refused. Never changes anything.
+/// One button that POSTs; without it, saying why, where that POST would be refused. Never changes
+/// anything.
 #[utoipa::path(
     get, path = "/resume/{request_id}/reject", operation_id = "get_reject_page", tag = "requests",
     params(("request_id" = String, Path, format = Uuid, description = "The request")),

@@ -1,5 +1,6 @@
-//! A JSON Schema as a form: the fields that a person fills in, and the JSON of each submitted text. Only an object of
-//! plain values has fields; anything else is typed as JSON. Whether an answer fits its schema is not checked here.
+//! A JSON Schema as a form: the fields that a person fills in, and the JSON of each submitted text.
+//! Only an object of plain values has fields; anything else is typed as JSON. Whether an answer
+//! fits its schema is not checked here.
 
 use serde_json::{Map, Value};
 
@@ -24,8 +25,8 @@ pub(crate) struct Field {
 /// The kind of value that a field takes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Takes {
-    /// Text: the `type` of the browser's input, where there is one for the format, then the shortest and longest
-    /// length.
+    /// Text: the `type` of the browser's input, where there is one for the format, then the
+    /// shortest and longest length.
     Text(Option<&'static str>, Option<u64>, Option<u64>),
     /// A number: whether only an integer fits, then the minimum and the maximum.
     Number(bool, Option<String>, Option<String>),
@@ -36,18 +37,32 @@ pub(crate) enum Takes {
 }
 
 /// Keywords with which the properties alone do not say what a schema accepts.
-const MORE: [&str; 8] =
-    ["$ref", "allOf", "anyOf", "oneOf", "if", "patternProperties", "dependentSchemas", "propertyNames"];
+const MORE: [&str; 8] = [
+    "$ref",
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "if",
+    "patternProperties",
+    "dependentSchemas",
+    "propertyNames",
+];
 
 /// The fields of an object schema of plain values; `None` for any other schema.
 #[must_use]
 pub(crate) fn fields(schema: &Value) -> Option<Vec<Field>> {
     let schema = schema.as_object()?;
-    let open = schema.get("additionalProperties").is_some_and(Value::is_object);
-    if schema.get("type")? != "object" || open || MORE.iter().any(|word| schema.contains_key(*word)) {
+    let open = schema
+        .get("additionalProperties")
+        .is_some_and(Value::is_object);
+    if schema.get("type")? != "object" || open || MORE.iter().any(|word| schema.contains_key(*word))
+    {
         return None;
     }
-    let properties = schema.get("properties")?.as_object().filter(|properties| !properties.is_empty())?;
+    let properties = schema
+        .get("properties")?
+        .as_object()
+        .filter(|properties| !properties.is_empty())?;
     let required: Vec<&str> = match schema.get("required") {
         Some(names) => names.as_array()?.iter().filter_map(Value::as_str).collect(),
         None => Vec::new(),
@@ -59,7 +74,12 @@ pub(crate) fn fields(schema: &Value) -> Option<Vec<Field>> {
         .iter()
         .map(|(name, property)| {
             let property = property.as_object()?;
-            let text = |member: &str| property.get(member).and_then(Value::as_str).map(str::to_owned);
+            let text = |member: &str| {
+                property
+                    .get(member)
+                    .and_then(Value::as_str)
+                    .map(str::to_owned)
+            };
             Some(Field {
                 name: name.clone(),
                 title: text("title"),
@@ -80,13 +100,25 @@ fn takes(property: &Map<String, Value>) -> Option<Takes> {
     }
     let word = property.get("type")?;
     let word = match word.as_array() {
-        Some(words) => words.iter().find(|word| *word != "null").filter(|_| words.len() == 2)?,
+        Some(words) => words
+            .iter()
+            .find(|word| *word != "null")
+            .filter(|_| words.len() == 2)?,
         None => word,
     };
     let length = |name: &str| property.get(name).and_then(Value::as_u64);
-    let number = |name: &str| property.get(name).filter(|value| value.is_number()).map(ToString::to_string);
+    let number = |name: &str| {
+        property
+            .get(name)
+            .filter(|value| value.is_number())
+            .map(ToString::to_string)
+    };
     match word.as_str()? {
-        "string" => Some(Takes::Text(format(property), length("minLength"), length("maxLength"))),
+        "string" => Some(Takes::Text(
+            format(property),
+            length("minLength"),
+            length("maxLength"),
+        )),
         "number" => Some(Takes::Number(false, number("minimum"), number("maximum"))),
         "integer" => Some(Takes::Number(true, number("minimum"), number("maximum"))),
         "boolean" => Some(Takes::Boolean),
@@ -94,15 +126,29 @@ fn takes(property: &Map<String, Value>) -> Option<Takes> {
     }
 }
 
-/// A choice of texts, or of numbers and booleans. Never both, so that each text stands for one value.
+/// A choice of texts, or of numbers and booleans. Never both, so that each text stands for one
+/// value.
 fn choice(values: &[Value]) -> Option<Takes> {
-    let texts = values.iter().all(|value| value.as_str().is_some_and(|text| !text.is_empty()));
-    let plain = values.iter().all(|value| value.is_number() || value.is_boolean());
+    let texts = values
+        .iter()
+        .all(|value| value.as_str().is_some_and(|text| !text.is_empty()));
+    let plain = values
+        .iter()
+        .all(|value| value.is_number() || value.is_boolean());
     if values.is_empty() || !(texts || plain) {
         return None;
     }
-    let shown = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    Some(Takes::Choice(values.iter().map(|value| (shown(value), value.clone())).collect()))
+    let shown = |value: &Value| {
+        value
+            .as_str()
+            .map_or_else(|| value.to_string(), str::to_owned)
+    };
+    Some(Takes::Choice(
+        values
+            .iter()
+            .map(|value| (shown(value), value.clone()))
+            .collect(),
+    ))
 }
 
 /// The type of input that checks a format as the schema does.
@@ -117,15 +163,19 @@ fn format(property: &Map<String, Value>) -> Option<&'static str> {
 }
 
 impl Field {
-    /// The JSON of a submitted text; `None` for an empty field that is not required. Numbers keep the digits that were
-    /// typed.
+    /// The JSON of a submitted text; `None` for an empty field that is not required. Numbers keep
+    /// the digits that were typed.
     ///
     /// # Errors
     /// The expected kind of value, as a sentence for a person.
     pub fn json(&self, typed: &str) -> Result<Option<String>, &'static str> {
         let words = Translations::of(Language::English);
         if typed.is_empty() {
-            return if self.required { Err(words.needed) } else { Ok(None) };
+            return if self.required {
+                Err(words.needed)
+            } else {
+                Ok(None)
+            };
         }
         match &self.takes {
             Takes::Text(..) => Ok(Some(Value::from(typed).to_string())),
@@ -136,7 +186,9 @@ impl Field {
             },
             Takes::Choice(values) => {
                 let chosen = values.iter().find(|(text, _)| text == typed);
-                chosen.map(|(_, value)| Some(value.to_string())).ok_or(words.not_a_choice)
+                chosen
+                    .map(|(_, value)| Some(value.to_string()))
+                    .ok_or(words.not_a_choice)
             }
         }
     }
@@ -149,7 +201,11 @@ fn number(typed: &str, whole: bool) -> Result<String, &'static str> {
     }
     match json::parse(typed.as_bytes()) {
         Ok(Value::Number(_)) => Ok(typed.to_owned()),
-        Ok(_) | Err(_) => Err(if whole { words.not_an_integer } else { words.not_a_number }),
+        Ok(_) | Err(_) => Err(if whole {
+            words.not_an_integer
+        } else {
+            words.not_a_number
+        }),
     }
 }
 
@@ -175,9 +231,17 @@ mod tests {
                 takes: Takes::Text(Some("email"), None, Some(80)),
             }
         );
-        let kinds: Vec<_> = fields[1..].iter().map(|field| field.takes.clone()).collect();
+        let kinds: Vec<_> = fields[1..]
+            .iter()
+            .map(|field| field.takes.clone())
+            .collect();
         let text = |texts: &[(&str, Value)]| {
-            Takes::Choice(texts.iter().map(|(text, value)| ((*text).to_owned(), value.clone())).collect())
+            Takes::Choice(
+                texts
+                    .iter()
+                    .map(|(text, value)| ((*text).to_owned(), value.clone()))
+                    .collect(),
+            )
         };
         assert_eq!(
             kinds,
@@ -222,26 +286,39 @@ mod tests {
     fn typed_text_becomes_json_unchanged() {
         let field = |takes: Value, required| {
             let required = if required { json!(["a"]) } else { json!([]) };
-            fields(&json!({"type": "object", "properties": {"a": takes}, "required": required})).unwrap().remove(0)
+            fields(&json!({"type": "object", "properties": {"a": takes}, "required": required}))
+                .unwrap()
+                .remove(0)
         };
         let string = field(json!({"type": "string"}), true);
-        assert_eq!(string.json("a \"b\"\n\u{202e}"), Ok(Some("\"a \\\"b\\\"\\n\u{202e}\"".into())));
+        assert_eq!(
+            string.json("a \"b\"\n\u{202e}"),
+            Ok(Some("\"a \\\"b\\\"\\n\u{202e}\"".into()))
+        );
         assert_eq!(string.json(""), Err("this is needed"));
         assert_eq!(field(json!({"type": "string"}), false).json(""), Ok(None));
         let number = field(json!({"type": "number"}), false);
         for text in ["20.10", "1E2", "-0.5", "12345678901234567890123"] {
             assert_eq!(number.json(text), Ok(Some(text.into())));
         }
-        for text in ["1,5", "x", "١", "１", "NaN", "1}", "\"1\"", "01", "true", "1 2"] {
+        for text in [
+            "1,5", "x", "١", "１", "NaN", "1}", "\"1\"", "01", "true", "1 2",
+        ] {
             assert_eq!(number.json(text), Err("a number"), "{text}");
         }
         let integer = field(json!({"type": "integer"}), false);
-        assert_eq!(integer.json(" 9007199254740993 "), Ok(Some("9007199254740993".into())));
+        assert_eq!(
+            integer.json(" 9007199254740993 "),
+            Ok(Some("9007199254740993".into()))
+        );
         for text in ["1.0", "1e3", "--1", "-", "x"] {
             assert_eq!(integer.json(text), Err("a whole number"), "{text}");
         }
         let boolean = field(json!({"type": "boolean"}), true);
-        assert_eq!((boolean.json("true"), boolean.json("on")), (Ok(Some("true".into())), Err("true or false")));
+        assert_eq!(
+            (boolean.json("true"), boolean.json("on")),
+            (Ok(Some("true".into())), Err("true or false"))
+        );
         let choice = field(json!({"enum": [1, 2]}), true);
         assert_eq!(choice.json("2"), Ok(Some("2".into())));
         assert!(choice.json("3").is_err());

@@ -1,5 +1,5 @@
-//! The submitted values of an invalid form, and the field of each mistake, so that the page can show both again.
-//! Credentials are never kept.
+//! The submitted values of an invalid form, and the field of each mistake, so that the page can
+//! show both again. Credentials are never kept.
 
 use std::collections::BTreeMap;
 
@@ -47,8 +47,14 @@ impl FormName {
     /// The form that these fields came from; `single` as the page was rendered with.
     fn of(in_path: Option<Action>, fields: &BTreeMap<String, String>, single: bool) -> Self {
         // A field of an agent's form may also be called `action`; its name here is `field.action`.
-        let of_answer = |name: &str| name == "action" || (name.starts_with("call.") && name.ends_with(".action"));
-        let says = |action: Action| fields.iter().any(|(name, text)| of_answer(name) && text == action.as_str());
+        let of_answer = |name: &str| {
+            name == "action" || (name.starts_with("call.") && name.ends_with(".action"))
+        };
+        let says = |action: Action| {
+            fields
+                .iter()
+                .any(|(name, text)| of_answer(name) && text == action.as_str())
+        };
         match in_path {
             Some(Action::Approve) => Self::Approve,
             Some(Action::Reject) => Self::Reject,
@@ -99,46 +105,75 @@ impl SubmittedForm {
         if row.asked.kind == RequestKind::Credentials {
             fields.retain(|name, _| matches!(name.as_str(), "reason" | "then"));
         }
-        Self { form, wrong, fields }
+        Self {
+            form,
+            wrong,
+            fields,
+        }
     }
 
     /// The submitted text of a field.
     #[must_use]
     pub fn text(&self, form: FormName, name: &str) -> Option<&str> {
-        self.fields.get(name).filter(|_| form == self.form).map(String::as_str)
+        self.fields
+            .get(name)
+            .filter(|_| form == self.form)
+            .map(String::as_str)
     }
 }
 
 /// The field whose value stands at a place in the body.
 fn place(row: &RequestRow, form: FormName, error: &FieldError) -> FieldMistake {
-    let parts: Vec<String> =
-        error.pointer.split('/').skip(1).map(|part| part.replace("~1", "/").replace("~0", "~")).collect();
+    let parts: Vec<String> = error
+        .pointer
+        .split('/')
+        .skip(1)
+        .map(|part| part.replace("~1", "/").replace("~0", "~"))
+        .collect();
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     let (field, rest): (Option<String>, &[&str]) = match parts.as_slice() {
-        ["decisions", _, "then", rest @ ..] | ["then", rest @ ..] => (Some("then".to_owned()), rest),
+        ["decisions", _, "then", rest @ ..] | ["then", rest @ ..] => {
+            (Some("then".to_owned()), rest)
+        }
         ["decisions", call, part, rest @ ..] => (Some(format!("call.{call}.{part}")), rest),
         ["decisions"] => (None, &[]),
         ["decisions", call] => (Some(format!("call.{call}.action")), &[]),
         ["response", name, rest @ ..] if row.asked.kind == RequestKind::Confirmation => {
             (Some((*name).to_owned()), rest)
         }
-        ["response", rest @ ..] => filled_in(row.asked.form.as_ref().unwrap_or(&default_form()), rest),
+        ["response", rest @ ..] => {
+            filled_in(row.asked.form.as_ref().unwrap_or(&default_form()), rest)
+        }
         ["result", rest @ ..] => match &row.asked.form {
-            Some(schema) if row.asked.kind == RequestKind::ExternalResult => filled_in(schema, rest),
+            Some(schema) if row.asked.kind == RequestKind::ExternalResult => {
+                filled_in(schema, rest)
+            }
             Some(_) | None => (Some("result".to_owned()), rest),
         },
         // A rejection with `then` sends the form's comment as its reason.
-        ["reason", rest @ ..] if row.asked.kind == RequestKind::Confirmation && form == FormName::Answer => {
+        ["reason", rest @ ..]
+            if row.asked.kind == RequestKind::Confirmation && form == FormName::Answer =>
+        {
             (Some("comment".to_owned()), rest)
         }
         ["reason", rest @ ..] => (Some("reason".to_owned()), rest),
         rest => (None, rest),
     };
-    let rest: String = rest.iter().map(|part| crate::http::server::fields::pointer("", part)).collect();
-    FieldMistake { field, place: rest, detail: error.detail.clone() }
+    let rest: String = rest
+        .iter()
+        .map(|part| crate::http::server::fields::pointer("", part))
+        .collect();
+    FieldMistake {
+        field,
+        place: rest,
+        detail: error.detail.clone(),
+    }
 }
 
-fn filled_in<'r, 'p>(schema: &serde_json::Value, rest: &'r [&'p str]) -> (Option<String>, &'r [&'p str]) {
+fn filled_in<'r, 'p>(
+    schema: &serde_json::Value,
+    rest: &'r [&'p str],
+) -> (Option<String>, &'r [&'p str]) {
     match (schema::fields(schema), rest) {
         (None, rest) => (Some("result".to_owned()), rest),
         (Some(fields), [name, rest @ ..]) if fields.iter().any(|field| field.name == *name) => {

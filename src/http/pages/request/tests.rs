@@ -12,13 +12,25 @@ use crate::task::request::{RequestKind, Warning};
 use crate::task::status::RequestStatus;
 
 pub(crate) fn page_in(language: Language, row: &RequestRow, caller: &Caller) -> String {
-    asked(&whole(&View::new(row, caller, &sample::settings(), language, sample::now())).into_string())
+    asked(
+        &whole(&View::new(
+            row,
+            caller,
+            &sample::settings(),
+            language,
+            sample::now(),
+        ))
+        .into_string(),
+    )
 }
 
 /// The page without its footer, which has the sign-out button.
 pub(crate) fn asked(page: &str) -> String {
     let (page, foot) = page.rsplit_once("<footer>").unwrap();
-    assert_eq!(foot.matches("<button").count(), foot.matches("/sign-out").count());
+    assert_eq!(
+        foot.matches("<button").count(),
+        foot.matches("/sign-out").count()
+    );
     page.to_owned()
 }
 
@@ -30,17 +42,17 @@ pub(crate) fn page(row: &RequestRow, caller: &Caller) -> String {
 pub(crate) fn decider(kind: RequestKind) -> Caller {
     match kind {
         RequestKind::Approval | RequestKind::Reconcile => sample::approver(),
-        RequestKind::Guidance | RequestKind::Credentials | RequestKind::Confirmation | RequestKind::ExternalResult => {
-            sample::caller()
-        }
+        RequestKind::Guidance
+        | RequestKind::Credentials
+        | RequestKind::Confirmation
+        | RequestKind::ExternalResult => sample::caller(),
     }
 }
 
 #[test]
 fn buttons_come_after_the_last_byte_for_every_kind() {
     let hostile = "{\"a\":\"</pre></textarea><script>alert(1)</script>\u{202e}\u{0}\"}";
-    let shown =
-        "{&quot;a&quot;:&quot;&lt;/pre&gt;&lt;/textarea&gt;&lt;script&gt;alert(1)&lt;/script&gt;\\u{202e}\\u{0}&quot;}";
+    let shown = "{&quot;a&quot;:&quot;&lt;/pre&gt;&lt;/textarea&gt;&lt;script&gt;alert(1)&lt;/script&gt;\\u{202e}\\u{0}&quot;}";
     for kind in RequestKind::ALL {
         for language in Language::ALL {
             let mut row = sample::of_kind(kind);
@@ -48,14 +60,21 @@ fn buttons_come_after_the_last_byte_for_every_kind() {
             row.asked.question = Some("<b>\u{202e}".into());
             row.asked.details = Some(json!({"<i>": "<u>\u{200b}"}));
             let page = page_in(language, &row, &decider(kind));
-            let first = page.find("<button").unwrap_or_else(|| panic!("{kind:?} has a button"));
-            let last = page.rfind(shown).unwrap_or_else(|| panic!("{kind:?} shows every byte: {page}"));
+            let first = page
+                .find("<button")
+                .unwrap_or_else(|| panic!("{kind:?} has a button"));
+            let last = page
+                .rfind(shown)
+                .unwrap_or_else(|| panic!("{kind:?} shows every byte: {page}"));
             assert!(last < first, "{kind:?}");
             assert!(
-                page.matches("<script").count() == 1 && page.contains("<script src=\"/follow.js\" defer></script>")
+                page.matches("<script").count() == 1
+                    && page.contains("<script src=\"/follow.js\" defer></script>")
             );
             assert!(!page.contains("<b>") && !page.contains("<u>") && !page.contains("<i>"));
-            assert!(!page.contains('\u{202e}') && !page.contains('\u{200b}') && !page.contains('\0'));
+            assert!(
+                !page.contains('\u{202e}') && !page.contains('\u{200b}') && !page.contains('\0')
+            );
         }
     }
 }
@@ -64,7 +83,9 @@ fn buttons_come_after_the_last_byte_for_every_kind() {
 fn long_text_is_shown_to_its_last_byte() {
     let mut row = sample::request();
     let long = format!("{{\"a\":\"{}END\"}}", "<x>".repeat(34_000));
-    row.asked.pending_tool_calls[0].arguments_text.clone_from(&long);
+    row.asked.pending_tool_calls[0]
+        .arguments_text
+        .clone_from(&long);
     let page = page(&row, &sample::approver());
     assert_eq!(page.matches("&lt;x&gt;").count() % 34_000, 0);
     assert!(page.find("END").unwrap() < page.find("<button").unwrap());
@@ -76,18 +97,31 @@ fn every_form_carries_the_digest_of_what_was_shown() {
         let row = sample::of_kind(kind);
         let page = page(&row, &decider(kind));
         let forms = page.matches("<form ").count();
-        let digest = format!("<input type=\"hidden\" name=\"digest\" value=\"{}\">", row.asked.digest);
-        assert!(forms > 0 && page.matches(&digest).count() == forms, "{kind:?}");
+        let digest = format!(
+            "<input type=\"hidden\" name=\"digest\" value=\"{}\">",
+            row.asked.digest
+        );
+        assert!(
+            forms > 0 && page.matches(&digest).count() == forms,
+            "{kind:?}"
+        );
     }
     let row = sample::several(3);
     let page = page(&row, &sample::approver());
-    assert_eq!(page.matches("<form ").count(), page.matches(row.asked.digest.as_str()).count());
+    assert_eq!(
+        page.matches("<form ").count(),
+        page.matches(row.asked.digest.as_str()).count()
+    );
 }
 
 #[test]
 fn call_is_shown_with_all_its_details() {
     let mut row = sample::request();
-    let warning = Warning { code: "x".into(), pointer: "/order".into(), detail: "Looks <odd>.".into() };
+    let warning = Warning {
+        code: "x".into(),
+        pointer: "/order".into(),
+        detail: "Looks <odd>.".into(),
+    };
     row.asked.pending_tool_calls[0].warnings = vec![warning];
     let page = page(&row, &sample::approver());
     for shown in [
@@ -148,37 +182,74 @@ fn person_who_may_not_decide_gets_no_button_but_the_reason() {
         (RequestStatus::Expired, "Nobody answered in time."),
         (RequestStatus::Withdrawn, "Withdrawn."),
     ] {
-        let mut closed = RequestRow { status, ..row.clone() };
+        let mut closed = RequestRow {
+            status,
+            ..row.clone()
+        };
         if matches!(status, RequestStatus::Responded | RequestStatus::Resumed) {
             let call = row.asked.pending_tool_calls[0].tool_call_id;
-            closed.answers = sample::answer("bob", Action::Approve, &[call], true).into_iter().collect();
+            closed.answers = sample::answer("bob", Action::Approve, &[call], true)
+                .into_iter()
+                .collect();
         }
         let page = page(&closed, &sample::approver());
-        assert!(page.contains(&format!("<h1 class=\"exact\" id=\"headline\">{said}</h1>")), "{said}: {page}");
-        assert!(page.contains(&format!("<title>billing: {said} · Holdpoint</title>")), "{said}");
-        assert!(!page.contains("<button") && !page.contains("Waits for an answer."), "{said}");
+        assert!(
+            page.contains(&format!("<h1 class=\"exact\" id=\"headline\">{said}</h1>")),
+            "{said}: {page}"
+        );
+        assert!(
+            page.contains(&format!("<title>billing: {said} · Holdpoint</title>")),
+            "{said}"
+        );
+        assert!(
+            !page.contains("<button") && !page.contains("Waits for an answer."),
+            "{said}"
+        );
         assert!(page.contains("Asked: May these calls run?"), "{said}");
     }
 }
 
 #[test]
 fn overdue_request_page_takes_no_answer_and_says_why_before_it_is_closed() {
-    let row = RequestRow { expired: true, ..sample::request() };
+    let row = RequestRow {
+        expired: true,
+        ..sample::request()
+    };
     let page = page(&row, &sample::approver());
     let why = "<p><strong>Nothing to decide here.</strong> This request has expired.</p>";
-    assert!(page.contains("Nobody answered in time.") && page.contains(why), "{page}");
-    assert!(!page.contains("<button") && !page.contains("Waits for an answer."), "{page}");
+    assert!(
+        page.contains("Nobody answered in time.") && page.contains(why),
+        "{page}"
+    );
+    assert!(
+        !page.contains("<button") && !page.contains("Waits for an answer."),
+        "{page}"
+    );
 }
 
 #[test]
 fn wrong_account_is_offered_another_one_and_the_way_back() {
     let reader = page(&sample::request(), &sample::caller());
     let next = format!("%2Fresume%2F{}", sample::request().asked.request_id);
-    assert!(reader.contains(&format!("<a href=\"/sign-in?next={next}\">Sign in as somebody else</a>")), "{reader}");
-    assert!(reader.contains("Signed in as <strong class=\"exact\">alice</strong> (acme) <a"), "{reader}");
+    assert!(
+        reader.contains(&format!(
+            "<a href=\"/sign-in?next={next}\">Sign in as somebody else</a>"
+        )),
+        "{reader}"
+    );
+    assert!(
+        reader.contains("Signed in as <strong class=\"exact\">alice</strong> (acme) <a"),
+        "{reader}"
+    );
     assert!(!page(&sample::request(), &sample::approver()).contains("somebody else"));
-    let nobody = Caller { unaccounted: true, ..sample::approver() };
-    let decided = RequestRow { status: RequestStatus::Withdrawn, ..sample::request() };
+    let nobody = Caller {
+        unaccounted: true,
+        ..sample::approver()
+    };
+    let decided = RequestRow {
+        status: RequestStatus::Withdrawn,
+        ..sample::request()
+    };
     assert!(!page(&decided, &nobody).contains("somebody else"));
 }
 
@@ -198,8 +269,12 @@ fn agent_text_is_shown_in_the_order_of_its_characters() {
         for (at, _) in page.match_indices(&shown) {
             let before = &page[..at];
             let element = &before[before.rfind('<').unwrap()..];
-            let ours = kind == RequestKind::Reconcile && (element.starts_with("<dd>") || element.starts_with("<dt>"));
-            assert!(element.contains("class=\"exact\"") || element.contains(" exact\"") || ours, "{kind:?}: {element}");
+            let ours = kind == RequestKind::Reconcile
+                && (element.starts_with("<dd>") || element.starts_with("<dt>"));
+            assert!(
+                element.contains("class=\"exact\"") || element.contains(" exact\"") || ours,
+                "{kind:?}: {element}"
+            );
         }
         assert!(page.contains(&shown), "{kind:?}");
     }
@@ -212,27 +287,58 @@ fn agent_text_is_shown_in_the_order_of_its_characters() {
         ..sample::request()
     };
     let page = page(&row, &sample::caller());
-    assert!(page.contains("<option value=\"17\">") && !page.contains("<option value=\"from-א 100\">"), "{page}");
+    assert!(
+        page.contains("<option value=\"17\">") && !page.contains("<option value=\"from-א 100\">"),
+        "{page}"
+    );
 }
 
 #[test]
 fn question_of_the_agent_has_no_card_of_a_call_and_its_warnings_stand_above_it() {
-    for kind in [RequestKind::Guidance, RequestKind::Confirmation, RequestKind::Credentials] {
+    for kind in [
+        RequestKind::Guidance,
+        RequestKind::Confirmation,
+        RequestKind::Credentials,
+    ] {
         let mut row = sample::of_kind(kind);
-        row.asked.pending_tool_calls[0].warnings =
-            vec![Warning { code: "x".into(), pointer: "/question".into(), detail: "Looks <odd>.".into() }];
+        row.asked.pending_tool_calls[0].warnings = vec![Warning {
+            code: "x".into(),
+            pointer: "/question".into(),
+            detail: "Looks <odd>.".into(),
+        }];
         let page = page(&row, &sample::caller());
-        for of_a_call in ["<dt>Effect</dt>", "<dt>Verdict</dt>", "<dt>Goes to</dt>", "<dt>Summary</dt>", "Call: "] {
+        for of_a_call in [
+            "<dt>Effect</dt>",
+            "<dt>Verdict</dt>",
+            "<dt>Goes to</dt>",
+            "<dt>Summary</dt>",
+            "Call: ",
+        ] {
             assert!(!page.contains(of_a_call), "{kind:?}: {of_a_call}");
         }
-        let (warning, text) = (page.find("Looks &lt;odd&gt;.").unwrap(), page.find("class=\"agent\"").unwrap());
+        let (warning, text) = (
+            page.find("Looks &lt;odd&gt;.").unwrap(),
+            page.find("class=\"agent\"").unwrap(),
+        );
         assert!(warning < text, "{kind:?}");
-        assert!(page.contains("The exact text that the agent wrote"), "{kind:?}");
+        assert!(
+            page.contains("The exact text that the agent wrote"),
+            "{kind:?}"
+        );
     }
     let mut login = sample::of_kind(RequestKind::Credentials);
     login.asked.pending_tool_calls[0].name = "comment_ticket".into();
-    assert!(page(&login, &sample::caller()).contains("<dt>Effect</dt>"), "a call that waits for a login is to run");
-    assert!(page(&sample::of_kind(RequestKind::Reconcile), &sample::approver()).contains("<dt>Effect</dt>"));
+    assert!(
+        page(&login, &sample::caller()).contains("<dt>Effect</dt>"),
+        "a call that waits for a login is to run"
+    );
+    assert!(
+        page(
+            &sample::of_kind(RequestKind::Reconcile),
+            &sample::approver()
+        )
+        .contains("<dt>Effect</dt>")
+    );
 }
 
 #[test]
@@ -241,31 +347,50 @@ fn page_names_approvers_so_far_and_those_missing() {
     let call = row.asked.pending_tool_calls[0].tool_call_id;
     row.asked.terms.approvers.required = 2;
     row.asked.terms.approvers.users = vec!["bob".into(), "dana".into()];
-    row.answers = sample::answer("bob", Action::Approve, &[call], false).into_iter().collect();
+    row.answers = sample::answer("bob", Action::Approve, &[call], false)
+        .into_iter()
+        .collect();
     let mine = page(&row, &sample::approver());
-    assert!(mine.contains("1 of 2; still needed: 1 of user dana, group finance"), "{mine}");
+    assert!(
+        mine.contains("1 of 2; still needed: 1 of user dana, group finance"),
+        "{mine}"
+    );
     assert!(mine.contains("approved by bob, 2026-11-03 09:31:00 UTC"));
     assert!(mine.contains("You have answered; others have not yet.") && !mine.contains("<button"));
-    let dana = Caller { user_id: "dana".into(), ..sample::approver() };
+    let dana = Caller {
+        user_id: "dana".into(),
+        ..sample::approver()
+    };
     assert!(page(&row, &dana).contains("<button"));
-    row.answers.extend(sample::answer("dana", Action::Approve, &[call], true));
+    row.answers
+        .extend(sample::answer("dana", Action::Approve, &[call], true));
     row.status = RequestStatus::Resumed;
     let after = page(&row, &dana);
-    assert!(after.contains("<dd>2 of 2<ul>") && after.contains("<strong>Approved</strong> by dana"), "{after}");
+    assert!(
+        after.contains("<dd>2 of 2<ul>") && after.contains("<strong>Approved</strong> by dana"),
+        "{after}"
+    );
 }
 
 #[test]
 fn decisions_are_shown_for_each_call_and_the_whole_request() {
     let mut row = sample::several(2);
-    let [first, second] = [0, 1].map(|index: usize| row.asked.pending_tool_calls[index].tool_call_id);
-    row.answers = sample::answer("bob", Action::Reject, &[first], false).into_iter().collect();
+    let [first, second] =
+        [0, 1].map(|index: usize| row.asked.pending_tool_calls[index].tool_call_id);
+    row.answers = sample::answer("bob", Action::Reject, &[first], false)
+        .into_iter()
+        .collect();
     let half = page(&row, &sample::approver());
-    assert!(half.contains("<strong>Rejected</strong> by bob, 2026-11-03 09:31:00 UTC") && half.contains("So it is."));
+    assert!(
+        half.contains("<strong>Rejected</strong> by bob, 2026-11-03 09:31:00 UTC")
+            && half.contains("So it is.")
+    );
     assert!(
         half.contains("Approve") && !half.contains(&format!("call.{first}.action")),
         "the decided one is not offered"
     );
-    row.answers.extend(sample::answer("eve", Action::Approve, &[second], true));
+    row.answers
+        .extend(sample::answer("eve", Action::Approve, &[second], true));
     row.status = RequestStatus::Responded;
     assert!(page(&row, &sample::approver()).contains("Calls were decided differently"));
 }
@@ -286,25 +411,52 @@ fn credentials_are_shown_by_name_only() {
 fn page_for_one_action_has_one_button_or_none() {
     let one = |row: &RequestRow, caller: &Caller, action| {
         let settings = sample::settings();
-        asked(&one_button(&View::new(row, caller, &settings, Language::English, sample::now()), action).into_string())
+        asked(
+            &one_button(
+                &View::new(row, caller, &settings, Language::English, sample::now()),
+                action,
+            )
+            .into_string(),
+        )
     };
     let (row, bob) = (sample::request(), sample::approver());
     for action in [Action::Approve, Action::Reject] {
         assert_eq!(one(&row, &bob, action).matches("<button").count(), 1);
-        let expired = RequestRow { expired: true, ..row.clone() };
+        let expired = RequestRow {
+            expired: true,
+            ..row.clone()
+        };
         let expired = one(&expired, &bob, action);
-        assert!(!expired.contains("<button") && expired.contains("</strong> This request has expired.</p>"));
-        let decided = RequestRow { status: RequestStatus::Resumed, ..row.clone() };
-        assert!(one(&decided, &bob, action).contains("is decided") && !one(&decided, &bob, action).contains("<button"));
+        assert!(
+            !expired.contains("<button")
+                && expired.contains("</strong> This request has expired.</p>")
+        );
+        let decided = RequestRow {
+            status: RequestStatus::Resumed,
+            ..row.clone()
+        };
+        assert!(
+            one(&decided, &bob, action).contains("is decided")
+                && !one(&decided, &bob, action).contains("<button")
+        );
         let alice = one(&row, &sample::caller(), action);
         assert!(alice.contains("for others to decide") && !alice.contains("<button"));
     }
     for kind in RequestKind::ALL {
         let page = one(&sample::of_kind(kind), &decider(kind), Action::Approve);
         let has = matches!(kind, RequestKind::Approval | RequestKind::Confirmation);
-        assert_eq!(page.matches("<button").count(), usize::from(has), "{kind:?}");
+        assert_eq!(
+            page.matches("<button").count(),
+            usize::from(has),
+            "{kind:?}"
+        );
         assert_eq!(page.contains("does not take this answer"), !has, "{kind:?}");
-        assert_eq!(one(&sample::of_kind(kind), &decider(kind), Action::Reject).matches("<button").count(), 1);
+        assert_eq!(
+            one(&sample::of_kind(kind), &decider(kind), Action::Reject)
+                .matches("<button")
+                .count(),
+            1
+        );
     }
     let mut narrow = row;
     narrow.asked.terms.allow = vec![Action::Reject];
@@ -316,8 +468,19 @@ fn page_for_one_action_has_one_button_or_none() {
 fn page_is_in_one_language() {
     for kind in RequestKind::ALL {
         let page = page_in(Language::Chinese, &sample::of_kind(kind), &decider(kind));
-        assert!(page.contains("<html lang=\"zh-Hans\">") && page.contains("您的答复"), "{kind:?}");
-        for english in ["Approve", "Reject", "Decline", "Your answer", "Reason", "Waits", "optional"] {
+        assert!(
+            page.contains("<html lang=\"zh-Hans\">") && page.contains("您的答复"),
+            "{kind:?}"
+        );
+        for english in [
+            "Approve",
+            "Reject",
+            "Decline",
+            "Your answer",
+            "Reason",
+            "Waits",
+            "optional",
+        ] {
             assert!(!page.contains(english), "{kind:?}: {english}");
         }
     }

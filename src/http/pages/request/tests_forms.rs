@@ -25,9 +25,15 @@ fn again(
     fields: &[(&str, &str)],
     errors: Vec<FieldError>,
 ) -> String {
-    let fields: BTreeMap<String, String> =
-        fields.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
-    let errors = if errors.is_empty() { to_json(row, &fields).unwrap_err() } else { errors };
+    let fields: BTreeMap<String, String> = fields
+        .iter()
+        .map(|(name, text)| ((*name).to_owned(), (*text).to_owned()))
+        .collect();
+    let errors = if errors.is_empty() {
+        to_json(row, &fields).unwrap_err()
+    } else {
+        errors
+    };
     let settings = sample::settings();
     let mut view = View::new(row, caller, &settings, Language::English, sample::now());
     let typed = SubmittedForm::new(row, in_path, fields, &errors, single(&view));
@@ -37,8 +43,12 @@ fn again(
 
 /// Every name that a form on the page would send.
 fn names(page: &str) -> Vec<&str> {
-    let mut names: Vec<&str> =
-        page.split(" name=\"").skip(1).filter_map(|rest| rest.split_once('"')).map(|(name, _)| name).collect();
+    let mut names: Vec<&str> = page
+        .split(" name=\"")
+        .skip(1)
+        .filter_map(|rest| rest.split_once('"'))
+        .map(|(name, _)| name)
+        .collect();
     names.retain(|name| *name != "viewport" && *name != "robots");
     names.sort_unstable();
     names.dedup();
@@ -49,17 +59,54 @@ fn names(page: &str) -> Vec<&str> {
 fn every_kind_offers_the_fields_it_takes() {
     let names = |kind| {
         let page = page(&sample::of_kind(kind), &decider(kind));
-        names(&page).into_iter().filter(|name| !name.starts_with("call.")).map(str::to_owned).collect::<Vec<_>>()
+        names(&page)
+            .into_iter()
+            .filter(|name| !name.starts_with("call."))
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
     };
     assert_eq!(names(RequestKind::Approval), ["digest", "reason", "then"]);
-    assert_eq!(names(RequestKind::Guidance), ["action", "digest", "field.answer", "reason", "then"]);
-    assert_eq!(names(RequestKind::Confirmation), ["action", "comment", "confirmed", "digest", "then"]);
-    assert_eq!(names(RequestKind::Credentials), ["action", "digest", "field.email", "field.token", "reason", "then"]);
+    assert_eq!(
+        names(RequestKind::Guidance),
+        ["action", "digest", "field.answer", "reason", "then"]
+    );
+    assert_eq!(
+        names(RequestKind::Confirmation),
+        ["action", "comment", "confirmed", "digest", "then"]
+    );
+    assert_eq!(
+        names(RequestKind::Credentials),
+        [
+            "action",
+            "digest",
+            "field.email",
+            "field.token",
+            "reason",
+            "then"
+        ]
+    );
     assert_eq!(
         names(RequestKind::ExternalResult),
-        ["action", "digest", "field.orders", "field.since", "reason", "then"]
+        [
+            "action",
+            "digest",
+            "field.orders",
+            "field.since",
+            "reason",
+            "then"
+        ]
     );
-    assert_eq!(names(RequestKind::Reconcile), ["action", "digest", "reason", "result", "result_type", "then"]);
+    assert_eq!(
+        names(RequestKind::Reconcile),
+        [
+            "action",
+            "digest",
+            "reason",
+            "result",
+            "result_type",
+            "then"
+        ]
+    );
 }
 
 #[test]
@@ -68,16 +115,38 @@ fn confirmation_has_one_yes_and_one_no() {
     let asked = page(&row, &sample::caller());
     let buttons = |text: &str| asked.matches(text).count();
     assert_eq!(
-        (buttons("<button"), buttons(">No</button>"), buttons(">Yes, confirmed</button>")),
+        (
+            buttons("<button"),
+            buttons(">No</button>"),
+            buttons(">Yes, confirmed</button>")
+        ),
         (2, 1, 1),
         "{asked}"
     );
-    assert!(asked.contains("After a no") && !asked.contains("/reject\""), "{asked}");
-    let wrong = FieldError { pointer: "/reason".into(), detail: "at most 4096 bytes".into() };
-    let no = [("action", "respond"), ("confirmed", "false"), ("comment", "x"), ("then", "cancel")];
+    assert!(
+        asked.contains("After a no") && !asked.contains("/reject\""),
+        "{asked}"
+    );
+    let wrong = FieldError {
+        pointer: "/reason".into(),
+        detail: "at most 4096 bytes".into(),
+    };
+    let no = [
+        ("action", "respond"),
+        ("confirmed", "false"),
+        ("comment", "x"),
+        ("then", "cancel"),
+    ];
     let again = again(&row, &sample::caller(), None, &no, vec![wrong]);
-    assert!(again.contains("<a href=\"#answer-comment\">") && again.contains("id=\"answer-comment-error\""), "{again}");
-    assert!(again.contains("<option value=\"cancel\" selected"), "{again}");
+    assert!(
+        again.contains("<a href=\"#answer-comment\">")
+            && again.contains("id=\"answer-comment-error\""),
+        "{again}"
+    );
+    assert!(
+        again.contains("<option value=\"cancel\" selected"),
+        "{again}"
+    );
 }
 
 #[test]
@@ -89,7 +158,11 @@ fn rejection_form_says_whether_it_ends_the_task_or_a_sub_agent() {
     let told = "this agent's task is canceled, and the agent that called it is told";
     let says = |row: &RequestRow| {
         let page = page(row, &sample::approver());
-        (page.contains(alone), page.contains(told), page.contains("the whole task tree is canceled"))
+        (
+            page.contains(alone),
+            page.contains(told),
+            page.contains("the whole task tree is canceled"),
+        )
     };
     assert_eq!(says(&root), (true, false, true));
     assert_eq!(says(&sub), (false, true, true));
@@ -105,12 +178,19 @@ fn each_of_several_calls_offers_only_allowed_choices() {
     for call in &row.asked.pending_tool_calls {
         let name = format!("name=\"call.{}.action\"", call.tool_call_id);
         assert!(many.matches(&name).count() >= 3, "leave, approve, reject");
-        assert!(many.contains(&format!("{name} value=\"\" checked")), "no choice is preselected");
+        assert!(
+            many.contains(&format!("{name} value=\"\" checked")),
+            "no choice is preselected"
+        );
     }
     let mut narrow = row.clone();
     narrow.asked.terms.allow = vec![Action::Reject];
     let only = page(&narrow, &sample::approver());
-    assert!(only.contains("value=\"reject\"") && !only.contains("value=\"approve\"") && !only.contains("Approve all"));
+    assert!(
+        only.contains("value=\"reject\"")
+            && !only.contains("value=\"approve\"")
+            && !only.contains("Approve all")
+    );
     let mut context = row;
     context.asked.pending_tool_calls[1].needs_decision = false;
     let beside = page(&context, &sample::approver());
@@ -121,11 +201,13 @@ fn each_of_several_calls_offers_only_allowed_choices() {
 #[test]
 fn schema_form_has_matching_inputs() {
     let mut row = sample::of_kind(RequestKind::ExternalResult);
-    row.asked.form = Some(json!({"type": "object", "required": ["mail", "sure"], "properties": {
+    row.asked.form = Some(
+        json!({"type": "object", "required": ["mail", "sure"], "properties": {
         "mail": {"type": "string", "format": "email", "title": "Address", "description": "Where it <went>", "maxLength": 90},
         "site": {"type": "string", "format": "uri"}, "day": {"type": "string", "format": "date"},
         "count": {"type": "integer", "minimum": 1, "maximum": 9}, "share": {"type": "number"},
-        "sure": {"type": "boolean"}, "colour": {"enum": ["red", "blue"]}, "note": {"type": "string", "minLength": 2}}}));
+        "sure": {"type": "boolean"}, "colour": {"enum": ["red", "blue"]}, "note": {"type": "string", "minLength": 2}}}),
+    );
     let page = page(&row, &sample::caller());
     for expected in [
         "name=\"field.mail\" type=\"email\" required maxlength=\"90\" autocomplete=\"off\" aria-describedby=\"answer-field_2e_mail-hint\"",
@@ -154,21 +236,38 @@ fn options_proposed_by_an_agent_are_offered_only_where_fully_visible() {
     let mut row = sample::of_kind(RequestKind::Guidance);
     row.asked.details = Some(json!({"options": ["<17>", "18\u{202e}", "", 4]}));
     let page = page(&row, &sample::caller());
-    assert!(page.contains("<datalist") && page.matches("<option value=\"&lt;17&gt;\"").count() == 1);
-    let list = page.split("<datalist").nth(1).unwrap().split("</datalist>").next().unwrap();
+    assert!(
+        page.contains("<datalist") && page.matches("<option value=\"&lt;17&gt;\"").count() == 1
+    );
+    let list = page
+        .split("<datalist")
+        .nth(1)
+        .unwrap()
+        .split("</datalist>")
+        .next()
+        .unwrap();
     assert_eq!(list.matches("<option").count(), 1);
 }
 
 #[test]
 fn answer_that_does_not_fit_comes_back_with_what_was_typed() {
     let row = sample::of_kind(RequestKind::ExternalResult);
-    let fields = [("action", "respond"), ("field.orders", "three"), ("field.since", "2026-01-02"), ("reason", "")];
+    let fields = [
+        ("action", "respond"),
+        ("field.orders", "three"),
+        ("field.since", "2026-01-02"),
+        ("reason", ""),
+    ];
     let page = again(&row, &sample::caller(), None, &fields, Vec::new());
     assert!(page.contains("<title>Error: billing: "), "{page}");
     assert!(page.contains("<a href=\"#answer-field_2e_orders\">orders</a>: a whole number"));
     assert!(page.find("role=\"alert\"").unwrap() < page.find("<h1 ").unwrap());
-    assert!(page.contains("<p class=\"error\" id=\"answer-field_2e_orders-error\">Error: a whole number</p>"));
-    assert!(page.contains("value=\"three\" aria-invalid=\"true\" aria-describedby=\"answer-field_2e_orders-error\""));
+    assert!(page.contains(
+        "<p class=\"error\" id=\"answer-field_2e_orders-error\">Error: a whole number</p>"
+    ));
+    assert!(page.contains(
+        "value=\"three\" aria-invalid=\"true\" aria-describedby=\"answer-field_2e_orders-error\""
+    ));
     assert!(page.contains("value=\"2026-01-02\""));
 }
 
@@ -176,32 +275,73 @@ fn answer_that_does_not_fit_comes_back_with_what_was_typed() {
 fn mistake_inside_an_edit_is_shown_at_its_place() {
     let row = sample::several(2);
     let mut row = row;
-    row.asked.terms.allow = vec![Action::Approve, Action::Reject, Action::Edit, Action::Respond];
+    row.asked.terms.allow = vec![
+        Action::Approve,
+        Action::Reject,
+        Action::Edit,
+        Action::Respond,
+    ];
     let id = row.asked.pending_tool_calls[1].tool_call_id.to_string();
     let (action, arguments) = (format!("call.{id}.action"), format!("call.{id}.arguments"));
-    let wrong = FieldError { pointer: format!("/decisions/{id}/arguments/amount"), detail: "more than 0".into() };
-    let fields = [(action.as_str(), "edit"), (arguments.as_str(), "{\"amount\":-1}\n")];
+    let wrong = FieldError {
+        pointer: format!("/decisions/{id}/arguments/amount"),
+        detail: "more than 0".into(),
+    };
+    let fields = [
+        (action.as_str(), "edit"),
+        (arguments.as_str(), "{\"amount\":-1}\n"),
+    ];
     let page = again(&row, &sample::approver(), None, &fields, vec![wrong]);
-    assert!(page.contains("refund_payment: ") && page.contains("<code>/amount</code> more than 0"), "{page}");
+    assert!(
+        page.contains("refund_payment: ") && page.contains("<code>/amount</code> more than 0"),
+        "{page}"
+    );
     let reason = [("reason", "x"), ("then", "continue")];
-    let wrong = FieldError { pointer: "/reason".into(), detail: "at most 4096 bytes".into() };
-    let page = again(&row, &sample::approver(), Some(Action::Reject), &reason, vec![wrong]);
-    assert!(page.contains("href=\"#reject-reason\"") && page.contains("id=\"reject-reason-error\""));
-    assert!(!page.contains("id=\"approve-reason-error\""), "only in the form that was posted");
+    let wrong = FieldError {
+        pointer: "/reason".into(),
+        detail: "at most 4096 bytes".into(),
+    };
+    let page = again(
+        &row,
+        &sample::approver(),
+        Some(Action::Reject),
+        &reason,
+        vec![wrong],
+    );
+    assert!(
+        page.contains("href=\"#reject-reason\"") && page.contains("id=\"reject-reason-error\"")
+    );
+    assert!(
+        !page.contains("id=\"approve-reason-error\""),
+        "only in the form that was posted"
+    );
     assert!(page.contains("<option value=\"continue\" selected"));
 }
 
 #[test]
 fn credentials_are_never_shown_again() {
     let row = sample::of_kind(RequestKind::Credentials);
-    let fields = [("action", "respond"), ("field.email", "me@acme.example"), ("field.token", ""), ("reason", "")];
+    let fields = [
+        ("action", "respond"),
+        ("field.email", "me@acme.example"),
+        ("field.token", ""),
+        ("reason", ""),
+    ];
     let page = again(&row, &sample::caller(), None, &fields, Vec::new());
-    assert!(page.contains("this is needed") && page.contains("What you typed was not kept"), "{page}");
+    assert!(
+        page.contains("this is needed") && page.contains("What you typed was not kept"),
+        "{page}"
+    );
     assert!(!page.contains("me@acme.example"));
-    let kept: BTreeMap<String, String> =
-        [("field.token", "hunter2"), ("reason", "r")].map(|(name, text)| (name.to_owned(), text.to_owned())).into();
+    let kept: BTreeMap<String, String> = [("field.token", "hunter2"), ("reason", "r")]
+        .map(|(name, text)| (name.to_owned(), text.to_owned()))
+        .into();
     let typed = SubmittedForm::new(&row, None, kept, &[], true);
-    assert_eq!(typed.text(FormName::Answer, "field.token"), None, "not even kept");
+    assert_eq!(
+        typed.text(FormName::Answer, "field.token"),
+        None,
+        "not even kept"
+    );
     assert_eq!(typed.text(FormName::Answer, "reason"), Some("r"));
     let unknown = [("action", "respond"), ("field.tokne", "hunter2hunter2")];
     assert!(!again(&row, &sample::caller(), None, &unknown, Vec::new()).contains("hunter2"));
@@ -210,9 +350,18 @@ fn credentials_are_never_shown_again() {
 #[test]
 fn typed_markup_cannot_break_out_of_the_page() {
     let row = sample::of_kind(RequestKind::Reconcile);
-    let fields = [("action", "respond"), ("result", "</textarea><script>"), ("result_type", "json"), ("<x>", "<y>")];
+    let fields = [
+        ("action", "respond"),
+        ("result", "</textarea><script>"),
+        ("result_type", "json"),
+        ("<x>", "<y>"),
+    ];
     let page = again(&row, &sample::approver(), None, &fields, Vec::new());
-    assert!(page.contains("&lt;/textarea&gt;&lt;script&gt;") && !page.contains("<script>") && !page.contains("<x>"));
+    assert!(
+        page.contains("&lt;/textarea&gt;&lt;script&gt;")
+            && !page.contains("<script>")
+            && !page.contains("<x>")
+    );
 }
 
 #[test]
@@ -222,7 +371,14 @@ fn agent_field_named_like_a_form_field_stays_the_agents() {
         "type": "object", "required": ["action", "count"],
         "properties": {"action": {"type": "string", "enum": ["approve", "reject"]}, "count": {"type": "integer"}},
     }));
-    let fields = [("action", "respond"), ("field.action", "reject"), ("field.count", "many")];
+    let fields = [
+        ("action", "respond"),
+        ("field.action", "reject"),
+        ("field.count", "many"),
+    ];
     let page = again(&row, &sample::caller(), None, &fields, Vec::new());
-    assert!(page.contains("value=\"reject\" selected") && page.contains("value=\"many\""), "{page}");
+    assert!(
+        page.contains("value=\"reject\" selected") && page.contains("value=\"many\""),
+        "{page}"
+    );
 }

@@ -1,4 +1,5 @@
-//! Reads, sets and clears the session's cookie. It is `HttpOnly`, `SameSite=Lax`, and `Secure` over https.
+//! Reads, sets and clears the session's cookie. It is `HttpOnly`, `SameSite=Lax`, and `Secure` over
+//! https.
 
 use http::header::{COOKIE, HeaderMap, HeaderValue};
 
@@ -7,8 +8,8 @@ use crate::people::session::{LIFE, Token};
 
 /// The cookie's name over plain http.
 pub(crate) const NAME: &str = "holdpoint_session";
-/// Over https, at the root of a host: a browser takes a cookie of this name only with `Secure` and `Path=/`, and from
-/// this very host, so that no other host of the domain can set it.
+/// Over https, at the root of a host: a browser takes a cookie of this name only with `Secure` and
+/// `Path=/`, and from this very host, so that no other host of the domain can set it.
 const HOST: &str = "__Host-holdpoint_session";
 /// Over https, under a path.
 const SECURE: &str = "__Secure-holdpoint_session";
@@ -24,14 +25,19 @@ pub(crate) fn name(public_url: &str) -> &'static str {
 }
 
 fn is_https(public_url: &str) -> bool {
-    public_url.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"))
+    public_url
+        .get(..6)
+        .is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"))
 }
 
-/// The token in a request's cookie; `None` where two come, as another host of the domain may have set one.
+/// The token in a request's cookie; `None` where two come, as another host of the domain may have
+/// set one.
 #[must_use]
 pub(crate) fn token(headers: &HeaderMap, public_url: &str) -> Option<Token> {
     let mut values = values(headers, name(public_url));
-    let (Some(value), None) = (values.next(), values.next()) else { return None };
+    let (Some(value), None) = (values.next(), values.next()) else {
+        return None;
+    };
     Token::read(value)
 }
 
@@ -70,16 +76,24 @@ pub(crate) fn clear(public_url: &str) -> Result<HeaderValue, Problem> {
 fn write(value: &str, seconds: u64, public_url: &str) -> Result<HeaderValue, Problem> {
     let secure = if is_https(public_url) { "; Secure" } else { "" };
     let (name, prefix) = (name(public_url), prefix(public_url));
-    let text = format!("{name}={value}; Path={}; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}", path(&prefix));
+    let text = format!(
+        "{name}={value}; Path={}; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}",
+        path(&prefix)
+    );
     let mut header = HeaderValue::from_str(&text).map_err(|_| Problem::internal())?;
     header.set_sensitive(true);
     Ok(header)
 }
 
-/// The cookie's `Path`: a browser sends it only below `public_url`, and not to other services behind the same proxy.
+/// The cookie's `Path`: a browser sends it only below `public_url`, and not to other services
+/// behind the same proxy.
 fn path(prefix: &str) -> &str {
     let plain = |c: char| c.is_ascii_graphic() && c != ';';
-    if prefix.is_empty() || !prefix.chars().all(plain) { "/" } else { prefix }
+    if prefix.is_empty() || !prefix.chars().all(plain) {
+        "/"
+    } else {
+        prefix
+    }
 }
 
 #[cfg(test)]
@@ -100,10 +114,22 @@ mod tests {
         let text = |url| set(&token, url).unwrap().to_str().unwrap().to_owned();
         let pair = format!("holdpoint_session={}; ", token.text());
         for (url, expected) in [
-            ("http://127.0.0.1:8080", format!("{pair}Path=/; Max-Age=43200; HttpOnly; SameSite=Lax")),
-            ("http://hold.example/base", format!("{pair}Path=/base; Max-Age=43200; HttpOnly; SameSite=Lax")),
-            ("https://hold.example", format!("__Host-{pair}Path=/; Max-Age=43200; HttpOnly; SameSite=Lax; Secure")),
-            ("HTTPS://hold.example/", format!("__Host-{pair}Path=/; Max-Age=43200; HttpOnly; SameSite=Lax; Secure")),
+            (
+                "http://127.0.0.1:8080",
+                format!("{pair}Path=/; Max-Age=43200; HttpOnly; SameSite=Lax"),
+            ),
+            (
+                "http://hold.example/base",
+                format!("{pair}Path=/base; Max-Age=43200; HttpOnly; SameSite=Lax"),
+            ),
+            (
+                "https://hold.example",
+                format!("__Host-{pair}Path=/; Max-Age=43200; HttpOnly; SameSite=Lax; Secure"),
+            ),
+            (
+                "HTTPS://hold.example/",
+                format!("__Host-{pair}Path=/; Max-Age=43200; HttpOnly; SameSite=Lax; Secure"),
+            ),
             (
                 "HTTPS://hold.example/base",
                 format!("__Secure-{pair}Path=/base; Max-Age=43200; HttpOnly; SameSite=Lax; Secure"),
@@ -113,7 +139,10 @@ mod tests {
         }
         assert!(text("https://hold.example/a;Domain=example").contains("; Path=/; "));
         assert_eq!(
-            clear("https://hold.example/base").unwrap().to_str().unwrap(),
+            clear("https://hold.example/base")
+                .unwrap()
+                .to_str()
+                .unwrap(),
             "__Secure-holdpoint_session=; Path=/base; Max-Age=0; HttpOnly; SameSite=Lax; Secure"
         );
         assert!(set(&token, "http://x").unwrap().is_sensitive());
@@ -123,8 +152,17 @@ mod tests {
     fn cookie_is_found_among_others_and_duplicates_are_refused() {
         let token = Token::of([1; 32]).text();
         let own = format!("holdpoint_session={token}");
-        for cookies in [vec![own.as_str()], vec![&format!("a=b;{own} ; c=d")], vec!["a=b", &own], vec!["a", &own]] {
-            assert_eq!(super::token(&sent(&cookies), "http://h").unwrap().text(), token, "{cookies:?}");
+        for cookies in [
+            vec![own.as_str()],
+            vec![&format!("a=b;{own} ; c=d")],
+            vec!["a=b", &own],
+            vec!["a", &own],
+        ] {
+            assert_eq!(
+                super::token(&sent(&cookies), "http://h").unwrap().text(),
+                token,
+                "{cookies:?}"
+            );
         }
         let other = format!("holdpoint_session={}", Token::of([2; 32]).text());
         for cookies in [
@@ -138,7 +176,10 @@ mod tests {
             vec![&own, &other],
             vec![&own, "holdpoint_session="],
         ] {
-            assert!(super::token(&sent(&cookies), "http://h").is_none(), "{cookies:?}");
+            assert!(
+                super::token(&sent(&cookies), "http://h").is_none(),
+                "{cookies:?}"
+            );
         }
         let is_sent = |cookie| is_sent(&sent(&[cookie]), "http://h");
         assert!(is_sent("holdpoint_session=nonsense") && !is_sent("a=holdpoint_session"));
@@ -152,9 +193,17 @@ mod tests {
             ("https://h", "__Host-holdpoint_session"),
             ("https://h/base", "__Secure-holdpoint_session"),
         ] {
-            for sent_as in ["holdpoint_session", "__Host-holdpoint_session", "__Secure-holdpoint_session"] {
+            for sent_as in [
+                "holdpoint_session",
+                "__Host-holdpoint_session",
+                "__Secure-holdpoint_session",
+            ] {
                 let headers = sent(&[&format!("{sent_as}={token}")]);
-                assert_eq!(super::token(&headers, url).is_some(), sent_as == name, "{url}: {sent_as}");
+                assert_eq!(
+                    super::token(&headers, url).is_some(),
+                    sent_as == name,
+                    "{url}: {sent_as}"
+                );
                 assert_eq!(is_sent(&headers, url), sent_as == name, "{url}: {sent_as}");
             }
             // Another service's cookie of the plain name does not hide ours.

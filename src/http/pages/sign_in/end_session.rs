@@ -13,18 +13,27 @@ use crate::http::Http;
 use crate::http::server::operation::{AuthClass, Op, SMALL};
 use crate::http::server::problem::{Problem, prefix};
 
-pub(crate) const OP: Op = Op { id: "sign_out", auth: AuthClass::Out, body: SMALL, problems: &[] };
+pub(crate) const OP: Op = Op {
+    id: "sign_out",
+    auth: AuthClass::Out,
+    body: SMALL,
+    problems: &[],
+};
 
 /// Sign out
 ///
-/// Ends the session of the cookie that comes with it, and takes the cookie away. Its body is not looked at.
+/// Ends the session of the cookie that comes with it, and takes the cookie away. Its body is not
+/// looked at.
 #[utoipa::path(
     post, path = "/sign-out", operation_id = "sign_out", tag = "sign-in",
     responses((status = 303, description = "Signed out: the page that takes a key",
         headers(("Location" = String, description = "The page that takes a key"),
             ("Set-Cookie" = String, description = "`holdpoint_session`, empty and over"))))
 )]
-pub(crate) async fn sign_out(State(http): State<Arc<Http>>, headers: HeaderMap) -> Result<Response, Problem> {
+pub(crate) async fn sign_out(
+    State(http): State<Arc<Http>>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
     // Looked up first, so that made-up tokens cost the database a read and no write.
     if let Some(token) = cookie::token(&headers, &http.settings.public_url)
         && http.store.session(&token.digest()).await?.is_some()
@@ -32,6 +41,8 @@ pub(crate) async fn sign_out(State(http): State<Arc<Http>>, headers: HeaderMap) 
         http.store.end_session(&token.digest()).await?;
     }
     let mut response = see_other(&format!("{}/sign-in", prefix(&http.settings.public_url)));
-    response.headers_mut().insert(SET_COOKIE, cookie::clear(&http.settings.public_url)?);
+    response
+        .headers_mut()
+        .insert(SET_COOKIE, cookie::clear(&http.settings.public_url)?);
     Ok(response)
 }

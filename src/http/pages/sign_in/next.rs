@@ -1,5 +1,5 @@
-//! The page to open after signing in: only a path of this service, so that a link to our sign-in cannot redirect to
-//! another site. A path that a browser could read differently is refused.
+//! The page to open after signing in: only a path of this service, so that a link to our sign-in
+//! cannot redirect to another site. A path that a browser could read differently is refused.
 
 use url::Url;
 
@@ -9,7 +9,9 @@ const LONGEST: usize = 2048;
 /// The text, if it is a path of ours as a browser sees it: below the path of `public_url`.
 #[must_use]
 pub(crate) fn own_path<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
-    let visible = text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
+    let visible = text
+        .bytes()
+        .all(|byte| byte.is_ascii_graphic() && byte != b'\\');
     if text.len() > LONGEST || !visible || !text.starts_with('/') || text.starts_with("//") {
         return None;
     }
@@ -17,7 +19,8 @@ pub(crate) fn own_path<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     if !(below.is_empty() || below.starts_with(['/', '?', '#'])) {
         return None;
     }
-    // Parsed as a browser does: the same host, and no `..` in any spelling, which could lead out of the prefix.
+    // Parsed as a browser does: the same host, and no `..` in any spelling, which could lead out of
+    // the prefix.
     let base = Url::parse("http://own.invalid/").ok()?;
     let read = base.join(text).ok()?;
     let path = text.split(['?', '#']).next().unwrap_or_default();
@@ -85,9 +88,16 @@ mod tests {
         ] {
             assert_eq!(own_path(text, ""), None, "{text:?}");
         }
-        for text in
-            ["/", "/other", "/basement", "/base/../other", "/base/%2e%2e/other", "//base/x", "/Base/x", "/base\\x"]
-        {
+        for text in [
+            "/",
+            "/other",
+            "/basement",
+            "/base/../other",
+            "/base/%2e%2e/other",
+            "//base/x",
+            "/Base/x",
+            "/base\\x",
+        ] {
             assert_eq!(own_path(text, "/base"), None, "{text:?}");
         }
     }

@@ -1,4 +1,5 @@
-//! The sign-in pages, in English and Chinese. They work without a script and never show a submitted key.
+//! The sign-in pages, in English and Chinese. They work without a script and never show a submitted
+//! key.
 
 use maud::{Markup, html};
 use url::form_urlencoded::byte_serialize;
@@ -57,9 +58,15 @@ fn words(language: Language) -> &'static SignInTexts {
     }
 }
 
-/// The page that takes a key; `wrong` says that the last key was unknown. `next` is the path to open afterwards.
+/// The page that takes a key; `wrong` says that the last key was unknown. `next` is the path to
+/// open afterwards.
 #[must_use]
-pub(crate) fn sign_in_form(next: Option<&str>, wrong: bool, prefix: &str, language: Language) -> Markup {
+pub(crate) fn sign_in_form(
+    next: Option<&str>,
+    wrong: bool,
+    prefix: &str,
+    language: Language,
+) -> Markup {
     let words = words(language);
     whole(
         words.title,
@@ -87,7 +94,12 @@ fn key_form(next: Option<&str>, wrong: bool, prefix: &str, words: &SignInTexts) 
 
 /// The page of a signed-in person, with links to the requested page and to another account.
 #[must_use]
-pub(crate) fn signed_in(caller: &Caller, next: Option<&str>, prefix: &str, language: Language) -> Markup {
+pub(crate) fn signed_in(
+    caller: &Caller,
+    next: Option<&str>,
+    prefix: &str,
+    language: Language,
+) -> Markup {
     let words = words(language);
     whole(
         words.is_signed_in,
@@ -101,13 +113,22 @@ pub(crate) fn signed_in(caller: &Caller, next: Option<&str>, prefix: &str, langu
     )
 }
 
-/// The signed-in user with a link to sign in as another one, which leads back to the path `asked`. It says nothing
-/// about the requested resource.
+/// The signed-in user with a link to sign in as another one, which leads back to the path `asked`.
+/// It says nothing about the requested resource.
 #[must_use]
-pub(crate) fn sign_in_again(caller: &Caller, asked: &str, prefix: &str, language: Language) -> Markup {
+pub(crate) fn sign_in_again(
+    caller: &Caller,
+    asked: &str,
+    prefix: &str,
+    language: Language,
+) -> Markup {
     let words = words(language);
-    let next = next::own_path(asked, prefix).map(|next| byte_serialize(next.as_bytes()).collect::<String>());
-    let address = next.map_or_else(|| format!("{prefix}/sign-in"), |next| format!("{prefix}/sign-in?next={next}"));
+    let next = next::own_path(asked, prefix)
+        .map(|next| byte_serialize(next.as_bytes()).collect::<String>());
+    let address = next.map_or_else(
+        || format!("{prefix}/sign-in"),
+        |next| format!("{prefix}/sign-in?next={next}"),
+    );
     html! {
         @if !caller.unaccounted {
             p { (identity(caller, words)) " " a href=(address) { (words.other) } }
@@ -126,8 +147,8 @@ pub(crate) fn not_needed(language: Language) -> Markup {
     whole(words.not_needed, language, &html! { p { (words.open) } })
 }
 
-/// The signed-in user and the sign-out button. Empty without accounts; without the button where another key speaks for
-/// the user, as there is no session to end.
+/// The signed-in user and the sign-out button. Empty without accounts; without the button where
+/// another key speaks for the user, as there is no session to end.
 #[must_use]
 pub(crate) fn signed_in_bar(caller: &Caller, prefix: &str, language: Language) -> Markup {
     let words = words(language);
@@ -157,19 +178,38 @@ mod tests {
     #[test]
     fn sign_in_form_has_a_label_and_names_its_problem() {
         for language in [Language::English, Language::Chinese] {
-            let page = sign_in_form(Some("/resume/x?a=\"><b>"), false, "/base", language).into_string();
-            assert!(page.contains(r#"action="/base/sign-in""#) && page.contains(r#"method="post""#), "{page}");
-            assert!(page.contains(r#"<label for="key">"#) && page.contains(r#"id="key" type="password""#), "{page}");
+            let page =
+                sign_in_form(Some("/resume/x?a=\"><b>"), false, "/base", language).into_string();
             assert!(
-                page.contains(r#"autocomplete="current-password""#) && !page.contains(r#"aria-invalid="true""#),
+                page.contains(r#"action="/base/sign-in""#) && page.contains(r#"method="post""#),
                 "{page}"
             );
-            assert!(page.contains("&quot;&gt;&lt;b&gt;") && !page.contains("<script"), "{page}");
+            assert!(
+                page.contains(r#"<label for="key">"#)
+                    && page.contains(r#"id="key" type="password""#),
+                "{page}"
+            );
+            assert!(
+                page.contains(r#"autocomplete="current-password""#)
+                    && !page.contains(r#"aria-invalid="true""#),
+                "{page}"
+            );
+            assert!(
+                page.contains("&quot;&gt;&lt;b&gt;") && !page.contains("<script"),
+                "{page}"
+            );
             let again = sign_in_form(None, true, "", language).into_string();
-            assert!(again.contains(r#"role="alert""#) && again.contains(r#"aria-invalid="true">"#), "{again}");
+            assert!(
+                again.contains(r#"role="alert""#) && again.contains(r#"aria-invalid="true">"#),
+                "{again}"
+            );
             assert!(!again.contains(r#"name="next""#));
         }
-        assert!(sign_in_form(None, false, "", Language::Chinese).into_string().contains("密钥"));
+        assert!(
+            sign_in_form(None, false, "", Language::Chinese)
+                .into_string()
+                .contains("密钥")
+        );
     }
 
     #[test]
@@ -177,7 +217,10 @@ mod tests {
         let mut caller = sample::caller();
         caller.user_id = "<b>\u{202e}".into();
         let bar = |caller: &Caller| signed_in_bar(caller, "/base", Language::English).into_string();
-        assert!(bar(&caller).contains("&lt;b&gt;\\u{202e}") && bar(&caller).contains(r#"action="/base/sign-out""#));
+        assert!(
+            bar(&caller).contains("&lt;b&gt;\\u{202e}")
+                && bar(&caller).contains(r#"action="/base/sign-out""#)
+        );
         caller.via = Some("web".into());
         assert!(!bar(&caller).contains("<form"));
         caller.unaccounted = true;

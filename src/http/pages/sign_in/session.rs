@@ -16,8 +16,12 @@ use crate::people::authenticator::AuthError;
 /// # Errors
 /// `forbidden` when the key may not act for the named user, and the database's.
 pub(crate) async fn caller(http: &Http, headers: &HeaderMap) -> Result<Option<Caller>, Problem> {
-    let Some(token) = cookie::token(headers, &http.settings.public_url) else { return Ok(None) };
-    let Some(binding) = http.store.session(&token.digest()).await? else { return Ok(None) };
+    let Some(token) = cookie::token(headers, &http.settings.public_url) else {
+        return Ok(None);
+    };
+    let Some(binding) = http.store.session(&token.digest()).await? else {
+        return Ok(None);
+    };
     match http.authenticator.by_session(headers, &token, &binding) {
         Ok(caller) => Ok(Some(caller)),
         Err(AuthError::Missing) => Ok(None),
@@ -31,13 +35,20 @@ pub(crate) fn wants_page(method: &Method, headers: &HeaderMap) -> bool {
     matches!(*method, Method::GET | Method::HEAD) && wants_html(headers)
 }
 
-/// Redirects to sign-in, which leads back to this path. The response does not depend on whether the path exists.
+/// Redirects to sign-in, which leads back to this path. The response does not depend on whether the
+/// path exists.
 #[must_use]
 pub(crate) fn redirect_to_sign_in(uri: &Uri, public_url: &str) -> Response {
     let prefix = prefix(public_url);
-    let asked = format!("{prefix}{}", uri.path_and_query().map_or("/", |asked| asked.as_str()));
+    let asked = format!(
+        "{prefix}{}",
+        uri.path_and_query().map_or("/", |asked| asked.as_str())
+    );
     let query = match next::own_path(&asked, &prefix) {
-        Some(asked) => format!("?next={}", url::form_urlencoded::byte_serialize(asked.as_bytes()).collect::<String>()),
+        Some(asked) => format!(
+            "?next={}",
+            url::form_urlencoded::byte_serialize(asked.as_bytes()).collect::<String>()
+        ),
         None => String::new(),
     };
     see_other(&format!("{prefix}/sign-in{query}"))
@@ -64,9 +75,18 @@ mod tests {
 
     #[test]
     fn sign_in_redirect_leads_back() {
-        assert_eq!(sent_to("/resume/x?a=1&b=2", "http://h"), "/sign-in?next=%2Fresume%2Fx%3Fa%3D1%26b%3D2");
-        assert_eq!(sent_to("/resume/x", "https://h/base"), "/base/sign-in?next=%2Fbase%2Fresume%2Fx");
+        assert_eq!(
+            sent_to("/resume/x?a=1&b=2", "http://h"),
+            "/sign-in?next=%2Fresume%2Fx%3Fa%3D1%26b%3D2"
+        );
+        assert_eq!(
+            sent_to("/resume/x", "https://h/base"),
+            "/base/sign-in?next=%2Fbase%2Fresume%2Fx"
+        );
         assert_eq!(sent_to("/resume/../x", "http://h"), "/sign-in");
-        assert_eq!(sent_to(&format!("/resume/{}", "x".repeat(3000)), "http://h"), "/sign-in");
+        assert_eq!(
+            sent_to(&format!("/resume/{}", "x".repeat(3000)), "http://h"),
+            "/sign-in"
+        );
     }
 }

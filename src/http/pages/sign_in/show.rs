@@ -1,4 +1,5 @@
-//! `GET /sign-in`: the page that takes a key, or says who is signed in. It reads no key, whatever its address holds.
+//! `GET /sign-in`: the page that takes a key, or says who is signed in. It reads no key, whatever
+//! its address holds.
 
 use std::sync::Arc;
 
@@ -12,11 +13,17 @@ use crate::http::pages::language::Language;
 use crate::http::server::operation::{AuthClass, Op, SMALL};
 use crate::http::server::problem::{Code, Problem, prefix};
 
-pub(crate) const OP: Op = Op { id: "get_sign_in", auth: AuthClass::Open, body: SMALL, problems: &[Code::Unavailable] };
+pub(crate) const OP: Op = Op {
+    id: "get_sign_in",
+    auth: AuthClass::Open,
+    body: SMALL,
+    problems: &[Code::Unavailable],
+};
 
 /// The page that takes a key
 ///
-/// Of somebody who is signed in: who he is, and the way out. Without accounts it says that no sign-in is needed.
+/// Of somebody who is signed in: who he is, and the way out. Without accounts it says that no
+/// sign-in is needed.
 #[utoipa::path(
     get, path = "/sign-in", operation_id = "get_sign_in", tag = "sign-in", security(()),
     params(("next" = Option<String>, Query, description = "Where to go afterwards: a path of this service")),
@@ -32,7 +39,9 @@ pub(crate) async fn get_sign_in(
         return Ok(page::not_needed(language));
     }
     let asked = only_next(query.as_deref().unwrap_or_default());
-    let next = asked.as_deref().and_then(|asked| next::own_path(asked, &prefix));
+    let next = asked
+        .as_deref()
+        .and_then(|asked| next::own_path(asked, &prefix));
     Ok(match session::caller(&http, &headers).await? {
         Some(caller) => page::signed_in(&caller, next, &prefix, language),
         None => page::sign_in_form(next, false, &prefix, language),
@@ -41,7 +50,8 @@ pub(crate) async fn get_sign_in(
 
 /// The only `next` of a query; `None` where there are several.
 fn only_next(query: &str) -> Option<String> {
-    let mut found = url::form_urlencoded::parse(query.as_bytes()).filter(|(name, _)| name == "next");
+    let mut found =
+        url::form_urlencoded::parse(query.as_bytes()).filter(|(name, _)| name == "next");
     match (found.next(), found.next()) {
         (Some((_, next)), None) => Some(next.into_owned()),
         (_, _) => None,

@@ -1,5 +1,5 @@
-//! `POST /sign-in`: a key becomes a session. The key is looked at once and kept nowhere; the browser gets a token of
-//! fresh random bytes, whatever it sent before.
+//! `POST /sign-in`: a key becomes a session. The key is looked at once and kept nowhere; the
+//! browser gets a token of fresh random bytes, whatever it sent before.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,7 +44,8 @@ pub(crate) const OP: Op = Op {
 pub(crate) struct SignIn {
     /// The key.
     key: String,
-    /// Where to go afterwards: a path of this service; anything else leads to a page that says who is signed in.
+    /// Where to go afterwards: a path of this service; anything else leads to a page that says who
+    /// is signed in.
     #[schema(value_type = String, required = false)]
     next: Option<String>,
 }
@@ -57,7 +58,8 @@ impl std::fmt::Debug for SignIn {
 
 /// Sign in
 ///
-/// What the page's form posts. A key that is nobody's gets the page again. Without accounts it says that none is needed.
+/// What the page's form posts. A key that is nobody's gets the page again. Without accounts it says
+/// that none is needed.
 #[utoipa::path(
     post, path = "/sign-in", operation_id = "sign_in", tag = "sign-in", security(()),
     request_body(content = SignIn, content_type = "application/x-www-form-urlencoded"),
@@ -70,7 +72,10 @@ impl std::fmt::Debug for SignIn {
             headers(("WWW-Authenticate" = String, description = "`Bearer`"))),
     )
 )]
-pub(crate) async fn sign_in(State(http): State<Arc<Http>>, request: Request) -> Result<Response, Problem> {
+pub(crate) async fn sign_in(
+    State(http): State<Arc<Http>>,
+    request: Request,
+) -> Result<Response, Problem> {
     let language = Language::of(request.headers());
     let source = ClientNetwork::of(request.extensions());
     let (headers, fields) = form(&http, request).await?;
@@ -79,7 +84,10 @@ pub(crate) async fn sign_in(State(http): State<Arc<Http>>, request: Request) -> 
         return Ok(page::not_needed(language).into_response());
     }
     let prefix = prefix(&http.settings.public_url);
-    let next = sent.next.as_deref().and_then(|next| next::own_path(next, &prefix));
+    let next = sent
+        .next
+        .as_deref()
+        .and_then(|next| next::own_path(next, &prefix));
     let token = Token::of(random_bytes().map_err(|_| Problem::unavailable())?);
     let key = sent.key.trim();
     let Some(binding) = http.authenticator.bind(&token, key) else {
@@ -87,17 +95,26 @@ pub(crate) async fn sign_in(State(http): State<Arc<Http>>, request: Request) -> 
             http.wrong_keys.note(source, http.clock.uptime())?;
         }
         let again = page::sign_in_form(next, true, &prefix, language);
-        let mut response = (StatusCode::UNAUTHORIZED, [(WWW_AUTHENTICATE, "Bearer")], again).into_response();
+        let mut response = (
+            StatusCode::UNAUTHORIZED,
+            [(WWW_AUTHENTICATE, "Bearer")],
+            again,
+        )
+            .into_response();
         response.extensions_mut().insert(RenderedError);
         return Ok(response);
     };
-    http.store.begin_session(&token.digest(), &binding, LIFE).await?;
+    http.store
+        .begin_session(&token.digest(), &binding, LIFE)
+        .await?;
     if let Some(old) = cookie::token(&headers, &http.settings.public_url) {
         // The browser replaces its cookie now.
         http.store.end_session(&old.digest()).await?;
     }
     let mut response = see_other(next.unwrap_or(&format!("{prefix}/sign-in")));
-    response.headers_mut().insert(SET_COOKIE, cookie::set(&token, &http.settings.public_url)?);
+    response
+        .headers_mut()
+        .insert(SET_COOKIE, cookie::set(&token, &http.settings.public_url)?);
     Ok(response)
 }
 
@@ -112,7 +129,10 @@ impl SignIn {
             errors.add(&pointer("", name), "no such member");
         }
         match key.filter(|_| errors.0.is_empty()) {
-            Some(key) => Ok(Self { key, next: next.filter(|next| !next.is_empty()) }),
+            Some(key) => Ok(Self {
+                key,
+                next: next.filter(|next| !next.is_empty()),
+            }),
             None => Err(Problem::invalid(&errors.0)),
         }
     }

@@ -1,6 +1,6 @@
-//! How many bytes of large bodies are in memory at once: in this process, and of each caller. A body reserves its bytes
-//! before it is read and keeps them until its operation is stored. Invariant: a body reserves once, so that
-//! no two bodies wait for each other.
+//! How many bytes of large bodies are in memory at once: in this process, and of each caller. A
+//! body reserves its bytes before it is read and keeps them until its operation is stored.
+//! Invariant: a body reserves once, so that no two bodies wait for each other.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -12,7 +12,8 @@ use crate::task::user::UserKey;
 
 /// The most bytes of all large bodies together.
 const ALL: usize = 256 * 1024 * 1024;
-/// The most bytes of one caller's large bodies: a caller that sends many, or slowly, does not block others.
+/// The most bytes of one caller's large bodies: a caller that sends many, or slowly, does not block
+/// others.
 const SHARE: usize = ALL / 4;
 
 /// A tenant and a user of it; `None` stands for all requests without a key.
@@ -43,7 +44,11 @@ impl BodyBudget {
     /// Allows `all` bytes in total and `share` bytes for each caller.
     #[must_use]
     pub fn new(all: usize, share: usize) -> Self {
-        Self { all: Arc::new(Semaphore::new(all)), share: share.min(all), each: Arc::default() }
+        Self {
+            all: Arc::new(Semaphore::new(all)),
+            share: share.min(all),
+            each: Arc::default(),
+        }
     }
 
     /// Waits until `bytes` bytes are free for a body of `caller`, in the order of the calls.
@@ -89,8 +94,15 @@ mod tests {
 
     #[test]
     fn bytes_of_one_caller_and_of_all_are_bounded_and_come_back() {
-        let (budget, alice, bob) = (BodyBudget::new(100, 60), sample::caller(), sample::approver());
-        let other_spelling = Caller { user_id: "ALICE".into(), ..alice.clone() };
+        let (budget, alice, bob) = (
+            BodyBudget::new(100, 60),
+            sample::caller(),
+            sample::approver(),
+        );
+        let other_spelling = Caller {
+            user_id: "ALICE".into(),
+            ..alice.clone()
+        };
         let mut first = now(&budget, &alice, 60).unwrap();
         assert!(now(&budget, &alice, 1).is_none() && now(&budget, &other_spelling, 1).is_none());
         let second = now(&budget, &bob, 40).unwrap();
@@ -99,18 +111,32 @@ mod tests {
         assert!(now(&budget, &alice, 51).is_none() && now(&budget, &bob, 21).is_none());
         let third = now(&budget, &alice, 50).unwrap();
         drop((first, second, third));
-        assert!(now(&budget, &alice, 1_000_000).is_some(), "a body larger than the share takes the share");
+        assert!(
+            now(&budget, &alice, 1_000_000).is_some(),
+            "a body larger than the share takes the share"
+        );
         assert_eq!(budget.all.available_permits(), 100);
         drop(now(&budget, &bob, 1));
-        assert_eq!(budget.each.lock().unwrap().len(), 1, "callers without a body are forgotten");
+        assert_eq!(
+            budget.each.lock().unwrap().len(),
+            1,
+            "callers without a body are forgotten"
+        );
     }
 
     #[test]
     fn reservation_that_waits_and_is_given_up_holds_nothing() {
-        let (budget, alice, bob) = (BodyBudget::new(100, 60), sample::caller(), sample::approver());
+        let (budget, alice, bob) = (
+            BodyBudget::new(100, 60),
+            sample::caller(),
+            sample::approver(),
+        );
         let _first = now(&budget, &alice, 50).unwrap();
         for _ in 0..3 {
-            assert!(now(&budget, &bob, 60).is_none(), "it waits for all, with its own share in hand, and is dropped");
+            assert!(
+                now(&budget, &bob, 60).is_none(),
+                "it waits for all, with its own share in hand, and is dropped"
+            );
         }
         assert!(now(&budget, &bob, 50).is_some());
     }

@@ -70,28 +70,54 @@ impl World {
     fn new(most: usize) -> Self {
         let clock = Arc::new(Hand(watch::Sender::new(Duration::ZERO)));
         let (opened, accepts) = mpsc::unbounded_channel();
-        let (closing, leave, held) = (CancellationToken::new(), Arc::new(Semaphore::new(0)), Arc::new(Notify::new()));
+        let (closing, leave, held) = (
+            CancellationToken::new(),
+            Arc::new(Semaphore::new(0)),
+            Arc::new(Notify::new()),
+        );
         let (waits, tells) = (Arc::clone(&leave), Arc::clone(&held));
         let answers_later = || async move {
             tells.notify_one();
             waits.acquire().await.unwrap().forget();
             "held"
         };
-        let endless =
-            || async { Body::from_stream(stream::iter([Ok::<_, io::Error>("first")]).chain(stream::pending())) };
+        let endless = || async {
+            Body::from_stream(stream::iter([Ok::<_, io::Error>("first")]).chain(stream::pending()))
+        };
         let router = Router::new()
-            .route("/", get(|ConnectInfo(peer): ConnectInfo<SocketAddr>| async move { peer.to_string() }))
+            .route(
+                "/",
+                get(|ConnectInfo(peer): ConnectInfo<SocketAddr>| async move { peer.to_string() }),
+            )
             .route("/held", get(answers_later))
             .route("/endless", get(endless))
             .route("/large", get(|| async { "x".repeat(1024 * 1024) }))
-            .route("/body", post(|body: Bytes| async move { body.len().to_string() }))
+            .route(
+                "/body",
+                post(|body: Bytes| async move { body.len().to_string() }),
+            )
             .route("/early", post(answers_first))
             .route_layer(from_fn(kept))
-            .route("/sign-in", post(|body: Bytes| async move { body.len().to_string() }));
+            .route(
+                "/sign-in",
+                post(|body: Bytes| async move { body.len().to_string() }),
+            );
         let connections = Connections::new(most);
-        let server = Server { router, connections: connections.clone(), clock: Arc::<Hand>::clone(&clock) };
+        let server = Server {
+            router,
+            connections: connections.clone(),
+            clock: Arc::<Hand>::clone(&clock),
+        };
         let server = TaskTracker::new().spawn(server.serve(Opened(accepts), closing.clone()));
-        Self { clock, connections, opened, closed: closing, leave, held, server }
+        Self {
+            clock,
+            connections,
+            opened,
+            closed: closing,
+            leave,
+            held,
+            server,
+        }
     }
 
     fn open(&self) -> Client {
@@ -109,7 +135,12 @@ async fn answers_first(body: Body) -> &'static str {
 
 /// Protects the connection, as the guard does for a known key.
 async fn kept(request: axum::extract::Request, next: Next) -> Response {
-    request.extensions().get::<Weak<ConnectionSlot>>().and_then(Weak::upgrade).unwrap().protect();
+    request
+        .extensions()
+        .get::<Weak<ConnectionSlot>>()
+        .and_then(Weak::upgrade)
+        .unwrap()
+        .protect();
     next.run(request).await
 }
 
@@ -121,7 +152,8 @@ impl Client {
     }
 
     async fn get(&mut self, path: &str) {
-        self.send(&format!("GET {path} HTTP/1.1\r\nhost: h\r\n\r\n")).await;
+        self.send(&format!("GET {path} HTTP/1.1\r\nhost: h\r\n\r\n"))
+            .await;
     }
 
     /// Reads one response: its head and its body.
@@ -131,7 +163,10 @@ impl Client {
             head.push(self.0.read_u8().await.expect("the connection was closed"));
         }
         let head = String::from_utf8(head).unwrap();
-        let length = head.split("content-length: ").nth(1).and_then(|rest| rest.lines().next());
+        let length = head
+            .split("content-length: ")
+            .nth(1)
+            .and_then(|rest| rest.lines().next());
         let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
         self.0.read_exact(&mut body).await.unwrap();
         (head, String::from_utf8(body).unwrap())
@@ -141,7 +176,10 @@ impl Client {
     async fn asks(&mut self) {
         self.get("/").await;
         let (head, body) = self.answer().await;
-        assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && body == "127.0.0.1:4711", "{head}");
+        assert!(
+            head.starts_with("HTTP/1.1 200 OK\r\n") && body == "127.0.0.1:4711",
+            "{head}"
+        );
     }
 
     /// Reads until the connection is closed.
@@ -277,7 +315,9 @@ async fn unauthenticated_request_makes_room_for_the_next_client() {
     let world = World::new(2);
     let mut strangers = [world.open(), world.open()];
     for stranger in &mut strangers {
-        stranger.send("POST /sign-in HTTP/1.1\r\nhost: h\r\ncontent-length: 4\r\n\r\nab").await;
+        stranger
+            .send("POST /sign-in HTTP/1.1\r\nhost: h\r\ncontent-length: 4\r\n\r\nab")
+            .await;
         tokio::task::yield_now().await;
     }
     let mut known = world.open();
@@ -314,7 +354,8 @@ async fn client_that_reads_nothing_is_closed_and_is_not_idle_before() {
 async fn body_that_is_still_read_keeps_its_connection() {
     let world = World::new(10);
     let mut slow = world.open();
-    slow.send("POST /body HTTP/1.1\r\nhost: h\r\ncontent-length: 4\r\n\r\nab").await;
+    slow.send("POST /body HTTP/1.1\r\nhost: h\r\ncontent-length: 4\r\n\r\nab")
+        .await;
     tokio::task::yield_now().await;
     world.clock.leap(Duration::from_mins(2));
     tokio::task::yield_now().await;
@@ -328,7 +369,8 @@ async fn body_that_is_still_read_keeps_its_connection() {
 async fn body_that_is_read_after_its_answer_keeps_its_connection() {
     let world = World::new(10);
     let mut slow = world.open();
-    slow.send("POST /early HTTP/1.1\r\nhost: h\r\ncontent-length: 4\r\n\r\nab").await;
+    slow.send("POST /early HTTP/1.1\r\nhost: h\r\ncontent-length: 4\r\n\r\nab")
+        .await;
     assert_eq!(slow.answer().await.1, "early");
     world.clock.leap(Duration::from_mins(2));
     tokio::task::yield_now().await;
@@ -340,7 +382,9 @@ async fn body_that_is_read_after_its_answer_keeps_its_connection() {
 async fn http_2_is_refused_with_prior_knowledge_and_by_upgrade() {
     let world = World::new(10);
     let mut prior = world.open();
-    prior.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\u{4}\0\0\0\0\0").await;
+    prior
+        .send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\u{4}\0\0\0\0\0")
+        .await;
     assert!(prior.is_closed().await, "no frame, no answer");
     let mut upgrade = world.open();
     upgrade
@@ -357,9 +401,11 @@ async fn head_over_64_kib_is_refused() {
     let mut fits = world.open();
     fits.send(&head(MAX_HEADER_SIZE)).await;
     assert!(fits.answer().await.0.starts_with("HTTP/1.1 200"));
-    for text in
-        [head(MAX_HEADER_SIZE + 1), format!("{start}{}", "x".repeat(MAX_HEADER_SIZE)), head(5 * MAX_HEADER_SIZE)]
-    {
+    for text in [
+        head(MAX_HEADER_SIZE + 1),
+        format!("{start}{}", "x".repeat(MAX_HEADER_SIZE)),
+        head(5 * MAX_HEADER_SIZE),
+    ] {
         let mut large = world.open();
         let _ = large.0.write_all(text.as_bytes()).await;
         assert!(large.rest().await.starts_with(b"HTTP/1.1 431 "));
@@ -369,7 +415,8 @@ async fn head_over_64_kib_is_refused() {
 #[tokio::test]
 async fn shutdown_closes_idle_connections_and_answers_the_others() {
     let world = World::new(10);
-    let (mut silent, mut half, mut kept, mut waits) = (world.open(), world.open(), world.open(), world.open());
+    let (mut silent, mut half, mut kept, mut waits) =
+        (world.open(), world.open(), world.open(), world.open());
     half.send("GET /").await;
     kept.asks().await;
     waits.get("/held").await;
@@ -381,7 +428,10 @@ async fn shutdown_closes_idle_connections_and_answers_the_others() {
     assert!(!world.server.is_finished());
     world.leave.add_permits(1);
     let (head, body) = waits.answer().await;
-    assert!(head.contains("connection: close") && body == "held", "{head}");
+    assert!(
+        head.contains("connection: close") && body == "held",
+        "{head}"
+    );
     assert!(waits.is_closed().await);
     world.server.await.unwrap();
 }
@@ -392,12 +442,19 @@ async fn failed_accept_neither_stops_the_server_nor_spins() {
     let mut kept = world.open();
     kept.asks().await;
     for _ in 0..3 {
-        world.opened.send(Err(io::ErrorKind::ConnectionAborted.into())).unwrap();
+        world
+            .opened
+            .send(Err(io::ErrorKind::ConnectionAborted.into()))
+            .unwrap();
     }
     world.open().asks().await;
-    // After EMFILE the loop pauses before each new `accept`, and closes an idle connection to free a descriptor.
+    // After EMFILE the loop pauses before each new `accept`, and closes an idle connection to free
+    // a descriptor.
     for _ in 0..3 {
-        world.opened.send(Err(io::Error::from_raw_os_error(24))).unwrap();
+        world
+            .opened
+            .send(Err(io::Error::from_raw_os_error(24)))
+            .unwrap();
     }
     let mut next = world.open();
     next.get("/").await;
@@ -407,7 +464,10 @@ async fn failed_accept_neither_stops_the_server_nor_spins() {
             tokio::task::yield_now().await;
         }
         let mut byte = [0];
-        assert!(futures_util::FutureExt::now_or_never(next.0.read(&mut byte)).is_none(), "the loop pauses");
+        assert!(
+            futures_util::FutureExt::now_or_never(next.0.read(&mut byte)).is_none(),
+            "the loop pauses"
+        );
         world.clock.leap(ACCEPT_PAUSE);
     }
     assert!(next.answer().await.0.starts_with("HTTP/1.1 200"));

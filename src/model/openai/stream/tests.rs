@@ -37,11 +37,18 @@ fn used() -> Value {
 
 /// A fragment of a call.
 fn call(fragment: Value) -> Value {
-    delta(Value::Object(Map::from_iter([("tool_calls".to_owned(), Value::Array(vec![fragment]))])))
+    delta(Value::Object(Map::from_iter([(
+        "tool_calls".to_owned(),
+        Value::Array(vec![fragment]),
+    )])))
 }
 
 fn events(chunks: &[Value]) -> String {
-    chunks.iter().map(|chunk| format!("data: {chunk}\n\n")).collect::<Vec<_>>().concat()
+    chunks
+        .iter()
+        .map(|chunk| format!("data: {chunk}\n\n"))
+        .collect::<Vec<_>>()
+        .concat()
 }
 
 fn stream(chunks: &[Value]) -> String {
@@ -49,7 +56,10 @@ fn stream(chunks: &[Value]) -> String {
 }
 
 /// Reads a stream that arrives in these pieces.
-fn read<'p>(pieces: impl IntoIterator<Item = &'p [u8]>, heard: &Heard) -> Result<Answer, (String, bool)> {
+fn read<'p>(
+    pieces: impl IntoIterator<Item = &'p [u8]>,
+    heard: &Heard,
+) -> Result<Answer, (String, bool)> {
     let (mut decoder, mut telling) = (Decoder::new(1 << 20), Telling::new(heard));
     let mut reading = Streamed::new(cleaner());
     let mut end = None;
@@ -91,7 +101,14 @@ fn answered(stream: &str) -> (Answer, Told) {
 
 fn calls(answer: &Answer) -> Vec<(&str, &str, &str)> {
     let read = answer.calls.iter();
-    read.map(|call| (call.provider_id.as_str(), call.name.as_str(), call.arguments_text.as_str())).collect()
+    read.map(|call| {
+        (
+            call.provider_id.as_str(),
+            call.name.as_str(),
+            call.arguments_text.as_str(),
+        )
+    })
+    .collect()
 }
 
 fn why(stream: &str) -> (String, bool) {
@@ -109,8 +126,18 @@ fn text_comes_in_pieces_with_its_usage_at_the_end() {
     ]));
     assert_eq!(answer.text.as_deref(), Some("Grüß dich 😀"));
     assert_eq!(answer.finish_reason, FinishReason::Stop);
-    assert_eq!(answer.usage, Usage { prompt_tokens: 5, completion_tokens: 6, total_tokens: 11 });
-    assert_eq!(answer.raw, json!({"role": "assistant", "content": "Grüß dich 😀", "refusal": null}));
+    assert_eq!(
+        answer.usage,
+        Usage {
+            prompt_tokens: 5,
+            completion_tokens: 6,
+            total_tokens: 11
+        }
+    );
+    assert_eq!(
+        answer.raw,
+        json!({"role": "assistant", "content": "Grüß dich 😀", "refusal": null})
+    );
     assert_eq!((told.pieces, told.resets), (2, 0));
 }
 
@@ -118,7 +145,9 @@ fn text_comes_in_pieces_with_its_usage_at_the_end() {
 fn interleaved_calls_are_put_together_by_their_index() {
     let (answer, told) = answered(&stream(&[
         delta(json!({"role": "assistant", "content": null})),
-        call(json!({"index": 0, "id": "a", "type": "function", "function": {"name": "look", "arguments": ""}})),
+        call(
+            json!({"index": 0, "id": "a", "type": "function", "function": {"name": "look", "arguments": ""}}),
+        ),
         delta(json!({"tool_calls": [
             {"index": 0, "function": {"arguments": "{\"or"}},
             {"index": 1, "id": "b", "type": "function", "x": {"y": 1}, "function": {"name": "pay", "arguments": "{ "}}]})),
@@ -128,8 +157,14 @@ fn interleaved_calls_are_put_together_by_their_index() {
         finish("tool_calls"),
         used(),
     ]));
-    assert_eq!(calls(&answer), [("a", "look", "{\"order\":7}"), ("b", "pay", "{ \"n\": 1 }")]);
-    assert_eq!((answer.text, answer.finish_reason), (None, FinishReason::ToolCalls));
+    assert_eq!(
+        calls(&answer),
+        [("a", "look", "{\"order\":7}"), ("b", "pay", "{ \"n\": 1 }")]
+    );
+    assert_eq!(
+        (answer.text, answer.finish_reason),
+        (None, FinishReason::ToolCalls)
+    );
     assert_eq!(
         answer.raw,
         json!({"role": "assistant", "content": null, "tool_calls": [
@@ -145,18 +180,41 @@ fn pieces_are_reported_as_soon_as_they_come() {
     let mut telling = Telling::new(&heard);
     let mut reading = Streamed::new(cleaner());
     let mut after = |chunk: Value| {
-        let event = Event { name: String::new(), data: chunk.to_string() };
-        assert_eq!(reading.event(&event, &mut telling).unwrap(), Progress::GoesOn);
+        let event = Event {
+            name: String::new(),
+            data: chunk.to_string(),
+        };
+        assert_eq!(
+            reading.event(&event, &mut telling).unwrap(),
+            Progress::GoesOn
+        );
         let told = heard.told();
-        (told.text, told.calls.into_values().next().unwrap_or_default())
+        (
+            told.text,
+            told.calls.into_values().next().unwrap_or_default(),
+        )
     };
-    let owned = |text: &str, name: &str, arguments: &str| (text.to_owned(), (name.to_owned(), arguments.to_owned()));
-    assert_eq!(after(delta(json!({"content": "Hm, my key is sk-very"}))), owned("Hm, my key is ", "", ""));
-    assert_eq!(after(delta(json!({"content": " nice"}))), owned("Hm, my key is sk-very nice", "", ""));
+    let owned = |text: &str, name: &str, arguments: &str| {
+        (text.to_owned(), (name.to_owned(), arguments.to_owned()))
+    };
+    assert_eq!(
+        after(delta(json!({"content": "Hm, my key is sk-very"}))),
+        owned("Hm, my key is ", "", "")
+    );
+    assert_eq!(
+        after(delta(json!({"content": " nice"}))),
+        owned("Hm, my key is sk-very nice", "", "")
+    );
     let name = json!({"index": 0, "id": "a", "function": {"name": "pay"}});
-    assert_eq!(after(call(name)), owned("Hm, my key is sk-very nice", "pay", ""));
+    assert_eq!(
+        after(call(name)),
+        owned("Hm, my key is sk-very nice", "pay", "")
+    );
     let some = json!({"index": 0, "function": {"arguments": "{\"n\":1, \"s\":\"\\u00"}});
-    assert_eq!(after(call(some)), owned("Hm, my key is sk-very nice", "pay", "{\"n\":1, \"s\":\""));
+    assert_eq!(
+        after(call(some)),
+        owned("Hm, my key is sk-very nice", "pay", "{\"n\":1, \"s\":\"")
+    );
 }
 
 #[test]
@@ -164,16 +222,24 @@ fn secret_and_u0000_are_found_wherever_they_are_cut() {
     let (answer, told) = answered(&stream(&[
         delta(json!({"content": "a\0 sk-ve", "reasoning": "x sk-very-secret"})),
         delta(json!({"content": "ry-secret, sk-very"})),
-        call(json!({"index": 0, "id": "i\0", "function": {"name": "n\0", "arguments": "{\"a\":\"\\u00"}})),
+        call(
+            json!({"index": 0, "id": "i\0", "function": {"name": "n\0", "arguments": "{\"a\":\"\\u00"}}),
+        ),
         call(json!({"index": 0, "function": {"arguments": "00 sk-very-"}})),
         call(json!({"index": 0, "function": {"arguments": "secret\0 \\\\u0000\"}"}})),
         finish("tool_calls"),
     ]));
-    assert_eq!(answer.text.as_deref(), Some("a\u{FFFD} [secret KEY], sk-very"));
+    assert_eq!(
+        answer.text.as_deref(),
+        Some("a\u{FFFD} [secret KEY], sk-very")
+    );
     let arguments = "{\"a\":\"\\ufffd [secret KEY]\u{FFFD} \\\\u0000\"}";
     assert_eq!(calls(&answer), [("i\u{FFFD}", "n\u{FFFD}", arguments)]);
     assert_eq!(answer.raw["reasoning"], "x [secret KEY]");
-    assert_eq!(answer.raw["tool_calls"][0]["function"]["arguments"], arguments);
+    assert_eq!(
+        answer.raw["tool_calls"][0]["function"]["arguments"],
+        arguments
+    );
     assert!(!format!("{told:?}{answer:?}").contains("sk-very-secret"));
 }
 
@@ -182,7 +248,13 @@ fn stream_without_a_finish_reason_is_no_answer() {
     let said = [delta(json!({"content": "hello"}))];
     let with = |chunk: Value| [said[0].clone(), chunk];
     let ended = "its answer ended without a finish_reason".to_owned();
-    for cut in ["", ": waiting\n\n", &events(&said), &stream(&said), &stream(&with(used()))] {
+    for cut in [
+        "",
+        ": waiting\n\n",
+        &events(&said),
+        &stream(&said),
+        &stream(&with(used())),
+    ] {
         assert_eq!(why(cut), (ended.clone(), true), "{cut}");
     }
     let empty = json!({"choices": [{"delta": {"content": "x"}, "finish_reason": ""}]});
@@ -193,32 +265,72 @@ fn stream_without_a_finish_reason_is_no_answer() {
 fn stream_without_the_end_marker_is_no_answer() {
     let chunks = [delta(json!({"content": "hello"})), finish("stop"), used()];
     for whole in 2..=3 {
-        assert_eq!(why(&events(&chunks[..whole])), ("its answer ended without its end marker".to_owned(), true));
-        assert_eq!(answered(&stream(&chunks[..whole])).0.text.as_deref(), Some("hello"));
+        assert_eq!(
+            why(&events(&chunks[..whole])),
+            ("its answer ended without its end marker".to_owned(), true)
+        );
+        assert_eq!(
+            answered(&stream(&chunks[..whole])).0.text.as_deref(),
+            Some("hello")
+        );
     }
-    let some = |text: &str| json!({"choices": [{"delta": {"content": text}, "finish_reason": "stop"}]});
-    assert_eq!(answered(&stream(&[some("a"), some("b")])).0.text.as_deref(), Some("ab"));
+    let some =
+        |text: &str| json!({"choices": [{"delta": {"content": text}, "finish_reason": "stop"}]});
+    assert_eq!(
+        answered(&stream(&[some("a"), some("b")])).0.text.as_deref(),
+        Some("ab")
+    );
 }
 
 #[test]
 fn error_in_a_stream_is_retried_unless_the_request_is_invalid() {
     let begun = events(&[delta(json!({"content": "a"}))]);
     for (error, again) in [
-        ("data: {\"error\":{\"message\":\"sk-very-secret\",\"type\":\"server_error\",\"code\":null}}\n\n", true),
-        ("data: {\"error\":{\"message\":\"m\",\"code\":502}}\n\n", true),
+        (
+            "data: {\"error\":{\"message\":\"sk-very-secret\",\"type\":\"server_error\",\"code\":null}}\n\n",
+            true,
+        ),
+        (
+            "data: {\"error\":{\"message\":\"m\",\"code\":502}}\n\n",
+            true,
+        ),
         ("data: {\"error\":\"m\"}\n\n", true),
         ("event: error\ndata: {\"message\":\"m\"}\n\n", true),
         ("event: error\ndata: down\n\n", true),
-        ("data: {\"object\":\"error\",\"message\":\"m\",\"code\":\"429\"}\n\n", true),
-        ("data: {\"choices\":[{\"delta\":{\"content\":\"\"},\"error\":{\"message\":\"m\",\"code\":503}}]}\n\n", true),
-        ("data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"error\"}]}\n\n", true),
+        (
+            "data: {\"object\":\"error\",\"message\":\"m\",\"code\":\"429\"}\n\n",
+            true,
+        ),
+        (
+            "data: {\"choices\":[{\"delta\":{\"content\":\"\"},\"error\":{\"message\":\"m\",\"code\":503}}]}\n\n",
+            true,
+        ),
+        (
+            "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"error\"}]}\n\n",
+            true,
+        ),
         ("data: {\"choi\n\n", true),
         ("data: []\n\n", true),
-        ("data: {\"choices\":[{\"delta\":{\"tool_calls\":{}}}]}\n\n", true),
-        ("data: {\"choices\":[{\"delta\":{\"tool_calls\":[7]}}]}\n\n", true),
-        ("data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"id\":\"a\"}]},\"finish_reason\":\"stop\"}]}\n\n", true),
-        ("data: {\"error\":{\"message\":\"m\",\"code\":400}}\n\n", false),
-        ("data: {\"error\":{\"message\":\"m\",\"type\":\"invalid_request_error\",\"code\":\"x\"}}\n\n", false),
+        (
+            "data: {\"choices\":[{\"delta\":{\"tool_calls\":{}}}]}\n\n",
+            true,
+        ),
+        (
+            "data: {\"choices\":[{\"delta\":{\"tool_calls\":[7]}}]}\n\n",
+            true,
+        ),
+        (
+            "data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"id\":\"a\"}]},\"finish_reason\":\"stop\"}]}\n\n",
+            true,
+        ),
+        (
+            "data: {\"error\":{\"message\":\"m\",\"code\":400}}\n\n",
+            false,
+        ),
+        (
+            "data: {\"error\":{\"message\":\"m\",\"type\":\"invalid_request_error\",\"code\":\"x\"}}\n\n",
+            false,
+        ),
     ] {
         let (why, worth) = why(&(begun.clone() + error + &stream(&[finish("stop")])));
         assert_eq!(worth, again, "{error}: {why}");
@@ -230,12 +342,20 @@ fn error_in_a_stream_is_retried_unless_the_request_is_invalid() {
 
 #[test]
 fn stream_that_ended_for_length_or_by_a_filter_says_so() {
-    for (said, read) in [("length", FinishReason::Length), ("content_filter", FinishReason::ContentFilter)] {
+    for (said, read) in [
+        ("length", FinishReason::Length),
+        ("content_filter", FinishReason::ContentFilter),
+    ] {
         let (answer, _) = answered(&stream(&[
-            call(json!({"index": 0, "id": "a", "function": {"name": "pay", "arguments": "{\"amount\": 12"}})),
+            call(
+                json!({"index": 0, "id": "a", "function": {"name": "pay", "arguments": "{\"amount\": 12"}}),
+            ),
             finish(said),
         ]));
-        assert_eq!((calls(&answer), answer.finish_reason), (vec![("a", "pay", "{\"amount\": 12")], read));
+        assert_eq!(
+            (calls(&answer), answer.finish_reason),
+            (vec![("a", "pay", "{\"amount\": 12")], read)
+        );
     }
 }
 
@@ -243,7 +363,10 @@ fn stream_that_ended_for_length_or_by_a_filter_says_so() {
 fn held_bytes_of_an_answer_are_counted() {
     let held = |chunk: Value| {
         let mut reading = Streamed::new(cleaner());
-        let event = Event { name: String::new(), data: chunk.to_string() };
+        let event = Event {
+            name: String::new(),
+            data: chunk.to_string(),
+        };
         reading.event(&event, &mut Telling::new(&Unheard)).unwrap();
         reading.held()
     };
@@ -264,8 +387,17 @@ fn held_bytes_of_an_answer_are_counted() {
 }
 
 fn fragments() -> impl Strategy<Value = Value> {
-    let text =
-        prop::sample::select(vec!["", "sk-very", "-secret", "a\"\\u0000", "\\", "u0000é", "{}", "{\"n\":1}", " 😀"]);
+    let text = prop::sample::select(vec![
+        "",
+        "sk-very",
+        "-secret",
+        "a\"\\u0000",
+        "\\",
+        "u0000é",
+        "{}",
+        "{\"n\":1}",
+        " 😀",
+    ]);
     let name = prop::option::of(prop::sample::select(vec!["", "pay", "look", "_up"]));
     let id = prop::option::of(prop::sample::select(vec!["", "a", "b"]));
     let index = prop::option::of(0..3_u8);
@@ -274,9 +406,13 @@ fn fragments() -> impl Strategy<Value = Value> {
     });
     prop_oneof![
         call,
-        text.clone().prop_map(|text| delta(json!({"content": text}))),
-        text.clone().prop_map(|text| delta(json!({"refusal": text}))),
-        text.clone().prop_map(|text| delta(json!({"content": [{"type": "text", "text": text}, {"type": "x"}]}))),
+        text.clone()
+            .prop_map(|text| delta(json!({"content": text}))),
+        text.clone()
+            .prop_map(|text| delta(json!({"refusal": text}))),
+        text.clone().prop_map(|text| delta(
+            json!({"content": [{"type": "text", "text": text}, {"type": "x"}]})
+        )),
         text.prop_map(|text| delta(json!({"reasoning": text}))),
     ]
 }

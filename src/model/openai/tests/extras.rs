@@ -8,36 +8,74 @@ async fn configured_additions_are_sent_unchanged() {
         "seed": 7, "response_format": {"type": "text"}, "provider": {"order": ["a", "b"], "allow_fallbacks": false}});
     let endpoint = Endpoint::new(vec![hello()]).await;
     let secret = |text: &str| Secret::new(text.to_owned());
-    let headers = [("HTTP-Referer", "https://acme.com"), ("X-Title", "Acme"), ("Authorization", "Basic xyz")];
+    let headers = [
+        ("HTTP-Referer", "https://acme.com"),
+        ("X-Title", "Acme"),
+        ("Authorization", "Basic xyz"),
+    ];
     let settings = Settings {
-        headers: headers.map(|(name, value)| (name.to_owned(), secret(value))).into(),
+        headers: headers
+            .map(|(name, value)| (name.to_owned(), secret(value)))
+            .into(),
         body: body.as_object().unwrap().clone(),
         ..settings(&endpoint.url)
     };
     let mut mistakes = Mistakes::default();
     OpenAi::check(&settings, &mut mistakes, &[]);
     assert_eq!(mistakes.found, []);
-    client(settings).0.answer(&prompt(vec![user("hi")]), &Unheard).await.unwrap();
+    client(settings)
+        .0
+        .answer(&prompt(vec![user("hi")]), &Unheard)
+        .await
+        .unwrap();
     let seen = endpoint.seen().remove(0);
     for (name, value) in body.as_object().unwrap() {
         assert_eq!(&seen.body[name], value);
     }
     let head = seen.head.to_lowercase();
     for (name, value) in headers {
-        assert!(head.contains(&format!("{}: {}\r\n", name.to_lowercase(), value.to_lowercase())), "{head}");
+        assert!(
+            head.contains(&format!(
+                "{}: {}\r\n",
+                name.to_lowercase(),
+                value.to_lowercase()
+            )),
+            "{head}"
+        );
     }
-    assert!(!head.contains("bearer"), "a header of the configuration takes the place of the key: {head}");
+    assert!(
+        !head.contains("bearer"),
+        "a header of the configuration takes the place of the key: {head}"
+    );
 }
 
 #[test]
 fn reserved_members_cannot_be_set_by_the_configuration() {
     let ours = ["messages", "model", "stream", "stream_options", "tools"];
-    let body = ours.map(|name| (name.to_owned(), json!(null))).into_iter().collect();
+    let body = ours
+        .map(|name| (name.to_owned(), json!(null)))
+        .into_iter()
+        .collect();
     let mut mistakes = Mistakes::default();
-    OpenAi::check(&Settings { body, ..settings("http://host") }, &mut mistakes, &[]);
-    let found: Vec<_> = mistakes.found.iter().map(|mistake| mistake.place.join(".")).collect();
+    OpenAi::check(
+        &Settings {
+            body,
+            ..settings("http://host")
+        },
+        &mut mistakes,
+        &[],
+    );
+    let found: Vec<_> = mistakes
+        .found
+        .iter()
+        .map(|mistake| mistake.place.join("."))
+        .collect();
     assert_eq!(found.len(), ours.len());
-    assert!(ours.iter().all(|name| found.contains(&format!("body.{name}"))), "{found:?}");
+    assert!(
+        ours.iter()
+            .all(|name| found.contains(&format!("body.{name}"))),
+        "{found:?}"
+    );
 }
 
 #[tokio::test]
@@ -52,12 +90,21 @@ async fn finish_reason_of_an_answer_is_read() {
         (&calls, "length", FinishReason::Length, None),
         (&calls, "content_filter", FinishReason::ContentFilter, None),
         (&refusal, "stop", FinishReason::Stop, Some("I will not.")),
-        (&refusal, "content_filter", FinishReason::ContentFilter, Some("I will not.")),
+        (
+            &refusal,
+            "content_filter",
+            FinishReason::ContentFilter,
+            Some("I will not."),
+        ),
         (&refusal, "weird", FinishReason::Other, Some("I will not.")),
     ] {
         let (answer, ..) = ask(vec![ok(message, said)]).await;
         let answer = answer.unwrap();
-        assert_eq!((answer.finish_reason, answer.text.as_deref()), (reason, text), "{said}");
+        assert_eq!(
+            (answer.finish_reason, answer.text.as_deref()),
+            (reason, text),
+            "{said}"
+        );
         assert_eq!(&answer.raw, message);
     }
 }
@@ -65,5 +112,8 @@ async fn finish_reason_of_an_answer_is_read() {
 #[tokio::test]
 async fn answer_that_ended_in_an_error_is_retried() {
     let (answer, endpoint, _) = ask(vec![ok(&json!({"content": "half"}), "error"), hello()]).await;
-    assert_eq!((answer.unwrap().text.as_deref(), endpoint.seen().len()), (Some("hello"), 2));
+    assert_eq!(
+        (answer.unwrap().text.as_deref(), endpoint.seen().len()),
+        (Some("hello"), 2)
+    );
 }

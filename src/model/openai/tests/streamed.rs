@@ -27,7 +27,8 @@ fn chunk(text: &str) -> String {
 
 /// A stream of these events, without the end of its body.
 fn begun(events: &[&str]) -> String {
-    head("text/event-stream; charset=utf-8") + &events.iter().map(|event| chunk(event)).collect::<String>()
+    head("text/event-stream; charset=utf-8")
+        + &events.iter().map(|event| chunk(event)).collect::<String>()
 }
 
 fn streamed() -> String {
@@ -36,7 +37,11 @@ fn streamed() -> String {
 
 /// Answers each connection with one text and leaves it open until the client closes it.
 async fn patient(answers: Vec<String>) -> Endpoint {
-    in_parts(answers.into_iter().map(|answer| vec![answer]).collect(), Arc::new(Semaphore::new(0))).await
+    in_parts(
+        answers.into_iter().map(|answer| vec![answer]).collect(),
+        Arc::new(Semaphore::new(0)),
+    )
+    .await
 }
 
 /// Answers each connection in parts, waiting for a permit before each part but the first.
@@ -76,20 +81,41 @@ async fn answer_is_reported_while_it_comes() {
     let (answer, heard, endpoint) = heard(vec![streamed()]).await;
     let answer = answer.unwrap();
     assert_eq!(answer.text.as_deref(), Some("hello"));
-    assert_eq!(answer.usage, Usage { prompt_tokens: 5, completion_tokens: 6, total_tokens: 11 });
+    assert_eq!(
+        answer.usage,
+        Usage {
+            prompt_tokens: 5,
+            completion_tokens: 6,
+            total_tokens: 11
+        }
+    );
     assert_eq!(answer.raw, json!({"role": "assistant", "content": "hello"}));
     heard.adds_up_to(&answer);
     assert_eq!((heard.told().pieces, heard.told().resets), (2, 0));
     let seen = endpoint.seen().remove(0);
-    assert_eq!((&seen.body["stream"], &seen.body["stream_options"]), (&json!(true), &json!({"include_usage": true})));
-    assert!(seen.head.contains("accept: text/event-stream, application/json"), "{}", seen.head);
+    assert_eq!(
+        (&seen.body["stream"], &seen.body["stream_options"]),
+        (&json!(true), &json!({"include_usage": true}))
+    );
+    assert!(
+        seen.head
+            .contains("accept: text/event-stream, application/json"),
+        "{}",
+        seen.head
+    );
 }
 
 #[tokio::test]
 async fn answer_is_complete_at_the_end_marker_before_the_body_ends() {
     let endpoint = patient(vec![begun(&HELLO) + &chunk(DONE)]).await;
-    let (model, _) = client(Settings { timeout: Duration::from_hours(1), ..settings(&endpoint.url) });
-    let answer = model.answer(&prompt(vec![user("hi")]), &Unheard).await.unwrap();
+    let (model, _) = client(Settings {
+        timeout: Duration::from_hours(1),
+        ..settings(&endpoint.url)
+    });
+    let answer = model
+        .answer(&prompt(vec![user("hi")]), &Unheard)
+        .await
+        .unwrap();
     assert_eq!(answer.text.as_deref(), Some("hello"));
 }
 
@@ -107,29 +133,58 @@ async fn connection_of_a_stream_is_reused() {
     });
     let (model, _) = client(settings(&url));
     for _ in 0..3 {
-        assert_eq!(model.answer(&prompt(vec![user("hi")]), &Unheard).await.unwrap().text.as_deref(), Some("hello"));
+        assert_eq!(
+            model
+                .answer(&prompt(vec![user("hi")]), &Unheard)
+                .await
+                .unwrap()
+                .text
+                .as_deref(),
+            Some("hello")
+        );
     }
 }
 
 #[tokio::test]
 async fn mislabelled_body_is_recognized_by_its_content() {
     let events = HELLO.concat() + DONE;
-    let plain = "\n {\"choices\":[{\"message\":{\"content\":\"hello\"},\"finish_reason\":\"stop\"}]}\n";
-    let kinds = ["content-type: text/plain\r\n", "", "content-type: application/json\r\n"];
-    let mislabelled = kinds.iter().flat_map(|kind| [http("200 OK", kind, &events), http("200 OK", kind, plain)]);
+    let plain =
+        "\n {\"choices\":[{\"message\":{\"content\":\"hello\"},\"finish_reason\":\"stop\"}]}\n";
+    let kinds = [
+        "content-type: text/plain\r\n",
+        "",
+        "content-type: application/json\r\n",
+    ];
+    let mislabelled = kinds
+        .iter()
+        .flat_map(|kind| [http("200 OK", kind, &events), http("200 OK", kind, plain)]);
     let called_stream = [plain, &plain.trim_end().replace('\n', "")]
         .map(|plain| http("200 OK", "content-type: Text/Event-Stream\r\n", plain));
     for answer in mislabelled.chain(called_stream) {
         let (read, heard, endpoint) = heard(vec![answer.clone()]).await;
         let read = read.unwrap_or_else(|error| panic!("{error}: {answer}"));
-        assert_eq!((read.text.as_deref(), endpoint.seen().len()), (Some("hello"), 1), "{answer}");
+        assert_eq!(
+            (read.text.as_deref(), endpoint.seen().len()),
+            (Some("hello"), 1),
+            "{answer}"
+        );
         if heard.told().pieces > 0 {
             heard.adds_up_to(&read);
         }
     }
     let error = "{\"error\":{\"message\":\"no credit\"}}";
-    let (answer, ..) = heard(vec![http("200 OK", "content-type: text/event-stream\r\n", error)]).await;
-    assert!(answer.unwrap_err().detail.ends_with("it reported an error: no credit"));
+    let (answer, ..) = heard(vec![http(
+        "200 OK",
+        "content-type: text/event-stream\r\n",
+        error,
+    )])
+    .await;
+    assert!(
+        answer
+            .unwrap_err()
+            .detail
+            .ends_with("it reported an error: no credit")
+    );
 }
 
 #[tokio::test]
@@ -137,17 +192,28 @@ async fn lost_stream_is_reset_and_retried() {
     let lost = begun(&HELLO[..2]);
     let lost_after_finish = begun(&HELLO[..3]);
     let ended_early = begun(&HELLO[..2]) + END;
-    let broken = begun(&[HELLO[0], "data: {\"error\":{\"message\":\"overloaded\",\"code\":529}}\n\n"]) + END;
+    let broken = begun(&[
+        HELLO[0],
+        "data: {\"error\":{\"message\":\"overloaded\",\"code\":529}}\n\n",
+    ]) + END;
     for void in [lost, lost_after_finish, ended_early, broken] {
         let (answer, heard, endpoint) = heard(vec![void.clone(), streamed()]).await;
         let answer = answer.unwrap();
         heard.adds_up_to(&answer);
-        assert_eq!((heard.told().resets, endpoint.seen().len()), (1, 2), "{void}");
+        assert_eq!(
+            (heard.told().resets, endpoint.seen().len()),
+            (1, 2),
+            "{void}"
+        );
     }
     let silent = begun(&[]);
     let (answer, heard, _) = heard(vec![silent, streamed()]).await;
     assert!(answer.is_ok());
-    assert_eq!(heard.told().resets, 0, "nothing was told that could be taken back");
+    assert_eq!(
+        heard.told().resets,
+        0,
+        "nothing was told that could be taken back"
+    );
 }
 
 #[tokio::test]
@@ -160,7 +226,10 @@ async fn stream_that_only_lacks_its_usage_is_an_answer() {
         let (answer, heard, endpoint) = heard(vec![whole]).await;
         let answer = answer.unwrap();
         heard.adds_up_to(&answer);
-        assert_eq!((answer.text.as_deref(), answer.usage.total_tokens), (Some("hello"), 0));
+        assert_eq!(
+            (answer.text.as_deref(), answer.usage.total_tokens),
+            (Some("hello"), 0)
+        );
         assert_eq!(endpoint.seen().len(), 1);
     }
 }
@@ -168,20 +237,41 @@ async fn stream_that_only_lacks_its_usage_is_an_answer() {
 #[tokio::test]
 async fn reported_text_is_reset_when_there_is_no_answer_in_the_end() {
     let endpoint = Endpoint::new(vec![begun(&HELLO[..2]); 2]).await;
-    let (model, _) = client(Settings { retries: 1, ..settings(&endpoint.url) });
+    let (model, _) = client(Settings {
+        retries: 1,
+        ..settings(&endpoint.url)
+    });
     let heard = Heard::default();
-    let detail = model.answer(&prompt(vec![user("hi")]), &heard).await.unwrap_err().detail;
-    assert!(detail.ends_with("the connection was lost before there was a complete answer"), "{detail}");
+    let detail = model
+        .answer(&prompt(vec![user("hi")]), &heard)
+        .await
+        .unwrap_err()
+        .detail;
+    assert!(
+        detail.ends_with("the connection was lost before there was a complete answer"),
+        "{detail}"
+    );
     assert_eq!((heard.told().text.as_str(), heard.told().resets), ("", 2));
 }
 
 #[tokio::test]
 async fn stalled_stream_is_given_up_after_the_timeout() {
     let endpoint = patient(vec![begun(&HELLO[..2])]).await;
-    let (model, _) = client(Settings { retries: 0, timeout: Duration::from_millis(40), ..settings(&endpoint.url) });
+    let (model, _) = client(Settings {
+        retries: 0,
+        timeout: Duration::from_millis(40),
+        ..settings(&endpoint.url)
+    });
     let heard = Heard::default();
-    let detail = model.answer(&prompt(vec![user("hi")]), &heard).await.unwrap_err().detail;
-    assert_eq!(detail, "Model `main` gave no usable answer: there was no complete answer within the timeout");
+    let detail = model
+        .answer(&prompt(vec![user("hi")]), &heard)
+        .await
+        .unwrap_err()
+        .detail;
+    assert_eq!(
+        detail,
+        "Model `main` gave no usable answer: there was no complete answer within the timeout"
+    );
     assert_eq!((heard.told().text.as_str(), heard.told().resets), ("", 1));
 }
 
@@ -197,11 +287,18 @@ impl Sink for Slow {
 
 #[tokio::test]
 async fn answer_may_take_longer_than_the_timeout_but_not_without_end() {
-    let parts = vec![begun(&HELLO[..1]), chunk(HELLO[1]), chunk(&(HELLO[2..].concat() + DONE)) + END];
+    let parts = vec![
+        begun(&HELLO[..1]),
+        chunk(HELLO[1]),
+        chunk(&(HELLO[2..].concat() + DONE)) + END,
+    ];
     for (timeouts, in_time) in [(4, true), (6, false)] {
         let permits = Arc::new(Semaphore::new(0));
         let endpoint = in_parts(vec![parts.clone()], Arc::clone(&permits)).await;
-        let settings = Settings { retries: 0, ..settings(&endpoint.url) };
+        let settings = Settings {
+            retries: 0,
+            ..settings(&endpoint.url)
+        };
         let (timeout, (model, clock)) = (settings.timeout, client(settings));
         let slow = Slow(clock, timeout * timeouts, permits);
         let answer = model.answer(&prompt(vec![user("hi")]), &slow).await;
@@ -211,36 +308,72 @@ async fn answer_may_take_longer_than_the_timeout_but_not_without_end() {
 
 #[tokio::test]
 async fn endless_answer_is_given_up() {
-    let event = format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{}\"}}}}]}}\n\n", "x".repeat(1 << 20));
+    let event = format!(
+        "data: {{\"choices\":[{{\"delta\":{{\"content\":\"{}\"}}}}]}}\n\n",
+        "x".repeat(1 << 20)
+    );
     let one = format!("data: {}", "x".repeat(9 << 20));
     for endless in [begun(&[event.as_str(); 9]), begun(&[&one])] {
         let endpoint = patient(vec![endless]).await;
         let (model, _) = client(settings(&endpoint.url));
-        let detail = model.answer(&prompt(vec![user("hi")]), &Unheard).await.unwrap_err().detail;
-        assert_eq!(detail, "Model `main` gave no usable answer: its answer is longer than 8 MiB");
+        let detail = model
+            .answer(&prompt(vec![user("hi")]), &Unheard)
+            .await
+            .unwrap_err()
+            .detail;
+        assert_eq!(
+            detail,
+            "Model `main` gave no usable answer: its answer is longer than 8 MiB"
+        );
     }
 }
 
 #[tokio::test]
 async fn endpoint_without_streaming_is_asked_more_plainly_and_that_is_remembered() {
-    let no_options = http("400 Bad Request", "", r#"{"error":{"message":"Unknown parameter: 'stream_options'."}}"#);
-    let no_stream = http("422 Unprocessable", "", r#"{"detail":[{"loc":["body","stream"],"msg":"extra"}]}"#);
+    let no_options = http(
+        "400 Bad Request",
+        "",
+        r#"{"error":{"message":"Unknown parameter: 'stream_options'."}}"#,
+    );
+    let no_stream = http(
+        "422 Unprocessable",
+        "",
+        r#"{"detail":[{"loc":["body","stream"],"msg":"extra"}]}"#,
+    );
     for (answers, last) in [
-        (vec![no_options.clone(), streamed(), streamed()], json!({"stream": true})),
-        (vec![no_options.clone(), no_stream.clone(), hello(), hello()], json!({})),
-        (vec![no_stream.clone(), no_stream, hello(), hello()], json!({})),
+        (
+            vec![no_options.clone(), streamed(), streamed()],
+            json!({"stream": true}),
+        ),
+        (
+            vec![no_options.clone(), no_stream.clone(), hello(), hello()],
+            json!({}),
+        ),
+        (
+            vec![no_stream.clone(), no_stream, hello(), hello()],
+            json!({}),
+        ),
     ] {
         let asked = answers.len();
         let endpoint = Endpoint::new(answers).await;
-        let (model, clock) = client(Settings { retries: 0, ..settings(&endpoint.url) });
+        let (model, clock) = client(Settings {
+            retries: 0,
+            ..settings(&endpoint.url)
+        });
         for _ in 0..2 {
-            let answer = model.answer(&prompt(vec![user("hi")]), &Unheard).await.unwrap();
+            let answer = model
+                .answer(&prompt(vec![user("hi")]), &Unheard)
+                .await
+                .unwrap();
             assert_eq!(answer.text.as_deref(), Some("hello"));
         }
         let seen = endpoint.seen();
         assert_eq!(seen.len(), asked, "the second time it is asked once");
         for one in &seen[asked - 2..] {
-            assert_eq!((one.body.get("stream"), one.body.get("stream_options")), (last.get("stream"), None));
+            assert_eq!(
+                (one.body.get("stream"), one.body.get("stream_options")),
+                (last.get("stream"), None)
+            );
         }
         assert!(clock.slept.lock().unwrap().is_empty());
     }
@@ -248,12 +381,31 @@ async fn endpoint_without_streaming_is_asked_more_plainly_and_that_is_remembered
 
 #[tokio::test]
 async fn refusal_for_another_reason_is_not_remembered() {
-    let refused = http("400 Bad Request", "", r#"{"error":{"message":"too many words about streams"}}"#);
+    let refused = http(
+        "400 Bad Request",
+        "",
+        r#"{"error":{"message":"too many words about streams"}}"#,
+    );
     let endpoint = Endpoint::new(vec![refused.clone(), refused.clone(), refused, streamed()]).await;
     let (model, _) = client(settings(&endpoint.url));
-    let detail = model.answer(&prompt(vec![user("hi")]), &Unheard).await.unwrap_err().detail;
-    assert_eq!(detail, "Model `main` gave no usable answer: it answered with status 400: too many words about streams");
-    assert!(model.answer(&prompt(vec![user("hi")]), &Unheard).await.is_ok());
-    let asked = endpoint.seen().into_iter().map(|seen| seen.body.get("stream_options").is_some());
+    let detail = model
+        .answer(&prompt(vec![user("hi")]), &Unheard)
+        .await
+        .unwrap_err()
+        .detail;
+    assert_eq!(
+        detail,
+        "Model `main` gave no usable answer: it answered with status 400: too many words about streams"
+    );
+    assert!(
+        model
+            .answer(&prompt(vec![user("hi")]), &Unheard)
+            .await
+            .is_ok()
+    );
+    let asked = endpoint
+        .seen()
+        .into_iter()
+        .map(|seen| seen.body.get("stream_options").is_some());
     assert_eq!(asked.collect::<Vec<_>>(), [true, false, false, true]);
 }

@@ -1,4 +1,5 @@
-//! Servers that close connections they promised to keep, while the machine is busy: no outcome is lost to that.
+//! Servers that close connections they promised to keep, while the machine is busy: no outcome is
+//! lost to that.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -29,7 +30,8 @@ impl Drop for Load {
     }
 }
 
-/// A server that claims to keep its connections and closes them: at once, or after up to three milliseconds of silence.
+/// A server that claims to keep its connections and closes them: at once, or after up to three
+/// milliseconds of silence.
 fn impatient() -> (String, Arc<AtomicU64>) {
     let listener = tokio::net::TcpSocket::new_v4().unwrap();
     listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -49,7 +51,11 @@ fn impatient() -> (String, Arc<AtomicU64>) {
                 while one(&mut from, &mut to).await {
                     let number = counted.fetch_add(1, Ordering::Relaxed);
                     let patience = Duration::from_micros(number.wrapping_mul(2_654_435_761) % 3000);
-                    if number.is_multiple_of(2) || tokio::time::timeout(patience, from.readable()).await.is_err() {
+                    if number.is_multiple_of(2)
+                        || tokio::time::timeout(patience, from.readable())
+                            .await
+                            .is_err()
+                    {
                         return;
                     }
                 }
@@ -75,7 +81,10 @@ async fn calls(tool: &Arc<dyn Tool>, count: u32, at_once: usize) -> Vec<ToolAnsw
     let places = Arc::new(Semaphore::new(at_once));
     let mut running = tokio::task::JoinSet::new();
     for _ in 0..count {
-        let (tool, place) = (Arc::clone(tool), Arc::clone(&places).acquire_owned().await.unwrap());
+        let (tool, place) = (
+            Arc::clone(tool),
+            Arc::clone(&places).acquire_owned().await.unwrap(),
+        );
         running.spawn(async move {
             let answer = tool.call(&invocation("{}")).await;
             drop(place);
@@ -83,7 +92,10 @@ async fn calls(tool: &Arc<dyn Tool>, count: u32, at_once: usize) -> Vec<ToolAnsw
         });
     }
     let answers = running.join_all().await;
-    answers.into_iter().filter(|answer| !matches!(answer, ToolAnswer::Succeeded { .. })).collect()
+    answers
+        .into_iter()
+        .filter(|answer| !matches!(answer, ToolAnswer::Succeeded { .. }))
+        .collect()
 }
 
 async fn nothing_is_lost(effect: Effect, count: u32) {
@@ -94,10 +106,22 @@ async fn nothing_is_lost(effect: Effect, count: u32) {
         let began = std::time::Instant::now();
         let lost = calls(&tool, count, at_once).await;
         let each = began.elapsed() / count;
-        println!("{effect:?}, {at_once} at once: {} lost, {each:?} each", lost.len());
-        assert!(lost.is_empty(), "{effect:?}, {at_once} at once: {} lost, first {:?}", lost.len(), lost[0]);
+        println!(
+            "{effect:?}, {at_once} at once: {} lost, {each:?} each",
+            lost.len()
+        );
+        assert!(
+            lost.is_empty(),
+            "{effect:?}, {at_once} at once: {} lost, first {:?}",
+            lost.len(),
+            lost[0]
+        );
     }
-    assert_eq!(requests.load(Ordering::Relaxed), 2 * u64::from(count), "one attempt is one request");
+    assert_eq!(
+        requests.load(Ordering::Relaxed),
+        2 * u64::from(count),
+        "one attempt is one request"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

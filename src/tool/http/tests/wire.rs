@@ -1,5 +1,5 @@
-//! Server behaviour byte by byte, and the resulting outcome of the call. The outcome is the same for every effect: only
-//! the engine decides what follows from an unknown outcome.
+//! Server behaviour byte by byte, and the resulting outcome of the call. The outcome is the same
+//! for every effect: only the engine decides what follows from an unknown outcome.
 
 use super::*;
 
@@ -39,8 +39,8 @@ fn ok(content: &str) -> Became {
     Succeeded(200, content.to_owned())
 }
 
-/// A server that takes these steps with its first connection and would answer any other with a success; returns the
-/// number of connections.
+/// A server that takes these steps with its first connection and would answer any other with a
+/// success; returns the number of connections.
 async fn server(steps: Vec<Step>) -> (String, JoinHandle<usize>, tokio::sync::oneshot::Sender<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let origin = format!("http://{}", listener.local_addr().unwrap());
@@ -55,8 +55,19 @@ async fn server(steps: Vec<Step>) -> (String, JoinHandle<usize>, tokio::sync::on
                 _ = &mut is_over => return connections,
             };
             connections += 1;
-            let again = vec![Read, send("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nagain")];
-            play(peer, if connections == 1 { steps.clone() } else { again }).await;
+            let again = vec![
+                Read,
+                send("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nagain"),
+            ];
+            play(
+                peer,
+                if connections == 1 {
+                    steps.clone()
+                } else {
+                    again
+                },
+            )
+            .await;
         }
     });
     (origin, served, over)
@@ -70,7 +81,11 @@ async fn play(mut peer: TcpStream, steps: Vec<Step>) {
             Send(bytes) => drop(peer.write_all(&bytes).await),
             Drip(bytes) => {
                 for byte in bytes {
-                    let _ = tokio::time::timeout(Duration::from_millis(3), std::future::pending::<()>()).await;
+                    let _ = tokio::time::timeout(
+                        Duration::from_millis(3),
+                        std::future::pending::<()>(),
+                    )
+                    .await;
                     let _ = peer.write_all(&[byte]).await;
                 }
             }
@@ -82,14 +97,26 @@ async fn play(mut peer: TcpStream, steps: Vec<Step>) {
 
 async fn became(steps: Vec<Step>, effect: Effect, text: &str, timeout: Duration) -> Became {
     let (origin, served, over) = server(steps).await;
-    let tool = tool_of(Method::POST, format!("{origin}/secret-path"), effect, any(), timeout);
+    let tool = tool_of(
+        Method::POST,
+        format!("{origin}/secret-path"),
+        effect,
+        any(),
+        timeout,
+    );
     let answer = tool.call(&invocation(text)).await;
     let said = format!("{answer:?}");
-    assert!(!said.contains("127.0.0.1") && !said.contains("secret-path"), "{said}");
+    assert!(
+        !said.contains("127.0.0.1") && !said.contains("secret-path"),
+        "{said}"
+    );
     over.send(()).unwrap();
     assert!(served.await.unwrap() <= 1, "one attempt is one request");
     match answer {
-        ToolAnswer::Succeeded { content, http_status } => Succeeded(http_status.unwrap(), content),
+        ToolAnswer::Succeeded {
+            content,
+            http_status,
+        } => Succeeded(http_status.unwrap(), content),
         ToolAnswer::Failed { http_status, .. } => Failed(http_status),
         ToolAnswer::Unknown { .. } => Unknown,
     }
@@ -99,7 +126,11 @@ async fn became(steps: Vec<Step>, effect: Effect, text: &str, timeout: Duration)
 async fn all(table: Vec<(&str, Vec<Step>, Became)>, timeout: Duration) {
     for (name, steps, expected) in table {
         for effect in [Effect::Once, Effect::Idempotent, Effect::ReadOnly] {
-            assert_eq!(became(steps.clone(), effect, "{}", timeout).await, expected, "{name}, {effect:?}");
+            assert_eq!(
+                became(steps.clone(), effect, "{}", timeout).await,
+                expected,
+                "{name}, {effect:?}"
+            );
         }
     }
 }
@@ -119,24 +150,76 @@ async fn connection_that_ends_before_its_answer_leaves_the_outcome_unknown() {
         ("reads and closes", vec![Read], Unknown),
         ("reads and resets", vec![Read, Reset], Unknown),
         ("half a status line", read_then("HTTP/1.1 20"), Unknown),
-        ("half its headers", read_then("HTTP/1.1 200 OK\r\ncontent-le"), Unknown),
-        ("headers without an end", read_then("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n"), Unknown),
+        (
+            "half its headers",
+            read_then("HTTP/1.1 200 OK\r\ncontent-le"),
+            Unknown,
+        ),
+        (
+            "headers without an end",
+            read_then("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n"),
+            Unknown,
+        ),
         ("no HTTP", read_then("220 mail.example ESMTP\r\n"), Unknown),
-        ("half a body", read_then("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nha"), Unknown),
-        ("half a body, reset", vec![Read, send("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nha"), Reset], Unknown),
-        ("half a failure", read_then("HTTP/1.1 500 Oops\r\ncontent-length: 4\r\n\r\nha"), Unknown),
-        ("chunks without an end", read_then(&format!("{chunked}2\r\nok\r\n")), Unknown),
-        ("half a chunk", read_then(&format!("{chunked}9\r\nok")), Unknown),
-        ("no chunks", read_then(&format!("{chunked}zz\r\nok\r\n0\r\n\r\n")), Unknown),
-        ("chunks without their last line", read_then(&format!("{chunked}2\r\nok\r\n0\r\n")), Unknown),
-        ("an interim answer", read_then("HTTP/1.1 100 Continue\r\n\r\n"), Unknown),
-        ("hints", read_then("HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n"), Unknown),
+        (
+            "half a body",
+            read_then("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nha"),
+            Unknown,
+        ),
+        (
+            "half a body, reset",
+            vec![
+                Read,
+                send("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nha"),
+                Reset,
+            ],
+            Unknown,
+        ),
+        (
+            "half a failure",
+            read_then("HTTP/1.1 500 Oops\r\ncontent-length: 4\r\n\r\nha"),
+            Unknown,
+        ),
+        (
+            "chunks without an end",
+            read_then(&format!("{chunked}2\r\nok\r\n")),
+            Unknown,
+        ),
+        (
+            "half a chunk",
+            read_then(&format!("{chunked}9\r\nok")),
+            Unknown,
+        ),
+        (
+            "no chunks",
+            read_then(&format!("{chunked}zz\r\nok\r\n0\r\n\r\n")),
+            Unknown,
+        ),
+        (
+            "chunks without their last line",
+            read_then(&format!("{chunked}2\r\nok\r\n0\r\n")),
+            Unknown,
+        ),
+        (
+            "an interim answer",
+            read_then("HTTP/1.1 100 Continue\r\n\r\n"),
+            Unknown,
+        ),
+        (
+            "hints",
+            read_then("HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n"),
+            Unknown,
+        ),
         (
             "another protocol",
             read_then("HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\nx"),
             Unknown,
         ),
-        ("two lengths", read_then("HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\noks"), Unknown),
+        (
+            "two lengths",
+            read_then("HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\noks"),
+            Unknown,
+        ),
     ];
     all(table, Duration::from_secs(20)).await;
 }
@@ -152,51 +235,117 @@ async fn complete_answer_is_taken_as_it_is() {
     let table = vec![
         (
             "after an interim one",
-            read_then("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"),
+            read_then(
+                "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
+            ),
             ok("ok"),
         ),
         ("chunks", read_then(chunks), ok("ok")),
-        ("until the close", read_then("HTTP/1.1 200 OK\r\n\r\nok"), ok("ok")),
-        ("of HTTP/1.0", read_then("HTTP/1.0 200 OK\r\n\r\nok"), ok("ok")),
-        ("and the peer stays", vec![Read, send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"), Hold], ok("ok")),
-        ("and resets", vec![Read, send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"), Hold, Reset], ok("")),
-        ("a length too short", read_then("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok and more"), ok("ok")),
+        (
+            "until the close",
+            read_then("HTTP/1.1 200 OK\r\n\r\nok"),
+            ok("ok"),
+        ),
+        (
+            "of HTTP/1.0",
+            read_then("HTTP/1.0 200 OK\r\n\r\nok"),
+            ok("ok"),
+        ),
+        (
+            "and the peer stays",
+            vec![
+                Read,
+                send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"),
+                Hold,
+            ],
+            ok("ok"),
+        ),
+        (
+            "and resets",
+            vec![
+                Read,
+                send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"),
+                Hold,
+                Reset,
+            ],
+            ok(""),
+        ),
+        (
+            "a length too short",
+            read_then("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok and more"),
+            ok("ok"),
+        ),
         ("a second answer", read_then(extra), ok("ok")),
-        ("nothing", read_then("HTTP/1.1 204 No Content\r\n\r\n"), Succeeded(204, String::new())),
+        (
+            "nothing",
+            read_then("HTTP/1.1 204 No Content\r\n\r\n"),
+            Succeeded(204, String::new()),
+        ),
         (
             "nothing, with a body",
             read_then("HTTP/1.1 204 No Content\r\ncontent-length: 2\r\n\r\nok"),
             Succeeded(204, String::new()),
         ),
-        ("a coding nobody asked for, broken", vec![Read, Send(broken.concat())], ok("\u{1f}\u{FFFD}\u{8}zzzzzzzzz")),
-        ("dripping", vec![Read, Drip(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok".to_vec())], ok("ok")),
+        (
+            "a coding nobody asked for, broken",
+            vec![Read, Send(broken.concat())],
+            ok("\u{1f}\u{FFFD}\u{8}zzzzzzzzz"),
+        ),
+        (
+            "dripping",
+            vec![
+                Read,
+                Drip(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok".to_vec()),
+            ],
+            ok("ok"),
+        ),
     ];
     all(table, Duration::from_secs(20)).await;
 }
 
 #[tokio::test]
 async fn status_decides_the_outcome_of_an_answer() {
-    for status in [300, 302, 304, 307, 400, 401, 408, 409, 425, 429, 500, 501, 503, 505, 599, 700] {
+    for status in [
+        300, 302, 304, 307, 400, 401, 408, 409, 425, 429, 500, 501, 503, 505, 599, 700,
+    ] {
         let steps = read_then(&format!(
             "HTTP/1.1 {status} Word\r\nlocation: /x\r\nretry-after: 0\r\ncontent-length: 0\r\n\r\n"
         ));
-        all(vec![("a failure", steps, Failed(Some(status)))], Duration::from_secs(20)).await;
+        all(
+            vec![("a failure", steps, Failed(Some(status)))],
+            Duration::from_secs(20),
+        )
+        .await;
     }
     for status in [502, 504] {
-        let steps = read_then(&format!("HTTP/1.1 {status} Word\r\ncontent-length: 0\r\n\r\n"));
+        let steps = read_then(&format!(
+            "HTTP/1.1 {status} Word\r\ncontent-length: 0\r\n\r\n"
+        ));
         all(vec![("a gateway", steps, Unknown)], Duration::from_secs(20)).await;
     }
 }
 
-/// The answer comes while the request is still being written: it counts if it could be read whole; if not, nothing is
-/// sent again.
+/// The answer comes while the request is still being written: it counts if it could be read whole;
+/// if not, nothing is sent again.
 #[tokio::test]
 async fn answer_before_the_request_was_read_is_that_answer_or_unknown() {
     let text = format!(r#"{{"note":"{}"}}"#, "x".repeat(4 * 1024 * 1024));
     let answer = "HTTP/1.1 413 Too Large\r\nconnection: close\r\ncontent-length: 2\r\n\r\nno";
-    let patient = became(vec![Glance, send(answer), Hold], Effect::Once, &text, Duration::from_secs(20)).await;
+    let patient = became(
+        vec![Glance, send(answer), Hold],
+        Effect::Once,
+        &text,
+        Duration::from_secs(20),
+    )
+    .await;
     assert_eq!(patient, Failed(Some(413)));
-    let hasty = became(vec![Glance, send(answer)], Effect::Once, &text, Duration::from_secs(20)).await;
+    let hasty = became(
+        vec![Glance, send(answer)],
+        Effect::Once,
+        &text,
+        Duration::from_secs(20),
+    )
+    .await;
     assert!(matches!(hasty, Failed(Some(413)) | Unknown), "{hasty:?}");
 }
 
@@ -205,11 +354,23 @@ async fn answer_that_is_not_complete_in_time_is_unknown() {
     let second = Duration::from_millis(400);
     let table = vec![
         ("silence", vec![Read, Hold], Unknown),
-        ("half an answer", vec![Read, send("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nok"), Hold], Unknown),
+        (
+            "half an answer",
+            vec![
+                Read,
+                send("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nok"),
+                Hold,
+            ],
+            Unknown,
+        ),
         ("a drip", vec![Read, Drip(vec![b'x'; 400])], Unknown),
         (
             "a dripping body",
-            vec![Read, send("HTTP/1.1 200 OK\r\ncontent-length: 400\r\n\r\n"), Drip(vec![b'x'; 400])],
+            vec![
+                Read,
+                send("HTTP/1.1 200 OK\r\ncontent-length: 400\r\n\r\n"),
+                Drip(vec![b'x'; 400]),
+            ],
             Unknown,
         ),
     ];
@@ -219,24 +380,52 @@ async fn answer_that_is_not_complete_in_time_is_unknown() {
 #[tokio::test]
 async fn answer_at_the_last_moment_is_whole_or_unknown() {
     for milliseconds in 1..40 {
-        let steps = vec![Glance, Drip(b"H".to_vec()), send("TTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"), Hold];
-        let late = became(steps, Effect::Once, "{}", Duration::from_millis(milliseconds)).await;
-        assert!(late == ok("ok") || late == Unknown || late == Failed(None), "{late:?}");
+        let steps = vec![
+            Glance,
+            Drip(b"H".to_vec()),
+            send("TTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"),
+            Hold,
+        ];
+        let late = became(
+            steps,
+            Effect::Once,
+            "{}",
+            Duration::from_millis(milliseconds),
+        )
+        .await;
+        assert!(
+            late == ok("ok") || late == Unknown || late == Failed(None),
+            "{late:?}"
+        );
     }
 }
 
 #[tokio::test]
 async fn success_whose_kept_part_arrived_stays_one_whatever_follows() {
     let long = vec![b'x'; output::KEPT + 1];
-    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", 3 * output::KEPT);
+    let head = format!(
+        "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n",
+        3 * output::KEPT
+    );
     let short = Duration::from_secs(3);
     for end in [vec![], vec![Hold]] {
         let steps = [vec![Read, send(&head), Send(long.clone())], end].concat();
-        let Succeeded(200, content) = became(steps, Effect::Once, "{}", short).await else { panic!("no success") };
+        let Succeeded(200, content) = became(steps, Effect::Once, "{}", short).await else {
+            panic!("no success")
+        };
         assert!(content.ends_with("[cut: the result is longer than 1 MiB]"));
     }
     let almost = vec![b'x'; output::KEPT - 1];
-    assert_eq!(became(vec![Read, send(&head), Send(almost)], Effect::Once, "{}", short).await, Unknown);
+    assert_eq!(
+        became(
+            vec![Read, send(&head), Send(almost)],
+            Effect::Once,
+            "{}",
+            short
+        )
+        .await,
+        Unknown
+    );
 }
 
 #[tokio::test]
@@ -247,10 +436,20 @@ async fn response_never_reaches_another_call() {
         let tool = tool_of(Method::POST, origin, effect, any(), Duration::from_secs(20));
         for content in ["first", "again", "again"] {
             let answer = tool.call(&invocation("{}")).await;
-            assert_eq!(answer, ToolAnswer::Succeeded { content: content.to_owned(), http_status: Some(200) });
+            assert_eq!(
+                answer,
+                ToolAnswer::Succeeded {
+                    content: content.to_owned(),
+                    http_status: Some(200)
+                }
+            );
         }
         over.send(()).unwrap();
-        assert_eq!(served.await.unwrap(), 3, "each call has a connection of its own");
+        assert_eq!(
+            served.await.unwrap(),
+            3,
+            "each call has a connection of its own"
+        );
     }
 }
 
@@ -258,6 +457,15 @@ async fn response_never_reaches_another_call() {
 async fn unknown_host_name_is_a_failure_before_anything_was_sent() {
     let nowhere = "http://no-such-host.invalid/".to_owned();
     let answer = tool(Method::POST, nowhere).call(&invocation("{}")).await;
-    let ToolAnswer::Failed { content, http_status: None } = answer else { panic!("{answer:?}") };
-    assert!(content.starts_with("The tool `pay` failed before anything was sent: "), "{content}");
+    let ToolAnswer::Failed {
+        content,
+        http_status: None,
+    } = answer
+    else {
+        panic!("{answer:?}")
+    };
+    assert!(
+        content.starts_with("The tool `pay` failed before anything was sent: "),
+        "{content}"
+    );
 }

@@ -13,44 +13,92 @@ fn calls_without_an_index_or_with_the_same_index_are_told_apart_by_their_ids() {
             }
             fragment
         };
-        let both = json!([whole("a", "look", "{\"n\":1}"), whole("b", "look", "{\"n\":2}")]);
+        let both = json!([
+            whole("a", "look", "{\"n\":1}"),
+            whole("b", "look", "{\"n\":2}")
+        ]);
         let both = delta(json!({"role": "assistant", "tool_calls": both}));
-        let (answer, told) = answered(&stream(&[both, call(whole("c", "pay", "")), finish("stop")]));
-        assert_eq!(calls(&answer), [("a", "look", "{\"n\":1}"), ("b", "look", "{\"n\":2}"), ("c", "pay", "")]);
-        assert_eq!((answer.finish_reason, told.resets), (FinishReason::ToolCalls, 0));
-        assert_eq!(answer.raw["tool_calls"][1]["extra_content"], json!({"sig": "b"}));
+        let (answer, told) = answered(&stream(&[
+            both,
+            call(whole("c", "pay", "")),
+            finish("stop"),
+        ]));
+        assert_eq!(
+            calls(&answer),
+            [
+                ("a", "look", "{\"n\":1}"),
+                ("b", "look", "{\"n\":2}"),
+                ("c", "pay", "")
+            ]
+        );
+        assert_eq!(
+            (answer.finish_reason, told.resets),
+            (FinishReason::ToolCalls, 0)
+        );
+        assert_eq!(
+            answer.raw["tool_calls"][1]["extra_content"],
+            json!({"sig": "b"})
+        );
         assert_eq!(answer.raw["tool_calls"][1].get("index"), None);
     }
 }
 
 #[test]
 fn calls_without_ids_are_told_apart_by_their_content() {
-    for with in [json!({}), json!({"id": ""}), json!({"id": null}), json!({"index": 0}), json!({"index": 0, "id": "x"})]
-    {
+    for with in [
+        json!({}),
+        json!({"id": ""}),
+        json!({"id": null}),
+        json!({"index": 0}),
+        json!({"index": 0, "id": "x"}),
+    ] {
         let whole = |name: &str, arguments: &str| {
             let mut fragment = with.clone();
             fragment["function"] = json!({"name": name, "arguments": arguments});
             call(fragment)
         };
-        let chunks = [whole("look", "{\"n\":1}"), whole("look", "{\"n\":2}"), whole("pay", "{}"), finish("tool_calls")];
+        let chunks = [
+            whole("look", "{\"n\":1}"),
+            whole("look", "{\"n\":2}"),
+            whole("pay", "{}"),
+            finish("tool_calls"),
+        ];
         let (answer, told) = answered(&stream(&chunks));
-        let read: Vec<_> = calls(&answer).into_iter().map(|(_, name, arguments)| (name, arguments)).collect();
-        assert_eq!(read, [("look", "{\"n\":1}"), ("look", "{\"n\":2}"), ("pay", "{}")], "{with}");
+        let read: Vec<_> = calls(&answer)
+            .into_iter()
+            .map(|(_, name, arguments)| (name, arguments))
+            .collect();
+        assert_eq!(
+            read,
+            [("look", "{\"n\":1}"), ("look", "{\"n\":2}"), ("pay", "{}")],
+            "{with}"
+        );
         assert_eq!(told.resets, 0);
     }
 }
 
 #[test]
 fn fragments_that_repeat_the_name_or_bring_new_ids_go_on_with_their_call() {
-    for repeated in [json!({"name": "pay"}), json!({"name": ""}), json!({"name": null}), json!({})] {
+    for repeated in [
+        json!({"name": "pay"}),
+        json!({"name": ""}),
+        json!({"name": null}),
+        json!({}),
+    ] {
         let more = |id: &str, arguments: &str| {
             let mut function = repeated.clone();
             function["arguments"] = json!(arguments);
-            let id = if repeated["name"] == "pay" { json!(null) } else { json!(id) };
+            let id = if repeated["name"] == "pay" {
+                json!(null)
+            } else {
+                json!(id)
+            };
             call(json!({"index": 0, "id": id, "type": "function", "function": function}))
         };
         let (answer, told) = answered(&stream(&[
-            call(json!({"index": 0, "id": "r1", "type": "function", "function": {"name": "pay", "arguments": ""}})),
+            call(
+                json!({"index": 0, "id": "r1", "type": "function", "function": {"name": "pay", "arguments": ""}}),
+            ),
             more("r2", "{\"n\""),
             more("r3", ":1}"),
             more("r4", ""),
@@ -97,7 +145,14 @@ fn calls_stand_in_the_order_of_their_index() {
         call(json!({"index": 1, "id": "b", "function": {"name": "two", "arguments": "{}"}})),
         finish("tool_calls"),
     ]));
-    assert_eq!(calls(&answer), [("a", "one", "{}"), ("b", "two", "{}"), ("c", "three", "{\"n\":3}")]);
+    assert_eq!(
+        calls(&answer),
+        [
+            ("a", "one", "{}"),
+            ("b", "two", "{}"),
+            ("c", "three", "{\"n\":3}")
+        ]
+    );
     assert_eq!((told.resets, told.text.as_str()), (2, "x"));
 }
 
@@ -108,7 +163,9 @@ fn arguments_sent_as_json_keep_their_bytes() {
         "{{\"index\":0,\"id\":\"a\"}},{{\"index\":1,\"id\":\"b\",\"function\":{{\"name\":\"pay\",\"arguments\":{text}}}}},\
          {{\"index\":0,\"function\":{{\"name\":\"look\",\"arguments\":\"{{}}\"}}}}"
     );
-    let first = format!("{{\"index\":0,\"delta\":{{\"tool_calls\":[{calls_}]}},\"finish_reason\":\"stop\"}}");
+    let first = format!(
+        "{{\"index\":0,\"delta\":{{\"tool_calls\":[{calls_}]}},\"finish_reason\":\"stop\"}}"
+    );
     let chunk = format!("{{\"choices\":[{{\"index\":1,\"delta\":{{}}}},{first}]}}");
     let (answer, _) = answered(&format!("data: {chunk}\n\ndata: [DONE]\n\n"));
     assert_eq!(calls(&answer), [("a", "look", "{}"), ("b", "pay", text)]);
@@ -129,32 +186,56 @@ fn thinking_and_unknown_members_are_kept_and_not_shown() {
         finish("stop"),
     ]));
     let details = json!([{"index": 0, "type": "reasoning.text", "text": "ab", "format": "f", "signature": "s"}]);
-    let (thoughts, message) = ("Let me think.", json!({"role": "assistant", "content": "Hi"}));
-    assert_eq!((&answer.raw["reasoning_content"], &answer.raw["reasoning_details"]), (&json!(thoughts), &details));
-    assert_eq!((&answer.raw["role"], &answer.raw["content"]), (&message["role"], &message["content"]));
+    let (thoughts, message) = (
+        "Let me think.",
+        json!({"role": "assistant", "content": "Hi"}),
+    );
+    assert_eq!(
+        (
+            &answer.raw["reasoning_content"],
+            &answer.raw["reasoning_details"]
+        ),
+        (&json!(thoughts), &details)
+    );
+    assert_eq!(
+        (&answer.raw["role"], &answer.raw["content"]),
+        (&message["role"], &message["content"])
+    );
     assert_eq!((told.text.as_str(), told.pieces), ("Hi", 1));
 }
 
 #[test]
 fn content_may_come_as_parts() {
     let (answer, told) = answered(&stream(&[
-        delta(json!({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]})),
+        delta(
+            json!({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]}),
+        ),
         delta(json!({"content": [{"type": "text", "text": "Hel"}]})),
         delta(json!({"content": "lo"})),
         finish("stop"),
     ]));
     assert_eq!((answer.text.as_deref(), told.resets), (Some("Hello"), 0));
     let thinking = json!({"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]});
-    assert_eq!(answer.raw["content"], json!([thinking, {"type": "text", "text": "Hello"}]));
+    assert_eq!(
+        answer.raw["content"],
+        json!([thinking, {"type": "text", "text": "Hello"}])
+    );
 }
 
 #[test]
 fn refusal_is_the_text_unless_there_is_other_content() {
-    let refusal = [delta(json!({"content": null, "refusal": "I "})), delta(json!({"refusal": "won't."}))];
+    let refusal = [
+        delta(json!({"content": null, "refusal": "I "})),
+        delta(json!({"refusal": "won't."})),
+    ];
     let (answer, told) = answered(&stream(&[&refusal[..], &[finish("stop")]].concat()));
     assert_eq!((answer.text.as_deref(), told.resets), (Some("I won't."), 0));
     assert_eq!(answer.raw, json!({"content": null, "refusal": "I won't."}));
-    let more = [delta(json!({"content": "But"})), delta(json!({"refusal": "No."})), finish("stop")];
+    let more = [
+        delta(json!({"content": "But"})),
+        delta(json!({"refusal": "No."})),
+        finish("stop"),
+    ];
     let (answer, told) = answered(&stream(&[&refusal[..], &more].concat()));
     assert_eq!((answer.text.as_deref(), told.resets), (Some("But"), 1));
 }
@@ -164,7 +245,8 @@ fn whole_message_in_one_chunk_is_an_answer() {
     let message = json!({"role": "assistant", "content": "On it.", "tool_calls": [
         {"id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}},
         {"id": "b", "type": "function", "function": {"name": "pay", "arguments": "{}"}}]});
-    let chunk = json!({"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]});
+    let chunk =
+        json!({"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]});
     let (answer, _) = answered(&stream(&[chunk]));
     assert_eq!(calls(&answer), [("a", "look", "{}"), ("b", "pay", "{}")]);
     assert_eq!(answer.raw, message);
@@ -173,21 +255,35 @@ fn whole_message_in_one_chunk_is_an_answer() {
 #[test]
 fn legacy_function_call_is_a_call() {
     let (answer, _) = answered(&stream(&[
-        delta(json!({"role": "assistant", "content": null, "function_call": {"name": "pay", "arguments": ""}})),
+        delta(
+            json!({"role": "assistant", "content": null, "function_call": {"name": "pay", "arguments": ""}}),
+        ),
         delta(json!({"function_call": {"arguments": "{\"a\":"}})),
         delta(json!({"function_call": {"arguments": "1}"}, "tool_calls": null})),
         finish("function_call"),
     ]));
     assert_eq!(calls(&answer), [("", "pay", "{\"a\":1}")]);
-    assert_eq!(answer.raw["function_call"], json!({"name": "pay", "arguments": "{\"a\":1}"}));
-    let (answer, _) = answered(&stream(&[delta(json!({"content": "x", "function_call": null})), finish("stop")]));
+    assert_eq!(
+        answer.raw["function_call"],
+        json!({"name": "pay", "arguments": "{\"a\":1}"})
+    );
+    let (answer, _) = answered(&stream(&[
+        delta(json!({"content": "x", "function_call": null})),
+        finish("stop"),
+    ]));
     assert_eq!(answer.calls, []);
 }
 
 #[test]
 fn comments_carriage_returns_byte_order_marks_and_other_choices_change_nothing() {
     let other = json!({"choices": [{"index": 1, "delta": {"content": "other"}, "finish_reason": "length"}]});
-    let plain = [delta(json!({"content": "a"})), other, delta(json!({"content": "b"})), finish("stop"), used()];
+    let plain = [
+        delta(json!({"content": "a"})),
+        other,
+        delta(json!({"content": "b"})),
+        finish("stop"),
+        used(),
+    ];
     let (expected, _) = answered(&stream(&plain));
     assert_eq!(expected.text.as_deref(), Some("ab"));
     let windows = format!("\u{FEFF}: waiting\n\ndata:\n\n{}", stream(&plain)).replace('\n', "\r\n");
@@ -206,9 +302,23 @@ fn usage_may_come_repeatedly_or_never() {
         chunk
     };
     let (answer, _) = answered(&stream(&[chunk(1), chunk(2), finish("stop")]));
-    assert_eq!(answer.usage, Usage { prompt_tokens: 1, completion_tokens: 2, total_tokens: 3 });
+    assert_eq!(
+        answer.usage,
+        Usage {
+            prompt_tokens: 1,
+            completion_tokens: 2,
+            total_tokens: 3
+        }
+    );
     let (answer, _) = answered(&stream(&[delta(json!({"content": "x"})), finish("stop")]));
-    assert_eq!(answer.usage, Usage { prompt_tokens: 0, completion_tokens: 0, total_tokens: 0 });
+    assert_eq!(
+        answer.usage,
+        Usage {
+            prompt_tokens: 0,
+            completion_tokens: 0,
+            total_tokens: 0
+        }
+    );
 }
 
 #[test]
