@@ -10,9 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use self::paths::{Place, reached_rooms, tokens};
+use self::imports::{Place, reached_rooms, tokens};
 
-mod paths;
+mod imports;
 
 const LONGEST_FILE: usize = 500;
 const LONGEST_CORE_FILE: usize = 200;

@@ -6,10 +6,10 @@ use reqwest::Method;
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::cycle::on_both;
-use crate::support::app::{On, TestApp};
-use crate::support::model::{calls, says};
-use crate::support::raw;
+use super::approval_cycle::on_both;
+use crate::support::fake_chat_completions::{calls, says};
+use crate::support::raw_http;
+use crate::support::test_app::{On, TestApp};
 
 /// Upper bound for steps that should not block, even on a busy machine.
 const SOON: Duration = Duration::from_secs(50);
@@ -79,7 +79,7 @@ on_both! {
         let app = TestApp::start(on).await;
         let head = "POST /v1/tasks HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 20971521\r\n";
         for more in ["\r\n", "expect: 100-continue\r\n\r\n", "connection: close\r\n\r\n"] {
-            let answer = raw::first_line(&app.url(), format!("{head}{more}").as_bytes()).await;
+            let answer = raw_http::first_line(&app.url(), format!("{head}{more}").as_bytes()).await;
             assert_eq!(answer, "HTTP/1.1 413 Payload Too Large", "{more:?}");
         }
         app.stop().await;
@@ -95,7 +95,7 @@ on_both! {
                 "POST /resume/{} HTTP/1.1\r\nhost: x\r\n{key}content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n{piece}{piece}0\r\n\r\n",
                 held.request
             );
-            let answer = raw::first_line(&app.url(), request.as_bytes()).await;
+            let answer = raw_http::first_line(&app.url(), request.as_bytes()).await;
             assert_eq!(answer, format!("HTTP/1.1 {expected}"));
         }
         app.stop().await;

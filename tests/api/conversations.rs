@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::cycle::on_both;
-use crate::support::app::{On, TestApp};
-use crate::support::model::{calls, says};
+use super::approval_cycle::on_both;
+use crate::support::fake_chat_completions::{calls, says};
+use crate::support::test_app::{On, TestApp};
 
 const SAFE: (&str, &str) = ("lookup", r#"{"order":1}"#);
 const HELD: (&str, &str) = ("refund", r#"{"order":1,"amount":50}"#);

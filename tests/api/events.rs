@@ -1,19 +1,19 @@
 //! A task's events, as a client sees them.
 
-mod cuts;
-mod ends;
-mod names;
-mod parts;
-mod pieces;
-mod posts;
-mod slow;
+mod deltas;
+mod event_names;
+mod post_streams;
+mod resumption;
+mod slow_readers;
+mod stream_ends;
+mod subtrees;
 
 use serde_json::json;
 
-use super::cycle::on_both;
-use crate::support::app::{On, TestApp};
-use crate::support::events::{Said, durable, names, numbers};
-use crate::support::model::says;
+use super::approval_cycle::on_both;
+use crate::support::event_stream::{Said, durable, names, numbers};
+use crate::support::fake_chat_completions::says;
+use crate::support::test_app::{On, TestApp};
 
 on_both! {
     async fn task_is_watched_from_its_creation_to_its_end(on: On) {

@@ -4,9 +4,9 @@
 use reqwest::Method;
 use serde_json::json;
 
-use super::cycle::on_both;
-use crate::support::app::{ACCOUNTS, ALICE, BOB, CAROL, Held, On, REFUNDS, TestApp};
-use crate::support::model::{calls, says};
+use super::approval_cycle::on_both;
+use crate::support::fake_chat_completions::{calls, says};
+use crate::support::test_app::{ACCOUNTS, ALICE, BOB, CAROL, Held, On, REFUNDS, TestApp};
 
 const FORM: &str = "application/x-www-form-urlencoded";
 const ZH: &str = "zh-CN,zh;q=0.9";

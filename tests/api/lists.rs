@@ -3,10 +3,10 @@
 
 use serde_json::{Value, json};
 
-use super::cycle::on_both;
-use super::kinds::{ASKING, ask, short};
-use crate::support::app::{ACCOUNTS, On, REFUNDS, Reply, TestApp};
-use crate::support::model::calls;
+use super::approval_cycle::on_both;
+use super::request_kinds::{ASKING, ask, short};
+use crate::support::fake_chat_completions::calls;
+use crate::support::test_app::{ACCOUNTS, On, REFUNDS, Reply, TestApp};
 
 const PAGE: usize = 4 * 1024 * 1024;
 

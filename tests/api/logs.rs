@@ -7,9 +7,9 @@ use std::process::{Child, Command, Stdio};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::app::{ACCOUNTS, ALICE, REFUNDS};
-use crate::support::model::{FakeModel, calls, says};
-use crate::support::tool::FakeTool;
+use crate::support::fake_chat_completions::{FakeModel, calls, says};
+use crate::support::fake_tool::FakeTool;
+use crate::support::test_app::{ACCOUNTS, ALICE, REFUNDS};
 
 /// Part of everything that is sent. No log line may contain it.
 const MARK: &str = "Mk7qZ";

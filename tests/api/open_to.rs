@@ -3,9 +3,9 @@
 
 use serde_json::json;
 
-use super::cycle::on_both;
-use crate::support::app::{ACCOUNTS, Actor, On, REFUNDS, TestApp, WEB};
-use crate::support::model::{calls, says};
+use super::approval_cycle::on_both;
+use crate::support::fake_chat_completions::{calls, says};
+use crate::support::test_app::{ACCOUNTS, Actor, On, REFUNDS, TestApp, WEB};
 
 const ADMIN: &str = "admin-key-0123456789";
 

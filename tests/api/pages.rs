@@ -3,10 +3,10 @@
 use reqwest::Method;
 use serde_json::json;
 
-use super::cycle::on_both;
-use crate::support::app::{ACCOUNTS, On, REFUNDS, TestApp};
-use crate::support::model::{calls, says};
-use crate::support::raw;
+use super::approval_cycle::on_both;
+use crate::support::fake_chat_completions::{calls, says};
+use crate::support::raw_http;
+use crate::support::test_app::{ACCOUNTS, On, REFUNDS, TestApp};
 
 const JSON: &str = "application/json";
 
@@ -112,7 +112,7 @@ on_both! {
                     ("GET", "/readyz".to_owned(), "200 OK"),
                 ] {
                     let request = format!("{method} {path} HTTP/1.0\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n");
-                    let answer = raw::first_line(&app.url(), request.as_bytes()).await;
+                    let answer = raw_http::first_line(&app.url(), request.as_bytes()).await;
                     assert_eq!(answer, format!("HTTP/1.0 {status}"), "{method} {path}");
                 }
                 assert_eq!(me().header("host", "evil.example").get("/healthz").await.status, 200);

@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::cycle::on_both;
-use crate::support::app::{ACCOUNTS, On, REFUNDS, TestApp};
-use crate::support::messages::{self, FakeMessages};
-use crate::support::model;
+use super::approval_cycle::on_both;
+use crate::support::fake_chat_completions;
+use crate::support::fake_messages::{self, FakeMessages};
+use crate::support::test_app::{ACCOUNTS, On, REFUNDS, TestApp};
 
 const THOUGHT: &str = "Order 17 \u{2260} order 71.\n\tSo: 120.50 \u{1F600}";
 const SIGNATURE: &str = "EqQBCgIYAhIM1gbcDa9GJwZA2b3hGgxBdjrkzLoky3dl1pk=";
@@ -32,12 +32,12 @@ async fn held(app: &TestApp, fake: &FakeMessages) -> (String, String) {
         json!({"type": "redacted_thinking", "data": REDACTED}),
         Vec::new(),
     );
-    let call = messages::calls("toolu_01", "refund", ARGUMENTS);
+    let call = fake_messages::calls("toolu_01", "refund", ARGUMENTS);
     fake.then(
         &[
-            messages::thinks(THOUGHT, SIGNATURE),
+            fake_messages::thinks(THOUGHT, SIGNATURE),
             redacted,
-            messages::says("On it."),
+            fake_messages::says("On it."),
             call,
         ],
         "tool_use",
@@ -65,7 +65,7 @@ on_both! {
         let mut app = TestApp::with(on, &yaml(&fake)).await;
         let (_, request) = held(&app, &fake).await;
         app.restart().await;
-        fake.then(&[messages::says("Paid.")], "end_turn");
+        fake.then(&[fake_messages::says("Paid.")], "end_turn");
         let done = app.owner().hit(&format!("/resume/{request}/approve")).await;
         assert_eq!((done.str("/status").as_str(), done.str("/output").as_str()), ("Completed", "Paid."), "{}", done.text);
         assert_eq!(done.body["usage"]["prompt_tokens"], 20);
@@ -95,7 +95,7 @@ on_both! {
         let fake = FakeMessages::start().await;
         let app = TestApp::with(on, &yaml(&fake)).await;
         let (_, request) = held(&app, &fake).await;
-        fake.then(&[messages::says("Then not.")], "end_turn");
+        fake.then(&[fake_messages::says("Then not.")], "end_turn");
         let body = json!({"action": "reject", "then": "continue", "reason": "too much"});
         let done = app.owner().post(&format!("/resume/{request}"), &body).await;
         assert_eq!(done.str("/output"), "Then not.", "{}", done.text);
@@ -109,14 +109,14 @@ on_both! {
         let fake = FakeMessages::start().await;
         let mut app = TestApp::with(on, &yaml(&fake)).await;
         let (task, request) = held(&app, &fake).await;
-        fake.then(&[messages::says("Paid.")], "end_turn");
+        fake.then(&[fake_messages::says("Paid.")], "end_turn");
         app.owner().hit(&format!("/resume/{request}/approve")).await;
         let url = app.model.base_url.clone();
         app.restart_with(|yaml| {
             let anthropic = format!(r#"provider: anthropic, base_url: "{}""#, fake.base_url);
             yaml.replace(&anthropic, &format!(r#"provider: openai, base_url: "{url}""#))
         }).await;
-        app.model.then(model::calls(&[("lookup", r#"{"order":17}"#)])).then(model::says("It is paid."));
+        app.model.then(fake_chat_completions::calls(&[("lookup", r#"{"order":17}"#)])).then(fake_chat_completions::says("It is paid."));
         let path = format!("/v1/tasks/{task}/messages");
         let reply = app.owner().post(&path, &json!({"input": "Is it?"})).await;
         assert_eq!(reply.str("/output"), "It is paid.", "{}", reply.text);
@@ -130,7 +130,7 @@ on_both! {
             let openai = format!(r#"provider: openai, base_url: "{url}""#);
             yaml.replace(&openai, &format!(r#"provider: anthropic, base_url: "{}""#, fake.base_url))
         }).await;
-        fake.then(&[messages::says("Yes.")], "end_turn");
+        fake.then(&[fake_messages::says("Yes.")], "end_turn");
         let reply = app.owner().post(&path, &json!({"input": "Sure?"})).await;
         assert_eq!(reply.str("/output"), "Yes.", "{}", reply.text);
         let said = fake.sent().last().unwrap().body()["messages"].clone();

@@ -13,11 +13,11 @@ use sqlx::{
     AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _, SqliteConnection,
 };
 
-use super::cycle::on_both;
-use crate::support::app::{
+use super::approval_cycle::on_both;
+use crate::support::fake_chat_completions::says;
+use crate::support::test_app::{
     ACCOUNTS, ALICE, Actor, BOB, OPS, OTHER, On, REFUNDS, Reply, TestApp, WEB,
 };
-use crate::support::model::says;
 
 const FORM: &str = "application/x-www-form-urlencoded";
 const HTML: &str = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::cycle::on_both;
-use crate::support::app::{CAROL, OPS, OTHER, On, TestApp, WEB};
-use crate::support::model::{calls, says};
+use super::approval_cycle::on_both;
+use crate::support::fake_chat_completions::{calls, says};
+use crate::support::test_app::{CAROL, OPS, OTHER, On, TestApp, WEB};
 
 fn members(value: &Value) -> Vec<String> {
     let mut names: Vec<_> = value.as_object().unwrap().keys().cloned().collect();

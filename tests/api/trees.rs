@@ -2,27 +2,27 @@
 //! a list of its turns, each a text or calls, and its call of a sub-agent carries such a list
 //! again.
 
-mod changes;
+mod client_view;
+mod config_changes;
 mod credentials;
-mod ends;
+mod decision_orders;
+mod endings;
+mod execution;
 mod limits;
-mod offered;
-mod orders;
+mod offered_tools;
 mod people;
 mod questions;
 mod races;
-mod rejected;
+mod random_trees;
+mod rejections;
 mod rules;
 mod sessions;
-mod storm;
-mod surface;
-mod work;
 
 use serde_json::{Value, json};
 
-use super::kinds::items;
-use crate::support::app::{ACCOUNTS, Actor, On, Reply, TestApp};
-use crate::support::model::{calls, says};
+use super::request_kinds::items;
+use crate::support::fake_chat_completions::{calls, says};
+use crate::support::test_app::{ACCOUNTS, Actor, On, Reply, TestApp};
 
 /// A supervisor, an analyst and a clerk below it, which may call each other at any depth, and a
 /// scribe with a session. `{more}` are rules before all others.
@@ -341,8 +341,9 @@ fn outcomes(items: &[Value]) -> Vec<(&str, &str)> {
     let calls = typed(items, "assistant_message")
         .into_iter()
         .flat_map(|item| item["tool_calls"].as_array().unwrap());
-    let results = calls
-        .flat_map(|call| super::kinds::results_of(items, call["tool_call_id"].as_str().unwrap()));
+    let results = calls.flat_map(|call| {
+        super::request_kinds::results_of(items, call["tool_call_id"].as_str().unwrap())
+    });
     results
         .map(|item| {
             (
@@ -371,11 +372,11 @@ async fn lawful(app: &TestApp, root: &str) {
             "{task:#?}"
         );
         if ["Completed", "Canceled"].contains(&task["status"].as_str().unwrap()) {
-            super::kinds::each_has_one_result(&journal);
+            super::request_kinds::each_has_one_result(&journal);
         }
         for start in typed(&journal, "sub_agent_started") {
             let results =
-                super::kinds::results_of(&journal, start["tool_call_id"].as_str().unwrap());
+                super::request_kinds::results_of(&journal, start["tool_call_id"].as_str().unwrap());
             assert!(
                 results
                     .iter()

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use reqwest::Method;
 
-use super::cycle::on_both;
-use crate::support::app::{ACCOUNTS, ALICE, BOB, On, REFUNDS, Reply, TestApp};
-use crate::support::clock::Leaping;
+use super::approval_cycle::on_both;
+use crate::support::leaping_clock::Leaping;
+use crate::support::test_app::{ACCOUNTS, ALICE, BOB, On, REFUNDS, Reply, TestApp};
 
 async fn sign_in(app: &TestApp, key: &str, accept: &str) -> Reply {
     let form = ("application/x-www-form-urlencoded", format!("key={key}"));

@@ -14,9 +14,9 @@ use holdpoint::task::id::{CallId, TaskId};
 use holdpoint::task::item::{Fact, Item, Outcome, ToolResult};
 use holdpoint::task::request::RequestKind;
 
-use super::people::Deed;
+use super::simulated_people::Deed;
 use super::world::Execution;
-use crate::engine::laws;
+use crate::engine::invariants;
 
 /// The state of one task after the run.
 pub struct Told {
@@ -207,9 +207,9 @@ fn stands(told: &Told, found: &mut Findings) {
     for (name, law) in [
         (
             "every call has one result",
-            laws::every_call_has_one_result as fn(&[Item]),
+            invariants::every_call_has_one_result as fn(&[Item]),
         ),
-        ("no start without leave", laws::check),
+        ("no start without leave", invariants::check),
     ] {
         if std::panic::catch_unwind(|| law(&items)).is_err() {
             found.add(Kind::Other, told.task, format!("the law is broken: {name}"));

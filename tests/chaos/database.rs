@@ -6,11 +6,11 @@ use reqwest::StatusCode;
 use serde_json::json;
 use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
 
-use crate::support::app::{ALICE, Reply, TestApp};
 use crate::support::database::Database;
+use crate::support::fake_chat_completions::{calls, says};
 use crate::support::forwarder::Forwarder;
-use crate::support::model::{calls, says};
 use crate::support::postgres::{PrivateCluster, run};
+use crate::support::test_app::{ALICE, Reply, TestApp};
 
 /// Longer than a working service takes to answer on any machine.
 const WORKS: Duration = Duration::from_secs(10);

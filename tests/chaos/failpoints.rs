@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
+use super::chaos_run::{configure, journals, statuses};
 use super::checker::{Evidence, Told, check, report};
-use super::ground::{configure, journals, statuses};
-use super::people::People;
 use super::process::{Place, a_moment};
-use super::script::Model;
-use super::shown;
+use super::scripted_model::Model;
+use super::simulated_people::People;
+use super::stored_prompts;
 use super::world::World;
-use crate::support::app::On;
 use crate::support::database::Database;
+use crate::support::test_app::On;
 
 /// Points that a life reaches several times.
 const OFTEN: &[&str] = &[
@@ -157,7 +157,10 @@ async fn killed_by_each_prompt(on: On) {
     let died = deaths.load(Ordering::Relaxed);
     assert!(died > 10, "only {died} prompts");
     let mut wrong = [people.complaints(), model.complaints()].concat();
-    wrong.extend(shown::missing(&model.prompts(), &shown::stored(&tasks)));
+    wrong.extend(stored_prompts::missing(
+        &model.prompts(),
+        &stored_prompts::stored(&tasks),
+    ));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
@@ -237,13 +240,16 @@ async fn killed_at_each(on: On, points: Vec<String>) {
                     .into_iter()
                     .map(|what| format!("{point} on {on:?}: {what}")),
             );
-            stored.lock().unwrap().extend(shown::stored(&tasks));
+            stored
+                .lock()
+                .unwrap()
+                .extend(stored_prompts::stored(&tasks));
         }
     });
     scenes.buffer_unordered(AT_ONCE).collect::<Vec<()>>().await;
     let mut wrong = wrong.into_inner().unwrap();
     wrong.extend(model.complaints());
-    wrong.extend(shown::missing(
+    wrong.extend(stored_prompts::missing(
         &model.prompts(),
         &stored.into_inner().unwrap(),
     ));

@@ -1,14 +1,14 @@
 //! The real binary, killed without warning.
 
+mod chaos_run;
 mod checker;
 mod database;
 mod failpoints;
-mod ground;
-mod people;
 mod process;
 mod restored;
-mod script;
-mod shown;
+mod scripted_model;
+mod simulated_people;
+mod stored_prompts;
 mod storm;
 mod world;
 mod zombie;
@@ -19,10 +19,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::app::{ACCOUNTS, ALICE, On, REFUNDS};
 use crate::support::database::Database;
-use crate::support::model::{FakeModel, calls, says};
-use crate::support::tool::FakeTool;
+use crate::support::fake_chat_completions::{FakeModel, calls, says};
+use crate::support::fake_tool::FakeTool;
+use crate::support::test_app::{ACCOUNTS, ALICE, On, REFUNDS};
 
 /// A running binary, killed when dropped.
 struct Binary {
@@ -106,7 +106,7 @@ impl Drop for Binary {
 }
 
 /// A configuration file, its fakes and its database.
-struct Stage {
+struct ServiceFixture {
     folder: tempfile::TempDir,
     model: FakeModel,
     tool: FakeTool,
@@ -114,8 +114,8 @@ struct Stage {
     port: u16,
 }
 
-impl Stage {
-    async fn set(on: On) -> Self {
+impl ServiceFixture {
+    async fn new(on: On) -> Self {
         let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
         let database = match on {
             On::Sqlite => Database::sqlite(),
@@ -148,16 +148,16 @@ impl Stage {
 }
 
 async fn killed_in_the_pause(on: On) {
-    let stage = Stage::set(on).await;
-    let binary = stage.start().await;
-    stage
+    let fixture = ServiceFixture::new(on).await;
+    let binary = fixture.start().await;
+    fixture
         .model
         .then(calls(&[("refund", r#"{"order":1,"amount":50}"#)]));
     let (status, held) = binary.post("/v1/tasks", &json!({"input": "go"})).await;
     assert_eq!((status, &held["status"]), (201, &json!("Paused")), "{held}");
     binary.kill();
-    let binary = stage.start().await;
-    stage.model.then(says("done"));
+    let binary = fixture.start().await;
+    fixture.model.then(says("done"));
     let path = format!(
         "/resume/{}",
         held["pending"][0]["request_id"].as_str().unwrap()
@@ -168,7 +168,7 @@ async fn killed_in_the_pause(on: On) {
         (200, &json!("Completed")),
         "{done}"
     );
-    assert_eq!(stage.tool.ledger().len(), 1);
+    assert_eq!(fixture.tool.ledger().len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -183,9 +183,9 @@ async fn process_killed_during_a_pause_still_runs_the_call_once_on_postgres() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn process_killed_during_an_approved_call_opens_a_reconcile_request() {
-    let stage = Stage::set(On::Sqlite).await;
-    let binary = stage.start().await;
-    stage
+    let fixture = ServiceFixture::new(On::Sqlite).await;
+    let binary = fixture.start().await;
+    fixture
         .model
         .then(calls(&[("refund", r#"{"order":1,"amount":50}"#)]));
     let (_, held) = binary.post("/v1/tasks", &json!({"input": "go"})).await;
@@ -193,13 +193,13 @@ async fn process_killed_during_an_approved_call_opens_a_reconcile_request() {
         "/resume/{}",
         held["pending"][0]["request_id"].as_str().unwrap()
     );
-    stage.tool.close();
+    fixture.tool.close();
     let request = binary
         .http
         .post(format!("{}{path}/approve", binary.url))
         .bearer_auth(ALICE);
     let (cut, ()) = tokio::join!(request.send(), async {
-        stage.tool.reached(1).await;
+        fixture.tool.reached(1).await;
         // The call has taken effect, but its response has not arrived.
         let pid =
             rustix::process::Pid::from_raw(i32::try_from(binary.child.id()).unwrap()).unwrap();
@@ -207,8 +207,8 @@ async fn process_killed_during_an_approved_call_opens_a_reconcile_request() {
     });
     assert!(cut.is_err());
     binary.kill();
-    stage.tool.open();
-    let binary = stage.start().await;
+    fixture.tool.open();
+    let binary = fixture.start().await;
     let task = format!("/v1/tasks/{}", held["task_id"].as_str().unwrap());
     let asked = loop {
         let task = binary.get(&task).await;
@@ -218,8 +218,8 @@ async fn process_killed_during_an_approved_call_opens_a_reconcile_request() {
         tokio::task::yield_now().await;
     };
     assert_eq!(asked["pending"][0]["kind"], "reconcile", "{asked}");
-    assert_eq!(stage.tool.ledger().len(), 1, "never silently run again");
-    stage.model.then(says("done"));
+    assert_eq!(fixture.tool.ledger().len(), 1, "never silently run again");
+    fixture.model.then(says("done"));
     let path = format!(
         "/resume/{}",
         asked["pending"][0]["request_id"].as_str().unwrap()
@@ -231,5 +231,5 @@ async fn process_killed_during_an_approved_call_opens_a_reconcile_request() {
         )
         .await;
     assert_eq!(done["status"], "Completed", "{done}");
-    assert_eq!(stage.tool.ledger().len(), 1);
+    assert_eq!(fixture.tool.ledger().len(), 1);
 }

@@ -12,10 +12,10 @@ use futures_util::stream::{self, StreamExt as _};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, SqliteConnection};
 
-use crate::support::app::{ACCOUNTS, ALICE, REFUNDS};
-use crate::support::model::{FakeModel, calls, says};
+use crate::support::fake_chat_completions::{FakeModel, calls, says};
+use crate::support::fake_tool::FakeTool;
 use crate::support::postgres::{Cluster, run};
-use crate::support::tool::FakeTool;
+use crate::support::test_app::{ACCOUNTS, ALICE, REFUNDS};
 
 /// Tasks that a process runs at once.
 const SLOTS: usize = 4;

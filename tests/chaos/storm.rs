@@ -12,12 +12,12 @@ use rustix::process::Signal;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
+use super::chaos_run::{configure, journals, statuses};
 use super::checker::{Evidence, Findings, Kind, check, report};
-use super::ground::{configure, journals, statuses};
-use super::people::People;
 use super::process::{Place, Process, a_moment, within};
-use super::script::{Model, dice};
-use super::shown;
+use super::scripted_model::{Model, dice};
+use super::simulated_people::People;
+use super::stored_prompts;
 use super::world::World;
 use crate::support::postgres::{PrivateCluster, unique};
 
@@ -220,7 +220,10 @@ async fn storm(plan: &Plan) {
     say(&weather.figures(&findings, &people, began));
     let mut wrong = people.complaints();
     wrong.extend(model.complaints());
-    wrong.extend(shown::missing(&model.prompts(), &shown::stored(&told)));
+    wrong.extend(stored_prompts::missing(
+        &model.prompts(),
+        &stored_prompts::stored(&told),
+    ));
     if listed.len() != tasks.len() {
         wrong.push(format!(
             "{} tasks were created, {} are listed",

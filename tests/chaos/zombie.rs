@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
+use super::chaos_run::{configure, journals, statuses};
 use super::checker::{Evidence, check, report};
-use super::ground::{configure, journals, statuses};
-use super::people::People;
 use super::process::{Place, a_moment};
-use super::script::Model;
+use super::scripted_model::Model;
+use super::simulated_people::People;
 use super::world::World;
 use crate::support::database::Database;
 

@@ -11,10 +11,12 @@ use holdpoint::task::request::{RequestKind, RequestSpec};
 use holdpoint::task::status::{RequestStatus, TaskStatus};
 use serde_json::{Value, json};
 
-use super::laws::{check, every_call_has_one_result};
-use super::stage::{Stage, alice, fills, go, outcomes, person, rejects, turn, whole};
-use crate::store::house::{House, both};
-use crate::support::app::ACCOUNTS;
+use super::engine_harness::{
+    EngineHarness, alice, fills, go, outcomes, person, rejects, turn, whole,
+};
+use super::invariants::{check, every_call_has_one_result};
+use crate::store::store_fixture::{StoreFixture, both};
+use crate::support::test_app::ACCOUNTS;
 
 /// Tools that take credentials in a header, a path and a query; one that is held; one without
 /// credentials.
@@ -47,19 +49,22 @@ pub(super) fn jira(token: &str) -> Value {
     json!({"email": "alice@acme.com", "token": token})
 }
 
-/// A stage whose model makes these calls, turn by turn, and then finishes.
+/// A harness whose model makes these calls, turn by turn, and then finishes.
 pub(super) async fn clerk(
-    house: House,
+    fixture: StoreFixture,
     turns: &'static [&'static [(&'static str, &'static str)]],
-) -> Stage {
-    let mut stage = Stage::set(house, &[]).await;
-    stage.configure(|_| TOOLS.to_owned() + ACCOUNTS);
-    says(&stage, turns);
-    stage
+) -> EngineHarness {
+    let mut harness = EngineHarness::new(fixture, &[]).await;
+    harness.configure(|_| TOOLS.to_owned() + ACCOUNTS);
+    says(&harness, turns);
+    harness
 }
 
-pub(super) fn says(stage: &Stage, turns: &'static [&'static [(&'static str, &'static str)]]) {
-    stage.script(move |asked| {
+pub(super) fn says(
+    harness: &EngineHarness,
+    turns: &'static [&'static [(&'static str, &'static str)]],
+) {
+    harness.script(move |asked| {
         Ok(turn(
             turns.get(asked as usize - 1).copied().unwrap_or_default(),
         ))
@@ -67,20 +72,20 @@ pub(super) fn says(stage: &Stage, turns: &'static [&'static [(&'static str, &'st
 }
 
 /// A new task, driven until it waits or ends.
-pub(super) async fn begun(stage: &Stage) -> TaskId {
-    let task = stage
+pub(super) async fn begun(harness: &EngineHarness) -> TaskId {
+    let task = harness
         .engine(0)
         .create(&alice(), go(), None)
         .await
         .unwrap()
         .task_id;
-    stage.run().await;
+    harness.run().await;
     task
 }
 
 /// The only open credential request.
-pub(super) async fn asked(stage: &Stage, task: TaskId) -> RequestSpec {
-    let mut open = stage.asked(task).await;
+pub(super) async fn asked(harness: &EngineHarness, task: TaskId) -> RequestSpec {
+    let mut open = harness.asked(task).await;
     assert_eq!(open.len(), 1, "{open:#?}");
     let asked = open.remove(0);
     assert_eq!(asked.kind, RequestKind::Credentials);
@@ -88,32 +93,35 @@ pub(super) async fn asked(stage: &Stage, task: TaskId) -> RequestSpec {
 }
 
 /// Answers the credential request and drives the task on.
-pub(super) async fn fill(stage: &Stage, task: TaskId, response: &Value) {
-    let asked = asked(stage, task).await;
-    stage
+pub(super) async fn fill(harness: &EngineHarness, task: TaskId, response: &Value) {
+    let asked = asked(harness, task).await;
+    harness
         .engine(0)
         .decide(&alice(), asked.request_id, fills(response), None)
         .await
         .unwrap();
-    stage.run().await;
+    harness.run().await;
 }
 
 /// Approves the one held call and drives the task on.
-pub(super) async fn approve(stage: &Stage, task: TaskId) {
-    let [(request, RequestKind::Approval)] = stage.open(task).await[..] else {
+pub(super) async fn approve(harness: &EngineHarness, task: TaskId) {
+    let [(request, RequestKind::Approval)] = harness.open(task).await[..] else {
         panic!("an approval is open")
     };
-    stage
+    harness
         .engine(0)
         .decide(&person("bob"), request, whole(Action::Approve, None), None)
         .await
         .unwrap();
-    stage.run().await;
+    harness.run().await;
 }
 
 /// The results of a task: tool name, outcome, text.
-pub(super) async fn results(stage: &Stage, task: TaskId) -> Vec<(String, Outcome, String)> {
-    let journal = stage.journal(task).await;
+pub(super) async fn results(
+    harness: &EngineHarness,
+    task: TaskId,
+) -> Vec<(String, Outcome, String)> {
+    let journal = harness.journal(task).await;
     check(&journal.items);
     let results = journal.items.into_iter().filter_map(|item| {
         let Fact::ToolResult(result) = item.fact else {
@@ -125,21 +133,21 @@ pub(super) async fn results(stage: &Stage, task: TaskId) -> Vec<(String, Outcome
 }
 
 /// How many credential requests the task has opened.
-pub(super) async fn times_asked(stage: &Stage, task: TaskId) -> usize {
-    let items = stage.journal(task).await.items;
+pub(super) async fn times_asked(harness: &EngineHarness, task: TaskId) -> usize {
+    let items = harness.journal(task).await.items;
     let credentials = |fact: &Fact| matches!(fact, Fact::InterventionRequested(asked) if asked.kind == RequestKind::Credentials);
     items.iter().filter(|item| credentials(&item.fact)).count()
 }
 
 /// The task has completed, and this tool was called `times` times, each time with this header.
 pub(super) async fn ran(
-    stage: &Stage,
+    harness: &EngineHarness,
     task: TaskId,
     path: &str,
     header: (&str, &str),
     times: usize,
 ) {
-    let journal = stage.journal(task).await;
+    let journal = harness.journal(task).await;
     assert_eq!(
         journal.row.status,
         TaskStatus::Completed,
@@ -149,7 +157,7 @@ pub(super) async fn ran(
     check(&journal.items);
     every_call_has_one_result(&journal.items);
     let task = task.to_string();
-    let calls = stage.tool.ledger();
+    let calls = harness.tool.ledger();
     let calls: Vec<_> = calls
         .iter()
         .filter(|call| call.uri == path && call.header("holdpoint-task-id") == task)
@@ -169,90 +177,90 @@ fn bearer(token: &str) -> String {
 }
 
 both! {
-    async fn credential_requested_by_the_agent_reaches_the_tool_and_stays_out_of_the_journal(house) {
-        let stage = clerk(house, &[&[("request_credentials", r#"{"service":"jira","reason":"to comment"}"#)], &[("comment", "{}")]]).await;
-        let task = begun(&stage).await;
-        let asked = asked(&stage, task).await;
+    async fn credential_requested_by_the_agent_reaches_the_tool_and_stays_out_of_the_journal(fixture) {
+        let harness = clerk(fixture, &[&[("request_credentials", r#"{"service":"jira","reason":"to comment"}"#)], &[("comment", "{}")]]).await;
+        let task = begun(&harness).await;
+        let asked = asked(&harness, task).await;
         assert_eq!((asked.question.as_deref(), asked.details.as_ref()), (Some("to comment"), Some(&json!({"service": "jira"}))));
         let form = asked.form.clone().unwrap();
         assert_eq!(form["required"], json!(["email", "token"]), "{form}");
         assert_eq!(form["properties"]["email"]["format"], "email");
         assert_eq!(form["properties"]["token"]["description"], "From your profile.");
-        let receivers = json!([format!("comment: POST {}", stage.tool.url), format!("find: GET {}", stage.tool.url), format!("pay: POST {}", stage.tool.url)]);
+        let receivers = json!([format!("comment: POST {}", harness.tool.url), format!("find: GET {}", harness.tool.url), format!("pay: POST {}", harness.tool.url)]);
         assert_eq!((&form["x-receivers"], &form["x-expires-in"]), (&receivers, &json!(28800)));
-        let offered = stage.prompted().1.tools;
+        let offered = harness.prompted().1.tools;
         let asking = offered.iter().find(|tool| tool.name == "request_credentials").unwrap();
         assert_eq!(asking.parameters["properties"]["service"]["enum"], json!(["crm", "jira"]), "no tool takes the spare one");
-        fill(&stage, task, &jira(TOKEN)).await;
-        ran(&stage, task, "/comment", ("authorization", &bearer(TOKEN)), 1).await;
-        let results = results(&stage, task).await;
+        fill(&harness, task, &jira(TOKEN)).await;
+        ran(&harness, task, "/comment", ("authorization", &bearer(TOKEN)), 1).await;
+        let results = results(&harness, task).await;
         assert_eq!((results[0].0.as_str(), results[0].1), ("request_credentials", Outcome::Responded));
         let told: Value = serde_json::from_str(&results[0].2).unwrap();
         assert_eq!((&told["provided"], &told["fields"]), (&json!(true), &json!(["email", "token"])));
-        assert_eq!(times_asked(&stage, task).await, 1);
-        let journal = format!("{:?}{:?}", stage.journal(task).await.items, stage.prompted().1);
+        assert_eq!(times_asked(&harness, task).await, 1);
+        let journal = format!("{:?}{:?}", harness.journal(task).await.items, harness.prompted().1);
         assert!(!journal.contains("0123456789") && !journal.contains("alice@acme.com"), "{journal}");
-        let responses = stage.journal(task).await.items.into_iter().filter_map(|item| {
+        let responses = harness.journal(task).await.items.into_iter().filter_map(|item| {
             let Fact::Decision { decision, .. } = item.fact else { return None };
             decision.response
         });
         assert_eq!(responses.collect::<Vec<_>>(), [json!({"email": null, "token": null})]);
     }
 
-    async fn credential_that_is_unknown_or_unused_cannot_be_requested_by_an_agent(house) {
-        let stage = clerk(house, &[&[("request_credentials", r#"{"service":"spare"}"#), ("request_credentials", r#"{"service":"mail"}"#)]]).await;
-        let task = begun(&stage).await;
-        assert_eq!(outcomes(&stage.journal(task).await), [Outcome::Invalid; 2]);
-        assert_eq!(stage.status(task).await, TaskStatus::Completed);
+    async fn credential_that_is_unknown_or_unused_cannot_be_requested_by_an_agent(fixture) {
+        let harness = clerk(fixture, &[&[("request_credentials", r#"{"service":"spare"}"#), ("request_credentials", r#"{"service":"mail"}"#)]]).await;
+        let task = begun(&harness).await;
+        assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Invalid; 2]);
+        assert_eq!(harness.status(task).await, TaskStatus::Completed);
     }
 
-    async fn call_without_its_credential_asks_for_it_then_runs_once(house) {
-        let stage = clerk(house, &[&[("comment", "{}"), ("comment", "{}")]]).await;
-        let task = begun(&stage).await;
-        let asked = asked(&stage, task).await;
+    async fn call_without_its_credential_asks_for_it_then_runs_once(fixture) {
+        let harness = clerk(fixture, &[&[("comment", "{}"), ("comment", "{}")]]).await;
+        let task = begun(&harness).await;
+        let asked = asked(&harness, task).await;
         assert_eq!((asked.question.as_deref(), asked.details.as_ref()), (None, Some(&json!({"service": "jira"}))));
         assert_eq!(asked.pending_tool_calls.len(), 1);
-        assert_eq!((stage.status(task).await, stage.tool.ledger().len()), (TaskStatus::Paused, 0));
-        fill(&stage, task, &jira(TOKEN)).await;
-        ran(&stage, task, "/comment", ("authorization", &bearer(TOKEN)), 2).await;
-        assert_eq!(times_asked(&stage, task).await, 1);
+        assert_eq!((harness.status(task).await, harness.tool.ledger().len()), (TaskStatus::Paused, 0));
+        fill(&harness, task, &jira(TOKEN)).await;
+        ran(&harness, task, "/comment", ("authorization", &bearer(TOKEN)), 2).await;
+        assert_eq!(times_asked(&harness, task).await, 1);
     }
 
-    async fn held_call_asks_for_a_credential_after_its_approval_and_keeps_the_approval(house) {
-        let stage = clerk(house, &[&[("pay", "{}")]]).await;
-        let task = begun(&stage).await;
-        approve(&stage, task).await;
-        assert_eq!(stage.tool.ledger().len(), 0);
-        let request = asked(&stage, task).await.request_id;
-        let bob = stage.engine(0).decide(&person("bob"), request, fills(&jira(TOKEN)), None).await;
+    async fn held_call_asks_for_a_credential_after_its_approval_and_keeps_the_approval(fixture) {
+        let harness = clerk(fixture, &[&[("pay", "{}")]]).await;
+        let task = begun(&harness).await;
+        approve(&harness, task).await;
+        assert_eq!(harness.tool.ledger().len(), 0);
+        let request = asked(&harness, task).await.request_id;
+        let bob = harness.engine(0).decide(&person("bob"), request, fills(&jira(TOKEN)), None).await;
         assert!(matches!(bob, Err(Refusal::Forbidden(_))), "it is the owner's login: {bob:?}");
-        fill(&stage, task, &jira(TOKEN)).await;
-        ran(&stage, task, "/pay", ("x-token", TOKEN), 1).await;
-        ran(&stage, task, "/pay", ("x-mail", "alice@acme.com"), 1).await;
-        ran(&stage, task, "/pay", ("holdpoint-decided-by", "bob"), 1).await;
+        fill(&harness, task, &jira(TOKEN)).await;
+        ran(&harness, task, "/pay", ("x-token", TOKEN), 1).await;
+        ran(&harness, task, "/pay", ("x-mail", "alice@acme.com"), 1).await;
+        ran(&harness, task, "/pay", ("holdpoint-decided-by", "bob"), 1).await;
     }
 
-    async fn calls_that_lack_the_same_credential_ask_for_it_once(house) {
-        let stage = clerk(house, &[&[("look", "{}"), ("peek", "{}"), ("plain", "{}")]]).await;
-        let task = begun(&stage).await;
-        fill(&stage, task, &json!({"key": "crm-key-0123456789"})).await;
+    async fn calls_that_lack_the_same_credential_ask_for_it_once(fixture) {
+        let harness = clerk(fixture, &[&[("look", "{}"), ("peek", "{}"), ("plain", "{}")]]).await;
+        let task = begun(&harness).await;
+        fill(&harness, task, &json!({"key": "crm-key-0123456789"})).await;
         for path in ["/look", "/peek"] {
-            ran(&stage, task, path, ("x-key", "crm-key-0123456789"), 1).await;
+            ran(&harness, task, path, ("x-key", "crm-key-0123456789"), 1).await;
         }
-        assert_eq!((times_asked(&stage, task).await, stage.executions(task, "/plain")), (1, 1));
+        assert_eq!((times_asked(&harness, task).await, harness.executions(task, "/plain")), (1, 1));
     }
 
-    async fn call_that_needs_two_credentials_asks_for_both_and_sends_them_in_path_and_query(house) {
-        let stage = clerk(house, &[&[("find", "{}")]]).await;
-        let task = begun(&stage).await;
+    async fn call_that_needs_two_credentials_asks_for_both_and_sends_them_in_path_and_query(fixture) {
+        let harness = clerk(fixture, &[&[("find", "{}")]]).await;
+        let task = begun(&harness).await;
         for _ in 0..2 {
-            assert_eq!(stage.tool.ledger().len(), 0);
-            let service = asked(&stage, task).await.details.unwrap()["service"].clone();
+            assert_eq!(harness.tool.ledger().len(), 0);
+            let service = asked(&harness, task).await.details.unwrap()["service"].clone();
             let response = if service == "jira" { json!({"email": "a+b@acme.com", "token": "t"}) } else { json!({"key": "a/x?é&\"1234"}) };
-            fill(&stage, task, &response).await;
+            fill(&harness, task, &response).await;
         }
-        assert_eq!((stage.status(task).await, times_asked(&stage, task).await), (TaskStatus::Completed, 2));
-        let uris: Vec<_> = stage.tool.ledger().into_iter().map(|call| call.uri).collect();
+        assert_eq!((harness.status(task).await, times_asked(&harness, task).await), (TaskStatus::Completed, 2));
+        let uris: Vec<_> = harness.tool.ledger().into_iter().map(|call| call.uri).collect();
         assert_eq!(uris.len(), 1);
         let url = url::Url::parse(&format!("http://h{}", uris[0])).unwrap();
         assert_eq!(url.path_segments().unwrap().collect::<Vec<_>>(), ["find", "a%2Fx%3F%C3%A9%26%221234"], "{url}");
@@ -260,44 +268,44 @@ both! {
         assert_eq!(pairs, [("as".to_owned(), "a+b@acme.com".to_owned()), ("all".to_owned(), "1".to_owned())]);
     }
 
-    async fn declined_credential_rejects_its_call_and_others_go_on(house) {
-        let stage = clerk(house, &[&[("comment", "{}"), ("plain", "{}")]]).await;
-        let task = begun(&stage).await;
-        let request = asked(&stage, task).await.request_id;
-        let refused = stage.engine(0).decide(&alice(), request, whole(Action::Approve, None), None).await;
+    async fn declined_credential_rejects_its_call_and_others_go_on(fixture) {
+        let harness = clerk(fixture, &[&[("comment", "{}"), ("plain", "{}")]]).await;
+        let task = begun(&harness).await;
+        let request = asked(&harness, task).await.request_id;
+        let refused = harness.engine(0).decide(&alice(), request, whole(Action::Approve, None), None).await;
         assert!(matches!(refused, Err(Refusal::Invalid(_))), "{refused:?}");
-        stage.engine(0).decide(&alice(), request, whole(Action::Reject, None), None).await.unwrap();
-        stage.run().await;
-        assert_eq!(outcomes(&stage.journal(task).await), [Outcome::Rejected, Outcome::Succeeded]);
-        assert_eq!((stage.status(task).await, stage.executions(task, "/comment")), (TaskStatus::Completed, 0));
-        let other = begun(&stage).await;
-        let request = asked(&stage, other).await.request_id;
-        stage.engine(0).decide(&alice(), request, rejects(Then::Cancel), None).await.unwrap();
-        assert_eq!(stage.status(other).await, TaskStatus::Canceled);
-        assert_eq!(stage.tool.ledger().len(), 1, "only the plain one of the first task");
+        harness.engine(0).decide(&alice(), request, whole(Action::Reject, None), None).await.unwrap();
+        harness.run().await;
+        assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Rejected, Outcome::Succeeded]);
+        assert_eq!((harness.status(task).await, harness.executions(task, "/comment")), (TaskStatus::Completed, 0));
+        let other = begun(&harness).await;
+        let request = asked(&harness, other).await.request_id;
+        harness.engine(0).decide(&alice(), request, rejects(Then::Cancel), None).await.unwrap();
+        assert_eq!(harness.status(other).await, TaskStatus::Canceled);
+        assert_eq!(harness.tool.ledger().len(), 1, "only the plain one of the first task");
     }
 
-    async fn unanswered_credential_request_expires(house) {
-        let stage = clerk(house, &[&[("request_credentials", r#"{"service":"jira"}"#)], &[("comment", "{}"), ("plain", "{}")]]).await;
-        let task = begun(&stage).await;
+    async fn unanswered_credential_request_expires(fixture) {
+        let harness = clerk(fixture, &[&[("request_credentials", r#"{"service":"jira"}"#)], &[("comment", "{}"), ("plain", "{}")]]).await;
+        let task = begun(&harness).await;
         for _ in 0..2 {
-            let request = asked(&stage, task).await.request_id;
-            stage.house.forward(Duration::from_hours(25));
-            let late = stage.engine(0).decide(&alice(), request, fills(&jira(TOKEN)), None).await;
+            let request = asked(&harness, task).await.request_id;
+            harness.fixture.forward(Duration::from_hours(25));
+            let late = harness.engine(0).decide(&alice(), request, fills(&jira(TOKEN)), None).await;
             assert!(matches!(late, Err(Refusal::Expired(_))), "{late:?}");
-            assert_eq!(stage.engine(0).expire().await.unwrap(), 1);
-            stage.run().await;
+            assert_eq!(harness.engine(0).expire().await.unwrap(), 1);
+            harness.run().await;
         }
-        assert_eq!(outcomes(&stage.journal(task).await), [Outcome::Expired, Outcome::Expired, Outcome::Succeeded]);
-        assert_eq!((stage.status(task).await, stage.executions(task, "/comment")), (TaskStatus::Completed, 0));
-        assert_eq!(stage.house.number("select count(*) from credential").await, 0);
+        assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Expired, Outcome::Expired, Outcome::Succeeded]);
+        assert_eq!((harness.status(task).await, harness.executions(task, "/comment")), (TaskStatus::Completed, 0));
+        assert_eq!(harness.fixture.number("select count(*) from credential").await, 0);
     }
 
-    async fn credential_answer_that_does_not_fit_is_refused_by_place_without_its_value(house) {
+    async fn credential_answer_that_does_not_fit_is_refused_by_place_without_its_value(fixture) {
         const VALUE: &str = "val-0123456789";
-        let stage = clerk(house, &[&[("comment", "{}")]]).await;
-        let task = begun(&stage).await;
-        let request = asked(&stage, task).await.request_id;
+        let harness = clerk(fixture, &[&[("comment", "{}")]]).await;
+        let task = begun(&harness).await;
+        let request = asked(&harness, task).await.request_id;
         let token = |token: Value| json!({"email": "a@acme.com", "token": token});
         let cases = [
             (token(json!(format!("{VALUE}\r\nX-Evil: 1"))), "/response/token"),
@@ -316,7 +324,7 @@ both! {
             (json!(null), "/response"),
         ];
         for (response, place) in cases {
-            let refused = stage.engine(0).decide(&alice(), request, fills(&response), None).await;
+            let refused = harness.engine(0).decide(&alice(), request, fills(&response), None).await;
             let Err(Refusal::Invalid(errors)) = &refused else { panic!("{response}: {refused:?}") };
             let places: Vec<_> = errors.iter().map(|error| error.pointer.as_str()).collect();
             assert_eq!(places, [place], "{response}");
@@ -324,16 +332,16 @@ both! {
             let told = format!("{refused:?}");
             assert!(!told.contains("0123456789") && !told.contains("1234567890") && !told.contains("Evil"), "{told}");
         }
-        assert_eq!(stage.house.number("select count(*) from credential").await, 0);
-        fill(&stage, task, &jira(TOKEN)).await;
-        ran(&stage, task, "/comment", ("authorization", &bearer(TOKEN)), 1).await;
+        assert_eq!(harness.fixture.number("select count(*) from credential").await, 0);
+        fill(&harness, task, &jira(TOKEN)).await;
+        ran(&harness, task, "/comment", ("authorization", &bearer(TOKEN)), 1).await;
     }
 
-    async fn first_of_two_credential_answers_is_stored_and_sent(house) {
-        let stage = clerk(house, &[&[("comment", "{}")]]).await;
-        let task = begun(&stage).await;
-        let request = asked(&stage, task).await.request_id;
-        let (one, other) = (stage.engine(0), stage.engine(0));
+    async fn first_of_two_credential_answers_is_stored_and_sent(fixture) {
+        let harness = clerk(fixture, &[&[("comment", "{}")]]).await;
+        let task = begun(&harness).await;
+        let request = asked(&harness, task).await.request_id;
+        let (one, other) = (harness.engine(0), harness.engine(0));
         let caller = alice();
         let (first, second) = tokio::join!(
             one.decide(&caller, request, fills(&jira("first-0123456789")), None),
@@ -342,107 +350,107 @@ both! {
         assert_ne!(first.is_ok(), second.is_ok(), "{first:?} {second:?}");
         let lost = if first.is_ok() { &second } else { &first };
         assert!(matches!(lost, Err(Refusal::AlreadyDecided { .. })), "{lost:?}");
-        stage.run().await;
+        harness.run().await;
         let won = if first.is_ok() { "first-0123456789" } else { "second-0123456789" };
-        ran(&stage, task, "/comment", ("authorization", &bearer(won)), 1).await;
+        ran(&harness, task, "/comment", ("authorization", &bearer(won)), 1).await;
     }
 
-    async fn expired_credential_is_asked_for_again(house) {
-        let stage = clerk(house, &[&[("request_credentials", r#"{"service":"jira"}"#)], &[("pay", "{}")]]).await;
-        let task = begun(&stage).await;
-        fill(&stage, task, &jira("old-0123456789")).await;
-        stage.house.forward(Duration::from_hours(9));
-        approve(&stage, task).await;
-        assert_eq!(stage.tool.ledger().len(), 0);
-        fill(&stage, task, &jira("new-0123456789")).await;
-        ran(&stage, task, "/pay", ("x-token", "new-0123456789"), 1).await;
+    async fn expired_credential_is_asked_for_again(fixture) {
+        let harness = clerk(fixture, &[&[("request_credentials", r#"{"service":"jira"}"#)], &[("pay", "{}")]]).await;
+        let task = begun(&harness).await;
+        fill(&harness, task, &jira("old-0123456789")).await;
+        harness.fixture.forward(Duration::from_hours(9));
+        approve(&harness, task).await;
+        assert_eq!(harness.tool.ledger().len(), 0);
+        fill(&harness, task, &jira("new-0123456789")).await;
+        ran(&harness, task, "/pay", ("x-token", "new-0123456789"), 1).await;
     }
 
-    async fn reopened_task_asks_for_its_credential_again(house) {
-        let stage = clerk(house, &[&[("comment", "{}")], &[], &[("comment", "{}")]]).await;
-        let task = begun(&stage).await;
-        fill(&stage, task, &jira("old-0123456789")).await;
-        assert_eq!(stage.status(task).await, TaskStatus::Completed);
-        assert_eq!(stage.house.number("select count(*) from credential").await, 0);
+    async fn reopened_task_asks_for_its_credential_again(fixture) {
+        let harness = clerk(fixture, &[&[("comment", "{}")], &[], &[("comment", "{}")]]).await;
+        let task = begun(&harness).await;
+        fill(&harness, task, &jira("old-0123456789")).await;
+        assert_eq!(harness.status(task).await, TaskStatus::Completed);
+        assert_eq!(harness.fixture.number("select count(*) from credential").await, 0);
         let message = MessageInput { items: go().items, user_context: None, supersede: false };
-        stage.engine(0).message(&alice(), task, message, None).await.unwrap();
-        stage.run().await;
-        assert_eq!((stage.tool.ledger().len(), times_asked(&stage, task).await), (1, 2));
-        fill(&stage, task, &jira("new-0123456789")).await;
-        let sent: Vec<_> = stage.tool.ledger().iter().map(|call| call.header("authorization").to_owned()).collect();
+        harness.engine(0).message(&alice(), task, message, None).await.unwrap();
+        harness.run().await;
+        assert_eq!((harness.tool.ledger().len(), times_asked(&harness, task).await), (1, 2));
+        fill(&harness, task, &jira("new-0123456789")).await;
+        let sent: Vec<_> = harness.tool.ledger().iter().map(|call| call.header("authorization").to_owned()).collect();
         assert_eq!(sent, ["Bearer old-0123456789", "Bearer new-0123456789"]);
     }
 
-    async fn message_to_a_running_task_keeps_its_credentials(house) {
-        let stage = clerk(house, &[&[("request_credentials", r#"{"service":"jira"}"#)], &[("pay", "{}")], &[("comment", "{}")]]).await;
-        let task = begun(&stage).await;
-        fill(&stage, task, &jira(TOKEN)).await;
+    async fn message_to_a_running_task_keeps_its_credentials(fixture) {
+        let harness = clerk(fixture, &[&[("request_credentials", r#"{"service":"jira"}"#)], &[("pay", "{}")], &[("comment", "{}")]]).await;
+        let task = begun(&harness).await;
+        fill(&harness, task, &jira(TOKEN)).await;
         let message = MessageInput { items: go().items, user_context: None, supersede: true };
-        stage.engine(0).message(&alice(), task, message, None).await.unwrap();
-        stage.run().await;
-        ran(&stage, task, "/comment", ("authorization", &bearer(TOKEN)), 1).await;
-        assert_eq!((stage.executions(task, "/pay"), times_asked(&stage, task).await), (0, 1));
+        harness.engine(0).message(&alice(), task, message, None).await.unwrap();
+        harness.run().await;
+        ran(&harness, task, "/comment", ("authorization", &bearer(TOKEN)), 1).await;
+        assert_eq!((harness.executions(task, "/pay"), times_asked(&harness, task).await), (0, 1));
     }
 
-    async fn credential_of_one_task_is_not_used_by_another_of_the_same_user(house) {
-        let stage = clerk(house, &[&[("request_credentials", r#"{"service":"jira"}"#)], &[("pay", "{}")]]).await;
-        let first = begun(&stage).await;
-        fill(&stage, first, &jira("first-0123456789")).await;
-        says(&stage, &[&[("comment", "{}")]]);
-        let second = begun(&stage).await;
-        assert_eq!(stage.tool.ledger().len(), 0, "what the other task was given is not sent for this one");
-        fill(&stage, second, &jira("second-0123456789")).await;
-        ran(&stage, second, "/comment", ("authorization", &bearer("second-0123456789")), 1).await;
-        approve(&stage, first).await;
-        ran(&stage, first, "/pay", ("x-token", "first-0123456789"), 1).await;
+    async fn credential_of_one_task_is_not_used_by_another_of_the_same_user(fixture) {
+        let harness = clerk(fixture, &[&[("request_credentials", r#"{"service":"jira"}"#)], &[("pay", "{}")]]).await;
+        let first = begun(&harness).await;
+        fill(&harness, first, &jira("first-0123456789")).await;
+        says(&harness, &[&[("comment", "{}")]]);
+        let second = begun(&harness).await;
+        assert_eq!(harness.tool.ledger().len(), 0, "what the other task was given is not sent for this one");
+        fill(&harness, second, &jira("second-0123456789")).await;
+        ran(&harness, second, "/comment", ("authorization", &bearer("second-0123456789")), 1).await;
+        approve(&harness, first).await;
+        ran(&harness, first, "/pay", ("x-token", "first-0123456789"), 1).await;
     }
 
-    async fn credential_request_whose_fields_or_receivers_changed_is_asked_anew(house) {
+    async fn credential_request_whose_fields_or_receivers_changed_is_asked_anew(fixture) {
         const MORE: (&str, &str) = ("email: { format: email },", "email: { format: email }, site: {},");
         const RECEIVER: (&str, &str) = ("url: \"{tool}/plain\"", "url: \"{tool}/plain\", headers: { X: \"{{credential:jira.token}}\" }");
         const CALL: &[(&str, &str)] = &[("comment", "{}")];
         const AGENT: &[(&str, &str)] = &[("request_credentials", r#"{"service":"jira"}"#)];
-        let mut stage = clerk(house, &[]).await;
-        let before = stage.yaml();
+        let mut harness = clerk(fixture, &[]).await;
+        let before = harness.yaml();
         for calls in [CALL, AGENT] {
             for (from, to) in [MORE, RECEIVER, ("expires_in: 8h", "expires_in: 80h")] {
-                stage.configure(|_| before.clone());
-                stage.script(move |asked| Ok(turn(if asked == 1 { calls } else { &[] })));
-                let task = begun(&stage).await;
-                let old = asked(&stage, task).await;
-                stage.configure(|yaml| yaml.replacen(from, to, 1));
-                let refused = stage.engine(0).decide(&alice(), old.request_id, fills(&jira(TOKEN)), None).await;
+                harness.configure(|_| before.clone());
+                harness.script(move |asked| Ok(turn(if asked == 1 { calls } else { &[] })));
+                let task = begun(&harness).await;
+                let old = asked(&harness, task).await;
+                harness.configure(|yaml| yaml.replacen(from, to, 1));
+                let refused = harness.engine(0).decide(&alice(), old.request_id, fills(&jira(TOKEN)), None).await;
                 assert!(matches!(refused, Err(Refusal::Withdrawn(_))), "{calls:?} {to}: {refused:?}");
-                let row = stage.house.store.request(old.request_id).await.unwrap().unwrap();
+                let row = harness.fixture.store.request(old.request_id).await.unwrap().unwrap();
                 assert_eq!(row.status, RequestStatus::Withdrawn);
-                let items = stage.journal(task).await.items;
+                let items = harness.journal(task).await.items;
                 let closed = |fact: &Fact| matches!(fact, Fact::RequestClosed { reason: CloseReason::ToolChanged, .. });
                 assert!(items.iter().any(|item| closed(&item.fact)));
-                stage.run().await;
-                let anew = asked(&stage, task).await;
+                harness.run().await;
+                let anew = asked(&harness, task).await;
                 assert!(anew.request_id != old.request_id && anew.form != old.form, "{anew:?}");
-                stage.finish(task).await;
-                assert_eq!(stage.status(task).await, TaskStatus::Completed);
+                harness.finish(task).await;
+                assert_eq!(harness.status(task).await, TaskStatus::Completed);
             }
         }
     }
 
-    async fn credential_request_with_only_other_wording_is_not_withdrawn(house) {
-        let mut stage = clerk(house, &[&[("comment", "{}")]]).await;
-        let task = begun(&stage).await;
-        stage.configure(|yaml| yaml.replace("Login of your Jira.", "The Jira login.").replace("From your profile.", "A token."));
-        fill(&stage, task, &jira(TOKEN)).await;
-        ran(&stage, task, "/comment", ("authorization", &bearer(TOKEN)), 1).await;
+    async fn credential_request_with_only_other_wording_is_not_withdrawn(fixture) {
+        let mut harness = clerk(fixture, &[&[("comment", "{}")]]).await;
+        let task = begun(&harness).await;
+        harness.configure(|yaml| yaml.replace("Login of your Jira.", "The Jira login.").replace("From your profile.", "A token."));
+        fill(&harness, task, &jira(TOKEN)).await;
+        ran(&harness, task, "/comment", ("authorization", &bearer(TOKEN)), 1).await;
     }
 
-    async fn call_that_no_longer_needs_a_credential_withdraws_the_request_and_runs(house) {
-        let mut stage = clerk(house, &[&[("find", "{}")]]).await;
-        let task = begun(&stage).await;
-        stage.configure(|yaml| yaml.replace("{tool}/find/{{credential:crm.key}}?as={{credential:jira.email}}&all=1", "{tool}/find"));
-        let old = asked(&stage, task).await;
-        let refused = stage.engine(0).decide(&alice(), old.request_id, fills(&json!({"key": "k"})), None).await;
+    async fn call_that_no_longer_needs_a_credential_withdraws_the_request_and_runs(fixture) {
+        let mut harness = clerk(fixture, &[&[("find", "{}")]]).await;
+        let task = begun(&harness).await;
+        harness.configure(|yaml| yaml.replace("{tool}/find/{{credential:crm.key}}?as={{credential:jira.email}}&all=1", "{tool}/find"));
+        let old = asked(&harness, task).await;
+        let refused = harness.engine(0).decide(&alice(), old.request_id, fills(&json!({"key": "k"})), None).await;
         assert!(matches!(refused, Err(Refusal::Withdrawn(_))), "{refused:?}");
-        stage.run().await;
-        assert_eq!((stage.status(task).await, stage.executions(task, "/find")), (TaskStatus::Completed, 1));
+        harness.run().await;
+        assert_eq!((harness.status(task).await, harness.executions(task, "/find")), (TaskStatus::Completed, 1));
     }
 }

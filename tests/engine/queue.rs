@@ -8,27 +8,27 @@ use holdpoint::people::Caller;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::status::TaskStatus;
 
-use super::stage::{Stage, alice, go, person};
-use crate::store::house::both;
+use super::engine_harness::{EngineHarness, alice, go, person};
+use crate::store::store_fixture::both;
 
 /// Claims as many tasks as fit and drives them to their end. Returns the tasks that ended, in
 /// order.
-async fn round(stage: &Stage, engine: &Arc<Engine>, tasks: &[TaskId]) -> Vec<TaskId> {
-    let before = running(stage, tasks).await;
+async fn round(harness: &EngineHarness, engine: &Arc<Engine>, tasks: &[TaskId]) -> Vec<TaskId> {
+    let before = running(harness, tasks).await;
     for driver in engine.claim().await.unwrap() {
         driver.await;
     }
-    let after = running(stage, tasks).await;
+    let after = running(harness, tasks).await;
     before
         .into_iter()
         .filter(|task| !after.contains(task))
         .collect()
 }
 
-async fn running(stage: &Stage, tasks: &[TaskId]) -> Vec<TaskId> {
+async fn running(harness: &EngineHarness, tasks: &[TaskId]) -> Vec<TaskId> {
     let mut found = Vec::new();
     for task in tasks {
-        if stage.status(*task).await == TaskStatus::Running {
+        if harness.status(*task).await == TaskStatus::Running {
             found.push(*task);
         }
     }
@@ -36,18 +36,18 @@ async fn running(stage: &Stage, tasks: &[TaskId]) -> Vec<TaskId> {
 }
 
 both! {
-    async fn queued_tasks_are_claimed_tenant_by_tenant_before_new_ones(house) {
-        let stage = Stage::set(house, &[("lookup", r#"{"order":1}"#)]).await;
-        let engine = stage.engine(1);
-        stage.tool.close();
+    async fn queued_tasks_are_claimed_tenant_by_tenant_before_new_ones(fixture) {
+        let harness = EngineHarness::new(fixture, &[("lookup", r#"{"order":1}"#)]).await;
+        let engine = harness.engine(1);
+        harness.tool.close();
         let create = async |caller: &Caller| engine.create(caller, go(), None).await.unwrap().task_id;
         let mallory = Caller { tenant: "other".to_owned(), ..alice() };
         let first = create(&alice()).await;
-        stage.tool.reached(1).await;
+        harness.tool.reached(1).await;
         let waiting = [create(&alice()).await, create(&alice()).await, create(&mallory).await];
         assert_eq!(engine.claim().await.unwrap().len(), 0, "there is no room");
-        stage.tool.open();
-        while stage.status(first).await == TaskStatus::Running {
+        harness.tool.open();
+        while harness.status(first).await == TaskStatus::Running {
             tokio::task::yield_now().await;
         }
         let late = create(&alice()).await;
@@ -55,20 +55,20 @@ both! {
         let all = [one, two, other, late];
         let mut order = Vec::new();
         for _ in all {
-            order.extend(round(&stage, &engine, &all).await);
+            order.extend(round(&harness, &engine, &all).await);
         }
         assert_eq!(order, [one, other, two, late]);
         // With an empty queue, a new task runs at once.
         let next = create(&alice()).await;
-        assert_eq!(round(&stage, &engine, &all).await, []);
-        while stage.status(next).await == TaskStatus::Running {
+        assert_eq!(round(&harness, &engine, &all).await, []);
+        while harness.status(next).await == TaskStatus::Running {
             tokio::task::yield_now().await;
         }
     }
 
-    async fn tasks_of_one_user_wait_their_turn_among_the_users_of_the_tenant(house) {
-        let stage = Stage::set(house, &[]).await;
-        let door = stage.engine(0);
+    async fn tasks_of_one_user_wait_their_turn_among_the_users_of_the_tenant(fixture) {
+        let harness = EngineHarness::new(fixture, &[]).await;
+        let door = harness.engine(0);
         let create = async |tenant: &str, user: &str| {
             let caller = Caller { tenant: tenant.to_owned(), ..person(user) };
             door.create(&caller, go(), None).await.unwrap().task_id
@@ -78,10 +78,10 @@ both! {
         let carol = [create("acme", "carol").await];
         let other = [create("other", "mallory").await, create("other", "mallory").await, create("other", "mallory").await];
         let all = [&alice[..], &bob, &carol, &other].concat();
-        let engine = stage.engine(1);
+        let engine = harness.engine(1);
         let mut order = Vec::new();
         for _ in &all {
-            order.extend(round(&stage, &engine, &all).await);
+            order.extend(round(&harness, &engine, &all).await);
         }
         // Tenants take turns, and within a tenant its users.
         let expected = [alice[0], other[0], bob[0], other[1], carol[0], other[2], alice[1], bob[1], alice[2]];

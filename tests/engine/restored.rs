@@ -10,8 +10,8 @@ use holdpoint::task::status::TaskStatus;
 use holdpoint::task::turn::Progress;
 use serde_json::Value;
 
-use super::stage::{Stage, alice, go, outcomes, rejects, turn, whole};
-use crate::store::house::{House, both};
+use super::engine_harness::{EngineHarness, alice, go, outcomes, rejects, turn, whole};
+use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::postgres::run;
 
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
@@ -21,25 +21,25 @@ const LOOKUP: &[(&str, &str)] = &[("lookup", r#"{"order":1}"#)];
 const DOUBT: &str = "update database_identity set doubted_at = (select max(updated_at) from agent_task) returning doubted_at";
 
 /// Marks everything up to now as uncertain history.
-async fn doubt(stage: &Stage) {
-    assert_eq!(stage.house.numbers(DOUBT).await.unwrap().len(), 1);
+async fn doubt(harness: &EngineHarness) {
+    assert_eq!(harness.fixture.numbers(DOUBT).await.unwrap().len(), 1);
 }
 
 /// A task whose refund is approved and not started, since no process has a free slot.
-async fn approved(house: House) -> (Stage, TaskId) {
-    let stage = Stage::set(house, LARGE).await;
-    let task = stage.held().await;
-    stage.answer_all(&stage.engine(0), task).await;
+async fn approved(fixture: StoreFixture) -> (EngineHarness, TaskId) {
+    let harness = EngineHarness::new(fixture, LARGE).await;
+    let task = harness.held().await;
+    harness.answer_all(&harness.engine(0), task).await;
     assert_eq!(
-        (stage.status(task).await, stage.tool.ledger().len()),
+        (harness.status(task).await, harness.tool.ledger().len()),
         (TaskStatus::Running, 0)
     );
-    (stage, task)
+    (harness, task)
 }
 
 /// The only open request.
-async fn asked(stage: &Stage, task: TaskId) -> (RequestId, RequestSpec) {
-    let progress = Progress::of(&stage.journal(task).await.items);
+async fn asked(harness: &EngineHarness, task: TaskId) -> (RequestId, RequestSpec) {
+    let progress = Progress::of(&harness.journal(task).await.items);
     let [open] = &progress.open[..] else {
         panic!("one is open: {:#?}", progress.open)
     };
@@ -47,109 +47,109 @@ async fn asked(stage: &Stage, task: TaskId) -> (RequestId, RequestSpec) {
 }
 
 both! {
-    async fn approved_but_unstarted_call_after_a_restore_is_asked_about_and_runs_on_retry(house) {
-        let (stage, task) = approved(house).await;
-        doubt(&stage).await;
-        stage.run().await;
-        assert_eq!((stage.status(task).await, stage.tool.ledger().len()), (TaskStatus::Paused, 0));
-        let (request, asked) = asked(&stage, task).await;
+    async fn approved_but_unstarted_call_after_a_restore_is_asked_about_and_runs_on_retry(fixture) {
+        let (harness, task) = approved(fixture).await;
+        doubt(&harness).await;
+        harness.run().await;
+        assert_eq!((harness.status(task).await, harness.tool.ledger().len()), (TaskStatus::Paused, 0));
+        let (request, asked) = asked(&harness, task).await;
         assert_eq!(asked.kind, RequestKind::Reconcile);
         let details = asked.details.clone().unwrap();
         assert_eq!((&details["sent_at"], &details["attempt"], &details["replica"]), (&Value::Null, &Value::Null, &Value::Null));
         assert!(details["problem"].as_str().unwrap().contains("restored"), "{details}");
         assert_eq!(asked.pending_tool_calls[0].warnings[0].code, "may_already_have_run");
-        stage.engine(0).decide(&alice(), request, whole(Action::Retry, None), None).await.unwrap();
-        stage.run().await;
-        assert_eq!((stage.status(task).await, stage.tool.ledger().len()), (TaskStatus::Completed, 1));
+        harness.engine(0).decide(&alice(), request, whole(Action::Retry, None), None).await.unwrap();
+        harness.run().await;
+        assert_eq!((harness.status(task).await, harness.tool.ledger().len()), (TaskStatus::Completed, 1));
     }
 
-    async fn unused_permit_to_retry_is_uncertain_again_after_the_next_restore(house) {
-        let (stage, task) = approved(house).await;
-        doubt(&stage).await;
-        stage.run().await;
-        let (first, _) = asked(&stage, task).await;
-        stage.engine(0).decide(&alice(), first, whole(Action::Retry, None), None).await.unwrap();
-        doubt(&stage).await;
-        stage.run().await;
-        let (second, _) = asked(&stage, task).await;
-        assert!(first != second && stage.tool.ledger().is_empty());
-        stage.engine(0).decide(&alice(), second, rejects(Then::Continue), None).await.unwrap();
-        stage.run().await;
-        assert_eq!(outcomes(&stage.journal(task).await), [Outcome::Failed]);
-        assert_eq!((stage.status(task).await, stage.tool.ledger().len()), (TaskStatus::Completed, 0));
+    async fn unused_permit_to_retry_is_uncertain_again_after_the_next_restore(fixture) {
+        let (harness, task) = approved(fixture).await;
+        doubt(&harness).await;
+        harness.run().await;
+        let (first, _) = asked(&harness, task).await;
+        harness.engine(0).decide(&alice(), first, whole(Action::Retry, None), None).await.unwrap();
+        doubt(&harness).await;
+        harness.run().await;
+        let (second, _) = asked(&harness, task).await;
+        assert!(first != second && harness.tool.ledger().is_empty());
+        harness.engine(0).decide(&alice(), second, rejects(Then::Continue), None).await.unwrap();
+        harness.run().await;
+        assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Failed]);
+        assert_eq!((harness.status(task).await, harness.tool.ledger().len()), (TaskStatus::Completed, 0));
     }
 
-    async fn canceled_call_after_a_restore_ends_as_unknown_asked_about_or_not(house) {
-        let (stage, task) = approved(house).await;
-        doubt(&stage).await;
-        stage.engine(0).cancel(&alice(), task, None).await.unwrap();
-        assert_eq!(outcomes(&stage.journal(task).await), [Outcome::Unknown]);
+    async fn canceled_call_after_a_restore_ends_as_unknown_asked_about_or_not(fixture) {
+        let (harness, task) = approved(fixture).await;
+        doubt(&harness).await;
+        harness.engine(0).cancel(&alice(), task, None).await.unwrap();
+        assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Unknown]);
         let message = MessageInput { items: go().items, user_context: None, supersede: false };
-        stage.script(|_| Ok(turn(&[])));
-        stage.engine(4).message(&alice(), task, message, None).await.unwrap();
-        stage.finish(task).await;
-        let second = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
-        stage.script(|asked| Ok(turn(if asked == 1 { LARGE } else { &[] })));
-        stage.run().await;
-        stage.answer_all(&stage.engine(0), second).await;
-        doubt(&stage).await;
-        stage.run().await;
-        assert_eq!(asked(&stage, second).await.1.kind, RequestKind::Reconcile);
+        harness.script(|_| Ok(turn(&[])));
+        harness.engine(4).message(&alice(), task, message, None).await.unwrap();
+        harness.finish(task).await;
+        let second = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+        harness.script(|asked| Ok(turn(if asked == 1 { LARGE } else { &[] })));
+        harness.run().await;
+        harness.answer_all(&harness.engine(0), second).await;
+        doubt(&harness).await;
+        harness.run().await;
+        assert_eq!(asked(&harness, second).await.1.kind, RequestKind::Reconcile);
         let message = MessageInput { items: go().items, user_context: None, supersede: true };
-        stage.engine(0).message(&alice(), second, message, None).await.unwrap();
-        assert_eq!(outcomes(&stage.journal(second).await), [Outcome::Unknown]);
-        assert!(stage.tool.ledger().is_empty());
+        harness.engine(0).message(&alice(), second, message, None).await.unwrap();
+        assert_eq!(outcomes(&harness.journal(second).await), [Outcome::Unknown]);
+        assert!(harness.tool.ledger().is_empty());
     }
 
-    async fn open_request_is_marked_uncertain_after_a_restore_and_its_approval_runs_the_call(house) {
-        let stage = Stage::set(house, LARGE).await;
-        let task = stage.held().await;
-        let (request, before) = asked(&stage, task).await;
-        doubt(&stage).await;
-        let row = stage.house.store.request(request).await.unwrap().unwrap();
+    async fn open_request_is_marked_uncertain_after_a_restore_and_its_approval_runs_the_call(fixture) {
+        let harness = EngineHarness::new(fixture, LARGE).await;
+        let task = harness.held().await;
+        let (request, before) = asked(&harness, task).await;
+        doubt(&harness).await;
+        let row = harness.fixture.store.request(request).await.unwrap().unwrap();
         assert!(row.doubted && row.asked == before, "the request's content does not change");
-        stage.answer_all(&stage.engine(0), task).await;
-        stage.run().await;
-        assert_eq!((stage.status(task).await, stage.tool.ledger().len()), (TaskStatus::Completed, 1));
+        harness.answer_all(&harness.engine(0), task).await;
+        harness.run().await;
+        assert_eq!((harness.status(task).await, harness.tool.ledger().len()), (TaskStatus::Completed, 1));
     }
 
-    async fn rejected_call_after_a_restore_is_not_reported_as_not_run(house) {
-        let stage = Stage::set(house, LARGE).await;
-        let task = stage.held().await;
-        let (request, _) = asked(&stage, task).await;
-        doubt(&stage).await;
-        stage.engine(0).decide(&alice(), request, rejects(Then::Continue), None).await.unwrap();
-        let items = stage.journal(task).await.items;
+    async fn rejected_call_after_a_restore_is_not_reported_as_not_run(fixture) {
+        let harness = EngineHarness::new(fixture, LARGE).await;
+        let task = harness.held().await;
+        let (request, _) = asked(&harness, task).await;
+        doubt(&harness).await;
+        harness.engine(0).decide(&alice(), request, rejects(Then::Continue), None).await.unwrap();
+        let items = harness.journal(task).await.items;
         let result = items.iter().find_map(|item| if let Fact::ToolResult(result) = &item.fact { Some(result) } else { None });
         let result = result.unwrap();
         assert_eq!(result.outcome, Outcome::Rejected);
         assert!(result.content.contains("not known") && !result.content.contains("was not run"), "{}", result.content);
     }
 
-    async fn once_call_after_a_restore_is_held_until_the_users_next_message(house) {
-        let stage = Stage::set(house, &[]).await;
-        stage.script(|asked| Ok(turn(match asked { 1 => LOOKUP, 2 | 3 => SMALL, _ => &[] })));
-        let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
-        doubt(&stage).await;
-        stage.run().await;
-        assert_eq!((stage.executions(task, "/lookup"), stage.executions(task, "/refund")), (1, 0));
-        let (_, held) = asked(&stage, task).await;
+    async fn once_call_after_a_restore_is_held_until_the_users_next_message(fixture) {
+        let harness = EngineHarness::new(fixture, &[]).await;
+        harness.script(|asked| Ok(turn(match asked { 1 => LOOKUP, 2 | 3 => SMALL, _ => &[] })));
+        let task = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+        doubt(&harness).await;
+        harness.run().await;
+        assert_eq!((harness.executions(task, "/lookup"), harness.executions(task, "/refund")), (1, 0));
+        let (_, held) = asked(&harness, task).await;
         assert_eq!((held.kind, held.terms.clone()), (RequestKind::Approval, holdpoint::task::verdict::Terms::default()));
         let call = &held.pending_tool_calls[0];
         assert!(call.reason.as_ref().unwrap().contains("restored"), "{:?}", call.reason);
         assert!(call.warnings.is_empty(), "this very call has not run");
         let message = MessageInput { items: go().items, user_context: None, supersede: true };
-        stage.engine(0).message(&alice(), task, message, None).await.unwrap();
-        stage.run().await;
-        assert_eq!((stage.status(task).await, stage.executions(task, "/refund")), (TaskStatus::Completed, 1));
+        harness.engine(0).message(&alice(), task, message, None).await.unwrap();
+        harness.run().await;
+        assert_eq!((harness.status(task).await, harness.executions(task, "/refund")), (TaskStatus::Completed, 1));
     }
 
-    async fn repeatable_call_after_a_restore_is_repeated(house) {
-        let stage = Stage::set(house, LOOKUP).await;
-        let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
-        doubt(&stage).await;
-        stage.run().await;
-        assert_eq!((stage.status(task).await, stage.executions(task, "/lookup")), (TaskStatus::Completed, 1));
+    async fn repeatable_call_after_a_restore_is_repeated(fixture) {
+        let harness = EngineHarness::new(fixture, LOOKUP).await;
+        let task = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+        doubt(&harness).await;
+        harness.run().await;
+        assert_eq!((harness.status(task).await, harness.executions(task, "/lookup")), (TaskStatus::Completed, 1));
     }
 }
 
@@ -157,9 +157,9 @@ both! {
 /// meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn driver_waiting_for_its_model_during_a_restore_starts_nothing() {
-    let stage = Stage::set(House::postgres().await, SMALL).await;
-    let url = stage.house.settings.url.clone();
-    stage.script(move |asked| {
+    let harness = EngineHarness::new(StoreFixture::postgres().await, SMALL).await;
+    let url = harness.fixture.settings.url.clone();
+    harness.script(move |asked| {
         if asked > 1 {
             return Ok(turn(&[]));
         }
@@ -177,20 +177,20 @@ async fn driver_waiting_for_its_model_during_a_restore_starts_nothing() {
         thread.join().unwrap();
         Ok(turn(SMALL))
     });
-    let task = stage
+    let task = harness
         .engine(0)
         .create(&alice(), go(), None)
         .await
         .unwrap()
         .task_id;
-    stage.run().await;
+    harness.run().await;
     // The pool still has to replace its idle connections.
-    while !stage.house.store.ready().await {}
-    stage.later();
-    stage.run().await;
-    assert!(stage.house.store.history_uncertain_until().is_some());
+    while !harness.fixture.store.ready().await {}
+    harness.later();
+    harness.run().await;
+    assert!(harness.fixture.store.history_uncertain_until().is_some());
     assert_eq!(
-        (stage.status(task).await, stage.tool.ledger().len()),
+        (harness.status(task).await, harness.tool.ledger().len()),
         (TaskStatus::Paused, 0)
     );
 }

@@ -7,9 +7,9 @@ use std::task::Poll;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::status::TaskStatus;
 
-use super::laws::{check, every_call_has_one_result};
-use super::stage::{Stage, alice, go};
-use crate::store::house::{House, both};
+use super::engine_harness::{EngineHarness, alice, go};
+use super::invariants::{check, every_call_has_one_result};
+use crate::store::store_fixture::{StoreFixture, both};
 
 /// When a driver is dropped: at the await itself, or once the awaited event has happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,65 +37,65 @@ async fn polled(driver: impl Future<Output = ()>, when: Drop, left: &mut usize) 
 
 /// A life whose drivers are polled `left` times in all; other processes finish the rest. Returns
 /// whether no other process was needed.
-pub(super) async fn lived(stage: &Stage, when: Drop, mut left: usize) -> (TaskId, bool) {
-    let door = stage.engine(0);
+pub(super) async fn lived(harness: &EngineHarness, when: Drop, mut left: usize) -> (TaskId, bool) {
+    let door = harness.engine(0);
     let task = door.create(&alice(), go(), None).await.unwrap().task_id;
-    let doomed = stage.engine(1);
-    while stage.status(task).await != TaskStatus::Completed {
+    let doomed = harness.engine(1);
+    while harness.status(task).await != TaskStatus::Completed {
         for driver in doomed.claim().await.unwrap() {
             if !polled(driver, when, &mut left).await {
                 drop(doomed);
-                stage.finish(task).await;
+                harness.finish(task).await;
                 return (task, false);
             }
         }
-        stage.answer_all(&door, task).await;
+        harness.answer_all(&door, task).await;
     }
     (task, true)
 }
 
-async fn dropped_everywhere(house: House, calls: &'static [(&'static str, &'static str)]) {
-    let stage = Stage::set(house, calls).await;
+async fn dropped_everywhere(fixture: StoreFixture, calls: &'static [(&'static str, &'static str)]) {
+    let harness = EngineHarness::new(fixture, calls).await;
     for when in [Drop::AtOnce, Drop::Woken] {
         let mut whole = 0;
         let mut polls = 0;
         // The number of polls in a life varies, so three lives have to end without help.
         while whole < 3 {
-            let (task, by_itself) = lived(&stage, when, polls).await;
+            let (task, by_itself) = lived(&harness, when, polls).await;
             polls += 1;
             whole += usize::from(by_itself);
-            let journal = stage.journal(task).await;
+            let journal = harness.journal(task).await;
             let said = || format!("dropped {when:?} after {polls} polls: {:#?}", journal.items);
             assert_eq!(journal.row.status, TaskStatus::Completed, "{}", said());
             check(&journal.items);
             every_call_has_one_result(&journal.items);
             let asked = calls.iter().filter(|(name, _)| *name == "refund").count();
-            assert!(stage.executions(task, "/refund") <= asked, "{}", said());
-            assert!(stage.executions(task, "/lookup") <= 3, "{}", said());
+            assert!(harness.executions(task, "/refund") <= asked, "{}", said());
+            assert!(harness.executions(task, "/lookup") <= 3, "{}", said());
         }
         assert!(polls > 10, "only {polls} await points");
     }
     let gaps = "select max(event_number) - count(*) from agent_task_item
         group by root_task_id having max(event_number) <> count(*)";
     assert_eq!(
-        stage.house.numbers(gaps).await.unwrap(),
+        harness.fixture.numbers(gaps).await.unwrap(),
         Vec::<i64>::new(),
         "event numbers have gaps"
     );
 }
 
 both! {
-    async fn held_call_runs_at_most_once_wherever_its_driver_is_dropped(house) {
-        dropped_everywhere(house, &[("refund", r#"{"order":1,"amount":120}"#)]).await;
+    async fn held_call_runs_at_most_once_wherever_its_driver_is_dropped(fixture) {
+        dropped_everywhere(fixture, &[("refund", r#"{"order":1,"amount":120}"#)]).await;
     }
 
-    async fn calls_of_every_effect_run_within_their_limit_wherever_the_driver_is_dropped(house) {
+    async fn calls_of_every_effect_run_within_their_limit_wherever_the_driver_is_dropped(fixture) {
         let calls = &[
             ("refund", r#"{"order":1,"amount":5}"#),
             ("lookup", r#"{"order":1}"#),
             ("tag", r#"{"text":"paid"}"#),
             ("refund", r#"{"order":2,"amount":5}"#),
         ];
-        dropped_everywhere(house, calls).await;
+        dropped_everywhere(fixture, calls).await;
     }
 }

@@ -1,7 +1,7 @@
 //! The commands: their output and exit codes.
 
 use super::holdpoint;
-use super::served::{Folder, Served};
+use super::served_binary::{Folder, Served};
 
 const SMALL: &str = "models: { m: { provider: openai, model: x, base_url: 'http://127.0.0.1:9/v1' } }\nagents: { a: { model: m } }\n";
 

@@ -6,10 +6,10 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::served::{Folder, Served};
-use crate::support::app::{ACCOUNTS, On, REFUNDS, TestApp};
-use crate::support::model::{FakeModel, calls, says};
-use crate::support::tool::FakeTool;
+use super::served_binary::{Folder, Served};
+use crate::support::fake_chat_completions::{FakeModel, calls, says};
+use crate::support::fake_tool::FakeTool;
+use crate::support::test_app::{ACCOUNTS, On, REFUNDS, TestApp};
 
 /// A `once` tool that is held, with little room for anything.
 fn paying(model: &FakeModel, tool: &FakeTool, server: &str) -> String {

@@ -1,17 +1,17 @@
 //! The binary as an operator uses it: its commands, their output and exit codes, and the service.
 
-mod canary;
 mod commands;
 mod connections;
-mod dump;
-mod example;
-mod first_file;
-mod going_down;
-mod logged;
-mod measured;
-mod secrecy;
-mod served;
-mod three_people;
+mod credential_secrecy;
+mod decision_paths;
+mod init_file;
+mod log_lines;
+mod metrics;
+mod refunds_example;
+mod served_binary;
+mod shutdown;
+mod stored_values;
+mod variable_secrecy;
 
 use std::path::Path;
 use std::process::{Command, Stdio};

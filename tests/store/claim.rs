@@ -7,168 +7,168 @@ use holdpoint::task::change::LeaseChange;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::time::Time;
 
-use super::house::{House, LEASE, both, claim, fresh, new_task, said};
+use super::store_fixture::{LEASE, StoreFixture, both, claim, fresh, new_task, said};
 
-async fn lease(house: &House, id: TaskId, lease: LeaseChange) {
-    let mut change = house.next(id).await;
+async fn lease(fixture: &StoreFixture, id: TaskId, lease: LeaseChange) {
+    let mut change = fixture.next(id).await;
     change.lease = lease;
-    house.write(change).await.unwrap();
+    fixture.write(change).await.unwrap();
 }
 
 both! {
-    async fn claim_takes_queued_tasks_and_fences_off_the_old_driver(house) {
-        let id = house.task().await;
-        let mut old = house.next(id).await;
+    async fn claim_takes_queued_tasks_and_fences_off_the_old_driver(fixture) {
+        let id = fixture.task().await;
+        let mut old = fixture.next(id).await;
         old.facts = vec![said("from the old driver")];
-        assert_eq!(claim(&house.store, "me", 10).await, [id]);
-        let row = house.store.task(id).await.unwrap().unwrap();
+        assert_eq!(claim(&fixture.store, "me", 10).await, [id]);
+        let row = fixture.store.task(id).await.unwrap().unwrap();
         assert_eq!((row.lease_owner.as_deref(), row.takeovers, row.version), (Some("me"), 0, 2));
-        assert!(row.lease_until.unwrap() > house.store.now().await.unwrap());
-        assert_eq!(house.write(old).await, Err(CommitError::Stale));
-        assert!(claim(&house.store, "other", 10).await.is_empty());
+        assert!(row.lease_until.unwrap() > fixture.store.now().await.unwrap());
+        assert_eq!(fixture.write(old).await, Err(CommitError::Stale));
+        assert!(claim(&fixture.store, "other", 10).await.is_empty());
     }
 
-    async fn lease_that_runs_out_before_work_begins_is_taken_over_and_held_against_no_task(house) {
-        let id = house.task().await;
+    async fn lease_that_runs_out_before_work_begins_is_taken_over_and_held_against_no_task(fixture) {
+        let id = fixture.task().await;
         for takeovers in 0..20 {
-            assert_eq!(claim(&house.store, "me", 1).await, [id]);
-            let row = house.store.task(id).await.unwrap().unwrap();
+            assert_eq!(claim(&fixture.store, "me", 1).await, [id]);
+            let row = fixture.store.task(id).await.unwrap().unwrap();
             assert_eq!((row.takeovers, row.fruitless), (takeovers, 0));
-            house.forward(LEASE);
+            fixture.forward(LEASE);
         }
     }
 
-    async fn second_lease_lost_after_work_began_puts_the_task_to_sleep_until_driven_alone(house) {
-        let id = house.task().await;
+    async fn second_lease_lost_after_work_began_puts_the_task_to_sleep_until_driven_alone(fixture) {
+        let id = fixture.task().await;
         let one = |drive, fruitless| vec![Claimed { task: id, drive, fruitless }];
-        let claims = async |alone| house.store.claim("me", LEASE, 9, alone).await.unwrap();
-        let fruitless = async || house.store.task(id).await.unwrap().unwrap().fruitless;
+        let claims = async |alone| fixture.store.claim("me", LEASE, 9, alone).await.unwrap();
+        let fruitless = async || fixture.store.task(id).await.unwrap().unwrap().fruitless;
         assert_eq!(claims(true).await, one(Drive::Fresh, 0));
         for known in [0, 1] {
-            assert!(house.store.begin("me", id, true).await.unwrap());
+            assert!(fixture.store.begin("me", id, true).await.unwrap());
             assert_eq!(fruitless().await, known);
-            house.forward(LEASE);
+            fixture.forward(LEASE);
             if known == 0 {
                 assert_eq!(claims(true).await, one(Drive::Again, 1));
             }
         }
         for (count, seconds) in (2..).zip([1, 2, 4, 8, 16, 32, 60, 60]) {
-            let before = house.store.now().await.unwrap();
+            let before = fixture.store.now().await.unwrap();
             assert_eq!(claims(true).await, one(Drive::Later, count));
             assert_eq!(fruitless().await, count);
             let slept = Duration::from_secs(seconds);
-            let wakes = Time(house.number("select wake_at from agent_task").await);
-            assert!(before + slept <= wakes && wakes <= house.store.now().await.unwrap() + slept, "{seconds} s");
-            house.forward(slept);
+            let wakes = Time(fixture.number("select wake_at from agent_task").await);
+            assert!(before + slept <= wakes && wakes <= fixture.store.now().await.unwrap() + slept, "{seconds} s");
+            fixture.forward(slept);
             assert!(claims(false).await.is_empty(), "no process has room for it alone");
             assert_eq!(claims(true).await, one(Drive::Alone, count));
-            assert!(house.store.begin("me", id, true).await.unwrap());
-            house.forward(LEASE);
+            assert!(fixture.store.begin("me", id, true).await.unwrap());
+            fixture.forward(LEASE);
         }
-        let mut next = house.next(id).await;
+        let mut next = fixture.next(id).await;
         next.facts = vec![said("progress")];
         next.lease = LeaseChange::Queue;
-        house.write(next).await.unwrap();
+        fixture.write(next).await.unwrap();
         assert_eq!(fruitless().await, 0);
         assert_eq!(claims(false).await, one(Drive::Fresh, 0));
     }
 
-    async fn lease_of_a_commit_counts_as_begun_and_that_of_a_claim_only_for_its_owner(house) {
-        let id = house.task().await;
-        lease(&house, id, LeaseChange::Take { owner: "door".to_owned(), time: LEASE }).await;
-        house.forward(LEASE);
-        assert_eq!(claim(&house.store, "me", 1).await, [id]);
-        assert_eq!(house.store.task(id).await.unwrap().unwrap().fruitless, 1);
-        assert!(!house.store.begin("door", id, true).await.unwrap());
-        house.forward(LEASE);
-        assert_eq!(claim(&house.store, "me", 1).await, [id]);
-        assert_eq!(house.store.task(id).await.unwrap().unwrap().fruitless, 1, "no work had begun");
+    async fn lease_of_a_commit_counts_as_begun_and_that_of_a_claim_only_for_its_owner(fixture) {
+        let id = fixture.task().await;
+        lease(&fixture, id, LeaseChange::Take { owner: "door".to_owned(), time: LEASE }).await;
+        fixture.forward(LEASE);
+        assert_eq!(claim(&fixture.store, "me", 1).await, [id]);
+        assert_eq!(fixture.store.task(id).await.unwrap().unwrap().fruitless, 1);
+        assert!(!fixture.store.begin("door", id, true).await.unwrap());
+        fixture.forward(LEASE);
+        assert_eq!(claim(&fixture.store, "me", 1).await, [id]);
+        assert_eq!(fixture.store.task(id).await.unwrap().unwrap().fruitless, 1, "no work had begun");
         let born = TaskId(fresh());
         let mut new = new_task(born, "acme", "alice");
         new.lease = LeaseChange::Take { owner: "door".to_owned(), time: LEASE };
-        house.write(new).await.unwrap();
-        house.forward(LEASE);
-        claim(&house.store, "me", 2).await;
-        assert_eq!(house.store.task(born).await.unwrap().unwrap().fruitless, 1);
+        fixture.write(new).await.unwrap();
+        fixture.forward(LEASE);
+        claim(&fixture.store, "me", 2).await;
+        assert_eq!(fixture.store.task(born).await.unwrap().unwrap().fruitless, 1);
     }
 
-    async fn claim_takes_one_task_that_is_to_be_driven_alone_and_takes_it_first(house) {
-        let ordinary = [house.task_of("acme", "alice").await, house.task_of("beta", "bob").await];
+    async fn claim_takes_one_task_that_is_to_be_driven_alone_and_takes_it_first(fixture) {
+        let ordinary = [fixture.task_of("acme", "alice").await, fixture.task_of("beta", "bob").await];
         for (tenant, user) in [("acme", "alice"), ("acme", "carol"), ("beta", "bob")] {
-            let id = house.task_of(tenant, user).await;
-            let id = if house.is_postgres() { format!("'{id}'") } else { format!("x'{}'", id.0.simple()) };
-            house.numbers(&format!("update agent_task set fruitless = 2 where task_id = {id} returning fruitless")).await.unwrap();
+            let id = fixture.task_of(tenant, user).await;
+            let id = if fixture.is_postgres() { format!("'{id}'") } else { format!("x'{}'", id.0.simple()) };
+            fixture.numbers(&format!("update agent_task set fruitless = 2 where task_id = {id} returning fruitless")).await.unwrap();
         }
         for (limit, others) in [(1, 0), (9, 2), (9, 0)] {
-            let mut claimed = house.store.claim("me", LEASE, limit, true).await.unwrap();
+            let mut claimed = fixture.store.claim("me", LEASE, limit, true).await.unwrap();
             claimed.sort_by_key(|claimed| (claimed.drive != Drive::Alone, claimed.task));
             assert_eq!(claimed.remove(0).drive, Drive::Alone);
             let fresh: Vec<_> = claimed.iter().map(|claimed| (claimed.task, claimed.drive)).collect();
             assert_eq!(fresh, ordinary.map(|id| (id, Drive::Fresh))[..others], "with at most {limit}");
         }
-        assert_eq!(house.store.claim("me", LEASE, 9, true).await.unwrap(), []);
+        assert_eq!(fixture.store.claim("me", LEASE, 9, true).await.unwrap(), []);
     }
 
-    async fn lease_is_renewed_only_by_its_owner(house) {
-        let id = house.task().await;
-        claim(&house.store, "me", 1).await;
-        house.forward(LEASE / 2);
-        assert!(house.store.renew("other", LEASE, &[id]).await.unwrap().is_empty());
-        assert_eq!(house.store.renew("me", LEASE, &[id]).await.unwrap(), [id]);
-        house.forward(LEASE * 3 / 4);
-        assert!(claim(&house.store, "other", 1).await.is_empty(), "it was renewed");
-        house.forward(LEASE);
-        assert_eq!(claim(&house.store, "other", 1).await, [id]);
-        assert!(house.store.renew("me", LEASE, &[id]).await.unwrap().is_empty(), "another owner holds it");
+    async fn lease_is_renewed_only_by_its_owner(fixture) {
+        let id = fixture.task().await;
+        claim(&fixture.store, "me", 1).await;
+        fixture.forward(LEASE / 2);
+        assert!(fixture.store.renew("other", LEASE, &[id]).await.unwrap().is_empty());
+        assert_eq!(fixture.store.renew("me", LEASE, &[id]).await.unwrap(), [id]);
+        fixture.forward(LEASE * 3 / 4);
+        assert!(claim(&fixture.store, "other", 1).await.is_empty(), "it was renewed");
+        fixture.forward(LEASE);
+        assert_eq!(claim(&fixture.store, "other", 1).await, [id]);
+        assert!(fixture.store.renew("me", LEASE, &[id]).await.unwrap().is_empty(), "another owner holds it");
     }
 
-    async fn parked_task_sleeps_until_its_time_or_until_it_is_queued(house) {
-        let id = house.task().await;
-        lease(&house, id, LeaseChange::Park { wake_in: None }).await;
-        house.forward(Duration::from_hours(1000));
-        assert!(claim(&house.store, "me", 1).await.is_empty());
-        lease(&house, id, LeaseChange::Park { wake_in: Some(Duration::from_mins(5)) }).await;
-        assert!(claim(&house.store, "me", 1).await.is_empty());
-        house.forward(Duration::from_mins(5));
-        assert_eq!(claim(&house.store, "me", 1).await, [id]);
-        lease(&house, id, LeaseChange::Park { wake_in: None }).await;
-        lease(&house, id, LeaseChange::Queue).await;
-        assert_eq!(claim(&house.store, "me", 1).await, [id]);
+    async fn parked_task_sleeps_until_its_time_or_until_it_is_queued(fixture) {
+        let id = fixture.task().await;
+        lease(&fixture, id, LeaseChange::Park { wake_in: None }).await;
+        fixture.forward(Duration::from_hours(1000));
+        assert!(claim(&fixture.store, "me", 1).await.is_empty());
+        lease(&fixture, id, LeaseChange::Park { wake_in: Some(Duration::from_mins(5)) }).await;
+        assert!(claim(&fixture.store, "me", 1).await.is_empty());
+        fixture.forward(Duration::from_mins(5));
+        assert_eq!(claim(&fixture.store, "me", 1).await, [id]);
+        lease(&fixture, id, LeaseChange::Park { wake_in: None }).await;
+        lease(&fixture, id, LeaseChange::Queue).await;
+        assert_eq!(claim(&fixture.store, "me", 1).await, [id]);
     }
 
-    async fn commit_can_take_the_lease(house) {
-        let id = house.task().await;
-        lease(&house, id, LeaseChange::Take { owner: "me".to_owned(), time: LEASE }).await;
-        let row = house.store.task(id).await.unwrap().unwrap();
+    async fn commit_can_take_the_lease(fixture) {
+        let id = fixture.task().await;
+        lease(&fixture, id, LeaseChange::Take { owner: "me".to_owned(), time: LEASE }).await;
+        let row = fixture.store.task(id).await.unwrap().unwrap();
         assert_eq!(row.lease_owner.as_deref(), Some("me"));
-        assert!(claim(&house.store, "other", 1).await.is_empty());
-        lease(&house, id, LeaseChange::Keep).await;
-        assert_eq!(house.store.task(id).await.unwrap().unwrap().lease_owner.as_deref(), Some("me"));
+        assert!(claim(&fixture.store, "other", 1).await.is_empty());
+        lease(&fixture, id, LeaseChange::Keep).await;
+        assert_eq!(fixture.store.task(id).await.unwrap().unwrap().lease_owner.as_deref(), Some("me"));
     }
 
-    async fn claims_are_fair_by_tenant(house) {
+    async fn claims_are_fair_by_tenant(fixture) {
         for _ in 0..6 {
-            house.task_of("loud", "alice").await;
+            fixture.task_of("loud", "alice").await;
         }
-        let quiet = house.task_of("quiet", "bob").await;
-        assert!(claim(&house.store, "me", 2).await.contains(&quiet));
+        let quiet = fixture.task_of("quiet", "bob").await;
+        assert!(claim(&fixture.store, "me", 2).await.contains(&quiet));
     }
 
-    async fn claims_are_fair_by_user_inside_a_tenant(house) {
+    async fn claims_are_fair_by_user_inside_a_tenant(fixture) {
         for _ in 0..6 {
-            house.task_of("acme", "alice").await;
+            fixture.task_of("acme", "alice").await;
         }
-        let quiet = house.task_of("acme", "bob").await;
-        assert!(claim(&house.store, "me", 2).await.contains(&quiet));
+        let quiet = fixture.task_of("acme", "bob").await;
+        assert!(claim(&fixture.store, "me", 2).await.contains(&quiet));
     }
 
-    async fn simultaneous_claimers_share_the_tasks_and_none_is_taken_twice(house) {
+    async fn simultaneous_claimers_share_the_tasks_and_none_is_taken_twice(fixture) {
         for _ in 0..24 {
-            house.task().await;
+            fixture.task().await;
         }
         let mut claimers = tokio::task::JoinSet::new();
         for number in 0..8 {
-            let store = house.store.clone();
+            let store = fixture.store.clone();
             claimers.spawn(async move {
                 let mut mine = Vec::new();
                 for _ in 0..24 {
@@ -187,12 +187,12 @@ both! {
 
 #[tokio::test]
 async fn sqlite_leases_of_the_former_process_end_at_once_and_count_where_work_had_begun() {
-    let house = House::sqlite().await;
-    let ids = [house.task().await, house.task().await];
-    claim(&house.store, "former", 2).await;
-    assert!(house.store.begin("former", ids[1], true).await.unwrap());
-    house.store.close().await;
-    let store = Store::open(&house.settings, house.clock.clone())
+    let fixture = StoreFixture::sqlite().await;
+    let ids = [fixture.task().await, fixture.task().await];
+    claim(&fixture.store, "former", 2).await;
+    assert!(fixture.store.begin("former", ids[1], true).await.unwrap());
+    fixture.store.close().await;
+    let store = Store::open(&fixture.settings, fixture.clock.clone())
         .await
         .unwrap();
     let mut again = claim(&store, "me", 9).await;

@@ -9,7 +9,7 @@ use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Fact, Usage};
 use holdpoint::task::status::TaskStatus;
 
-use super::house::{both, change, child_task, fresh, new_task, said, status};
+use super::store_fixture::{both, change, child_task, fresh, new_task, said, status};
 
 fn ancestor(id: TaskId, counters: Counters) -> TaskChange {
     let lease = LeaseChange::Keep;
@@ -26,17 +26,17 @@ fn ancestor(id: TaskId, counters: Counters) -> TaskChange {
 }
 
 both! {
-    async fn new_task_is_read_back_as_it_was_written(house) {
+    async fn new_task_is_read_back_as_it_was_written(fixture) {
         let id = TaskId(fresh());
-        let at = house.write(new_task(id, "acme", "alice")).await.unwrap().at;
-        let row = house.store.task(id).await.unwrap().unwrap();
+        let at = fixture.write(new_task(id, "acme", "alice")).await.unwrap().at;
+        let row = fixture.store.task(id).await.unwrap().unwrap();
         assert_eq!((row.task_id, row.root_task_id, row.parent), (id, id, None));
         assert_eq!((row.tenant.as_str(), row.user_id.as_str(), row.session_id.as_str()), ("acme", "alice", "s"));
         assert_eq!((row.status, row.version, row.last_seq), (TaskStatus::Running, 1, 2));
         assert_eq!(row.metadata, "{\"b\":1,\"a\":[2.50]}", "JSON is kept byte by byte");
         assert_eq!((row.busy, row.open_requests, row.takeovers), (1, 0, 0));
         assert_eq!((row.created_at, row.updated_at), (at, at));
-        let journal = house.store.journal(id).await.unwrap().unwrap();
+        let journal = fixture.store.journal(id).await.unwrap().unwrap();
         assert_eq!(journal.row, row);
         assert_eq!(journal.items.iter().map(|item| item.seq).collect::<Vec<_>>(), [1, 2]);
         assert!(journal.items.iter().all(|item| item.at == at));
@@ -44,92 +44,92 @@ both! {
         assert!(journal.now >= at);
     }
 
-    async fn unknown_task_is_read_as_none(house) {
-        assert!(house.store.task(TaskId(fresh())).await.unwrap().is_none());
-        assert!(house.store.journal(TaskId(fresh())).await.unwrap().is_none());
+    async fn unknown_task_is_read_as_none(fixture) {
+        assert!(fixture.store.task(TaskId(fresh())).await.unwrap().is_none());
+        assert!(fixture.store.journal(TaskId(fresh())).await.unwrap().is_none());
     }
 
-    async fn second_of_two_changes_at_one_version_is_stale_and_leaves_nothing(house) {
-        let id = house.task().await;
-        let mut first = house.next(id).await;
+    async fn second_of_two_changes_at_one_version_is_stale_and_leaves_nothing(fixture) {
+        let id = fixture.task().await;
+        let mut first = fixture.next(id).await;
         first.facts = vec![said("first")];
         let mut second = first.clone();
         second.facts = vec![said("second"), said("third")];
-        house.write(first).await.unwrap();
-        assert_eq!(house.write(second).await, Err(CommitError::Stale));
-        let journal = house.store.journal(id).await.unwrap().unwrap();
+        fixture.write(first).await.unwrap();
+        assert_eq!(fixture.write(second).await, Err(CommitError::Stale));
+        let journal = fixture.store.journal(id).await.unwrap().unwrap();
         assert_eq!((journal.row.version, journal.items.len()), (2, 3));
     }
 
-    async fn change_whose_seq_does_not_follow_the_last_is_stale(house) {
-        let id = house.task().await;
-        let mut gap = house.next(id).await;
+    async fn change_whose_seq_does_not_follow_the_last_is_stale(fixture) {
+        let id = fixture.task().await;
+        let mut gap = fixture.next(id).await;
         gap.last_seq += 1;
         gap.facts = vec![said("after a gap")];
-        assert_eq!(house.write(gap).await, Err(CommitError::Stale));
+        assert_eq!(fixture.write(gap).await, Err(CommitError::Stale));
     }
 
-    async fn new_task_that_already_exists_is_stale(house) {
-        let id = house.task().await;
-        assert_eq!(house.write(new_task(id, "acme", "alice")).await, Err(CommitError::Stale));
+    async fn new_task_that_already_exists_is_stale(fixture) {
+        let id = fixture.task().await;
+        assert_eq!(fixture.write(new_task(id, "acme", "alice")).await, Err(CommitError::Stale));
     }
 
-    async fn tree_is_written_completely_or_not_at_all(house) {
-        let root = house.task().await;
+    async fn tree_is_written_completely_or_not_at_all(fixture) {
+        let root = fixture.task().await;
         let child = TaskId(fresh());
-        let mut parent = house.next(root).await;
+        let mut parent = fixture.next(root).await;
         parent.facts = vec![said("start a child")];
         parent.counters = Counters { busy: 1, ..Counters::default() };
         let mut stale = parent.clone();
         stale.guard = Guard::Version(7);
         let both = change(root, vec![stale, child_task(child, root)]);
-        assert_eq!(house.store.commit(both).await, Err(CommitError::Stale));
-        assert!(house.store.task(child).await.unwrap().is_none());
+        assert_eq!(fixture.store.commit(both).await, Err(CommitError::Stale));
+        assert!(fixture.store.task(child).await.unwrap().is_none());
 
-        house.store.commit(change(root, vec![parent, child_task(child, root)])).await.unwrap();
-        let row = house.store.task(child).await.unwrap().unwrap();
+        fixture.store.commit(change(root, vec![parent, child_task(child, root)])).await.unwrap();
+        let row = fixture.store.task(child).await.unwrap().unwrap();
         assert_eq!((row.root_task_id, row.parent.unwrap().0), (root, root));
         assert_eq!(row.agent_path, ["billing", "analyst"]);
 
-        let mut below = house.next(child).await;
+        let mut below = fixture.next(child).await;
         below.facts = vec![said("in the child")];
         let usage = Usage { prompt_tokens: 5, completion_tokens: 2, total_tokens: 7 };
         below.counters = Counters { usage, model_calls: 1, ..Counters::default() };
         let counted = below.counters;
-        let before = house.store.task(root).await.unwrap().unwrap();
-        house.store.commit(change(root, vec![below, ancestor(root, counted)])).await.unwrap();
-        let after = house.store.task(root).await.unwrap().unwrap();
+        let before = fixture.store.task(root).await.unwrap().unwrap();
+        fixture.store.commit(change(root, vec![below, ancestor(root, counted)])).await.unwrap();
+        let after = fixture.store.task(root).await.unwrap().unwrap();
         assert_eq!((after.usage, after.model_calls), (usage, 1));
         assert_eq!(after.version, before.version, "an ancestor that is only counted for is not fenced off");
         assert_eq!(after.updated_at, before.updated_at);
 
-        let mut alone = house.next(child).await;
+        let mut alone = fixture.next(child).await;
         alone.facts = vec![said("the root is not named")];
-        house.store.commit(change(root, vec![alone])).await.unwrap();
-        let events = house.numbers("select event_number from agent_task_item order by event_number").await.unwrap();
+        fixture.store.commit(change(root, vec![alone])).await.unwrap();
+        let events = fixture.numbers("select event_number from agent_task_item order by event_number").await.unwrap();
         assert_eq!(events, (1..=7).collect::<Vec<i64>>());
     }
 
-    async fn task_of_another_tree_is_stale(house) {
-        let (one, other) = (house.task().await, house.task().await);
-        let mut wrong = house.next(other).await;
+    async fn task_of_another_tree_is_stale(fixture) {
+        let (one, other) = (fixture.task().await, fixture.task().await);
+        let mut wrong = fixture.next(other).await;
         wrong.facts = vec![said("in the wrong tree")];
-        assert_eq!(house.store.commit(change(one, vec![wrong])).await, Err(CommitError::Stale));
-        let twice = house.next(one).await;
-        assert_eq!(house.store.commit(change(one, vec![twice.clone(), twice])).await, Err(CommitError::Refused));
+        assert_eq!(fixture.store.commit(change(one, vec![wrong])).await, Err(CommitError::Stale));
+        let twice = fixture.next(one).await;
+        assert_eq!(fixture.store.commit(change(one, vec![twice.clone(), twice])).await, Err(CommitError::Refused));
     }
 
-    async fn output_and_error_are_those_of_the_last_status(house) {
-        let id = house.task().await;
-        let mut end = house.next(id).await;
+    async fn output_and_error_are_those_of_the_last_status(fixture) {
+        let id = fixture.task().await;
+        let mut end = fixture.next(id).await;
         let error = Some(Failure::new(FailureCode::ModelFailed, "No answer."));
         end.facts = vec![Fact::TaskStatus { status: TaskStatus::Failed, error: error.clone(), output: None }];
         end.counters.busy = -1;
-        house.write(end).await.unwrap();
-        let row = house.store.task(id).await.unwrap().unwrap();
+        fixture.write(end).await.unwrap();
+        let row = fixture.store.task(id).await.unwrap().unwrap();
         assert_eq!((row.status, &row.error, &row.output), (TaskStatus::Failed, &error, &None));
 
-        let mut again = house.next(id).await;
+        let mut again = fixture.next(id).await;
         let output = Some("Done.".to_owned());
         again.facts = vec![
             status(TaskStatus::Running),
@@ -137,40 +137,40 @@ both! {
             Fact::TaskStatus { status: TaskStatus::Failed, error: None, output: output.clone() },
             said("after it"),
         ];
-        house.write(again).await.unwrap();
-        let journal = house.store.journal(id).await.unwrap().unwrap();
+        fixture.write(again).await.unwrap();
+        let journal = fixture.store.journal(id).await.unwrap().unwrap();
         assert_eq!((journal.row.error, journal.row.output), (None, output));
     }
 
-    async fn terminal_task_changes_only_to_running_and_only_with_a_new_item(house) {
-        let id = house.task().await;
-        let mut end = house.next(id).await;
+    async fn terminal_task_changes_only_to_running_and_only_with_a_new_item(fixture) {
+        let id = fixture.task().await;
+        let mut end = fixture.next(id).await;
         end.facts = vec![status(TaskStatus::Completed)];
         end.counters.busy = -1;
-        house.write(end).await.unwrap();
-        let mut wrong = house.next(id).await;
+        fixture.write(end).await.unwrap();
+        let mut wrong = fixture.next(id).await;
         wrong.facts = vec![status(TaskStatus::Canceled)];
-        assert_eq!(house.write(wrong).await, Err(CommitError::Refused));
-        assert!(house.numbers("update agent_task set status = 'Running' where status = 'Completed'").await.is_err());
-        let mut right = house.next(id).await;
+        assert_eq!(fixture.write(wrong).await, Err(CommitError::Refused));
+        assert!(fixture.numbers("update agent_task set status = 'Running' where status = 'Completed'").await.is_err());
+        let mut right = fixture.next(id).await;
         right.facts = vec![status(TaskStatus::Running), said("more")];
         right.counters.busy = 1;
-        house.write(right).await.unwrap();
+        fixture.write(right).await.unwrap();
     }
 
-    async fn paused_task_needs_an_open_request_and_nothing_running(house) {
-        let id = house.task().await;
-        let mut pause = house.next(id).await;
+    async fn paused_task_needs_an_open_request_and_nothing_running(fixture) {
+        let id = fixture.task().await;
+        let mut pause = fixture.next(id).await;
         pause.facts = vec![status(TaskStatus::Paused)];
         pause.counters.busy = -1;
-        assert_eq!(house.write(pause.clone()).await, Err(CommitError::Refused), "no open request");
+        assert_eq!(fixture.write(pause.clone()).await, Err(CommitError::Refused), "no open request");
         pause.counters = Counters { open_requests: 1, ..Counters::default() };
-        assert_eq!(house.write(pause).await, Err(CommitError::Refused), "still busy");
-        let journal = house.store.journal(id).await.unwrap().unwrap();
+        assert_eq!(fixture.write(pause).await, Err(CommitError::Refused), "still busy");
+        let journal = fixture.store.journal(id).await.unwrap().unwrap();
         assert_eq!((journal.row.status, journal.items.len()), (TaskStatus::Running, 2));
     }
 
-    async fn idempotency_key_is_spent_once_per_tenant_user_and_path(house) {
+    async fn idempotency_key_is_spent_once_per_tenant_user_and_path(fixture) {
         let key = |tenant: &str, task_id| IdempotencyRow {
             tenant: tenant.to_owned(),
             user_id: "alice".to_owned(),
@@ -188,19 +188,19 @@ both! {
             (id, create)
         };
         let (first, one) = create("acme");
-        house.store.commit(one).await.unwrap();
+        fixture.store.commit(one).await.unwrap();
         let (second, again) = create("acme");
-        assert_eq!(house.store.commit(again).await, Err(CommitError::Refused));
-        assert!(house.store.task(second).await.unwrap().is_none(), "nothing is left of it");
+        assert_eq!(fixture.store.commit(again).await, Err(CommitError::Refused));
+        assert!(fixture.store.task(second).await.unwrap().is_none(), "nothing is left of it");
         let (_, other) = create("globex");
-        house.store.commit(other).await.unwrap();
-        let row = house.store.idempotency("acme", &"alice".into(), "POST /v1/tasks", "k1").await.unwrap();
+        fixture.store.commit(other).await.unwrap();
+        let row = fixture.store.idempotency("acme", &"alice".into(), "POST /v1/tasks", "k1").await.unwrap();
         let stored = row.map(|row| IdempotencyRow { person: None, ..row });
         assert_eq!(stored, Some(key("acme", first)));
-        assert_eq!(house.store.idempotency("acme", &"bob".into(), "POST /v1/tasks", "k1").await.unwrap(), None);
+        assert_eq!(fixture.store.idempotency("acme", &"bob".into(), "POST /v1/tasks", "k1").await.unwrap(), None);
     }
 
-    async fn nul_character_fails_only_its_own_change(house) {
+    async fn nul_character_fails_only_its_own_change(fixture) {
         let mut ids = Vec::new();
         let mut writes = tokio::task::JoinSet::new();
         for number in 0..60 {
@@ -212,7 +212,7 @@ both! {
             // JSON escapes the NUL, so it is read back unchanged.
             new.facts.push(said("a\0b"));
             ids.push(id);
-            let store = house.store.clone();
+            let store = fixture.store.clone();
             writes.spawn(async move { (number, store.commit(change(id, vec![new])).await) });
         }
         while let Some(done) = writes.join_next().await {
@@ -220,23 +220,23 @@ both! {
             let expected = (number % 10 == 0).then_some(CommitError::Refused);
             assert_eq!(result.err(), expected, "change {number}");
         }
-        let journal = house.store.journal(ids[1]).await.unwrap().unwrap();
+        let journal = fixture.store.journal(ids[1]).await.unwrap().unwrap();
         assert_eq!(journal.items[2].fact, said("a\0b"));
     }
 
-    async fn constraint_violation_in_a_batch_fails_only_its_own_change(house) {
+    async fn constraint_violation_in_a_batch_fails_only_its_own_change(fixture) {
         let tasks: Vec<TaskId> = {
             let mut tasks = Vec::new();
             for _ in 0..40 {
-                tasks.push(house.task().await);
+                tasks.push(fixture.task().await);
             }
             tasks
         };
         let mut writes = tokio::task::JoinSet::new();
         for (number, id) in tasks.into_iter().enumerate() {
-            let mut next = house.next(id).await;
+            let mut next = fixture.next(id).await;
             next.facts = vec![if number % 8 == 3 { status(TaskStatus::Paused) } else { said("fine") }];
-            let store = house.store.clone();
+            let store = fixture.store.clone();
             writes.spawn(async move { (number, store.commit(change(id, vec![next])).await) });
         }
         while let Some(done) = writes.join_next().await {
@@ -245,40 +245,40 @@ both! {
         }
     }
 
-    async fn watcher_is_notified_after_the_commit(house) {
-        let id = house.task().await;
-        let mut news = house.store.watch(id);
-        let mut next = house.next(id).await;
+    async fn watcher_is_notified_after_the_commit(fixture) {
+        let id = fixture.task().await;
+        let mut news = fixture.store.watch(id);
+        let mut next = fixture.next(id).await;
         next.facts = vec![said("news")];
-        house.write(next).await.unwrap();
+        fixture.write(next).await.unwrap();
         assert!(news.has_changed().unwrap());
         news.mark_unchanged();
-        house.task().await;
+        fixture.task().await;
         assert!(!news.has_changed().unwrap(), "news of another tree do not arrive");
     }
 
-    async fn commit_is_written_even_if_its_caller_goes_away(house) {
+    async fn commit_is_written_even_if_its_caller_goes_away(fixture) {
         let id = TaskId(fresh());
-        let mut news = house.store.watch(id);
-        let commit = house.store.commit(change(id, vec![new_task(id, "acme", "alice")]));
+        let mut news = fixture.store.watch(id);
+        let commit = fixture.store.commit(change(id, vec![new_task(id, "acme", "alice")]));
         assert!(tokio::time::timeout(Duration::ZERO, commit).await.is_err());
         news.changed().await.unwrap();
-        assert!(house.store.task(id).await.unwrap().is_some());
+        assert!(fixture.store.task(id).await.unwrap().is_some());
     }
 
-    async fn closed_store_takes_no_commit(house) {
-        let id = house.task().await;
-        let next = house.next(id).await;
-        house.store.close().await;
-        assert_eq!(house.write(next).await, Err(CommitError::Unavailable));
-        assert!(!house.store.ready().await);
+    async fn closed_store_takes_no_commit(fixture) {
+        let id = fixture.task().await;
+        let next = fixture.next(id).await;
+        fixture.store.close().await;
+        assert_eq!(fixture.write(next).await, Err(CommitError::Unavailable));
+        assert!(!fixture.store.ready().await);
     }
 
-    async fn agent_version_is_stored_once(house) {
+    async fn agent_version_is_stored_once(fixture) {
         for _ in 0..2 {
-            house.store.agent_version("sha256:1", "{}").await.unwrap();
+            fixture.store.agent_version("sha256:1", "{}").await.unwrap();
         }
-        assert_eq!(house.number("select count(*) from agent_version").await, 1);
-        assert!(house.store.ready().await);
+        assert_eq!(fixture.number("select count(*) from agent_version").await, 1);
+        assert!(fixture.store.ready().await);
     }
 }

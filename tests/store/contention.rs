@@ -4,7 +4,7 @@ use holdpoint::store::{CommitError, Store};
 use holdpoint::task::change::{Counters, Guard, LeaseChange, TaskChange};
 use holdpoint::task::id::TaskId;
 
-use super::house::{both, change, child_task, fresh, said};
+use super::store_fixture::{both, change, child_task, fresh, said};
 
 /// Adds two items to a child and counts on its root, again and again, with a new read after each
 /// lost race.
@@ -60,28 +60,28 @@ async fn write_on(
 }
 
 both! {
-    async fn contended_batches_leave_no_gap_no_partial_change_and_no_deadlock(house) {
+    async fn contended_batches_leave_no_gap_no_partial_change_and_no_deadlock(fixture) {
         let mut trees = Vec::new();
         for _ in 0..6 {
-            let root = house.task().await;
+            let root = fixture.task().await;
             let children: Vec<TaskId> = (0..3).map(|_| TaskId(fresh())).collect();
             for child in &children {
-                house.store.commit(change(root, vec![child_task(*child, root)])).await.unwrap();
+                fixture.store.commit(change(root, vec![child_task(*child, root)])).await.unwrap();
             }
             trees.push((root, children));
         }
         // On Postgres a second replica writes, too: it shares no queue with the first.
-        let other = if house.is_postgres() {
-            Store::open(&house.settings, house.clock.clone()).await.unwrap()
+        let other = if fixture.is_postgres() {
+            Store::open(&fixture.settings, fixture.clock.clone()).await.unwrap()
         } else {
-            house.store.clone()
+            fixture.store.clone()
         };
         let mut writers = tokio::task::JoinSet::new();
         for salt in 0..16_usize {
-            let store = if salt.is_multiple_of(2) { house.store.clone() } else { other.clone() };
+            let store = if salt.is_multiple_of(2) { fixture.store.clone() } else { other.clone() };
             writers.spawn(write_on(store, trees.clone(), 20, salt));
         }
-        let beside = (house.store.clone(), trees.iter().flat_map(|(_, children)| children.clone()).collect::<Vec<_>>());
+        let beside = (fixture.store.clone(), trees.iter().flat_map(|(_, children)| children.clone()).collect::<Vec<_>>());
         let mut renewer = tokio::task::JoinSet::new();
         renewer.spawn(async move {
             for _ in 0..40 {
@@ -93,15 +93,15 @@ both! {
         assert!(written >= 6, "some commits get through");
 
         for (root, children) in &trees {
-            let gaps = house
+            let gaps = fixture
                 .number("select count(*) from (select root_task_id from agent_task_item group by root_task_id
                     having max(event_number) <> count(*) or min(event_number) <> 1) as gaps")
                 .await;
             assert_eq!(gaps, 0, "the numbers of each tree's events are 1, 2, 3 …");
-            let row = house.store.task(*root).await.unwrap().unwrap();
+            let row = fixture.store.task(*root).await.unwrap().unwrap();
             let mut calls = 0;
             for child in children {
-                let journal = house.store.journal(*child).await.unwrap().unwrap();
+                let journal = fixture.store.journal(*child).await.unwrap().unwrap();
                 let items = i64::try_from(journal.items.len()).unwrap();
                 assert_eq!(items, 2 + 2 * journal.row.model_calls, "no partial change");
                 assert_eq!(journal.row.last_seq, items);
@@ -109,30 +109,30 @@ both! {
             }
             assert_eq!(row.model_calls, calls, "the root counted what its children did");
         }
-        if house.is_postgres() {
+        if fixture.is_postgres() {
             // A backend reports its counts when it ends.
-            house.store.close().await;
+            fixture.store.close().await;
             other.close().await;
             let counted = "select deadlocks + 0 from pg_stat_database where datname = current_database()";
-            assert_eq!(house.number(counted).await, 0, "no deadlock, not even one that was retried");
+            assert_eq!(fixture.number(counted).await, 0, "no deadlock, not even one that was retried");
         }
     }
 
-    async fn independent_changes_of_many_trees_all_succeed_at_once(house) {
+    async fn independent_changes_of_many_trees_all_succeed_at_once(fixture) {
         let mut writers = tokio::task::JoinSet::new();
         for _ in 0..200 {
-            let store = house.store.clone();
+            let store = fixture.store.clone();
             writers.spawn(async move {
                 let id = TaskId(fresh());
-                store.commit(change(id, vec![super::house::new_task(id, "acme", "alice")])).await
+                store.commit(change(id, vec![super::store_fixture::new_task(id, "acme", "alice")])).await
             });
         }
         assert!(writers.join_all().await.iter().all(Result::is_ok));
     }
 
-    async fn changes_of_one_root_wait_for_each_other_and_keep_their_order(house) {
-        let id = house.task().await;
-        let row = house.store.task(id).await.unwrap().unwrap();
+    async fn changes_of_one_root_wait_for_each_other_and_keep_their_order(fixture) {
+        let id = fixture.task().await;
+        let row = fixture.store.task(id).await.unwrap().unwrap();
         let mut commits = Vec::new();
         for number in 0..20 {
             let next = TaskChange {
@@ -145,7 +145,7 @@ both! {
                 counters: Counters::default(),
                 lease: LeaseChange::Keep,
             };
-            commits.push(house.store.commit(change(id, vec![next])));
+            commits.push(fixture.store.commit(change(id, vec![next])));
         }
         // Submitted together in order; each is fenced by the one before it.
         let results = futures_util::future::join_all(commits).await;

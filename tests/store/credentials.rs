@@ -12,7 +12,7 @@ use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::status::TaskStatus;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, Row as _};
 
-use super::house::{House, both, change, child_task, fresh, new_task, said, status};
+use super::store_fixture::{StoreFixture, both, change, child_task, fresh, new_task, said, status};
 
 const PLAIN: &[u8] = b"{\"token\":\"hunter2-hunter2-hunter2\"}";
 
@@ -47,16 +47,20 @@ fn opened(row: &CredentialRow) -> Result<Vec<u8>, SealError> {
 }
 
 /// The next change of a task: one item, and these credentials.
-async fn giving(house: &House, task: TaskId, credentials: Vec<SealedCredential>) -> TaskChange {
+async fn giving(
+    fixture: &StoreFixture,
+    task: TaskId,
+    credentials: Vec<SealedCredential>,
+) -> TaskChange {
     TaskChange {
         facts: vec![said("here")],
         credentials,
-        ..house.next(task).await
+        ..fixture.next(task).await
     }
 }
 
 /// The change with which a task ends.
-async fn ending(house: &House, task: TaskId, end: TaskStatus) -> TaskChange {
+async fn ending(fixture: &StoreFixture, task: TaskId, end: TaskStatus) -> TaskChange {
     let counters = Counters {
         busy: -1,
         ..Counters::default()
@@ -65,12 +69,12 @@ async fn ending(house: &House, task: TaskId, end: TaskStatus) -> TaskChange {
         facts: vec![status(end)],
         counters,
         lease: LeaseChange::Park { wake_in: None },
-        ..house.next(task).await
+        ..fixture.next(task).await
     }
 }
 
-async fn names(house: &House, tasks: &[TaskId]) -> Vec<String> {
-    house
+async fn names(fixture: &StoreFixture, tasks: &[TaskId]) -> Vec<String> {
+    fixture
         .store
         .credentials(tasks)
         .await
@@ -83,11 +87,11 @@ async fn names(house: &House, tasks: &[TaskId]) -> Vec<String> {
 const COUNT: &str = "select count(*) from credential";
 
 both! {
-    async fn credential_is_written_with_its_change_and_opens_only_for_its_task(house) {
-        let (task, other) = (house.task().await, house.task().await);
+    async fn credential_is_written_with_its_change_and_opens_only_for_its_task(fixture) {
+        let (task, other) = (fixture.task().await, fixture.task().await);
         let credential = given(task, "jira", PLAIN);
-        let at = house.write(giving(&house, task, vec![credential.clone()]).await).await.unwrap().at;
-        let rows = house.store.credentials(&[task]).await.unwrap();
+        let at = fixture.write(giving(&fixture, task, vec![credential.clone()]).await).await.unwrap().at;
+        let rows = fixture.store.credentials(&[task]).await.unwrap();
         let expected = CredentialRow {
             task_id: task,
             name: "jira".to_owned(),
@@ -99,155 +103,155 @@ both! {
         };
         assert_eq!(rows, [expected]);
         assert_eq!(opened(&rows[0]).unwrap(), PLAIN);
-        assert!(house.store.credentials(&[other]).await.unwrap().is_empty());
-        assert!(house.store.credentials(&[]).await.unwrap().is_empty());
+        assert!(fixture.store.credentials(&[other]).await.unwrap().is_empty());
+        assert!(fixture.store.credentials(&[]).await.unwrap().is_empty());
         let kept = "select count(*) from credential where tenant = 'acme' and root_task_id = task_id";
-        assert_eq!(house.number(kept).await, 1);
+        assert_eq!(fixture.number(kept).await, 1);
     }
 
-    async fn stale_change_writes_no_credential_and_removes_none(house) {
-        let task = house.task().await;
-        let stale = giving(&house, task, vec![given(task, "jira", PLAIN)]).await;
-        let stale_end = ending(&house, task, TaskStatus::Completed).await;
-        house.write(giving(&house, task, vec![given(task, "mail", PLAIN)]).await).await.unwrap();
-        assert_eq!(house.write(stale).await, Err(CommitError::Stale));
-        assert_eq!(house.write(stale_end).await, Err(CommitError::Stale));
-        assert_eq!(names(&house, &[task]).await, ["mail"]);
+    async fn stale_change_writes_no_credential_and_removes_none(fixture) {
+        let task = fixture.task().await;
+        let stale = giving(&fixture, task, vec![given(task, "jira", PLAIN)]).await;
+        let stale_end = ending(&fixture, task, TaskStatus::Completed).await;
+        fixture.write(giving(&fixture, task, vec![given(task, "mail", PLAIN)]).await).await.unwrap();
+        assert_eq!(fixture.write(stale).await, Err(CommitError::Stale));
+        assert_eq!(fixture.write(stale_end).await, Err(CommitError::Stale));
+        assert_eq!(names(&fixture, &[task]).await, ["mail"]);
         // Nor does a change that is current itself, beside a stale one in the same commit.
         let (root, child) = (task, TaskId(fresh()));
-        house.store.commit(change(root, vec![child_task(child, root)])).await.unwrap();
-        let mut behind = house.next(root).await;
+        fixture.store.commit(change(root, vec![child_task(child, root)])).await.unwrap();
+        let mut behind = fixture.next(root).await;
         behind.guard = Guard::Version(1);
         behind.facts = vec![said("late")];
-        let both = change(root, vec![giving(&house, child, vec![given(child, "jira", PLAIN)]).await, behind]);
-        assert_eq!(house.store.commit(both).await, Err(CommitError::Stale));
-        assert_eq!(house.number(COUNT).await, 1);
-        let mut ancestor = giving(&house, root, vec![given(root, "jira", PLAIN)]).await;
+        let both = change(root, vec![giving(&fixture, child, vec![given(child, "jira", PLAIN)]).await, behind]);
+        assert_eq!(fixture.store.commit(both).await, Err(CommitError::Stale));
+        assert_eq!(fixture.number(COUNT).await, 1);
+        let mut ancestor = giving(&fixture, root, vec![given(root, "jira", PLAIN)]).await;
         (ancestor.guard, ancestor.facts) = (Guard::Any, Vec::new());
-        assert_eq!(house.write(ancestor).await, Err(CommitError::Refused), "only a change with a version guard may give a credential");
+        assert_eq!(fixture.write(ancestor).await, Err(CommitError::Refused), "only a change with a version guard may give a credential");
     }
 
-    async fn latest_credential_replaces_the_one_before(house) {
-        let task = house.task().await;
+    async fn latest_credential_replaces_the_one_before(fixture) {
+        let task = fixture.task().await;
         let first = SealedCredential { expires_in: Some(Duration::from_hours(1)), ..given(task, "jira", b"first") };
-        house.write(giving(&house, task, vec![first, given(task, "mail", PLAIN)]).await).await.unwrap();
+        fixture.write(giving(&fixture, task, vec![first, given(task, "mail", PLAIN)]).await).await.unwrap();
         let latest = given(task, "jira", b"latest");
         let two = vec![given(task, "jira", b"second"), latest.clone()];
-        house.write(giving(&house, task, two).await).await.unwrap();
-        let rows = house.store.credentials(&[task]).await.unwrap();
+        fixture.write(giving(&fixture, task, two).await).await.unwrap();
+        let rows = fixture.store.credentials(&[task]).await.unwrap();
         assert_eq!(rows.iter().map(|row| row.name.as_str()).collect::<Vec<_>>(), ["jira", "mail"]);
         assert_eq!(opened(&rows[0]).unwrap(), b"latest");
         assert_eq!((rows[0].request_id, rows[0].expires_at), (latest.request_id, None));
     }
 
-    async fn credentials_of_a_task_and_its_ancestors_are_read_at_once(house) {
-        let (root, child, other) = (house.task().await, TaskId(fresh()), house.task().await);
-        house.store.commit(change(root, vec![child_task(child, root)])).await.unwrap();
+    async fn credentials_of_a_task_and_its_ancestors_are_read_at_once(fixture) {
+        let (root, child, other) = (fixture.task().await, TaskId(fresh()), fixture.task().await);
+        fixture.store.commit(change(root, vec![child_task(child, root)])).await.unwrap();
         for task in [root, child, other] {
-            let next = giving(&house, task, vec![given(task, "jira", PLAIN)]).await;
-            house.store.commit(change(if task == child { root } else { task }, vec![next])).await.unwrap();
+            let next = giving(&fixture, task, vec![given(task, "jira", PLAIN)]).await;
+            fixture.store.commit(change(if task == child { root } else { task }, vec![next])).await.unwrap();
         }
-        let found = house.store.credentials(&[child, root]).await.unwrap();
+        let found = fixture.store.credentials(&[child, root]).await.unwrap();
         let tasks: Vec<_> = found.iter().map(|row| row.task_id).collect();
         assert_eq!(tasks.len(), 2);
         assert!(tasks.contains(&root) && tasks.contains(&child));
         assert!(found.iter().all(|row| opened(row).is_ok()));
-        assert_eq!(house.number("select count(*) from credential where root_task_id = task_id").await, 2);
+        assert_eq!(fixture.number("select count(*) from credential where root_task_id = task_id").await, 2);
     }
 
-    async fn ended_task_loses_its_credentials_in_the_same_commit(house) {
-        let bystander = house.task().await;
-        house.write(giving(&house, bystander, vec![given(bystander, "jira", PLAIN)]).await).await.unwrap();
+    async fn ended_task_loses_its_credentials_in_the_same_commit(fixture) {
+        let bystander = fixture.task().await;
+        fixture.write(giving(&fixture, bystander, vec![given(bystander, "jira", PLAIN)]).await).await.unwrap();
         for end in [TaskStatus::Completed, TaskStatus::Failed, TaskStatus::Canceled] {
-            let task = house.task().await;
+            let task = fixture.task().await;
             let credentials = vec![given(task, "jira", PLAIN), given(task, "mail", PLAIN)];
-            house.write(giving(&house, task, credentials).await).await.unwrap();
-            assert_eq!(house.number(COUNT).await, 3);
-            let mut last = ending(&house, task, end).await;
+            fixture.write(giving(&fixture, task, credentials).await).await.unwrap();
+            assert_eq!(fixture.number(COUNT).await, 3);
+            let mut last = ending(&fixture, task, end).await;
             // A credential given in the change that ends its task is not kept either.
             last.credentials = vec![given(task, "mail", b"anew"), given(task, "crm", PLAIN)];
-            house.write(last).await.unwrap();
-            assert_eq!(house.number(COUNT).await, 1, "{end:?}");
+            fixture.write(last).await.unwrap();
+            assert_eq!(fixture.number(COUNT).await, 1, "{end:?}");
         }
-        assert_eq!(names(&house, &[bystander]).await, ["jira"]);
+        assert_eq!(names(&fixture, &[bystander]).await, ["jira"]);
     }
 
-    async fn end_of_a_sub_agent_removes_its_own_credentials_and_end_of_the_root_both(house) {
-        let (root, child) = (house.task().await, TaskId(fresh()));
-        house.store.commit(change(root, vec![child_task(child, root)])).await.unwrap();
+    async fn end_of_a_sub_agent_removes_its_own_credentials_and_end_of_the_root_both(fixture) {
+        let (root, child) = (fixture.task().await, TaskId(fresh()));
+        fixture.store.commit(change(root, vec![child_task(child, root)])).await.unwrap();
         for task in [root, child] {
-            let next = giving(&house, task, vec![given(task, "jira", PLAIN)]).await;
-            house.store.commit(change(root, vec![next])).await.unwrap();
+            let next = giving(&fixture, task, vec![given(task, "jira", PLAIN)]).await;
+            fixture.store.commit(change(root, vec![next])).await.unwrap();
         }
-        let sub = ending(&house, child, TaskStatus::Completed).await;
-        house.store.commit(change(root, vec![sub])).await.unwrap();
-        assert_eq!(house.store.credentials(&[root, child]).await.unwrap().len(), 1);
-        assert_eq!(names(&house, &[root]).await, ["jira"]);
+        let sub = ending(&fixture, child, TaskStatus::Completed).await;
+        fixture.store.commit(change(root, vec![sub])).await.unwrap();
+        assert_eq!(fixture.store.credentials(&[root, child]).await.unwrap().len(), 1);
+        assert_eq!(names(&fixture, &[root]).await, ["jira"]);
         let again = TaskChange {
             facts: vec![status(TaskStatus::Running)],
             counters: Counters { busy: 1, ..Counters::default() },
             credentials: vec![given(child, "jira", PLAIN)],
-            ..house.next(child).await
+            ..fixture.next(child).await
         };
-        house.store.commit(change(root, vec![again])).await.unwrap();
+        fixture.store.commit(change(root, vec![again])).await.unwrap();
         let ends = vec![
-            ending(&house, root, TaskStatus::Canceled).await,
-            ending(&house, child, TaskStatus::Canceled).await,
+            ending(&fixture, root, TaskStatus::Canceled).await,
+            ending(&fixture, child, TaskStatus::Canceled).await,
         ];
-        house.store.commit(change(root, ends)).await.unwrap();
-        assert_eq!(house.number(COUNT).await, 0);
+        fixture.store.commit(change(root, ends)).await.unwrap();
+        assert_eq!(fixture.number(COUNT).await, 0);
     }
 
-    async fn simultaneous_task_ends_remove_only_their_own_credentials(house) {
+    async fn simultaneous_task_ends_remove_only_their_own_credentials(fixture) {
         let mut tasks = Vec::new();
         for _ in 0..12 {
-            let task = house.task().await;
-            house.write(giving(&house, task, vec![given(task, "jira", PLAIN)]).await).await.unwrap();
+            let task = fixture.task().await;
+            fixture.write(giving(&fixture, task, vec![given(task, "jira", PLAIN)]).await).await.unwrap();
             tasks.push(task);
         }
         let mut changes = Vec::new();
         for (place, task) in tasks.iter().enumerate() {
             changes.push(change(*task, vec![match place % 3 {
-                0 => ending(&house, *task, TaskStatus::Completed).await,
-                1 => giving(&house, *task, vec![given(*task, "mail", PLAIN)]).await,
-                _ => TaskChange { guard: Guard::Version(99), ..ending(&house, *task, TaskStatus::Failed).await },
+                0 => ending(&fixture, *task, TaskStatus::Completed).await,
+                1 => giving(&fixture, *task, vec![given(*task, "mail", PLAIN)]).await,
+                _ => TaskChange { guard: Guard::Version(99), ..ending(&fixture, *task, TaskStatus::Failed).await },
             }]));
         }
-        let written = futures_util::future::join_all(changes.into_iter().map(|change| house.store.commit(change))).await;
+        let written = futures_util::future::join_all(changes.into_iter().map(|change| fixture.store.commit(change))).await;
         assert_eq!(written.iter().filter(|result| result.is_ok()).count(), 8);
         for (place, task) in tasks.iter().enumerate() {
             let expected: &[&str] = [&[], &["jira", "mail"][..], &["jira"]][place % 3];
-            assert_eq!(names(&house, &[*task]).await, expected, "{place}");
+            assert_eq!(names(&fixture, &[*task]).await, expected, "{place}");
         }
     }
 
-    async fn new_task_may_get_a_credential_in_its_first_commit(house) {
+    async fn new_task_may_get_a_credential_in_its_first_commit(fixture) {
         let task = TaskId(fresh());
         let new = TaskChange { credentials: vec![given(task, "jira", PLAIN)], ..new_task(task, "acme", "alice") };
-        house.write(new).await.unwrap();
-        assert_eq!(names(&house, &[task]).await, ["jira"]);
+        fixture.write(new).await.unwrap();
+        assert_eq!(names(&fixture, &[task]).await, ["jira"]);
     }
 
-    async fn credential_expires_by_the_databases_clock_and_is_removed_later(house) {
-        let task = house.task().await;
+    async fn credential_expires_by_the_databases_clock_and_is_removed_later(fixture) {
+        let task = fixture.task().await;
         let hour = Duration::from_hours(1);
         let short = SealedCredential { expires_in: Some(hour), ..given(task, "jira", PLAIN) };
         let endless = SealedCredential { expires_in: Some(Duration::MAX), ..given(task, "crm", PLAIN) };
-        let at = house.write(giving(&house, task, vec![short, endless, given(task, "mail", PLAIN)]).await).await.unwrap().at;
-        let rows = house.store.credentials(&[task]).await.unwrap();
+        let at = fixture.write(giving(&fixture, task, vec![short, endless, given(task, "mail", PLAIN)]).await).await.unwrap().at;
+        let rows = fixture.store.credentials(&[task]).await.unwrap();
         assert_eq!(rows[1].name, "jira");
         assert_eq!(rows[1].expires_at.unwrap().0 - at.0, 3_600_000_000);
-        house.forward(hour.checked_sub(Duration::from_secs(20)).unwrap());
-        assert!(!house.store.remove_expired_credentials().await.unwrap());
-        assert_eq!(names(&house, &[task]).await, ["crm", "jira", "mail"]);
-        house.forward(Duration::from_secs(20));
-        assert_eq!(names(&house, &[task]).await, ["crm", "mail"]);
-        assert_eq!(house.number(COUNT).await, 3);
-        assert!(!house.store.remove_expired_credentials().await.unwrap(), "there are no more");
-        assert_eq!(house.number(COUNT).await, 2);
+        fixture.forward(hour.checked_sub(Duration::from_secs(20)).unwrap());
+        assert!(!fixture.store.remove_expired_credentials().await.unwrap());
+        assert_eq!(names(&fixture, &[task]).await, ["crm", "jira", "mail"]);
+        fixture.forward(Duration::from_secs(20));
+        assert_eq!(names(&fixture, &[task]).await, ["crm", "mail"]);
+        assert_eq!(fixture.number(COUNT).await, 3);
+        assert!(!fixture.store.remove_expired_credentials().await.unwrap(), "there are no more");
+        assert_eq!(fixture.number(COUNT).await, 2);
     }
 
-    async fn credential_rows_renamed_swapped_or_moved_do_not_open(house) {
+    async fn credential_rows_renamed_swapped_or_moved_do_not_open(fixture) {
         let first = "(select o.task_id from credential o where o.name = 'jira' order by o.task_id limit 1)";
         for (damage, left) in [
             ("update credential set name = name || '2'".to_owned(), 0),
@@ -257,24 +261,24 @@ both! {
             (format!("update credential set sealed = (select o.sealed from credential o where o.name = 'jira'
                 and o.task_id = {first}) where name = 'jira'"), 3),
         ] {
-            house.numbers("delete from credential").await.unwrap();
-            let (one, two) = (house.task().await, house.task().await);
+            fixture.numbers("delete from credential").await.unwrap();
+            let (one, two) = (fixture.task().await, fixture.task().await);
             for task in [one, two] {
                 let credentials = vec![given(task, "jira", PLAIN), given(task, "mail", PLAIN)];
-                house.write(giving(&house, task, credentials).await).await.unwrap();
+                fixture.write(giving(&fixture, task, credentials).await).await.unwrap();
             }
-            house.numbers(&damage).await.unwrap();
-            let found: Vec<_> = house.store.credentials(&[one, two]).await.unwrap().iter().map(opened).collect();
+            fixture.numbers(&damage).await.unwrap();
+            let found: Vec<_> = fixture.store.credentials(&[one, two]).await.unwrap().iter().map(opened).collect();
             assert_eq!(found.len(), 4);
             assert_eq!(found.iter().filter(|opened| opened.is_ok()).count(), left, "{damage}");
             assert!(found.iter().all(|opened| matches!(opened, Ok(_) | Err(SealError::Broken))));
         }
     }
 
-    async fn database_never_holds_a_filled_in_value(house) {
-        let task = house.task().await;
-        house.write(giving(&house, task, vec![given(task, "jira", PLAIN)]).await).await.unwrap();
-        let whole = raw(&house).await;
+    async fn database_never_holds_a_filled_in_value(fixture) {
+        let task = fixture.task().await;
+        fixture.write(giving(&fixture, task, vec![given(task, "jira", PLAIN)]).await).await.unwrap();
+        let whole = raw(&fixture).await;
         assert!(has(&whole, b"jira"), "text that is not secret is found");
         for encoded in ["hunter2", "aHVudGVy", "68756e74657232"] {
             assert!(!has(&whole, encoded.as_bytes()), "{encoded}");
@@ -287,12 +291,12 @@ fn has(whole: &[u8], wanted: &[u8]) -> bool {
 }
 
 /// Everything in the database: the files of `SQLite`, every row of Postgres.
-async fn raw(house: &House) -> Vec<u8> {
-    if let Some(file) = house.settings.url.strip_prefix("sqlite://") {
+async fn raw(fixture: &StoreFixture) -> Vec<u8> {
+    if let Some(file) = fixture.settings.url.strip_prefix("sqlite://") {
         let read = |ending: &str| std::fs::read(format!("{file}{ending}")).unwrap_or_default();
         return [read(""), read("-wal"), read("-shm")].concat();
     }
-    let mut connection = sqlx::PgConnection::connect(&house.settings.url)
+    let mut connection = sqlx::PgConnection::connect(&fixture.settings.url)
         .await
         .unwrap();
     let sql = "select coalesce(string_agg(query_to_xml('select * from ' || quote_ident(table_name), true, false, '')::text, ''), '')

@@ -2,20 +2,20 @@
 
 mod claim;
 mod commit;
+pub(crate) mod connection_loss;
 mod contention;
 mod credentials;
+mod database_identity;
 mod events;
-pub(crate) mod house;
-mod identity;
-mod keys;
-pub(crate) mod loss;
+mod idempotency_keys;
+mod lock_order;
 mod open;
-mod order;
 mod reads;
 mod relay;
 mod requests;
 mod schema;
 mod sessions;
-mod tree;
+pub(crate) mod store_fixture;
 mod tree_commit;
-mod users;
+mod tree_reads;
+mod user_spellings;

@@ -8,7 +8,7 @@ use holdpoint::store::{OpenError, Settings, Store};
 use holdpoint::world::SystemClock;
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
-use super::house::House;
+use super::store_fixture::StoreFixture;
 use crate::support::postgres::{Cluster, run};
 
 async fn open(settings: &Settings) -> Result<Store, OpenError> {
@@ -108,25 +108,28 @@ fn newest() -> i64 {
         .unwrap()
 }
 
-async fn schema_of_another_age(house: House) {
-    house.store.close().await;
+async fn schema_of_another_age(fixture: StoreFixture) {
+    fixture.store.close().await;
     let settings = Settings {
         migrate: false,
-        ..house.settings.clone()
+        ..fixture.settings.clone()
     };
     open(&settings).await.unwrap().close().await;
     let newer =
         "insert into _sqlx_migrations (version, description, success, checksum, execution_time)
         values (9999, 'from the future', true, '', 0)";
-    house.numbers(newer).await.unwrap();
-    for settings in [&settings, &house.settings] {
+    fixture.numbers(newer).await.unwrap();
+    for settings in [&settings, &fixture.settings] {
         let refused = open(settings).await.unwrap_err();
         assert!(
             matches!(&refused, OpenError::Newer { found: 9999, known } if *known == newest()),
             "{refused:?}"
         );
     }
-    house.numbers("delete from _sqlx_migrations").await.unwrap();
+    fixture
+        .numbers("delete from _sqlx_migrations")
+        .await
+        .unwrap();
     let refused = open(&settings).await.unwrap_err();
     assert!(
         matches!(refused, OpenError::Older { found: 0, known } if known == newest()),
@@ -136,12 +139,12 @@ async fn schema_of_another_age(house: House) {
 
 #[tokio::test]
 async fn schema_of_another_version_is_refused_on_sqlite() {
-    schema_of_another_age(House::sqlite().await).await;
+    schema_of_another_age(StoreFixture::sqlite().await).await;
 }
 
 #[tokio::test]
 async fn schema_of_another_version_is_refused_on_postgres() {
-    schema_of_another_age(House::postgres().await).await;
+    schema_of_another_age(StoreFixture::postgres().await).await;
 }
 
 #[tokio::test]
@@ -163,14 +166,14 @@ async fn empty_database_is_refused_without_migrations_and_created_by_the_command
 
 #[tokio::test]
 async fn several_replicas_may_migrate_one_postgres_at_once() {
-    let house = House::postgres().await;
-    house.store.close().await;
+    let fixture = StoreFixture::postgres().await;
+    fixture.store.close().await;
     run(
-        &house.settings.url,
+        &fixture.settings.url,
         "drop schema public cascade; create schema public".to_owned(),
     )
     .await;
-    let opened = futures_util::future::join_all((0..4).map(|_| open(&house.settings))).await;
+    let opened = futures_util::future::join_all((0..4).map(|_| open(&fixture.settings))).await;
     for store in opened {
         assert!(store.unwrap().ready().await);
     }
@@ -178,14 +181,14 @@ async fn several_replicas_may_migrate_one_postgres_at_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn migration_killed_in_the_middle_leaves_nothing_partial_and_the_next_start_ends_it() {
-    let house = House::postgres().await;
-    house.store.close().await;
+    let fixture = StoreFixture::postgres().await;
+    fixture.store.close().await;
     let undo = "drop function user_spelling_keep cascade; drop function user_spelling_changes cascade;
         drop table user_spelling; alter table idempotency drop column person;
         alter table agent_task drop column begun, drop column fruitless; drop index agent_task_call; drop table credential; drop table browser_session; drop index idempotency_spent; delete from _sqlx_migrations where version >= 3";
-    run(&house.settings.url, undo.to_owned()).await;
+    run(&fixture.settings.url, undo.to_owned()).await;
     // The migration gets as far as this table, and waits.
-    let mut holder = PgConnection::connect(&house.settings.url).await.unwrap();
+    let mut holder = PgConnection::connect(&fixture.settings.url).await.unwrap();
     let mut held = holder.begin().await.unwrap();
     held.execute("lock table idempotency in exclusive mode")
         .await
@@ -194,7 +197,7 @@ async fn migration_killed_in_the_middle_leaves_nothing_partial_and_the_next_star
     let yaml = format!(
         "models: {{ m: {{ provider: scripted, script: 'builtin:refunds' }} }}\nagents: {{ a: {{ model: m }} }}
 database: {{ url: \"{}\" }}\n",
-        house.settings.url
+        fixture.settings.url
     );
     std::fs::write(folder.path().join("holdpoint.yaml"), yaml).unwrap();
     let mut commands: Vec<_> = (0..2)
@@ -208,7 +211,7 @@ database: {{ url: \"{}\" }}\n",
         .collect();
     let waits = "select count(*) from pg_locks l join pg_class c on c.oid = l.relation
         where c.relname = 'idempotency' and not l.granted";
-    while house.number(waits).await == 0 {}
+    while fixture.number(waits).await == 0 {}
     for command in &mut commands {
         assert!(
             command.try_wait().unwrap().is_none(),
@@ -218,18 +221,18 @@ database: {{ url: \"{}\" }}\n",
         command.wait().unwrap();
     }
     held.rollback().await.unwrap();
-    let opened = futures_util::future::join_all((0..2).map(|_| open(&house.settings))).await;
+    let opened = futures_util::future::join_all((0..2).map(|_| open(&fixture.settings))).await;
     for store in opened {
         assert!(store.unwrap().ready().await);
     }
     assert_eq!(
-        house
+        fixture
             .number("select count(*) from _sqlx_migrations where version = 3 and success")
             .await,
         1
     );
     assert_eq!(
-        house
+        fixture
             .number("select count(*) from pg_indexes where indexname = 'idempotency_spent'")
             .await,
         1
@@ -238,21 +241,21 @@ database: {{ url: \"{}\" }}\n",
 
 #[tokio::test]
 async fn postgres_with_synchronous_commit_off_is_refused() {
-    let house = House::postgres().await;
-    let name = house.settings.url.rsplit('/').next().unwrap();
+    let fixture = StoreFixture::postgres().await;
+    let name = fixture.settings.url.rsplit('/').next().unwrap();
     run(
-        &house.settings.url,
+        &fixture.settings.url,
         format!("alter database \"{name}\" set synchronous_commit = off"),
     )
     .await;
-    let refused = open(&house.settings).await.unwrap_err();
+    let refused = open(&fixture.settings).await.unwrap_err();
     assert!(
         matches!(refused, OpenError::Unsafe("synchronous_commit")),
         "{refused:?}"
     );
     let settings = Settings {
         unsafe_ok: true,
-        ..house.settings.clone()
+        ..fixture.settings.clone()
     };
     assert!(open(&settings).await.unwrap().ready().await);
 }

@@ -7,22 +7,22 @@ use holdpoint::task::id::TaskId;
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 
-use super::house::{asked, both, change, child_task, finance, fresh, said};
+use super::store_fixture::{asked, both, change, child_task, finance, fresh, said};
 
 both! {
-    async fn tasks_are_listed_newest_first_page_by_page_and_only_roots(house) {
+    async fn tasks_are_listed_newest_first_page_by_page_and_only_roots(fixture) {
         let mut all = Vec::new();
         for user in ["alice", "bob", "alice", "bob", "alice"] {
-            all.push(house.task_of("acme", user).await);
+            all.push(fixture.task_of("acme", user).await);
         }
-        house.task_of("globex", "alice").await;
+        fixture.task_of("globex", "alice").await;
         let child = TaskId(fresh());
-        house.store.commit(change(all[0], vec![child_task(child, all[0])])).await.unwrap();
+        fixture.store.commit(change(all[0], vec![child_task(child, all[0])])).await.unwrap();
         all.reverse();
         let mut filter = TaskFilter { tenant: "acme".to_owned(), limit: 2, ..TaskFilter::default() };
         let mut seen = Vec::new();
         loop {
-            let page = house.store.tasks(&filter).await.unwrap();
+            let page = fixture.store.tasks(&filter).await.unwrap();
             let Some(last) = page.last() else { break };
             filter.before = Some(last.task_id);
             seen.extend(page.iter().map(|row| row.task_id));
@@ -40,30 +40,30 @@ both! {
             (TaskFilter { roots: vec![all[3], all[4]], ..base.clone() }, 3),
             (TaskFilter { roots: vec![all[4]], agents: vec!["analyst".to_owned()], ..base.clone() }, 1),
         ] {
-            assert_eq!(house.store.tasks(&filter).await.unwrap().len(), expected, "{filter:?}");
+            assert_eq!(fixture.store.tasks(&filter).await.unwrap().len(), expected, "{filter:?}");
         }
     }
 
-    async fn items_are_read_after_a_seq_with_their_event_numbers(house) {
-        let id = house.task().await;
-        let mut next = house.next(id).await;
+    async fn items_are_read_after_a_seq_with_their_event_numbers(fixture) {
+        let id = fixture.task().await;
+        let mut next = fixture.next(id).await;
         next.facts = (0..4).map(|number| said(&number.to_string())).collect();
-        house.write(next).await.unwrap();
-        let items = house.store.items(id, 3, 2).await.unwrap();
+        fixture.write(next).await.unwrap();
+        let items = fixture.store.items(id, 3, 2).await.unwrap();
         assert_eq!(items.iter().map(|(item, event)| (item.seq, *event)).collect::<Vec<_>>(), [(4, 4), (5, 5)]);
     }
 
-    async fn page_reads_no_more_than_it_may_hold(house) {
+    async fn page_reads_no_more_than_it_may_hold(fixture) {
         const PAGE: usize = 4 * 1024 * 1024;
-        let id = house.task().await;
+        let id = fixture.task().await;
         let large = "x".repeat(PAGE / 4);
-        let mut next = house.next(id).await;
+        let mut next = fixture.next(id).await;
         next.facts = [large.as_str(), &large, &large, &large, &"y".repeat(PAGE + 1), "z"].iter().map(|text| said(text)).collect();
-        house.write(next).await.unwrap();
+        fixture.write(next).await.unwrap();
         let mut pages = Vec::new();
         let mut after = 0;
         loop {
-            let page = house.store.items(id, after, 200).await.unwrap();
+            let page = fixture.store.items(id, after, 200).await.unwrap();
             let Some((last, _)) = page.last() else { break };
             after = last.seq;
             pages.push(page.len());
@@ -75,40 +75,40 @@ both! {
         for _ in 0..3 {
             let mut asked = asked(RequestKind::Approval, finance(1), 8);
             asked.pending_tool_calls.iter_mut().for_each(|call| call.arguments_text = "x".repeat(250_000));
-            let task = house.task().await;
-            house.pause(task, &asked).await;
+            let task = fixture.task().await;
+            fixture.pause(task, &asked).await;
         }
-        let page = house.store.tasks(&filter).await.unwrap();
+        let page = fixture.store.tasks(&filter).await.unwrap();
         assert_eq!((page.len(), page.more), (2, true), "a task's open requests count toward the page");
         filter.before = page.last().map(|row| row.task_id);
-        let page = house.store.tasks(&filter).await.unwrap();
+        let page = fixture.store.tasks(&filter).await.unwrap();
         assert_eq!((page.len(), page.more), (2, false));
         let mut filter = RequestFilter { tenant: "acme".to_owned(), limit: 2, ..RequestFilter::default() };
-        let page = house.store.requests(&filter).await.unwrap();
+        let page = fixture.store.requests(&filter).await.unwrap();
         assert_eq!((page.len(), page.more), (2, true));
         filter.limit = 200;
-        let page = house.store.requests(&filter).await.unwrap();
+        let page = fixture.store.requests(&filter).await.unwrap();
         assert_eq!((page.len(), page.more), (2, true), "two of 2 MB are read, and not the third");
         filter.after = page.last().map(|row| row.asked.request_id);
-        let page = house.store.requests(&filter).await.unwrap();
+        let page = fixture.store.requests(&filter).await.unwrap();
         assert_eq!((page.len(), page.more), (1, false));
     }
 
-    async fn census_counts_tasks_by_status_and_open_requests_by_kind(house) {
-        house.task().await;
-        house.paused(finance(1)).await;
-        house.paused(finance(1)).await;
-        let (tasks, requests) = house.store.census().await.unwrap();
+    async fn census_counts_tasks_by_status_and_open_requests_by_kind(fixture) {
+        fixture.task().await;
+        fixture.paused(finance(1)).await;
+        fixture.paused(finance(1)).await;
+        let (tasks, requests) = fixture.store.census().await.unwrap();
         assert_eq!(tasks, [(TaskStatus::Paused, 2), (TaskStatus::Running, 1)]);
         assert_eq!(requests, [("approval".to_owned(), 2)]);
     }
 
-    async fn clock_is_the_databases_in_microseconds(house) {
-        let before = house.store.now().await.unwrap();
-        house.forward(Duration::from_hours(5));
-        let after = house.store.now().await.unwrap();
+    async fn clock_is_the_databases_in_microseconds(fixture) {
+        let before = fixture.store.now().await.unwrap();
+        fixture.forward(Duration::from_hours(5));
+        let after = fixture.store.now().await.unwrap();
         assert!(after.since(before) >= Duration::from_hours(5));
-        let at = house.store.journal(house.task().await).await.unwrap().unwrap().items[0].at;
+        let at = fixture.store.journal(fixture.task().await).await.unwrap().unwrap().items[0].at;
         assert!(at >= after, "items are stamped by the same clock");
     }
 }

@@ -11,13 +11,13 @@ use holdpoint::task::time::Time;
 use sqlx::{Connection, Executor, PgConnection};
 use tokio::time::timeout;
 
-use super::house::{House, fresh, said};
+use super::store_fixture::{StoreFixture, fresh, said};
 
 /// Longer than anything here takes when it works.
 const LONG: Duration = Duration::from_mins(1);
 
-async fn replica(house: &House) -> Store {
-    Store::open(&house.settings, house.clock.clone())
+async fn replica(fixture: &StoreFixture) -> Store {
+    Store::open(&fixture.settings, fixture.clock.clone())
         .await
         .unwrap()
 }
@@ -72,21 +72,21 @@ async fn arrives(from: &Store, listener: &mut Listener, piece: &Delta) {
 }
 
 /// Commits one more item.
-async fn commit(house: &House, root: TaskId) {
+async fn commit(fixture: &StoreFixture, root: TaskId) {
     let task = TaskChange {
         facts: vec![said("more")],
-        ..house.next(root).await
+        ..fixture.next(root).await
     };
-    house.write(task).await.unwrap();
+    fixture.write(task).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deltas_arrive_at_other_replicas_however_long_they_are() {
-    let house = House::postgres().await;
-    let root = house.task().await;
-    let other = replica(&house).await;
+    let fixture = StoreFixture::postgres().await;
+    let root = fixture.task().await;
+    let other = replica(&fixture).await;
     let mut listener = other.listen(root);
-    arrives(&house.store, &mut listener, &text(root, "hello")).await;
+    arrives(&fixture.store, &mut listener, &text(root, "hello")).await;
     while timeout(Duration::from_millis(200), listener.next())
         .await
         .is_ok()
@@ -112,7 +112,7 @@ async fn deltas_arrive_at_other_replicas_however_long_they_are() {
         piece(root, Said::Reset),
     ];
     for piece in &pieces {
-        house.store.say(piece.clone());
+        fixture.store.say(piece.clone());
     }
     for piece in &pieces {
         assert_eq!(*next_piece(&mut listener).await, *piece);
@@ -122,10 +122,10 @@ async fn deltas_arrive_at_other_replicas_however_long_they_are() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replica_that_joins_later_is_told_which_trees_are_wanted() {
-    let house = House::postgres().await;
-    let root = house.task().await;
-    let mut listener = house.store.listen(root);
-    let other = replica(&house).await;
+    let fixture = StoreFixture::postgres().await;
+    let root = fixture.task().await;
+    let mut listener = fixture.store.listen(root);
+    let other = replica(&fixture).await;
     let hello = text(root, "hello");
     // Interest is repeated every 20 s; the timeout excludes that.
     timeout(
@@ -139,18 +139,18 @@ async fn replica_that_joins_later_is_told_which_trees_are_wanted() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn news_arrive_when_every_notification_is_lost() {
-    let house = House::postgres().await;
-    let (root, quiet) = (house.task().await, house.task().await);
-    let other = replica(&house).await;
-    house.store.mute();
+    let fixture = StoreFixture::postgres().await;
+    let (root, quiet) = (fixture.task().await, fixture.task().await);
+    let other = replica(&fixture).await;
+    fixture.store.mute();
     other.mute();
     let (mut listener, mut idle) = (other.listen(root), other.listen(quiet));
     // The first poll wakes every listener once: the state before it is unknown.
     assert_eq!(timeout(LONG, listener.next()).await.unwrap(), Heard::News);
     assert_eq!(timeout(LONG, idle.next()).await.unwrap(), Heard::News);
     for _ in 0..2 {
-        commit(&house, root).await;
-        house.store.say(text(root, "nobody hears this"));
+        commit(&fixture, root).await;
+        fixture.store.say(text(root, "nobody hears this"));
         assert_eq!(timeout(LONG, listener.next()).await.unwrap(), Heard::News);
     }
     assert!(
@@ -164,28 +164,28 @@ async fn news_arrive_when_every_notification_is_lost() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn broken_connection_is_opened_again() {
-    let house = House::postgres().await;
-    let root = house.task().await;
-    let other = replica(&house).await;
+    let fixture = StoreFixture::postgres().await;
+    let root = fixture.task().await;
+    let other = replica(&fixture).await;
     let mut listener = other.listen(root);
-    arrives(&house.store, &mut listener, &text(root, "before")).await;
-    let mut connection = PgConnection::connect(&house.settings.url).await.unwrap();
+    arrives(&fixture.store, &mut listener, &text(root, "before")).await;
+    let mut connection = PgConnection::connect(&fixture.settings.url).await.unwrap();
     let broken = "select pg_terminate_backend(pid) from pg_stat_activity
         where datname = current_database() and query like 'select count(pg_notify%' and pid <> pg_backend_pid()";
     connection.execute(broken).await.unwrap();
-    arrives(&house.store, &mut listener, &text(root, "after")).await;
+    arrives(&fixture.store, &mut listener, &text(root, "after")).await;
     other.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_replica_is_notified_of_queued_work() {
-    let house = House::postgres().await;
-    let other = replica(&house).await;
+    let fixture = StoreFixture::postgres().await;
+    let other = replica(&fixture).await;
     let told = other.work();
     tokio::pin!(told);
     let first = async {
         while timeout(Duration::from_millis(20), &mut told).await.is_err() {
-            house.task().await;
+            fixture.task().await;
         }
     };
     timeout(LONG, first)

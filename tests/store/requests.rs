@@ -11,7 +11,7 @@ use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::{RequestStatus, TaskStatus};
 use holdpoint::task::verdict::Terms;
 
-use super::house::{asked, both, change, child_task, decided, finance, fresh, status};
+use super::store_fixture::{asked, both, change, child_task, decided, finance, fresh, status};
 
 fn person(user: &str, groups: &[&str]) -> Person {
     let groups = groups.iter().map(ToString::to_string).collect();
@@ -23,70 +23,70 @@ fn person(user: &str, groups: &[&str]) -> Person {
 }
 
 both! {
-    async fn request_is_read_with_its_question_and_its_deadline(house) {
-        let (id, question) = house.paused(finance(1)).await;
-        let row = house.store.request(question.request_id).await.unwrap().unwrap();
+    async fn request_is_read_with_its_question_and_its_deadline(fixture) {
+        let (id, question) = fixture.paused(finance(1)).await;
+        let row = fixture.store.request(question.request_id).await.unwrap().unwrap();
         assert_eq!((&row.asked, row.task_id, row.root_task_id), (&question, id, id));
         assert_eq!((row.tenant.as_str(), row.owner.as_str(), row.session_id.as_str()), ("acme", "alice", "s"));
         assert_eq!((row.status, row.expired), (RequestStatus::Pending, false));
         assert_eq!(row.expires_at, Some(row.created_at + Duration::from_hours(24)));
         assert!(row.answers.is_empty());
-        assert_eq!(house.store.request(RequestId(fresh())).await.unwrap(), None);
+        assert_eq!(fixture.store.request(RequestId(fresh())).await.unwrap(), None);
     }
 
-    async fn first_answer_wins_and_the_second_is_stale(house) {
-        let (id, question) = house.paused(finance(1)).await;
-        let first = house.deciding(id, &question, "bob", Action::Approve).await;
-        let second = house.deciding(id, &question, "carol", Action::Reject).await;
+    async fn first_answer_wins_and_the_second_is_stale(fixture) {
+        let (id, question) = fixture.paused(finance(1)).await;
+        let first = fixture.deciding(id, &question, "bob", Action::Approve).await;
+        let second = fixture.deciding(id, &question, "carol", Action::Reject).await;
         let mut commit = change(id, vec![first]);
         commit.resumed = vec![question.request_id];
-        let at = house.store.commit(commit).await.unwrap().at;
-        assert_eq!(house.write(second).await, Err(CommitError::Stale));
-        let row = house.store.request(question.request_id).await.unwrap().unwrap();
+        let at = fixture.store.commit(commit).await.unwrap().at;
+        assert_eq!(fixture.write(second).await, Err(CommitError::Stale));
+        let row = fixture.store.request(question.request_id).await.unwrap().unwrap();
         assert_eq!(row.status, RequestStatus::Resumed);
         assert_eq!(row.answers.len(), 1);
         assert_eq!((row.answers[0].0, row.answers[0].1.by.as_str()), (at, "bob"));
         // Refused even with the right version: the request is no longer pending.
-        let third = house.deciding(id, &question, "carol", Action::Reject).await;
-        assert_eq!(house.write(third).await, Err(CommitError::Stale));
-        assert_eq!(house.number("select count(*) from decision where final").await, 1);
+        let third = fixture.deciding(id, &question, "carol", Action::Reject).await;
+        assert_eq!(fixture.write(third).await, Err(CommitError::Stale));
+        assert_eq!(fixture.number("select count(*) from decision where final").await, 1);
     }
 
-    async fn responded_request_becomes_resumed_with_a_later_change(house) {
-        let (id, question) = house.paused(finance(1)).await;
-        let decide = house.deciding(id, &question, "bob", Action::Approve).await;
-        house.write(decide).await.unwrap();
-        let row = house.store.request(question.request_id).await.unwrap().unwrap();
+    async fn responded_request_becomes_resumed_with_a_later_change(fixture) {
+        let (id, question) = fixture.paused(finance(1)).await;
+        let decide = fixture.deciding(id, &question, "bob", Action::Approve).await;
+        fixture.write(decide).await.unwrap();
+        let row = fixture.store.request(question.request_id).await.unwrap().unwrap();
         assert_eq!(row.status, RequestStatus::Responded);
-        let mut later = change(id, vec![house.next(id).await]);
+        let mut later = change(id, vec![fixture.next(id).await]);
         later.resumed = vec![question.request_id];
-        house.store.commit(later).await.unwrap();
-        let row = house.store.request(question.request_id).await.unwrap().unwrap();
+        fixture.store.commit(later).await.unwrap();
+        let row = fixture.store.request(question.request_id).await.unwrap().unwrap();
         assert_eq!(row.status, RequestStatus::Resumed);
-        assert!(house.numbers("update intervention_request set status = 'pending'").await.is_err(), "it never comes back");
+        assert!(fixture.numbers("update intervention_request set status = 'pending'").await.is_err(), "it never comes back");
     }
 
-    async fn exactly_one_of_64_simultaneous_answers_is_stored(house) {
+    async fn exactly_one_of_64_simultaneous_answers_is_stored(fixture) {
         for _ in 0..5 {
-            let (id, question) = house.paused(finance(1)).await;
+            let (id, question) = fixture.paused(finance(1)).await;
             let mut answers = tokio::task::JoinSet::new();
             for number in 0..64 {
-                let decide = house.deciding(id, &question, &format!("user{number}"), Action::Approve).await;
-                let store = house.store.clone();
+                let decide = fixture.deciding(id, &question, &format!("user{number}"), Action::Approve).await;
+                let store = fixture.store.clone();
                 answers.spawn(async move { store.commit(change(id, vec![decide])).await });
             }
             let results = answers.join_all().await;
             assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1);
             assert!(results.iter().all(|result| matches!(result, Ok(_) | Err(CommitError::Stale))));
-            let row = house.store.request(question.request_id).await.unwrap().unwrap();
+            let row = fixture.store.request(question.request_id).await.unwrap().unwrap();
             assert_eq!(row.answers.len(), 1);
         }
     }
 
-    async fn overdue_request_cannot_be_answered_only_expired(house) {
+    async fn overdue_request_cannot_be_answered_only_expired(fixture) {
         let terms = Terms { expires_in: Some(Duration::from_mins(1)), ..finance(1) };
-        let (id, question) = house.paused(terms).await;
-        let mut expire = house.next(id).await;
+        let (id, question) = fixture.paused(terms).await;
+        let mut expire = fixture.next(id).await;
         let closed = Fact::RequestClosed {
             request_id: question.request_id,
             status: RequestStatus::Expired,
@@ -94,105 +94,105 @@ both! {
         };
         expire.facts = vec![closed, status(TaskStatus::Running)];
         expire.counters = Counters { busy: 1, open_requests: -1, ..Counters::default() };
-        assert_eq!(house.write(expire.clone()).await, Err(CommitError::Stale), "not yet");
-        assert!(house.store.overdue(10).await.unwrap().is_empty());
+        assert_eq!(fixture.write(expire.clone()).await, Err(CommitError::Stale), "not yet");
+        assert!(fixture.store.overdue(10).await.unwrap().is_empty());
 
-        house.forward(Duration::from_mins(1));
-        let decide = house.deciding(id, &question, "bob", Action::Approve).await;
-        assert_eq!(house.write(decide).await, Err(CommitError::Stale), "too late, swept or not");
-        let row = house.store.request(question.request_id).await.unwrap().unwrap();
+        fixture.forward(Duration::from_mins(1));
+        let decide = fixture.deciding(id, &question, "bob", Action::Approve).await;
+        assert_eq!(fixture.write(decide).await, Err(CommitError::Stale), "too late, swept or not");
+        let row = fixture.store.request(question.request_id).await.unwrap().unwrap();
         assert_eq!((row.status, row.expired), (RequestStatus::Pending, true));
-        let overdue = house.store.overdue(10).await.unwrap();
+        let overdue = fixture.store.overdue(10).await.unwrap();
         assert_eq!(overdue, [(question.request_id, id)]);
         let filter = |status| RequestFilter { tenant: "acme".to_owned(), statuses: vec![status], limit: 9, ..RequestFilter::default() };
-        assert!(house.store.requests(&filter(RequestStatus::Pending)).await.unwrap().is_empty());
-        assert!(house.store.requests(&filter(RequestStatus::Expired)).await.unwrap().is_empty(), "not closed yet");
+        assert!(fixture.store.requests(&filter(RequestStatus::Pending)).await.unwrap().is_empty());
+        assert!(fixture.store.requests(&filter(RequestStatus::Expired)).await.unwrap().is_empty(), "not closed yet");
         let late = RequestFilter { overdue: true, ..filter(RequestStatus::Pending) };
-        assert_eq!(house.store.requests(&late).await.unwrap().len(), 1);
+        assert_eq!(fixture.store.requests(&late).await.unwrap().len(), 1);
 
-        house.write(expire).await.unwrap();
-        let row = house.store.request(question.request_id).await.unwrap().unwrap();
+        fixture.write(expire).await.unwrap();
+        let row = fixture.store.request(question.request_id).await.unwrap().unwrap();
         assert_eq!(row.status, RequestStatus::Expired);
-        assert_eq!(house.store.requests(&filter(RequestStatus::Expired)).await.unwrap().len(), 1);
-        assert!(house.store.overdue(10).await.unwrap().is_empty());
+        assert_eq!(fixture.store.requests(&filter(RequestStatus::Expired)).await.unwrap().len(), 1);
+        assert!(fixture.store.overdue(10).await.unwrap().is_empty());
     }
 
-    async fn request_without_a_deadline_never_expires(house) {
-        let (id, question) = house.paused(Terms { expires_in: None, ..finance(1) }).await;
-        house.forward(Duration::from_hours(24 * 400));
-        assert!(!house.store.request(question.request_id).await.unwrap().unwrap().expired);
-        let decide = house.deciding(id, &question, "bob", Action::Approve).await;
-        house.write(decide).await.unwrap();
+    async fn request_without_a_deadline_never_expires(fixture) {
+        let (id, question) = fixture.paused(Terms { expires_in: None, ..finance(1) }).await;
+        fixture.forward(Duration::from_hours(24 * 400));
+        assert!(!fixture.store.request(question.request_id).await.unwrap().unwrap().expired);
+        let decide = fixture.deciding(id, &question, "bob", Action::Approve).await;
+        fixture.write(decide).await.unwrap();
     }
 
-    async fn approval_is_final_only_with_the_last_of_two_required(house) {
-        let (id, question) = house.paused(finance(2)).await;
-        let mut first = house.next(id).await;
+    async fn approval_is_final_only_with_the_last_of_two_required(fixture) {
+        let (id, question) = fixture.paused(finance(2)).await;
+        let mut first = fixture.next(id).await;
         first.facts = vec![decided(&question, "bob", Action::Approve, false)];
-        house.write(first).await.unwrap();
-        assert_eq!(house.number("select count(*) from decision where final").await, 0);
-        let mut again = house.next(id).await;
+        fixture.write(first).await.unwrap();
+        assert_eq!(fixture.number("select count(*) from decision where final").await, 0);
+        let mut again = fixture.next(id).await;
         again.facts = vec![decided(&question, "bob", Action::Approve, true)];
-        assert_eq!(house.write(again).await, Err(CommitError::Refused), "one person decides twice");
-        let second = house.deciding(id, &question, "carol", Action::Approve).await;
-        house.write(second).await.unwrap();
-        assert_eq!(house.number("select count(*) from decision").await, 2);
-        assert_eq!(house.number("select count(*) from decision where final").await, 1);
-        let row = house.store.request(question.request_id).await.unwrap().unwrap();
+        assert_eq!(fixture.write(again).await, Err(CommitError::Refused), "one person decides twice");
+        let second = fixture.deciding(id, &question, "carol", Action::Approve).await;
+        fixture.write(second).await.unwrap();
+        assert_eq!(fixture.number("select count(*) from decision").await, 2);
+        assert_eq!(fixture.number("select count(*) from decision where final").await, 1);
+        let row = fixture.store.request(question.request_id).await.unwrap().unwrap();
         assert_eq!(row.answers.iter().map(|(_, answer)| answer.by.as_str()).collect::<Vec<_>>(), ["bob", "carol"]);
     }
 
-    async fn call_has_one_final_answer_even_if_its_request_stays_open(house) {
-        let (id, question) = house.paused(finance(1)).await;
-        let mut first = house.next(id).await;
+    async fn call_has_one_final_answer_even_if_its_request_stays_open(fixture) {
+        let (id, question) = fixture.paused(finance(1)).await;
+        let mut first = fixture.next(id).await;
         first.facts = vec![decided(&question, "bob", Action::Approve, false)];
-        house.write(first).await.unwrap();
-        let mut second = house.next(id).await;
+        fixture.write(first).await.unwrap();
+        let mut second = fixture.next(id).await;
         second.facts = vec![decided(&question, "carol", Action::Reject, false)];
-        assert_eq!(house.write(second).await, Err(CommitError::Refused));
+        assert_eq!(fixture.write(second).await, Err(CommitError::Refused));
     }
 
-    async fn whole_answer_belongs_to_the_call_that_asks(house) {
-        let id = house.task().await;
+    async fn whole_answer_belongs_to_the_call_that_asks(fixture) {
+        let id = fixture.task().await;
         let question = asked(RequestKind::Guidance, finance(3), 1);
-        house.pause(id, &question).await;
-        let mut answer = house.deciding(id, &question, "bob", Action::Respond).await;
+        fixture.pause(id, &question).await;
+        let mut answer = fixture.deciding(id, &question, "bob", Action::Respond).await;
         if let Some(Fact::Decision { decision, .. }) = answer.facts.first_mut() {
             decision.decisions.clear();
         }
-        house.write(answer).await.unwrap();
+        fixture.write(answer).await.unwrap();
         let joined = "select count(*) from decision d join intervention_request r
             on r.request_id = d.request_id and r.call_id = d.tool_call_id where d.final";
-        assert_eq!(house.number(joined).await, 1);
+        assert_eq!(fixture.number(joined).await, 1);
     }
 
-    async fn pending_lists_a_subtrees_open_requests_in_the_order_they_were_asked(house) {
-        let root = house.task().await;
+    async fn pending_lists_a_subtrees_open_requests_in_the_order_they_were_asked(fixture) {
+        let root = fixture.task().await;
         let (left, right, below) = (TaskId(fresh()), TaskId(fresh()), TaskId(fresh()));
         for (child, parent) in [(left, root), (right, root), (below, left)] {
-            house.store.commit(change(root, vec![child_task(child, parent)])).await.unwrap();
+            fixture.store.commit(change(root, vec![child_task(child, parent)])).await.unwrap();
         }
         // The order of the ids differs from the order in which the requests were asked.
         let mut questions: Vec<_> = (0..3).map(|_| asked(RequestKind::Approval, finance(1), 1)).collect();
         questions.reverse();
         for (task, question) in [below, right, root].into_iter().zip(&questions) {
-            let mut ask = house.next(task).await;
+            let mut ask = fixture.next(task).await;
             ask.facts = vec![Fact::InterventionRequested(question.clone())];
             ask.counters.open_requests = 1;
-            house.store.commit(change(root, vec![ask])).await.unwrap();
+            fixture.store.commit(change(root, vec![ask])).await.unwrap();
         }
         let ids = |of: Vec<holdpoint::store::RequestRow>| of.into_iter().map(|row| row.asked.request_id).collect::<Vec<_>>();
         let asked: Vec<_> = questions.iter().map(|question| question.request_id).collect();
-        assert_eq!(ids(house.store.pending(root, root).await.unwrap()), asked);
-        assert_eq!(ids(house.store.pending(root, left).await.unwrap()), asked[..1]);
-        assert_eq!(ids(house.store.pending(root, right).await.unwrap()), asked[1..2]);
-        let row = house.store.request(asked[0]).await.unwrap().unwrap();
+        assert_eq!(ids(fixture.store.pending(root, root).await.unwrap()), asked);
+        assert_eq!(ids(fixture.store.pending(root, left).await.unwrap()), asked[..1]);
+        assert_eq!(ids(fixture.store.pending(root, right).await.unwrap()), asked[1..2]);
+        let row = fixture.store.request(asked[0]).await.unwrap().unwrap();
         assert_eq!(row.agent_path, ["billing", "analyst"]);
     }
 
-    async fn inbox_lists_requests_a_person_may_decide_or_has_decided(house) {
-        let (id, by_group) = house.paused(finance(1)).await;
-        let (_, by_owner) = house.paused(Terms::default()).await;
+    async fn inbox_lists_requests_a_person_may_decide_or_has_decided(fixture) {
+        let (id, by_group) = fixture.paused(finance(1)).await;
+        let (_, by_owner) = fixture.paused(Terms::default()).await;
         let filter = |person, statuses| RequestFilter {
             tenant: "acme".to_owned(), person, statuses, limit: 50, ..RequestFilter::default()
         };
@@ -204,31 +204,31 @@ both! {
             (person("dave", &["support"]), vec![]),
             (Person { everything: true, ..Person::default() }, vec![by_group.request_id, by_owner.request_id]),
         ] {
-            let found = house.store.requests(&filter(Some(who.clone()), pending.clone())).await.unwrap();
+            let found = fixture.store.requests(&filter(Some(who.clone()), pending.clone())).await.unwrap();
             let found: Vec<_> = found.iter().map(|row| row.asked.request_id).collect();
             assert_eq!(found, expected, "{who:?}");
-            assert_eq!(house.store.involved("acme", id, &who).await.unwrap(), expected.contains(&by_group.request_id), "{who:?}");
+            assert_eq!(fixture.store.involved("acme", id, &who).await.unwrap(), expected.contains(&by_group.request_id), "{who:?}");
         }
         let other = RequestFilter { tenant: "globex".to_owned(), limit: 9, ..RequestFilter::default() };
-        assert!(house.store.requests(&other).await.unwrap().is_empty());
+        assert!(fixture.store.requests(&other).await.unwrap().is_empty());
 
-        let decide = house.deciding(id, &by_group, "zoe", Action::Approve).await;
-        house.write(decide).await.unwrap();
+        let decide = fixture.deciding(id, &by_group, "zoe", Action::Approve).await;
+        fixture.write(decide).await.unwrap();
         let zoe = person("zoe", &[]);
-        assert!(house.store.requests(&filter(Some(zoe.clone()), pending)).await.unwrap().is_empty());
-        assert_eq!(house.store.requests(&filter(Some(zoe.clone()), vec![])).await.unwrap().len(), 1);
-        assert!(house.store.involved("acme", id, &zoe).await.unwrap());
+        assert!(fixture.store.requests(&filter(Some(zoe.clone()), pending)).await.unwrap().is_empty());
+        assert_eq!(fixture.store.requests(&filter(Some(zoe.clone()), vec![])).await.unwrap().len(), 1);
+        assert!(fixture.store.involved("acme", id, &zoe).await.unwrap());
     }
 
-    async fn requests_are_filtered_and_paged_by_id(house) {
+    async fn requests_are_filtered_and_paged_by_id(fixture) {
         let mut all = Vec::new();
         for _ in 0..5 {
-            all.push(house.paused(finance(1)).await);
+            all.push(fixture.paused(finance(1)).await);
         }
         let mut filter = RequestFilter { tenant: "acme".to_owned(), limit: 2, ..RequestFilter::default() };
         let mut seen = Vec::new();
         loop {
-            let page = house.store.requests(&filter).await.unwrap();
+            let page = fixture.store.requests(&filter).await.unwrap();
             let Some(last) = page.last() else { break };
             filter.after = Some(last.asked.request_id);
             seen.extend(page.iter().map(|row| row.asked.request_id));
@@ -245,7 +245,7 @@ both! {
         ] {
             for statuses in [vec![], vec![RequestStatus::Pending]] {
                 let filter = RequestFilter { statuses, ..filter.clone() };
-                assert_eq!(house.store.requests(&filter).await.unwrap().len(), expected, "{filter:?}");
+                assert_eq!(fixture.store.requests(&filter).await.unwrap().len(), expected, "{filter:?}");
             }
         }
     }

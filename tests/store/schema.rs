@@ -8,12 +8,12 @@ use sqlx::{
     SqliteConnection,
 };
 
-use super::house::{House, finance};
+use super::store_fixture::{StoreFixture, finance};
 
-async fn texts(house: &House, sql: &str) -> Vec<String> {
+async fn texts(fixture: &StoreFixture, sql: &str) -> Vec<String> {
     let sql = AssertSqlSafe(sql.to_owned());
-    if house.is_postgres() {
-        let mut connection = PgConnection::connect(&house.settings.url).await.unwrap();
+    if fixture.is_postgres() {
+        let mut connection = PgConnection::connect(&fixture.settings.url).await.unwrap();
         return connection
             .fetch_all(sql)
             .await
@@ -22,7 +22,7 @@ async fn texts(house: &House, sql: &str) -> Vec<String> {
             .map(|row| row.get(0))
             .collect();
     }
-    let mut connection = SqliteConnection::connect(&house.settings.url)
+    let mut connection = SqliteConnection::connect(&fixture.settings.url)
         .await
         .unwrap();
     connection
@@ -36,7 +36,7 @@ async fn texts(house: &House, sql: &str) -> Vec<String> {
 
 #[tokio::test]
 async fn both_schemas_have_the_same_tables_columns_nullability_and_indexes() {
-    let (postgres, sqlite) = (House::postgres().await, House::sqlite().await);
+    let (postgres, sqlite) = (StoreFixture::postgres().await, StoreFixture::sqlite().await);
     let columns = texts(
         &postgres,
         "select table_name || '.' || column_name || ' ' || case data_type when 'bigint' then 'integer'
@@ -89,7 +89,7 @@ fn migrations_of_both_engines_have_the_same_numbers_and_names() {
 
 #[tokio::test]
 async fn every_statement_is_understood_by_both_engines() {
-    let (postgres, sqlite) = (House::postgres().await, House::sqlite().await);
+    let (postgres, sqlite) = (StoreFixture::postgres().await, StoreFixture::sqlite().await);
     let mut on_postgres = PgConnection::connect(&postgres.settings.url).await.unwrap();
     let mut on_sqlite = SqliteConnection::connect(&sqlite.settings.url)
         .await
@@ -114,21 +114,25 @@ async fn every_statement_is_understood_by_both_engines() {
 
 #[tokio::test]
 async fn paused_task_is_found_by_its_request_id_through_an_index() {
-    for house in [House::postgres().await, House::sqlite().await] {
-        let (_, question) = house.paused(finance(1)).await;
-        let id = if house.is_postgres() {
+    for fixture in [StoreFixture::postgres().await, StoreFixture::sqlite().await] {
+        let (_, question) = fixture.paused(finance(1)).await;
+        let id = if fixture.is_postgres() {
             format!("'{}'", question.request_id)
         } else {
             format!("x'{}'", question.request_id.0.simple())
         };
-        let explain = if house.is_postgres() { "explain " } else { "" };
+        let explain = if fixture.is_postgres() {
+            "explain "
+        } else {
+            ""
+        };
         let query = format!(
             "{explain}select t.task_id from intervention_request r join agent_task t on t.task_id = r.task_id
                join agent_task_item i on i.request_id = r.request_id where r.request_id = {id}"
         );
-        if house.is_postgres() {
-            run_filler(&house).await;
-            let plan = texts(&house, &query).await.join("\n");
+        if fixture.is_postgres() {
+            run_filler(&fixture).await;
+            let plan = texts(&fixture, &query).await.join("\n");
             assert!(
                 plan.contains("intervention_request_pkey") && plan.contains("agent_task_pkey"),
                 "{plan}"
@@ -138,7 +142,7 @@ async fn paused_task_is_found_by_its_request_id_through_an_index() {
                 "{plan}"
             );
         } else {
-            let mut connection = SqliteConnection::connect(&house.settings.url)
+            let mut connection = SqliteConnection::connect(&fixture.settings.url)
                 .await
                 .unwrap();
             let rows = connection
@@ -160,9 +164,9 @@ async fn paused_task_is_found_by_its_request_id_through_an_index() {
 
 #[tokio::test]
 async fn overdue_requests_and_an_inbox_are_found_through_the_indexes_of_open_requests() {
-    let house = House::postgres().await;
-    house.paused(finance(1)).await;
-    run_filler(&house).await;
+    let fixture = StoreFixture::postgres().await;
+    fixture.paused(finance(1)).await;
+    run_filler(&fixture).await;
     let plan_of = async |part: &str, values: &[&str]| {
         let sql = Store::statements()
             .into_iter()
@@ -172,7 +176,7 @@ async fn overdue_requests_and_an_inbox_are_found_through_the_indexes_of_open_req
         for (number, value) in values.iter().enumerate().rev() {
             query = query.replace(&format!("${}", number + 1), value);
         }
-        texts(&house, &query).await.join("\n")
+        texts(&fixture, &query).await.join("\n")
     };
     let plan = plan_of("r.expires_at limit", &["0", "10"]).await;
     let found = plan
@@ -199,7 +203,7 @@ async fn overdue_requests_and_an_inbox_are_found_through_the_indexes_of_open_req
 }
 
 /// Copies the rows many times: a plan for two rows proves nothing.
-async fn run_filler(house: &House) {
+async fn run_filler(fixture: &StoreFixture) {
     let sql = "
         insert into agent_task select (t).* from (select jsonb_populate_record(t, jsonb_build_object('task_id', u.id,
             'root_task_id', u.id)) as t from agent_task t, (select gen_random_uuid() as id from generate_series(1, 3000)) u) x;
@@ -209,15 +213,15 @@ async fn run_filler(house: &House) {
             'root_task_id', u.id, 'request_id', u.id)) as i from agent_task_item i, (select gen_random_uuid() as id from
             generate_series(1, 3000)) u) x;
         analyze";
-    crate::support::postgres::run(&house.settings.url, sql.to_owned()).await;
+    crate::support::postgres::run(&fixture.settings.url, sql.to_owned()).await;
 }
 
 /// A prepared statement is planned once, on empty tables: its plan must stay right when they grow,
 /// so it searches each table by a key and never scans one.
 #[tokio::test]
 async fn statement_that_is_planned_once_searches_every_table_by_a_key() {
-    let house = House::postgres().await;
-    let mut connection = PgConnection::connect(&house.settings.url).await.unwrap();
+    let fixture = StoreFixture::postgres().await;
+    let mut connection = PgConnection::connect(&fixture.settings.url).await.unwrap();
     for setting in holdpoint::store::PLANNED_ONCE {
         let set = format!("set {} = '{}'", setting.0, setting.1);
         connection.execute(AssertSqlSafe(set)).await.unwrap();
@@ -259,10 +263,10 @@ async fn statement_that_is_planned_once_searches_every_table_by_a_key() {
 
 #[tokio::test]
 async fn tree_is_found_by_its_keys_on_both_engines() {
-    for house in [House::postgres().await, House::sqlite().await] {
-        let (root, _) = house.paused(finance(1)).await;
-        if house.is_postgres() {
-            run_filler(&house).await;
+    for fixture in [StoreFixture::postgres().await, StoreFixture::sqlite().await] {
+        let (root, _) = fixture.paused(finance(1)).await;
+        if fixture.is_postgres() {
+            run_filler(&fixture).await;
         }
         let statements = Store::statements();
         let of = |part: &str| {
@@ -281,15 +285,17 @@ async fn tree_is_found_by_its_keys_on_both_engines() {
                 ["agent_task_item_event", "event_number"],
             ),
         ] {
-            let plan = if house.is_postgres() {
+            let plan = if fixture.is_postgres() {
                 let query = sql
                     .postgres
                     .replace("$3", "9")
                     .replace("$2", "0")
                     .replace("$1", &format!("'{root}'"));
-                texts(&house, &format!("explain {query}")).await.join("\n")
+                texts(&fixture, &format!("explain {query}"))
+                    .await
+                    .join("\n")
             } else {
-                let mut connection = SqliteConnection::connect(&house.settings.url)
+                let mut connection = SqliteConnection::connect(&fixture.settings.url)
                     .await
                     .unwrap();
                 let query = AssertSqlSafe(format!("explain query plan {}", sql.sqlite));

@@ -10,8 +10,8 @@ use holdpoint::task::item::{Fact, Usage};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 
-use super::house::{asked, both, change, child_task, finance, fresh, said, status};
-use super::tree::{BUSY, DONE, counted, fenced, grown, order, read, row, starting};
+use super::store_fixture::{asked, both, change, child_task, finance, fresh, said, status};
+use super::tree_reads::{BUSY, DONE, counted, fenced, grown, order, read, row, starting};
 
 fn sealed() -> SealedCredential {
     let (key_id, text) = ("k1".to_owned(), "sealed".to_owned());
@@ -25,22 +25,22 @@ fn sealed() -> SealedCredential {
 }
 
 both! {
-    async fn three_children_start_in_one_commit_and_events_follow_the_order_of_its_tasks(house) {
-        let grown = grown(&house).await;
+    async fn three_children_start_in_one_commit_and_events_follow_the_order_of_its_tasks(fixture) {
+        let grown = grown(&fixture).await;
         let leaf = grown.leaf(4);
-        let before = read(&house, grown.root).await;
+        let before = read(&fixture, grown.root).await;
         // The order of the ids is another one.
         let mut children: Vec<TaskId> = (0..3).map(|_| TaskId(fresh())).collect();
         children.reverse();
-        let mut tasks = vec![starting(&house, leaf, &children).await];
+        let mut tasks = vec![starting(&fixture, leaf, &children).await];
         tasks.extend(children.iter().map(|child| child_task(*child, leaf)));
         let above = grown.above(leaf);
         for (number, above) in above.iter().enumerate() {
             let facts = if number == 1 { Vec::new() } else { vec![status(TaskStatus::Running)] };
-            tasks.push(TaskChange { facts, counters: tasks[0].counters, ..house.next(*above).await });
+            tasks.push(TaskChange { facts, counters: tasks[0].counters, ..fixture.next(*above).await });
         }
-        let at = house.store.commit(change(grown.root, tasks)).await.unwrap().at;
-        let after = read(&house, grown.root).await;
+        let at = fixture.store.commit(change(grown.root, tasks)).await.unwrap().at;
+        let after = read(&fixture, grown.root).await;
         let seq = |task: TaskId| before.rows.iter().find(|row| row.task_id == task).unwrap().last_seq + 1;
         let mut expected: Vec<_> = (0..3).map(|number| (leaf, seq(leaf) + number)).collect();
         expected.extend(children.iter().flat_map(|child| [(*child, 1), (*child, 2)]));
@@ -54,28 +54,28 @@ both! {
             assert_eq!((now.busy, now.version), (then.busy + 3, then.version + 1));
         }
         for child in children {
-            let row = row(&house, child).await;
+            let row = row(&fixture, child).await;
             assert_eq!((row.root_task_id, row.parent.unwrap().0, row.version), (grown.root, leaf, 1));
         }
     }
 
-    async fn ancestor_is_counted_and_fenced_only_where_the_change_says_so(house) {
-        let grown = grown(&house).await;
+    async fn ancestor_is_counted_and_fenced_only_where_the_change_says_so(fixture) {
+        let grown = grown(&fixture).await;
         let leaf = grown.leaf(26);
-        let before = read(&house, grown.root).await;
+        let before = read(&fixture, grown.root).await;
         let usage = Usage { prompt_tokens: 5, completion_tokens: 2, total_tokens: 7 };
         let counters = Counters { busy: -1, open_requests: 2, usage, model_calls: 3 };
         for fence in [true, false] {
-            let mut tasks = vec![TaskChange { facts: vec![said("x")], counters, ..house.next(leaf).await }];
+            let mut tasks = vec![TaskChange { facts: vec![said("x")], counters, ..fixture.next(leaf).await }];
             for above in grown.above(leaf) {
-                let row = row(&house, above).await;
+                let row = row(&fixture, above).await;
                 tasks.push(if fence { fenced(&row, counters) } else { counted(above, counters) });
             }
             // A leaf has only its own running task, so its `busy` makes no difference here.
             tasks[0].counters.busy = if fence { -1 } else { 0 };
-            house.store.commit(change(grown.root, tasks)).await.unwrap();
+            fixture.store.commit(change(grown.root, tasks)).await.unwrap();
         }
-        let after = read(&house, grown.root).await;
+        let after = read(&fixture, grown.root).await;
         let above = grown.above(leaf);
         for (then, now) in before.rows.iter().zip(&after.rows) {
             if now.task_id == leaf {
@@ -96,26 +96,26 @@ both! {
         }
     }
 
-    async fn single_stale_ancestor_refuses_the_whole_change(house) {
-        let grown = grown(&house).await;
+    async fn single_stale_ancestor_refuses_the_whole_change(fixture) {
+        let grown = grown(&fixture).await;
         let leaf = grown.leaf(13);
-        let before = read(&house, grown.root).await;
+        let before = read(&fixture, grown.root).await;
         let tables = ["intervention_request", "request_approver", "credential", "agent_task", "agent_task_item"];
         let count = async || {
             let mut counts = Vec::new();
             for table in tables {
-                counts.push(house.number(&format!("select count(*) from {table}")).await);
+                counts.push(fixture.number(&format!("select count(*) from {table}")).await);
             }
             counts
         };
         let counts = count().await;
         let counters = Counters { open_requests: 1, model_calls: 1, ..BUSY };
         let child = TaskId(fresh());
-        let mut tasks = vec![TaskChange { counters, credentials: vec![sealed()], ..house.next(leaf).await }];
+        let mut tasks = vec![TaskChange { counters, credentials: vec![sealed()], ..fixture.next(leaf).await }];
         tasks[0].facts = vec![Fact::InterventionRequested(asked(RequestKind::Approval, finance(1), 1))];
         tasks.push(child_task(child, leaf));
         for above in grown.above(leaf) {
-            tasks.push(TaskChange { counters, ..house.next(above).await });
+            tasks.push(TaskChange { counters, ..fixture.next(above).await });
         }
         for stale in 2..tasks.len() {
             for wrong in [
@@ -125,40 +125,40 @@ both! {
             ] {
                 let mut tasks = tasks.clone();
                 tasks[stale] = wrong;
-                assert_eq!(house.store.commit(change(grown.root, tasks)).await, Err(CommitError::Stale));
+                assert_eq!(fixture.store.commit(change(grown.root, tasks)).await, Err(CommitError::Stale));
             }
         }
-        let after = read(&house, grown.root).await;
+        let after = read(&fixture, grown.root).await;
         assert_eq!((&after.rows, &after.items, count().await), (&before.rows, &before.items, counts));
-        assert!(house.store.pending(grown.root, grown.root).await.unwrap().is_empty());
-        house.store.commit(change(grown.root, tasks)).await.unwrap();
+        assert!(fixture.store.pending(grown.root, grown.root).await.unwrap().is_empty());
+        fixture.store.commit(change(grown.root, tasks)).await.unwrap();
     }
 
-    async fn second_child_end_at_one_root_version_is_stale(house) {
-        let other = if house.is_postgres() {
-            Store::open(&house.settings, house.clock.clone()).await.unwrap()
+    async fn second_child_end_at_one_root_version_is_stale(fixture) {
+        let other = if fixture.is_postgres() {
+            Store::open(&fixture.settings, fixture.clock.clone()).await.unwrap()
         } else {
-            house.store.clone()
+            fixture.store.clone()
         };
         for _ in 0..20 {
-            let root = house.task().await;
+            let root = fixture.task().await;
             let children = [TaskId(fresh()), TaskId(fresh())];
-            let mut tasks = vec![starting(&house, root, &children).await];
+            let mut tasks = vec![starting(&fixture, root, &children).await];
             tasks.extend(children.map(|child| child_task(child, root)));
-            house.store.commit(change(root, tasks)).await.unwrap();
-            let before = row(&house, root).await;
+            fixture.store.commit(change(root, tasks)).await.unwrap();
+            let before = row(&fixture, root).await;
             let mut ends = Vec::new();
             for child in children {
                 let facts = vec![status(TaskStatus::Completed)];
                 let park = LeaseChange::Park { wake_in: None };
-                let end = TaskChange { facts, counters: DONE, lease: park, ..house.next(child).await };
+                let end = TaskChange { facts, counters: DONE, lease: park, ..fixture.next(child).await };
                 ends.push(change(root, vec![end, fenced(&before, DONE)]));
             }
             let (one, two) = (ends.remove(0), ends.remove(0));
-            let (one, two) = tokio::join!(house.store.commit(one), other.commit(two));
+            let (one, two) = tokio::join!(fixture.store.commit(one), other.commit(two));
             let (taken, refused) = if one.is_ok() { (children[0], two) } else { (children[1], one.and(two)) };
             assert_eq!(refused, Err(CommitError::Stale));
-            let tree = read(&house, root).await;
+            let tree = read(&fixture, root).await;
             for row in &tree.rows {
                 let expected = if row.task_id == root {
                     (before.busy - 1, before.version + 1)
@@ -174,28 +174,28 @@ both! {
         other.close().await;
     }
 
-    async fn subtree_ends_in_one_commit_with_its_credentials(house) {
-        let grown = grown(&house).await;
+    async fn subtree_ends_in_one_commit_with_its_credentials(fixture) {
+        let grown = grown(&fixture).await;
         let all: Vec<TaskId> = grown.all().collect();
         let mut gives = Vec::new();
         for task in &all {
-            gives.push(TaskChange { credentials: vec![sealed()], ..house.next(*task).await });
+            gives.push(TaskChange { credentials: vec![sealed()], ..fixture.next(*task).await });
         }
-        house.store.commit(change(grown.root, gives)).await.unwrap();
-        let before = read(&house, grown.root).await;
-        assert_eq!(house.store.credentials(&all).await.unwrap().len(), 40);
+        fixture.store.commit(change(grown.root, gives)).await.unwrap();
+        let before = read(&fixture, grown.root).await;
+        assert_eq!(fixture.store.credentials(&all).await.unwrap().len(), 40);
         // The deepest first.
         let mut ending = grown.below(grown.levels[1][1]);
         ending.reverse();
         let mut tasks = Vec::new();
         for task in &ending {
-            let row = row(&house, *task).await;
+            let row = row(&fixture, *task).await;
             let counters = Counters { busy: -row.busy, ..BUSY };
             tasks.push(TaskChange { facts: vec![status(TaskStatus::Canceled)], ..fenced(&row, counters) });
         }
-        tasks.push(TaskChange { counters: Counters { busy: -13, ..BUSY }, ..house.next(grown.root).await });
-        house.store.commit(change(grown.root, tasks)).await.unwrap();
-        let after = read(&house, grown.root).await;
+        tasks.push(TaskChange { counters: Counters { busy: -13, ..BUSY }, ..fixture.next(grown.root).await });
+        fixture.store.commit(change(grown.root, tasks)).await.unwrap();
+        let after = read(&fixture, grown.root).await;
         let seq = |task: &TaskId| before.rows.iter().find(|row| row.task_id == *task).unwrap().last_seq + 1;
         let expected: Vec<_> = ending.iter().map(|task| (*task, seq(task))).collect();
         assert_eq!((ending.len(), order(&after, before.last_event)), (13, expected));
@@ -205,17 +205,17 @@ both! {
             assert_eq!(row.busy == 0, ended);
         }
         let left: BTreeSet<TaskId> =
-            house.store.credentials(&all).await.unwrap().into_iter().map(|kept| kept.task_id).collect();
+            fixture.store.credentials(&all).await.unwrap().into_iter().map(|kept| kept.task_id).collect();
         assert_eq!(left, all.iter().copied().filter(|task| !ending.contains(task)).collect());
     }
 
-    async fn call_starts_one_task_even_where_nothing_else_fences_it(house) {
-        let root = house.task().await;
+    async fn call_starts_one_task_even_where_nothing_else_fences_it(fixture) {
+        let root = fixture.task().await;
         let one = child_task(TaskId(fresh()), root);
         let two = TaskChange { task_id: TaskId(fresh()), ..one.clone() };
         let started = |child| change(root, vec![child, counted(root, BUSY)]);
-        house.store.commit(started(one)).await.unwrap();
-        assert!(house.store.commit(started(two)).await.is_err());
-        assert_eq!(read(&house, root).await.rows.len(), 2);
+        fixture.store.commit(started(one)).await.unwrap();
+        assert!(fixture.store.commit(started(two)).await.is_err());
+        assert_eq!(read(&fixture, root).await.rows.len(), 2);
     }
 }

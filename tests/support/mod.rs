@@ -1,17 +1,17 @@
 //! Shared by the tests: the whole service in a process, its databases, and its fake endpoints.
 
-pub mod app;
-pub mod clock;
+pub mod api_contract;
 pub mod database;
-pub mod document;
-pub mod events;
+pub mod event_stream;
+pub mod fake_chat_completions;
+pub mod fake_messages;
+pub mod fake_tool;
 pub mod forwarder;
-pub mod messages;
-pub mod model;
+pub mod leaping_clock;
+pub mod model_stream;
 pub mod postgres;
-pub mod raw;
-pub mod stream;
-pub mod tool;
+pub mod raw_http;
+pub mod test_app;
 
 use std::net::SocketAddr;
 

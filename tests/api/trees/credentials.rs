@@ -3,10 +3,10 @@
 
 use serde_json::{Value, json};
 
-use super::super::cycle::on_both;
-use super::super::kinds::{TOKEN, filled_in, items};
+use super::super::approval_cycle::on_both;
+use super::super::request_kinds::{TOKEN, filled_in, items};
 use super::{call, give, id, lawful, only, open, paused, tree, trees, turn};
-use crate::support::app::{On, Reply, TestApp};
+use crate::support::test_app::{On, Reply, TestApp};
 
 fn comments() -> Value {
     turn(&[call("comment", &json!({"text": "hi"}))])

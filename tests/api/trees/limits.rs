@@ -3,13 +3,13 @@
 
 use serde_json::{Value, json};
 
-use super::super::cycle::on_both;
-use super::super::kinds::{items, results_of};
+use super::super::approval_cycle::on_both;
+use super::super::request_kinds::{items, results_of};
 use super::{
     begin, call, done, give, id, lawful, limited, of, only, open, outcomes, paused, pays, task,
     tree, turn, typed, with,
 };
-use crate::support::app::{On, TestApp};
+use crate::support::test_app::{On, TestApp};
 
 /// The number of a task's calls that were not begun; asserts that each result names that limit.
 async fn refused(app: &TestApp, task: &str, limit: &str) -> usize {

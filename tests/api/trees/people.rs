@@ -3,9 +3,9 @@
 use reqwest::Method;
 use serde_json::json;
 
-use super::super::cycle::on_both;
+use super::super::approval_cycle::on_both;
 use super::{approve, call, give, id, only, open, paused, refund, trees, turn};
-use crate::support::app::{Actor, OPS, OTHER, On, WEB};
+use crate::support::test_app::{Actor, OPS, OTHER, On, WEB};
 
 /// A refund that finance has to approve.
 fn large(order: u32) -> serde_json::Value {

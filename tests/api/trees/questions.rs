@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::super::cycle::on_both;
-use super::super::kinds::{KINDS, TOKEN, asks, filled_in, items, results_of};
+use super::super::approval_cycle::on_both;
+use super::super::request_kinds::{KINDS, TOKEN, asks, filled_in, items, results_of};
 use super::{
     approve, call, give, id, lawful, of, only, open, paused, still, task, tree, trees, turn,
 };
-use crate::support::app::On;
+use crate::support::test_app::On;
 
 /// A call with which an agent asks a request of that kind.
 fn asking(kind: &str) -> Value {

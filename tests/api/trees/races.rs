@@ -4,13 +4,13 @@
 use futures_util::future::join_all;
 use serde_json::json;
 
-use super::super::cycle::on_both;
-use super::super::kinds::items;
+use super::super::approval_cycle::on_both;
+use super::super::request_kinds::items;
 use super::{
     approve, call, give, id, lawful, only, open, outcomes, paused, pays, play, still, task, tree,
     trees, turn,
 };
-use crate::support::app::{On, TestApp};
+use crate::support::test_app::{On, TestApp};
 
 /// The number of runs of each race.
 const TIMES: usize = 12;

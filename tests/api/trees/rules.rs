@@ -3,13 +3,13 @@
 
 use serde_json::{Value, json};
 
-use super::super::cycle::on_both;
-use super::super::kinds::items;
+use super::super::approval_cycle::on_both;
+use super::super::request_kinds::items;
 use super::{
     approve, call, done, give, id, lawful, only, open, outcomes, paused, prompts, refund, results,
     tree, trees, turn, typed, with,
 };
-use crate::support::app::{On, TestApp};
+use crate::support::test_app::{On, TestApp};
 
 /// The analyst's one judged call: verdict, rule, outcome.
 async fn judged(app: &TestApp, root: &str) -> (Value, Value, Value) {

@@ -2,13 +2,13 @@
 
 use serde_json::json;
 
-use super::super::cycle::on_both;
-use super::super::kinds::items;
+use super::super::approval_cycle::on_both;
+use super::super::request_kinds::items;
 use super::{
     approve, done, give, id, lawful, of, only, open, outcomes, paused, pays, prompts, results,
     statuses, text, trees, turn, typed,
 };
-use crate::support::app::{On, TestApp};
+use crate::support::test_app::{On, TestApp};
 
 /// Each prompt of the scribe: the texts of the user and its own, in order.
 fn conversations(app: &TestApp) -> Vec<Vec<String>> {

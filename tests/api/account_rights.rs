@@ -1,0 +1,179 @@
+//! Permissions to read, change and decide: every key of two tenants at every endpoint, and the
+//! inbox.
+
+use reqwest::Method;
+use serde_json::json;
+
+use super::approval_cycle::on_both;
+use crate::support::fake_chat_completions::{calls, says};
+use crate::support::test_app::{
+    ACCOUNTS, ALICE, Actor, BOB, CAROL, OPS, OTHER, On, REFUNDS, TestApp, WEB,
+};
+
+const BOB_READS: &str = "bob-reads-0123456789";
+const BOB_DECIDES: &str = "bob-decides-01234567";
+const ALICE_READS: &str = "alice-reads-01234567";
+const ADMIN: &str = "admin-key-0123456789";
+const NARROW: &str = r#"
+    - { user: bob, tenant: acme, groups: [finance], key: "bob-reads-0123456789", may: [read] }
+    - { user: bob, tenant: acme, groups: [finance], key: "bob-decides-01234567", may: [decide] }
+    - { user: alice, tenant: acme, groups: [support], key: "alice-reads-01234567", may: [read] }
+    - { user: root, tenant: acme, key: "admin-key-0123456789", admin: true }
+"#;
+
+async fn app(on: On) -> TestApp {
+    let accounts = format!("{}{}", ACCOUNTS.trim_end(), NARROW);
+    TestApp::with(
+        on,
+        &(REFUNDS.replace("{approvers}", "{ groups: [finance] }") + &accounts),
+    )
+    .await
+}
+
+/// The status that a caller gets at each endpoint. No body is valid (`/zzz`), so nothing changes:
+/// 422 means that the caller may.
+async fn told(actor: &Actor<'_>, task: &str, request: &str) -> Vec<u16> {
+    let tree = format!("/v1/tasks/{task}");
+    let mut statuses = Vec::new();
+    for path in [
+        tree.clone(),
+        format!("{tree}/items"),
+        format!("/v1/tasks?root_task_id={task}"),
+        format!("/v1/requests?task_id={task}"),
+        format!("/resume/{request}"),
+        format!("/resume/{request}/approve"),
+        "/v1/tasks".to_owned(),
+        "/v1/requests".to_owned(),
+        "/v1/me".to_owned(),
+    ] {
+        statuses.push(actor.get(&path).await.status);
+    }
+    for path in [
+        format!("{tree}/messages"),
+        format!("{tree}/cancel"),
+        format!("{tree}/retry"),
+        format!("/resume/{request}"),
+        "/v1/tasks".to_owned(),
+    ] {
+        let body = Some(("application/json", json!({"zzz": 1}).to_string()));
+        statuses.push(actor.send(Method::POST, &path, body).await.status);
+    }
+    statuses
+}
+
+on_both! {
+    async fn every_key_opens_exactly_the_endpoints_it_may_use(on: On) {
+        let app = app(on).await;
+        let held = app.held().await;
+        let (ok, no, none, fits) = (200, 403, 404, 422);
+        let expected = [
+            //                  task items tree reqs  req  page  | tasks inbox me | msg  cancel retry decide create
+            ("alice", ALICE, [ok, ok, ok, ok, ok, ok, ok, ok, ok, fits, fits, fits, no, fits]),
+            ("alice reads", ALICE_READS, [ok, ok, ok, ok, ok, ok, ok, ok, ok, no, no, no, no, no]),
+            ("bob", BOB, [ok, ok, ok, ok, ok, ok, ok, ok, ok, no, no, no, fits, fits]),
+            ("bob reads", BOB_READS, [ok, ok, ok, ok, ok, ok, ok, ok, ok, no, no, no, no, no]),
+            ("bob decides", BOB_DECIDES, [ok, ok, ok, ok, ok, ok, no, ok, no, no, no, no, fits, no]),
+            ("carol", CAROL, [no, no, no, no, no, no, ok, ok, ok, no, no, no, no, fits]),
+            ("ops", OPS, [ok, ok, ok, ok, ok, ok, ok, ok, ok, no, no, no, no, no]),
+            ("root", ADMIN, [ok, ok, ok, ok, ok, ok, ok, ok, ok, no, fits, fits, no, fits]),
+            ("web", WEB, [no, no, no, no, no, no, ok, ok, ok, no, no, no, no, fits]),
+            ("mallory", OTHER, [none, none, none, none, none, none, ok, ok, ok, none, none, none, none, fits]),
+        ];
+        for (name, key, statuses) in expected {
+            assert_eq!(told(&app.actor(key), &held.task, &held.request).await, statuses, "{name}");
+        }
+        assert_eq!(told(&app.nobody(), &held.task, &held.request).await, [401; 14]);
+        let as_alice = app.actor(WEB).header("holdpoint-user", "alice").header("holdpoint-groups", "finance");
+        assert_eq!(told(&as_alice, &held.task, &held.request).await, expected[0].2, "no group makes the owner an approver");
+        let as_zoe = app.actor(WEB).header("holdpoint-user", "zoe").header("holdpoint-groups", "finance");
+        assert_eq!(told(&as_zoe, &held.task, &held.request).await, expected[2].2, "zoe is of finance");
+        app.stop().await;
+    }
+
+    async fn inbox_lists_only_requests_the_caller_can_decide(on: On) {
+        let app = app(on).await;
+        let held = app.held().await;
+        for (key, count) in [(ALICE, 0), (BOB, 1), (BOB_READS, 0), (BOB_DECIDES, 1), (CAROL, 0), (OPS, 0), (ADMIN, 0), (OTHER, 0)] {
+            for query in ["", "?status=pending", "?status=pending&status=pending"] {
+                let inbox = app.actor(key).get(&format!("/v1/requests{query}")).await;
+                let requests = inbox.body["requests"].as_array().unwrap();
+                assert_eq!(requests.len(), count, "{key} {query}: {}", inbox.text);
+                assert!(requests.iter().all(|request| request["can_decide"] == true), "{}", inbox.text);
+            }
+        }
+        for (query, count) in [
+            ("kind=approval", 1), ("kind=guidance", 0), ("agent=billing", 1), ("agent=x", 0), ("agent=x&agent=billing", 1),
+            ("session_id=x", 0), ("status=resumed", 0), ("status=resumed&status=pending", 1), ("status=expired", 0),
+        ] {
+            let inbox = app.approver().get(&format!("/v1/requests?{query}")).await;
+            assert_eq!(inbox.body["requests"].as_array().unwrap().len(), count, "{query}: {}", inbox.text);
+        }
+        app.model.then(says("done"));
+        assert_eq!(app.approver().hit(&format!("/resume/{}/approve", held.request)).await.status, 200);
+        for (query, count) in [("", 0), ("?status=resumed", 1), ("?status=pending", 0)] {
+            let inbox = app.approver().get(&format!("/v1/requests{query}")).await;
+            assert_eq!(inbox.body["requests"].as_array().unwrap().len(), count, "{query}: {}", inbox.text);
+        }
+        let tree = app.owner().get(&format!("/v1/requests?task_id={}", held.task)).await;
+        assert_eq!(tree.str("/requests/0/status"), "resumed", "a tree's requests in any status");
+        app.stop().await;
+    }
+
+    async fn lists_are_paged_without_a_gap(on: On) {
+        let app = app(on).await;
+        let mut made = Vec::new();
+        for _ in 0..5 {
+            made.push(app.held().await);
+        }
+        let (mut tasks, mut requests) = (Vec::new(), Vec::new());
+        for (actor, list, id, seen) in
+            [(app.owner(), "tasks", "task_id", &mut tasks), (app.approver(), "requests", "request_id", &mut requests)]
+        {
+            let mut cursor = String::new();
+            loop {
+                let page = actor.get(&format!("/v1/{list}?limit=2{cursor}")).await;
+                seen.extend(page.body[list].as_array().unwrap().iter().map(|one| one[id].as_str().unwrap().to_owned()));
+                let Some(next) = page.body["next_cursor"].as_str() else { break };
+                cursor = format!("&cursor={next}");
+            }
+        }
+        assert_eq!(tasks, made.iter().rev().map(|held| held.task.clone()).collect::<Vec<_>>(), "newest first");
+        assert_eq!(requests, made.iter().map(|held| held.request.clone()).collect::<Vec<_>>(), "oldest first");
+        for query in ["limit=0", "limit=201", "limit=x", "limit=", "limit=1&limit=2", "cursor=x", "status=paused", "zzz=1", "agent=%00"] {
+            assert_eq!(app.owner().get(&format!("/v1/tasks?{query}")).await.status, 422, "{query}");
+            assert_eq!(app.owner().get(&format!("/v1/requests?{query}")).await.status, 422, "{query}");
+        }
+        assert_eq!(app.owner().get("/v1/tasks?user_id=bob").await.status, 403);
+        assert_eq!(app.actor(OPS).get("/v1/tasks?user_id=bob").await.body["tasks"], json!([]));
+        assert_eq!(app.actor(OPS).get("/v1/tasks").await.body["tasks"].as_array().unwrap().len(), 5);
+        app.stop().await;
+    }
+
+    async fn markup_written_by_others_stays_text(on: On) {
+        let hostile = "<script>alert(1)</script>\"'><img src=x onerror=y>\r\nx-evil: 1 \u{202e}";
+        // Except for the page's own script.
+        let ours = "<script src=\"/follow.js\" defer></script>";
+        let strange = |text: &str| text.replacen(ours, "", 1).contains("<script");
+        let escaped = |text: &str| !strange(text) && !text.contains("<img") && !text.contains('\u{202e}');
+        let app = app(on).await;
+        let bad = json!({"order": 17, "amount": 120, "note": hostile}).to_string();
+        app.model.then(calls(&[("refund", r#"{"order": 17, "amount": 120}"#), (hostile, "{}"), ("refund", &bad)]));
+        let held = app.owner().post("/v1/tasks", &json!({"input": hostile, "metadata": {"m": hostile}})).await;
+        let path = format!("/resume/{}", held.str("/pending/0/request_id"));
+        let page = || app.approver().header("accept", "text/html");
+        for place in [path.clone(), format!("{path}/approve"), format!("{path}/reject")] {
+            let shown = page().get(&place).await;
+            assert!(shown.status == 200 && escaped(&shown.text), "{}", shown.text);
+            assert!(shown.header("x-evil").is_empty());
+            assert!(shown.text.contains("&lt;script&gt;") && shown.text.contains("\\u{202e}"), "{}", shown.text);
+        }
+        let wrong = page().post(&path, &json!({"action": "approve", hostile: 1})).await;
+        assert!(wrong.status == 422 && escaped(&wrong.text), "{}", wrong.text);
+        let rejected = app.actor(WEB).header("holdpoint-user", "<b>zoe</b>").header("holdpoint-groups", "finance");
+        let done = rejected.post(&format!("{path}/reject"), &json!({"reason": hostile})).await;
+        assert_eq!(done.str("/status"), "Canceled", "{}", done.text);
+        let shown = page().get(&path).await;
+        assert!(escaped(&shown.text) && !shown.text.contains("<b>") && shown.text.contains("&lt;b&gt;zoe"), "{}", shown.text);
+        app.stop().await;
+    }
+}

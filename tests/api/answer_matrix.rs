@@ -1,0 +1,569 @@
+//! Every kind of request, every way to answer it, and every reason to refuse the answer. The
+//! expectations follow the contract's table of kinds, one line for each accepted answer; every
+//! other answer is 422.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::approval_cycle::on_both;
+use super::request_kinds::{
+    ASKING, KINDS, Question, TOKEN, ask, each_has_one_result, filled_in, items, request,
+    results_of, short, told,
+};
+use crate::support::api_contract::is_a;
+use crate::support::test_app::{ACCOUNTS, Actor, CAROL, OTHER, On, Reply, TestApp};
+
+const JSON: &str = "application/json";
+const RAN: &str = r#"{"ok":true}"#;
+const EDITED: &str = r#"{"order":17,"amount":1.50}"#;
+
+/// Every way to answer: `action`s, answers to one call, and the approve and reject endpoints with
+/// an empty body.
+const ANSWERS: [&str; 11] = [
+    "approve",
+    "reject",
+    "respond response",
+    "respond result",
+    "retry",
+    "each approve",
+    "each reject",
+    "each edit",
+    "each respond",
+    "/approve",
+    "/reject",
+];
+
+/// An accepted answer and its consequences.
+struct Taken {
+    kind: &'static str,
+    answer: &'static str,
+    /// The outcome of the call.
+    outcome: &'static str,
+    /// The content of the result, or a part of it.
+    says: &'static str,
+    /// The number of runs of the tool that the answer causes.
+    runs: usize,
+    /// The `action` of the request's `decision`.
+    action: &'static str,
+    then: Option<&'static str>,
+    /// The task's final status.
+    status: &'static str,
+}
+
+#[rustfmt::skip]
+#[expect(clippy::too_many_arguments, reason = "one line of the table")]
+const fn taken(
+    kind: &'static str, answer: &'static str, outcome: &'static str, says: &'static str, runs: usize,
+    action: &'static str, then: Option<&'static str>, status: &'static str,
+) -> Taken {
+    Taken { kind, answer, outcome, says, runs, action, then, status }
+}
+
+const END: Option<&str> = Some("cancel");
+const ON: Option<&str> = Some("continue");
+
+#[rustfmt::skip]
+const TAKEN: [Taken; 26] = [
+    //     kind               answer              outcome      says                                     runs action    then  task
+    taken("approval",        "approve",          "succeeded", RAN,                                       1, "approve", None, "Completed"),
+    taken("approval",        "reject",           "rejected",  "human rejected",                          0, "reject",  END,  "Canceled"),
+    taken("approval",        "each approve",     "succeeded", RAN,                                       1, "approve", None, "Completed"),
+    taken("approval",        "each reject",      "rejected",  "human rejected",                          0, "reject",  END,  "Canceled"),
+    taken("approval",        "each edit",        "succeeded", RAN,                                       1, "edit",    None, "Completed"),
+    taken("approval",        "each respond",     "responded", r#"{"by":"hand"}"#,                        0, "respond", None, "Completed"),
+    taken("approval",        "/approve",         "succeeded", RAN,                                       1, "approve", None, "Completed"),
+    taken("approval",        "/reject",          "rejected",  "human rejected",                          0, "reject",  END,  "Canceled"),
+    taken("guidance",        "respond response", "responded", r#"{"answer":"north"}"#,                   0, "respond", None, "Completed"),
+    taken("guidance",        "reject",           "rejected",  "declined",                                0, "reject",  ON,   "Completed"),
+    taken("guidance",        "/reject",          "rejected",  "declined",                                0, "reject",  ON,   "Completed"),
+    taken("confirmation",    "approve",          "responded", r#"{"confirmed":true}"#,                   0, "approve", None, "Completed"),
+    taken("confirmation",    "reject",           "responded", r#"{"confirmed":false}"#,                  0, "reject",  ON,   "Completed"),
+    taken("confirmation",    "respond response", "responded", r#"{"comment":"go","confirmed":true}"#,    0, "respond", None, "Completed"),
+    taken("confirmation",    "/approve",         "responded", r#"{"confirmed":true}"#,                   0, "approve", None, "Completed"),
+    taken("confirmation",    "/reject",          "responded", r#"{"confirmed":false}"#,                  0, "reject",  ON,   "Completed"),
+    taken("credentials",     "respond response", "responded", r#""fields":["email","token"]"#,           0, "respond", None, "Completed"),
+    taken("credentials",     "reject",           "rejected",  "declined",                                0, "reject",  ON,   "Completed"),
+    taken("credentials",     "/reject",          "rejected",  "declined",                                0, "reject",  ON,   "Completed"),
+    taken("external_result", "respond result",   "responded", r#"{"by":"hand"}"#,                        0, "respond", None, "Completed"),
+    taken("external_result", "reject",           "rejected",  "human",                                   0, "reject",  ON,   "Completed"),
+    taken("external_result", "/reject",          "rejected",  "human",                                   0, "reject",  ON,   "Completed"),
+    taken("reconcile",       "respond result",   "responded", r#"{"by":"hand"}"#,                        0, "respond", None, "Completed"),
+    taken("reconcile",       "reject",           "failed",    "Nobody knows",                            0, "reject",  ON,   "Completed"),
+    taken("reconcile",       "/reject",          "failed",    "Nobody knows",                            0, "reject",  ON,   "Completed"),
+    taken("reconcile",       "retry",            "succeeded", RAN,                                       1, "retry",   None, "Completed"),
+];
+
+/// `allowed_actions` for a caller who may decide.
+#[rustfmt::skip]
+const ALLOWED: [(&str, &[&str]); 6] = [
+    ("approval",        &["approve", "reject", "edit", "respond"]),
+    ("guidance",        &["respond", "reject"]),
+    ("confirmation",    &["approve", "reject", "respond"]),
+    ("credentials",     &["respond", "reject"]),
+    ("external_result", &["respond", "reject"]),
+    ("reconcile",       &["retry", "respond", "reject"]),
+];
+
+fn is_taken(kind: &str, answer: &str) -> bool {
+    TAKEN
+        .iter()
+        .any(|taken| (taken.kind, taken.answer) == (kind, answer))
+}
+
+/// The path to which an answer is posted, and its body.
+fn post(question: &Question, kind: &str, answer: &str) -> (String, Value) {
+    let one = |decision: Value| json!({"decisions": {question.call.as_str(): decision}});
+    let body = match answer {
+        "approve" | "reject" | "retry" => json!({"action": answer}),
+        "respond response" => json!({"action": "respond", "response": filled_in(kind)}),
+        "respond result" => json!({"action": "respond", "result": {"by": "hand"}}),
+        "each approve" => one(json!({"action": "approve"})),
+        "each reject" => one(json!({"action": "reject"})),
+        "each edit" => one(json!({"action": "edit", "arguments": {"order": 17, "amount": 1.5}})),
+        "each respond" => one(json!({"action": "respond", "result": {"by": "hand"}})),
+        door => return (format!("{}{door}", question.path()), json!({})),
+    };
+    (question.path(), body)
+}
+
+/// Sends an answer as its client would: an endpoint that needs no body gets none.
+async fn send(actor: &Actor<'_>, path: &str, body: &Value) -> Reply {
+    if *body == json!({}) {
+        actor.hit(path).await
+    } else {
+        actor.post(path, body).await
+    }
+}
+
+fn with(body: &Value, name: &str, value: Value) -> Value {
+    let mut body = body.clone();
+    body[name] = value;
+    body
+}
+
+/// The state that a refusal must not change: journal, task, executions, model calls.
+async fn state(app: &TestApp, task: &str) -> (Vec<Value>, Value, usize, usize) {
+    let shown = app.owner().get(&format!("/v1/tasks/{task}")).await;
+    (
+        items(app, task).await,
+        shown.body,
+        app.tool.ledger().len(),
+        app.model.sent().len(),
+    )
+}
+
+#[track_caller]
+fn is(reply: &Reply, status: u16, code: &str, about: &str) {
+    assert_eq!(
+        (reply.status, reply.str("/code").as_str()),
+        (status, code),
+        "{about}: {}",
+        reply.text
+    );
+    assert_eq!(reply.header("content-type"), "application/problem+json");
+}
+
+/// Asserts that a problem shows the request with this status.
+#[track_caller]
+fn shows(reply: &Reply, question: &Question, status: &str) {
+    assert_eq!(reply.str("/request/request_id"), question.id);
+    assert_eq!(reply.str("/request/status"), status, "{}", reply.text);
+}
+
+/// Asserts that every other answer is refused for this kind.
+async fn no_other_answer_is_taken(app: &TestApp, question: &Question, kind: &str) {
+    for answer in ANSWERS.into_iter().filter(|answer| !is_taken(kind, answer)) {
+        let (path, body) = post(question, kind, answer);
+        let reply = send(&app.owner(), &path, &body).await;
+        is(&reply, 422, "invalid", &format!("{kind} {answer}"));
+        let errors = reply.body["errors"].as_array().unwrap();
+        let known = ["/action", "/response", "/result", "/decisions"];
+        let at = errors[0]["pointer"].as_str().unwrap();
+        assert!(
+            known.iter().any(|known| at.starts_with(known)),
+            "{kind} {answer}: {}",
+            reply.text
+        );
+        assert!(
+            !reply.text.contains(TOKEN),
+            "no value is repeated: {}",
+            reply.text
+        );
+    }
+}
+
+/// Sends a valid answer from the wrong callers, with the wrong digest, and with bodies that do not
+/// fit.
+async fn in_the_wrong_way(
+    app: &TestApp,
+    question: &Question,
+    path: &str,
+    body: &Value,
+    about: &str,
+) {
+    is(
+        &send(&app.actor(CAROL), path, body).await,
+        403,
+        "forbidden",
+        about,
+    );
+    is(
+        &send(&app.actor(OTHER), path, body).await,
+        404,
+        "not_found",
+        about,
+    );
+    is(
+        &send(&app.nobody(), path, body).await,
+        401,
+        "unauthorized",
+        about,
+    );
+    let other = app
+        .owner()
+        .post(path, &with(body, "digest", json!("sha256:00")))
+        .await;
+    is(&other, 412, "digest_mismatch", about);
+    shows(&other, question, "pending");
+    let more = app.owner().post(path, &with(body, "zzz", json!(1))).await;
+    is(&more, 422, "invalid", about);
+    // An error about a credential names no member: the name may be the secret.
+    let place = if about.starts_with("credentials") {
+        ""
+    } else {
+        "/zzz"
+    };
+    assert_eq!(more.str("/errors/0/pointer"), place, "{}", more.text);
+    let nul = app
+        .owner()
+        .post(path, &with(body, "reason", json!("a\u{0}b")))
+        .await;
+    is(&nul, 422, "invalid", about);
+    is(
+        &app.owner().bytes(path, b"{".to_vec()).await,
+        400,
+        "bad_json",
+        about,
+    );
+    let text = app
+        .owner()
+        .send(Method::POST, path, Some(("text/plain", body.to_string())))
+        .await;
+    is(&text, 415, "unsupported_media_type", about);
+}
+
+/// The decision as the contract writes it.
+fn decision(question: &Question, taken: &Taken, at: &Value) -> Value {
+    let result = if taken.answer.ends_with("result") {
+        json!({"by": "hand"})
+    } else {
+        Value::Null
+    };
+    let response = match (taken.kind, taken.answer) {
+        ("credentials", "respond response") => json!({"email": null, "token": null}),
+        (kind, "respond response") => filled_in(kind),
+        _ => Value::Null,
+    };
+    let arguments = if taken.action == "edit" {
+        json!({"order": 17, "amount": 1.5})
+    } else {
+        Value::Null
+    };
+    let own = if taken.action == "respond" && taken.answer != "respond response" {
+        json!({"by": "hand"})
+    } else {
+        Value::Null
+    };
+    json!({
+        "action": taken.action, "by": "alice", "via": null, "at": at, "reason": null, "then": taken.then,
+        "response": response, "result": result,
+        "decisions": {question.call.as_str(): {"action": taken.action, "by": "alice", "via": null, "at": at, "reason": null,
+            "arguments": arguments, "result": own}},
+    })
+}
+
+/// Asserts the journal and the request after an accepted answer.
+async fn is_stored(app: &TestApp, question: &Question, taken: &Taken) {
+    let about = format!("{} {}", taken.kind, taken.answer);
+    let after = request(app, &question.id).await;
+    assert_eq!(after["status"], "resumed", "{about}: {after}");
+    assert_eq!(
+        (&after["can_decide"], &after["allowed_actions"]),
+        (&json!(false), &json!([])),
+        "{about}"
+    );
+    let expected = decision(question, taken, &after["decision"]["at"]);
+    assert_eq!(after["decision"], expected, "{about}");
+    let own = after["tool_calls"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|call| call["needs_decision"] == true)
+        .unwrap();
+    assert_eq!(own["decision"]["action"], taken.action, "{about}: {own}");
+    assert_eq!(
+        (&after["digest"], &own["arguments_text"]),
+        (
+            &question.request["digest"],
+            &question.request["tool_calls"][0]["arguments_text"]
+        )
+    );
+
+    let journal = items(app, &question.task).await;
+    let decided: Vec<_> = journal
+        .iter()
+        .filter(|item| item["type"] == "decision" && item["request_id"] == question.id.as_str())
+        .collect();
+    assert_eq!(decided.len(), 1, "{about}: {journal:#?}");
+    assert_eq!(decided[0]["decision"], expected, "{about}");
+    let results = results_of(&journal, &question.call);
+    assert_eq!(results.len(), 1, "{about}: {journal:#?}");
+    assert_eq!(
+        results[0]["outcome"], taken.outcome,
+        "{about}: {}",
+        results[0]
+    );
+    let content = results[0]["content"].as_str().unwrap();
+    assert!(content.contains(taken.says), "{about}: {content}");
+    each_has_one_result(&journal);
+    if taken.status == "Completed" {
+        let shown = told(app);
+        assert_eq!(shown.len(), 1, "{about}: {shown:?}");
+        assert!(shown[0].ends_with(content), "{about}: {shown:?}");
+        assert_eq!(
+            shown[0].contains(EDITED),
+            taken.action == "edit",
+            "{about}: {shown:?}"
+        );
+    }
+    let all = format!("{after} {} {:?}", Value::from(journal), app.model.sent());
+    assert!(!all.contains(TOKEN), "{about}: a login is never shown");
+}
+
+/// One accepted answer, with everything that is refused before and after it.
+async fn one_is_taken(app: &TestApp, taken: &Taken) {
+    let about = format!("{} {}", taken.kind, taken.answer);
+    let question = ask(app, taken.kind).await;
+    let (path, mut body) = post(&question, taken.kind, taken.answer);
+    let before = state(app, &question.task).await;
+    in_the_wrong_way(app, &question, &path, &body, &about).await;
+    assert_eq!(
+        state(app, &question.task).await,
+        before,
+        "{about}: a refusal changed something"
+    );
+
+    let door = taken.answer.starts_with('/');
+    if !door {
+        assert!(
+            is_a("DecisionBody", &body),
+            "the document does not know {body}"
+        );
+        body = with(&body, "digest", json!(question.digest));
+        assert!(
+            is_a("DecisionBody", &body),
+            "the document does not know {body}"
+        );
+    }
+    // An edit as a person types it: those exact bytes run.
+    let text = if door {
+        String::new()
+    } else {
+        body.to_string()
+            .replace(r#"{"amount":1.5,"order":17}"#, EDITED)
+    };
+    let post = async |actor: Actor<'_>| match text.as_str() {
+        "" => actor.hit(&path).await,
+        text => {
+            actor
+                .send(Method::POST, &path, Some((JSON, text.to_owned())))
+                .await
+        }
+    };
+    let key = || app.owner().header("idempotency-key", "only-once");
+    let done = post(key()).await;
+    assert_eq!(
+        (done.status, done.str("/status").as_str()),
+        (200, taken.status),
+        "{about}: {}",
+        done.text
+    );
+    assert_eq!(
+        (done.str("/task_id"), &done.body["pending"]),
+        (question.task.clone(), &json!([])),
+        "{about}"
+    );
+    assert_eq!(app.tool.ledger().len(), before.2 + taken.runs, "{about}");
+    assert_eq!(
+        app.model.sent().len(),
+        before.3 + usize::from(taken.status == "Completed"),
+        "{about}"
+    );
+    if taken.action == "edit" {
+        assert_eq!(app.tool.ledger().last().unwrap().body, EDITED);
+    }
+    if taken.action == "retry" {
+        assert_eq!(
+            app.tool.ledger().last().unwrap().header("idempotency-key"),
+            question.call
+        );
+    }
+    is_stored(app, &question, taken).await;
+
+    let after = state(app, &question.task).await;
+    let replay = post(key()).await;
+    assert_eq!(
+        (replay.status, replay.header("idempotency-replayed")),
+        (200, "true"),
+        "{about}: {}",
+        replay.text
+    );
+    assert_eq!(replay.body, done.body, "{about}");
+    for actor in [
+        app.owner(),
+        app.owner().header("idempotency-key", "another"),
+    ] {
+        let again = post(actor).await;
+        is(&again, 409, "already_decided", &about);
+        shows(&again, &question, "resumed");
+        assert_eq!(
+            again.body["decision"],
+            request(app, &question.id).await["decision"],
+            "{about}"
+        );
+    }
+    let digest = app
+        .owner()
+        .post(&path, &with(&body, "digest", json!("sha256:00")))
+        .await;
+    is(&digest, 412, "digest_mismatch", &about);
+    assert_eq!(
+        state(app, &question.task).await,
+        after,
+        "{about}: a refusal changed something"
+    );
+}
+
+/// A closed request still checks the kind and the body first.
+async fn nothing_is_taken_any_more(
+    app: &TestApp,
+    question: &Question,
+    kind: &str,
+    status: u16,
+    code: &str,
+    stands: &str,
+) {
+    let before = state(app, &question.task).await;
+    for taken in TAKEN.iter().filter(|taken| taken.kind == kind) {
+        let about = format!("{kind} {} {stands}", taken.answer);
+        let (path, body) = post(question, kind, taken.answer);
+        let late = send(&app.owner().header("idempotency-key", "late"), &path, &body).await;
+        is(&late, status, code, &about);
+        shows(&late, question, stands);
+        assert_eq!(late.body["request"]["can_decide"], false, "{about}");
+        if code == "request_withdrawn" {
+            assert_eq!(late.body["pending"], json!([]), "{about}");
+        }
+        let digest = app
+            .owner()
+            .post(&path, &with(&body, "digest", json!("sha256:00")))
+            .await;
+        is(&digest, 412, "digest_mismatch", &about);
+        is(
+            &send(&app.actor(CAROL), &path, &body).await,
+            403,
+            "forbidden",
+            &about,
+        );
+        is(
+            &send(&app.actor(OTHER), &path, &body).await,
+            404,
+            "not_found",
+            &about,
+        );
+    }
+    no_other_answer_is_taken(app, question, kind).await;
+    assert_eq!(
+        state(app, &question.task).await,
+        before,
+        "{kind} {stands}: a refusal changed something"
+    );
+}
+
+/// Returns once the request's deadline has passed.
+async fn overdue(app: &TestApp, question: &Question) {
+    while request(app, &question.id).await["can_decide"] == true {
+        tokio::task::yield_now().await;
+    }
+}
+
+on_both! {
+    async fn every_kind_of_request_takes_exactly_its_own_answers(on: On) {
+        let app = TestApp::with(on, &(ASKING.replace("{more}", "") + ACCOUNTS)).await;
+        for (kind, allowed) in ALLOWED {
+            let question = ask(&app, kind).await;
+            let asked = &question.request;
+            let page = format!("{}/resume/{}", app.url(), question.id);
+            let link = |door: &str, has: bool| if has { json!(format!("{page}/{door}")) } else { Value::Null };
+            assert_eq!(asked["allowed_actions"].as_array().unwrap().len(), allowed.len(), "{asked}");
+            assert!(allowed.iter().all(|action| asked["allowed_actions"].as_array().unwrap().contains(&json!(action))), "{asked}");
+            assert_eq!(asked["can_decide"], true);
+            assert_eq!(asked["approval_url"], link("approve", ["approval", "confirmation"].contains(&kind)), "{kind}");
+            assert_eq!(asked["rejection_url"], link("reject", true), "{kind}");
+            assert_eq!((&asked["url"], &asked["decision"]), (&json!(page), &Value::Null));
+            let before = state(&app, &question.task).await;
+            for (door, has) in [("approve", is_taken(kind, "/approve")), ("reject", is_taken(kind, "/reject"))] {
+                let shown = app.owner().header("accept", "text/html").get(&format!("{}/{door}", question.path())).await;
+                let button = shown.text.contains("type=\"submit\"") && shown.text.contains(&format!("/resume/{}/{door}\"", question.id));
+                assert_eq!((shown.status, button), (200, has), "{kind} {door}: {}", shown.text);
+            }
+            no_other_answer_is_taken(&app, &question, kind).await;
+            assert_eq!(state(&app, &question.task).await, before, "{kind}: a refusal changed something");
+        }
+        for taken in &TAKEN {
+            one_is_taken(&app, taken).await;
+        }
+        app.stop().await;
+    }
+
+    async fn withdrawn_request_of_any_kind_takes_no_answer(on: On) {
+        let app = TestApp::with(on, &(ASKING.replace("{more}", "") + ACCOUNTS)).await;
+        for kind in KINDS {
+            let question = ask(&app, kind).await;
+            let canceled = app.owner().hit(&format!("/v1/tasks/{}/cancel", question.task)).await;
+            assert_eq!(canceled.str("/status"), "Canceled", "{}", canceled.text);
+            nothing_is_taken_any_more(&app, &question, kind, 409, "request_withdrawn", "withdrawn").await;
+        }
+        app.stop().await;
+    }
+
+    async fn overdue_request_of_any_kind_takes_no_answer_swept_or_not(on: On) {
+        let yaml = ASKING.replace("{more}", &short("4s", "")) + ACCOUNTS;
+        for (swept, app) in [(false, TestApp::unswept(on, &yaml).await), (true, TestApp::with(on, &yaml).await)] {
+            let mut questions = Vec::new();
+            for kind in KINDS {
+                questions.push((kind, ask(&app, kind).await));
+            }
+            for (_, question) in &questions {
+                overdue(&app, question).await;
+                while swept && items(&app, &question.task).await.last().unwrap()["status"] != "Completed" {
+                    tokio::task::yield_now().await;
+                }
+            }
+            for (kind, question) in &questions {
+                let stands = if swept { "expired" } else { "pending" };
+                nothing_is_taken_any_more(&app, question, kind, 410, "request_expired", stands).await;
+                let journal = items(&app, &question.task).await;
+                let closed: Vec<_> = journal.iter().filter(|item| item["type"] == "request_closed").collect();
+                assert_eq!(closed.len(), usize::from(swept), "{kind}: {journal:#?}");
+                if swept {
+                    assert_eq!((&closed[0]["status"], &closed[0]["reason"]), (&json!("expired"), &json!("expired")));
+                    let result = results_of(&journal, &question.call);
+                    let outcome = if *kind == "reconcile" { "unknown" } else { "expired" };
+                    assert_eq!((result.len(), &result[0]["outcome"]), (1, &json!(outcome)), "{kind}: {journal:#?}");
+                }
+            }
+            app.stop().await;
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! Every endpoint of a request, for every caller and every way in which a rule names approvers: one
+//! table. A turn has calls under two rules, and each request has its own approvers.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::approval_cycle::on_both;
+use crate::support::fake_chat_completions::calls;
+use crate::support::test_app::{Actor, On, TestApp};
+
+/// The accounts. Alice creates the tasks; she is in support, which one of the rules names.
+const PEOPLE: &str = r#"
+auth:
+  api_keys:
+    - { user: alice, tenant: acme, groups: [support], key: "alice-key-0123456789" }
+    - { user: alice, tenant: acme, groups: [support], key: "alice-read-0123456789", may: [read] }
+    - { user: alice, tenant: acme, groups: [support], key: "alice-decide-01234567", may: [decide] }
+    - { user: alice, tenant: acme, groups: [support], key: "alice-create-01234567", may: [create] }
+    - { user: bob, tenant: acme, key: "bob-key-0123456789ab" }
+    - { user: fay, tenant: acme, groups: [finance], key: "fay-key-0123456789ab" }
+    - { user: fay, tenant: acme, groups: [finance], key: "fay-read-0123456789", may: [read] }
+    - { user: fay, tenant: acme, groups: [finance], key: "fay-decide-0123456789", may: [decide] }
+    - { user: sam, tenant: acme, groups: [support], key: "sam-key-0123456789ab" }
+    - { user: root, tenant: acme, key: "root-key-0123456789", admin: true }
+    - { user: ops, tenant: acme, key: "ops-key-0123456789ab", admin: true, may: [read] }
+    - { user: carol, tenant: acme, key: "carol-key-0123456789" }
+    - { user: web, tenant: acme, key: "web-key-0123456789ab", act_as: true }
+    - { user: bob, tenant: other, groups: [finance, support], key: "other-key-0123456789" }
+    - { user: alice, tenant: other, admin: true, key: "other-alice-012345678" }
+"#;
+
+/// One tool for each way to name approvers.
+const RULES: [(&str, &str); 6] = [
+    ("owner", ""),
+    ("users", "approvers: { users: [bob] }, "),
+    ("groups", "approvers: { groups: [finance] }, "),
+    ("two", "approvers: { groups: [finance], required: 2 }, "),
+    ("also", "approvers: { groups: [finance], owner: true }, "),
+    ("named", "approvers: { groups: [support] }, "),
+];
+
+/// The tools that one turn calls.
+const TURNS: [[usize; 2]; 3] = [[0, 1], [2, 3], [4, 5]];
+
+/// A caller: (name, key, headers, the rules the caller may decide, what the caller reads regardless
+/// of that).
+struct Person(
+    &'static str,
+    &'static str,
+    &'static [(&'static str, &'static str)],
+    [bool; 6],
+    Reads,
+);
+
+#[derive(Clone, Copy, PartialEq)]
+enum Reads {
+    /// As the task's owner or an admin.
+    Everything,
+    /// Read by a caller who may decide a request of the tree.
+    What(HeDecides),
+    /// The key's scope allows no reading.
+    Nothing,
+    /// The task is of another tenant: 404.
+    OfAnotherTenant,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum HeDecides {
+    /// By the caller's own rights, through this key.
+    Here,
+    /// By rights that the caller has and this key lacks: for these rules.
+    Elsewhere([bool; 6]),
+}
+
+const Y: bool = true;
+const N: bool = false;
+const ALICE: [bool; 6] = [Y, N, N, N, Y, N];
+const BOB: [bool; 6] = [N, Y, N, N, N, N];
+const FINANCE: [bool; 6] = [N, N, Y, Y, Y, N];
+const SUPPORT: [bool; 6] = [N, N, N, N, N, Y];
+const NONE: [bool; 6] = [N; 6];
+const HIS: Reads = Reads::What(HeDecides::Here);
+const WEB: &str = "web-key-0123456789ab";
+
+#[rustfmt::skip]
+const TABLE: &[Person] = &[
+    //                                                                                                  owner users groups two also named
+    Person("the owner",                 "alice-key-0123456789",  &[],                                             ALICE,   Reads::Everything),
+    Person("the owner, reads",          "alice-read-0123456789", &[],                                             NONE,    Reads::Everything),
+    Person("the owner, decides",        "alice-decide-01234567", &[],                                             ALICE,   HIS),
+    Person("the owner, creates",        "alice-create-01234567", &[],                                             NONE,    Reads::Nothing),
+    Person("the owner by web",          WEB, &[("holdpoint-user", "alice")],                                      ALICE,   Reads::Everything),
+    Person("the owner by web, groups",  WEB, &[("holdpoint-user", "alice"), ("holdpoint-groups", "finance,support")], ALICE, Reads::Everything),
+    Person("the named user",            "bob-key-0123456789ab",  &[],                                             BOB,     HIS),
+    Person("the named user by web",     WEB, &[("holdpoint-user", "bob")],                                        BOB,     HIS),
+    Person("a member",                  "fay-key-0123456789ab",  &[],                                             FINANCE, HIS),
+    Person("a member, reads",           "fay-read-0123456789",   &[],                                             NONE,    Reads::What(HeDecides::Elsewhere(FINANCE))),
+    Person("a member, decides",         "fay-decide-0123456789", &[],                                             FINANCE, HIS),
+    Person("a member by web",           WEB, &[("holdpoint-user", "zoe"), ("holdpoint-groups", "x, finance")],    FINANCE, HIS),
+    Person("fay by web, no groups",     WEB, &[("holdpoint-user", "fay")],                                        NONE,    HIS),
+    Person("of the owner's group",      "sam-key-0123456789ab",  &[],                                             SUPPORT, HIS),
+    Person("an admin",                  "root-key-0123456789",   &[],                                             NONE,    Reads::Everything),
+    Person("an admin, reads",           "ops-key-0123456789ab",  &[],                                             NONE,    Reads::Everything),
+    Person("a stranger",                "carol-key-0123456789",  &[],                                             NONE,    HIS),
+    Person("web itself",                WEB, &[],                                                                 NONE,    HIS),
+    Person("a namesake elsewhere",      "other-key-0123456789",  &[],                                             NONE,    Reads::OfAnotherTenant),
+    Person("the owner's namesake",      "other-alice-012345678", &[],                                             NONE,    Reads::OfAnotherTenant),
+];
+
+fn yaml() -> String {
+    let mut yaml = r#"
+models:
+  main: { provider: openai, base_url: "{model}", model: fake, api_key: "${MODEL_KEY}", retries: 1 }
+agents:
+  billing: { description: Asks., model: main, tools: [owner, users, groups, two, also, named] }
+"#
+    .to_owned();
+    let lines =
+        |line: &dyn Fn(&str, &str) -> String| RULES.map(|(name, terms)| line(name, terms)).concat();
+    yaml += "tools:\n";
+    yaml += &lines(&|name, _| {
+        format!(
+            "  {name}: {{ parameters: {{ type: object }}, http: {{ method: POST, url: \"{{tool}}/{name}\" }} }}\n"
+        )
+    });
+    yaml += "policy:\n";
+    yaml += &lines(&|name, terms| {
+        format!("  - {{ name: {name}, tools: [{name}], decide: hold, {terms}reason: Look. }}\n")
+    });
+    yaml
+}
+
+/// A task of one turn and its two requests, each with the index of its rule.
+struct RequestSpec {
+    task: String,
+    questions: Vec<(usize, String)>,
+}
+
+async fn ask(app: &TestApp, owner: &Actor<'_>, turn: [usize; 2]) -> RequestSpec {
+    app.model
+        .then(calls(&turn.map(|rule| (RULES[rule].0, "{}"))));
+    let reply = owner.post("/v1/tasks", &json!({"input": "go"})).await;
+    let pending = reply.body["pending"]
+        .as_array()
+        .unwrap_or_else(|| panic!("{}", reply.text));
+    assert_eq!(
+        pending.len(),
+        2,
+        "each request has its own approvers: {}",
+        reply.text
+    );
+    let question = |rule: usize| {
+        let own = |request: &&Value| {
+            request["tool_calls"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|call| call["needs_decision"] == true && call["name"] == RULES[rule].0)
+        };
+        (
+            rule,
+            pending.iter().find(own).unwrap()["request_id"]
+                .as_str()
+                .unwrap()
+                .to_owned(),
+        )
+    };
+    RequestSpec {
+        task: reply.str("/task_id"),
+        questions: turn.map(question).to_vec(),
+    }
+}
+
+fn actor<'a>(app: &'a TestApp, person: &Person) -> Actor<'a> {
+    person
+        .2
+        .iter()
+        .fold(app.actor(person.1), |actor, (name, value)| {
+            actor.header(name, value)
+        })
+}
+
+/// The status of every deciding endpoint. No body is valid, so 422 means that the caller may
+/// decide.
+async fn deciding(app: &TestApp, person: &Person, request: &str) -> Vec<u16> {
+    let (json, form) = ("application/json", "application/x-www-form-urlencoded");
+    let mut statuses = Vec::new();
+    for door in ["", "/approve", "/reject"] {
+        for (kind, body) in [(json, r#"{"zzz":1}"#), (form, "zzz=1")] {
+            let path = format!("/resume/{request}{door}");
+            let reply = actor(app, person)
+                .send(Method::POST, &path, Some((kind, body.to_owned())))
+                .await;
+            statuses.push(reply.status);
+        }
+    }
+    statuses
+}
+
+/// The status of every endpoint that shows the request, and whether the two links have a button.
+async fn looking(app: &TestApp, person: &Person, request: &str) -> (Vec<u16>, Vec<bool>) {
+    let (mut statuses, mut buttons) = (Vec::new(), Vec::new());
+    statuses.push(
+        actor(app, person)
+            .get(&format!("/resume/{request}"))
+            .await
+            .status,
+    );
+    for door in ["", "/approve", "/reject"] {
+        let path = format!("/resume/{request}{door}");
+        let page = actor(app, person)
+            .header("accept", "text/html")
+            .get(&path)
+            .await;
+        statuses.push(page.status);
+        buttons.push(
+            page.text.contains(&format!("action=\"{path}\""))
+                || page
+                    .text
+                    .contains(&format!("action=\"{}{path}\"", app.url())),
+        );
+    }
+    (statuses, buttons)
+}
+
+async fn everything(app: &TestApp, people: &[Person], asked: &RequestSpec) {
+    for person in people {
+        let Person(who, _, _, decides, reads) = person;
+        let involved = |rules: &[bool; 6]| asked.questions.iter().any(|(rule, _)| rules[*rule]);
+        let may_read = match reads {
+            Reads::Everything => true,
+            Reads::What(HeDecides::Here) => involved(decides),
+            Reads::What(HeDecides::Elsewhere(rules)) => involved(rules),
+            Reads::Nothing | Reads::OfAnotherTenant => false,
+        };
+        let no = if *reads == Reads::OfAnotherTenant {
+            404
+        } else {
+            403
+        };
+        let read = if may_read { 200 } else { no };
+        for path in ["", "/items"] {
+            let reply = actor(app, person)
+                .get(&format!("/v1/tasks/{}{path}", asked.task))
+                .await;
+            assert_eq!(reply.status, read, "{who} {path}: {}", reply.text);
+        }
+        let tree = actor(app, person)
+            .get(&format!("/v1/requests?task_id={}", asked.task))
+            .await;
+        assert_eq!(tree.status, read, "{who}: {}", tree.text);
+        if may_read {
+            assert_eq!(
+                tree.body["requests"].as_array().unwrap().len(),
+                2,
+                "{who}: {}",
+                tree.text
+            );
+        }
+        let inbox = actor(app, person).get("/v1/requests?limit=200").await;
+        assert_eq!(
+            inbox.status,
+            if *reads == Reads::Nothing { 403 } else { 200 },
+            "{who}: {}",
+            inbox.text
+        );
+        for (rule, request) in &asked.questions {
+            let (may, about) = (decides[*rule], format!("{who}, {}", RULES[*rule].0));
+            let listed = inbox.text.contains(&format!(r#""request_id":"{request}""#));
+            assert_eq!(listed, may, "{about}: {}", inbox.text);
+            assert_eq!(
+                deciding(app, person, request).await,
+                [if may { 422 } else { no }; 6],
+                "{about}"
+            );
+            let (statuses, buttons) = looking(app, person, request).await;
+            assert_eq!(statuses, [read; 4], "{about}");
+            assert_eq!(
+                buttons[1..],
+                [may; 2],
+                "{about}: a button only for a caller who may decide"
+            );
+            if may_read {
+                let shown = actor(app, person).get(&format!("/resume/{request}")).await;
+                assert_eq!(shown.body["can_decide"], may, "{about}");
+                assert_eq!(
+                    shown.body["allowed_actions"].as_array().unwrap().is_empty(),
+                    !may,
+                    "{about}"
+                );
+            }
+        }
+    }
+}
+
+on_both! {
+    async fn each_endpoint_of_a_request_serves_only_the_people_its_rule_names(on: On) {
+        let app = TestApp::with(on, &(yaml() + PEOPLE)).await;
+        let owner = app.actor("alice-key-0123456789");
+        let mut all = Vec::new();
+        for turn in TURNS {
+            all.push(ask(&app, &owner, turn).await);
+        }
+        for asked in &all {
+            let before = owner.get(&format!("/v1/tasks/{}/items", asked.task)).await.text;
+            everything(&app, TABLE, asked).await;
+            assert_eq!(owner.get(&format!("/v1/tasks/{}/items", asked.task)).await.text, before, "reading changes nothing");
+        }
+        assert!(app.tool.ledger().is_empty());
+        app.stop().await;
+    }
+
+    async fn each_request_is_answered_by_its_people_and_records_the_decider(on: On) {
+        let app = TestApp::with(on, &(yaml() + PEOPLE)).await;
+        let owner = app.actor("alice-key-0123456789");
+        let as_ = |user: &str, groups: &str| app.actor(WEB).header("holdpoint-user", user).header("holdpoint-groups", groups);
+        // (turn, rule, caller, by, via): the second answer of a turn lets it run.
+        let answers: [(usize, usize, Actor<'_>, &str, Value); 6] = [
+            (0, 0, as_("alice", ""), "alice", json!("web")),
+            (0, 1, app.actor("bob-key-0123456789ab"), "bob", Value::Null),
+            (1, 2, app.actor("fay-decide-0123456789"), "fay", Value::Null),
+            (1, 3, as_("zoe", "finance"), "zoe", json!("web")),
+            (2, 4, app.actor("alice-decide-01234567"), "alice", Value::Null),
+            (2, 5, app.actor("sam-key-0123456789ab"), "sam", Value::Null),
+        ];
+        let mut all = Vec::new();
+        for turn in TURNS {
+            all.push(ask(&app, &owner, turn).await);
+        }
+        let (_, two) = &all[1].questions[1];
+        let path = format!("/resume/{two}/approve");
+        let fay = app.actor("fay-key-0123456789ab");
+        assert_eq!(fay.hit(&path).await.str("/status"), "Paused");
+        let again = fay.hit(&path).await;
+        assert_eq!((again.status, again.str("/decision/by").as_str()), (409, "fay"), "{}", again.text);
+        let shown = fay.get(&format!("/resume/{two}")).await;
+        assert_eq!((&shown.body["can_decide"], &shown.body["status"]), (&json!(false), &json!("pending")));
+        assert!(!fay.get("/v1/requests").await.text.contains(two.as_str()), "she has answered it");
+        for (turn, rule, actor, by, via) in answers {
+            let (known, request) = &all[turn].questions[rule % 2];
+            assert_eq!(*known, rule);
+            let done = actor.hit(&format!("/resume/{request}/approve")).await;
+            let status = if rule % 2 == 0 { "Paused" } else { "Completed" };
+            assert_eq!((done.status, done.str("/status").as_str()), (200, status), "{by}: {}", done.text);
+            let shown = owner.get(&format!("/resume/{request}")).await;
+            assert_eq!((shown.str("/decision/by").as_str(), &shown.body["decision"]["via"]), (by, &via), "{}", shown.text);
+            let seen = actor.get(&format!("/resume/{request}")).await;
+            assert_eq!(seen.status, 200, "a decider still reads it: {}", seen.text);
+        }
+        let ran: Vec<_> = app.tool.ledger().iter().map(|run| (run.uri.clone(), run.header("holdpoint-decided-by").to_owned())).collect();
+        let ran: Vec<_> = ran.iter().map(|(uri, by)| (uri.as_str(), by.as_str())).collect();
+        assert_eq!(ran, [("/owner", "alice"), ("/users", "bob"), ("/groups", "fay"), ("/two", "fay,zoe"), ("/also", "alice"), ("/named", "sam")]);
+        app.stop().await;
+    }
+
+    async fn every_endpoint_is_open_and_one_approval_suffices_without_accounts(on: On) {
+        let app = TestApp::with(on, &yaml()).await;
+        // One approval is enough here, so `two` behaves like `groups`.
+        for turn in [[0, 1], [3, 4], [2, 5]] {
+            let asked = ask(&app, &app.nobody(), turn).await;
+            let inbox = app.nobody().get("/v1/requests").await;
+            for (rule, request) in &asked.questions {
+                assert!(inbox.text.contains(request.as_str()), "{}", RULES[*rule].0);
+                let shown = app.nobody().get(&format!("/resume/{request}")).await;
+                assert_eq!((shown.status, &shown.body["can_decide"]), (200, &json!(true)));
+                for (kind, body) in [("application/json", r#"{"zzz":1}"#), ("application/x-www-form-urlencoded", "zzz=1")] {
+                    let reply = app.nobody().send(Method::POST, &format!("/resume/{request}"), Some((kind, body.to_owned()))).await;
+                    assert_eq!(reply.status, 422, "{}", reply.text);
+                }
+            }
+            for (_, request) in &asked.questions {
+                assert_eq!(app.nobody().hit(&format!("/resume/{request}/approve")).await.status, 200);
+            }
+        }
+        assert_eq!(app.tool.ledger().len(), 6, "also where two approvals are required");
+        app.stop().await;
+    }
+}

@@ -1,0 +1,240 @@
+//! `Idempotency-Key` on every POST: a repeated request has no further effect.
+
+use futures_util::future::{join, join_all};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::approval_cycle::on_both;
+use crate::support::fake_chat_completions::{calls, says};
+use crate::support::test_app::{ALICE, Actor, BOB, OTHER, On, REFUNDS, Reply, TestApp};
+
+const KEY: &str = "idempotency-key";
+const NARROWED: &str = r#"
+auth:
+  api_keys:
+    - { user: alice, tenant: acme, key: "alice-key-0123456789" }
+    - { user: bob, tenant: acme, groups: [finance], key: "bob-key-0123456789ab" }
+    - { user: carol, tenant: acme, groups: [finance], key: "carol-key-0123456789" }
+"#;
+
+/// Sends the same body twice, and another body with the same key; the second answer equals the
+/// first and is marked as replayed.
+async fn twice(actor: &Actor<'_>, path: &str, body: &Value) -> Reply {
+    let first = actor.post(path, body).await;
+    assert!(first.status < 300, "{path}: {}", first.text);
+    assert_eq!(first.header("idempotency-replayed"), "");
+    let again = actor.post(path, body).await;
+    assert_eq!(
+        (again.status, again.header("idempotency-replayed")),
+        (first.status, "true"),
+        "{path}: {}",
+        again.text
+    );
+    assert_eq!(again.header("location"), first.header("location"));
+    assert_eq!(again.body["task_id"], first.body["task_id"], "{path}");
+    assert_eq!(
+        again.body["updated_at"], first.body["updated_at"],
+        "{path}: nothing more was done"
+    );
+    let other = actor
+        .send(
+            Method::POST,
+            path,
+            Some(("application/json", format!(" {body}"))),
+        )
+        .await;
+    assert_eq!(
+        (other.status, other.str("/code").as_str()),
+        (422, "idempotency_key_reused"),
+        "{path}"
+    );
+    first
+}
+
+on_both! {
+    async fn repeated_post_in_flight_gets_the_same_reply(on: On) {
+        let app = TestApp::start(on).await;
+        let owner = || app.owner().header(KEY, "at-once");
+        let at_once = async |path: &str, body: &Value| {
+            let replies = join_all((0..16).map(|_| async { owner().post(path, body).await })).await;
+            let first = replies.iter().filter(|reply| reply.header("idempotency-replayed").is_empty()).count();
+            let told: Vec<_> = replies.iter().map(|reply| reply.status).collect();
+            assert!(first == 1 && told.iter().all(|status| [200, 202].contains(status)), "{path}: {first}, {told:?}");
+        };
+        for _ in 0..4 {
+            app.model.then(calls(&[("refund", r#"{"order":1,"amount":50}"#)]));
+            let held = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+            app.model.then_fails(400);
+            at_once(&format!("/resume/{}", held.str("/pending/0/request_id")), &json!({"action": "approve"})).await;
+            let task = format!("/v1/tasks/{}", held.str("/task_id"));
+            app.model.then(says("refunded"));
+            at_once(&format!("{task}/retry"), &json!({})).await;
+            app.model.then(calls(&[("refund", r#"{"order":2,"amount":50}"#)]));
+            at_once(&format!("{task}/messages"), &json!({"input": "more"})).await;
+            at_once(&format!("{task}/cancel"), &json!({})).await;
+        }
+        assert_eq!(app.tool.ledger().len(), 4);
+    }
+
+    async fn every_post_may_be_repeated(on: On) {
+        let app = TestApp::start(on).await;
+        let owner = || app.owner().header(KEY, "the same for all: no");
+        assert_eq!(owner().post("/v1/tasks", &json!({"input": "x"})).await.status, 400, "a key has no blanks");
+        let owner = || app.owner().header(KEY, "\"one\"");
+        let refund = calls(&[("refund", r#"{"order":1,"amount":50}"#)]);
+        app.model.then(refund.clone());
+        let held = twice(&owner(), "/v1/tasks", &json!({"input": "go"})).await;
+        let task = format!("/v1/tasks/{}", held.str("/task_id"));
+        let refused = owner().post(&format!("{task}/messages"), &json!({"input": "more"})).await;
+        assert_eq!(refused.status, 409);
+        app.model.then(says("refunded"));
+        let request = format!("/resume/{}", held.str("/pending/0/request_id"));
+        assert_eq!(owner().post(&request, &json!({"action": "aprove"})).await.status, 422);
+        twice(&owner(), &request, &json!({"action": "approve"})).await;
+        app.model.then(refund);
+        let more = twice(&owner(), &format!("{task}/messages"), &json!({"input": "more"})).await;
+        let request = format!("/resume/{}/reject", more.str("/pending/0/request_id"));
+        assert_eq!(twice(&owner(), &request, &json!({"reason": "no"})).await.str("/status"), "Canceled");
+        let held = app.held().await;
+        let cancel = format!("/v1/tasks/{}/cancel", held.task);
+        assert_eq!(twice(&owner(), &cancel, &json!({})).await.str("/status"), "Canceled");
+        app.model.then_fails(400);
+        let failed = app.owner().post("/v1/tasks", &json!({"input": "fail"})).await;
+        assert_eq!(failed.str("/status"), "Failed");
+        app.model.then(says("now"));
+        let retry = format!("/v1/tasks/{}/retry", failed.str("/task_id"));
+        assert_eq!(twice(&owner(), &retry, &json!({})).await.str("/status"), "Completed");
+        assert_eq!(app.tool.ledger().len(), 1);
+        assert_eq!(app.model.sent().len(), 6, "no question was asked twice");
+        app.stop().await;
+    }
+
+    async fn repeated_post_waits_with_the_first(on: On) {
+        let app = TestApp::start(on).await;
+        app.tool.close();
+        app.model.then(calls(&[("refund", r#"{"order":1,"amount":5}"#)])).then(says("paid"));
+        let owner = || app.owner().header(KEY, "k");
+        let body = json!({"input": "go"});
+        let first = async { owner().post("/v1/tasks", &body).await };
+        let later = async {
+            app.tool.reached(1).await;
+            let now = owner().header("prefer", "wait=0").post("/v1/tasks", &body).await;
+            assert_eq!((now.status, now.str("/status").as_str()), (202, "Running"), "{}", now.text);
+            assert_eq!((now.header("idempotency-replayed"), now.header("preference-applied")), ("true", "wait=0"));
+            let waits = async { owner().post("/v1/tasks", &body).await };
+            let ((), last) = join(async { app.tool.open() }, waits).await;
+            last
+        };
+        let (first, last) = join(first, later).await;
+        assert_eq!((first.status, first.str("/output").as_str()), (201, "paid"), "{}", first.text);
+        assert_eq!((last.status, last.str("/output").as_str()), (201, "paid"), "{}", last.text);
+        assert_eq!(first.body["task_id"], last.body["task_id"]);
+        assert_eq!(app.tool.ledger().len(), 1);
+        app.stop().await;
+    }
+
+    async fn repeated_post_of_a_caller_who_lost_the_right_is_refused(on: On) {
+        let mut app = TestApp::with(on, &(REFUNDS.replace("{approvers}", "{ groups: [finance] }") + NARROWED)).await;
+        let held = app.held().await;
+        app.model.then(says("paid"));
+        let path = format!("/resume/{}/approve", held.request);
+        assert_eq!(app.actor(BOB).header(KEY, "k").hit(&path).await.status, 200);
+        let created = json!({"input": "mine"});
+        app.model.then(says("hello"));
+        assert_eq!(app.actor(BOB).header(KEY, "c").post("/v1/tasks", &created).await.status, 201);
+        let narrow = r#"key: "bob-key-0123456789ab", may: [read]"#;
+        app.restart_with(|yaml| yaml.replace(r#"key: "bob-key-0123456789ab""#, narrow)).await;
+        assert_eq!(app.actor(BOB).header(KEY, "k").hit(&path).await.status, 403);
+        assert_eq!(app.actor(BOB).header(KEY, "c").post("/v1/tasks", &created).await.status, 403);
+        assert_eq!(app.tool.ledger().len(), 1);
+        app.stop().await;
+    }
+
+    async fn repeated_cancel_does_not_end_a_task_reopened_since(on: On) {
+        let app = TestApp::start(on).await;
+        let held = app.held().await;
+        let path = format!("/v1/tasks/{}", held.task);
+        assert_eq!(app.owner().hit(&format!("{path}/cancel")).await.str("/status"), "Canceled");
+        let key = || app.owner().header(KEY, "again");
+        assert_eq!(key().hit(&format!("{path}/cancel")).await.status, 200);
+        app.tool.close();
+        app.model.then(calls(&[("lookup", r#"{"order":1}"#)])).then(says("hello"));
+        let reopened = app.owner().header("prefer", "respond-async");
+        assert_eq!(reopened.post(&format!("{path}/messages"), &json!({"input": "go on"})).await.status, 202);
+        let repeated = key().hit(&format!("{path}/cancel")).await;
+        assert_eq!((repeated.status, repeated.header("idempotency-replayed")), (200, "true"), "{}", repeated.text);
+        app.tool.open();
+        let waits = app.owner().header("prefer", "wait=30");
+        assert_eq!(waits.get(&path).await.str("/output"), "hello");
+        app.stop().await;
+    }
+
+    async fn idempotency_key_is_scoped_to_one_path_user_and_tenant(on: On) {
+        let app = TestApp::start(on).await;
+        let body = json!({"input": "go"});
+        let mut tasks = Vec::new();
+        for who in [ALICE, BOB, OTHER] {
+            let made = app.actor(who).header(KEY, "k").post("/v1/tasks", &body).await;
+            assert_eq!((made.status, made.header("idempotency-replayed")), (201, ""), "{}", made.text);
+            tasks.push(made.str("/task_id"));
+        }
+        let more = app.owner().header(KEY, "k").post(&format!("/v1/tasks/{}/messages", tasks[0]), &body).await;
+        assert_eq!((more.status, more.header("idempotency-replayed")), (200, ""), "{}", more.text);
+        tasks.sort();
+        tasks.dedup();
+        assert_eq!((tasks.len(), app.model.sent().len()), (3, 4));
+        app.stop().await;
+    }
+
+    async fn refused_post_spends_no_key(on: On) {
+        let app = TestApp::start(on).await;
+        let owner = || app.owner().header(KEY, "k");
+        assert_eq!(owner().post("/v1/tasks", &json!({"input": "go", "agent": "nobody"})).await.status, 422);
+        let made = owner().post("/v1/tasks", &json!({"input": "go"})).await;
+        assert_eq!((made.status, made.header("idempotency-replayed")), (201, ""), "{}", made.text);
+        app.stop().await;
+    }
+
+    async fn thirty_two_simultaneous_posts_with_one_key_create_one_task(on: On) {
+        let app = TestApp::start(on).await;
+        let mut others = Vec::new();
+        if on == On::Postgres {
+            others.push(app.replica().await);
+        }
+        let body = json!({"input": "go"});
+        let posts = (0..32).map(|number: usize| {
+            let at = if number.is_multiple_of(2) { &app } else { others.first().unwrap_or(&app) };
+            let body = &body;
+            async move { at.owner().header(KEY, "k").post("/v1/tasks", body).await }
+        });
+        let replies = join_all(posts).await;
+        let first = replies[0].str("/task_id");
+        for reply in &replies {
+            assert_eq!((reply.status, reply.str("/status").as_str()), (201, "Completed"), "{}", reply.text);
+            assert_eq!(reply.str("/task_id"), first);
+        }
+        let fresh = replies.iter().filter(|reply| reply.header("idempotency-replayed").is_empty()).count();
+        assert_eq!((fresh, app.model.sent().len()), (1, 1));
+        for other in others {
+            other.stop().await;
+        }
+        app.stop().await;
+    }
+
+    async fn idempotency_key_expires_after_a_day_except_for_a_decision(on: On) {
+        let app = TestApp::start(on).await;
+        let owner = || app.owner().header(KEY, "k");
+        let body = json!({"input": "go"});
+        let made = owner().post("/v1/tasks", &body).await;
+        let held = app.held().await;
+        let path = format!("/resume/{}/approve", held.request);
+        assert_eq!(owner().hit(&path).await.status, 200);
+        app.database.execute("update idempotency set created_at = created_at - 86400000000").await;
+        let again = owner().post("/v1/tasks", &json!({"input": "another"})).await;
+        assert_eq!((again.status, again.header("idempotency-replayed")), (201, ""), "{}", again.text);
+        assert_ne!(again.str("/task_id"), made.str("/task_id"));
+        let answered = owner().hit(&path).await;
+        assert_eq!((answered.status, answered.header("idempotency-replayed")), (200, "true"), "{}", answered.text);
+        app.stop().await;
+    }
+}

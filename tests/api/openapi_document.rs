@@ -1,0 +1,121 @@
+//! The API document, from which clients are generated and which people try out. Every answer that a
+//! test gets is checked against it in `support/document.rs`.
+
+use serde_json::{Value, json};
+
+use crate::support::test_app::{On, TestApp};
+
+const DEMONSTRATION: &str = include_str!("../../src/config/demo.yaml");
+
+fn document() -> Value {
+    serde_json::from_str(&holdpoint::http::openapi::openapi_json()).unwrap()
+}
+
+#[test]
+fn post_operations_declare_no_stream_and_one_success_type_each() {
+    let document = document();
+    let mut streams = Vec::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            let responses = operation["responses"].as_object().unwrap();
+            if responses
+                .values()
+                .any(|response| response["content"]["text/event-stream"].is_object())
+            {
+                streams.push(format!("{method} {path}"));
+            }
+            // One type for each operation's success, so that a generated client needs one type.
+            let types = responses
+                .iter()
+                .filter(|(status, _)| status.starts_with('2'));
+            let types: std::collections::BTreeSet<_> = types
+                .flat_map(|(_, response)| response["content"].as_object().into_iter().flatten())
+                .map(|(kind, _)| kind)
+                .collect();
+            assert!(types.len() <= 1, "{method} {path}: {types:?}");
+        }
+    }
+    assert_eq!(streams, ["get /v1/tasks/{task_id}/events"]);
+}
+
+/// The examples of a body that the documentation page offers.
+fn examples(component: &str) -> Vec<Value> {
+    let found = document()["components"]["schemas"][component]["examples"]
+        .as_array()
+        .cloned();
+    found.unwrap_or_else(|| panic!("{component} has no example"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn examples_of_bodies_do_what_they_say_on_the_demonstration() {
+    let app = TestApp::with(On::Sqlite, DEMONSTRATION).await;
+    let user = app.nobody();
+    let [create] = &examples("CreateTask")[..] else {
+        panic!("one")
+    };
+    let mut done = Vec::new();
+    for (door, component) in [
+        ("", "ApproveDecision"),
+        ("", "RejectDecision"),
+        ("/approve", "ApproveBody"),
+        ("/reject", "RejectBody"),
+    ] {
+        for example in examples(component) {
+            let task = user.post("/v1/tasks", create).await;
+            assert_eq!(
+                (task.status, task.str("/status").as_str()),
+                (201, "Paused"),
+                "{}",
+                task.text
+            );
+            let path = format!("/resume/{}{door}", task.str("/pending/0/request_id"));
+            let decided = user.post(&path, &example).await;
+            assert_eq!(
+                (decided.status, decided.str("/status").as_str()),
+                (200, "Completed"),
+                "{component} {}",
+                decided.text
+            );
+            done.push(task.str("/task_id"));
+        }
+    }
+    let [message] = &examples("SendMessage")[..] else {
+        panic!("one")
+    };
+    let sent = user
+        .post(&format!("/v1/tasks/{}/messages", done[0]), message)
+        .await;
+    assert_eq!(
+        (sent.status, sent.str("/status").as_str()),
+        (200, "Completed"),
+        "{}",
+        sent.text
+    );
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sign_in_form_without_a_key_is_refused_with_and_without_accounts() {
+    let with = TestApp::start(On::Sqlite).await;
+    let without = TestApp::with(On::Sqlite, DEMONSTRATION).await;
+    for app in [with, without] {
+        for (form, place) in [
+            ("", "/key"),
+            ("next=%2Fdocs", "/key"),
+            ("key=x&then=y", "/then"),
+        ] {
+            let body = Some(("application/x-www-form-urlencoded", form.to_owned()));
+            let reply = app
+                .nobody()
+                .send(reqwest::Method::POST, "/sign-in", body)
+                .await;
+            assert_eq!(
+                (reply.status, &reply.body["errors"][0]["pointer"]),
+                (422, &json!(place)),
+                "{form}: {}",
+                reply.text
+            );
+        }
+        app.stop().await;
+    }
+}

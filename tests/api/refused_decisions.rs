@@ -1,0 +1,218 @@
+//! Malformed answers: nothing runs, nothing changes, and a correct approval afterwards still works.
+
+use serde_json::{Value, json};
+
+use super::approval_cycle::on_both;
+use crate::support::fake_chat_completions::{calls, says};
+use crate::support::test_app::{ALICE, BOB, CAROL, OPS, OTHER, On, TestApp, WEB};
+
+/// Bodies that must be refused, with the status of each.
+fn malformed(call: &str) -> Vec<(u16, String)> {
+    let text = |status: u16, body: &str| (status, body.to_owned());
+    let json = |status: u16, body: Value| (status, body.to_string());
+    vec![
+        text(400, "{"),
+        text(400, "nonsense"),
+        text(400, r#"{"action": "approve", "action": "reject"}"#),
+        text(400, r#"{"action": "approve"} trailing"#),
+        text(400, "{\"action\": \"approve\u{1}\"}"),
+        text(422, "[]"),
+        text(422, "null"),
+        text(422, "\"approve\""),
+        text(422, "17"),
+        text(422, "{}"),
+        json(422, json!({"action": "aprove"})),
+        json(422, json!({"action": "Approve"})),
+        json(422, json!({"action": "APPROVE"})),
+        json(422, json!({"action": " approve"})),
+        json(422, json!({"action": "approve "})),
+        json(422, json!({"action": ""})),
+        json(422, json!({"action": null})),
+        json(422, json!({"action": true})),
+        json(422, json!({"action": 1})),
+        json(422, json!({"action": ["approve"]})),
+        json(422, json!({"action": {"approve": true}})),
+        json(422, json!({"actions": "approve"})),
+        json(422, json!({"approve": true})),
+        json(422, json!({"approved": true})),
+        json(422, json!({"decision": "approve"})),
+        json(422, json!({"action": "mixed"})),
+        json(422, json!({"action": "retry"})),
+        json(422, json!({"action": "respond"})),
+        json(422, json!({"action": "respond", "result": "done"})),
+        json(
+            422,
+            json!({"action": "respond", "response": {"answer": "yes"}}),
+        ),
+        json(422, json!({"action": "edit"})),
+        json(
+            422,
+            json!({"action": "edit", "arguments": {"order": 1, "amount": 1}}),
+        ),
+        json(422, json!({"action": "approve", "then": "continue"})),
+        json(422, json!({"action": "reject", "then": "stop"})),
+        json(422, json!({"action": "reject", "then": null, "extra": 1})),
+        json(422, json!({"action": "approve", "result": 1})),
+        json(422, json!({"action": "approve", "response": {}})),
+        json(422, json!({"action": "approve", "arguments": {}})),
+        json(422, json!({"action": "approve", "reason": 5})),
+        json(422, json!({"action": "approve", "reason": "a\u{0}b"})),
+        json(
+            422,
+            json!({"action": "approve", "reason": "x".repeat(4097)}),
+        ),
+        json(422, json!({"action": "approve", "digest": 5})),
+        json(422, json!({"action": "approve", "by": "bob"})),
+        json(422, json!({"action": "approve", "decisions": {}})),
+        json(422, json!({"decisions": {}})),
+        json(422, json!({"decisions": []})),
+        json(422, json!({"decisions": null})),
+        json(
+            422,
+            json!({"decisions": {"00000000-0000-7000-8000-000000000000": {"action": "approve"}}}),
+        ),
+        json(422, json!({"decisions": {call: {"action": "aprove"}}})),
+        json(422, json!({"decisions": {call: "approve"}})),
+        json(422, json!({"decisions": {call: {}}})),
+        json(
+            422,
+            json!({"decisions": {call: {"action": "approve", "extra": 1}}}),
+        ),
+        json(412, json!({"action": "approve", "digest": "sha256:0000"})),
+    ]
+}
+
+on_both! {
+    async fn malformed_decision_changes_nothing(on: On) {
+        let app = TestApp::start(on).await;
+        let held = app.held().await;
+        let path = format!("/resume/{}", held.request);
+        let bodies = malformed(&held.call);
+        assert!(bodies.len() >= 50);
+        for (status, body) in bodies {
+            let reply = app.owner().send(reqwest::Method::POST, &path, Some(("application/json", body.clone()))).await;
+            assert_eq!(reply.status, status, "{body}: {}", reply.text);
+            assert_eq!(reply.header("content-type"), "application/problem+json");
+        }
+        assert_eq!(app.owner().hit(&path).await.status, 422, "an empty body is no answer");
+        let now = app.owner().get(&format!("/v1/tasks/{}", held.task)).await;
+        assert_eq!(now.body["updated_at"], held.body["updated_at"]);
+        assert_eq!(now.str("/pending/0/status"), "pending");
+        assert!(app.tool.ledger().is_empty());
+        app.model.then(says("refunded"));
+        let digest = held.body["pending"][0]["digest"].clone();
+        let done = app.owner().post(&path, &json!({"action": "approve", "digest": digest})).await;
+        assert_eq!(done.str("/status"), "Completed", "{}", done.text);
+        assert_eq!(app.tool.ledger().len(), 1);
+        app.stop().await;
+    }
+
+    async fn only_people_a_rule_names_may_decide(on: On) {
+        let app = TestApp::with_finance(on).await;
+        let held = app.held().await;
+        let path = format!("/resume/{}/approve", held.request);
+        assert_eq!(held.body["pending"][0]["can_decide"], false);
+        assert_eq!(held.body["pending"][0]["allowed_actions"], json!([]));
+        for (key, status) in [(ALICE, 403), (CAROL, 403), (OPS, 403), (OTHER, 404), (WEB, 403)] {
+            assert_eq!(app.actor(key).hit(&path).await.status, status, "{key}");
+        }
+        assert_eq!(app.nobody().hit(&path).await.status, 401);
+        for (key, status) in [(BOB, 200), (CAROL, 403), (OTHER, 404)] {
+            assert_eq!(app.actor(key).get(&format!("/resume/{}", held.request)).await.status, status, "{key}");
+            assert_eq!(app.actor(key).get(&format!("/v1/tasks/{}", held.task)).await.status, status, "{key}");
+        }
+        let inbox = app.approver().get("/v1/requests").await;
+        assert_eq!(inbox.str("/requests/0/request_id"), held.request, "{}", inbox.text);
+        assert_eq!(app.owner().get("/v1/requests").await.body["requests"], json!([]));
+        app.model.then(says("refunded"));
+        let web = app.actor(WEB).header("holdpoint-user", "zoe").header("holdpoint-groups", "finance");
+        let done = web.hit(&path).await;
+        assert_eq!(done.str("/status"), "Completed", "{}", done.text);
+        let request = app.approver().get(&format!("/resume/{}", held.request)).await;
+        assert_eq!((request.str("/decision/by"), request.str("/decision/via")), ("zoe".to_owned(), "web".to_owned()));
+        assert_eq!(app.tool.ledger()[0].header("holdpoint-decided-by"), "zoe");
+        app.stop().await;
+    }
+
+    async fn second_answer_is_refused_and_told_the_first(on: On) {
+        let app = TestApp::start(on).await;
+        let held = app.held().await;
+        app.model.then(says("refunded"));
+        let path = format!("/resume/{}", held.request);
+        assert_eq!(app.owner().post(&path, &json!({"action": "approve"})).await.status, 200);
+        for body in [json!({"action": "approve"}), json!({"action": "reject"})] {
+            let late = app.owner().post(&path, &body).await;
+            assert_eq!((late.status, late.str("/code").as_str()), (409, "already_decided"));
+            assert_eq!(late.str("/decision/action"), "approve");
+            assert_eq!(late.str("/request/status"), "resumed");
+        }
+        assert_eq!(app.tool.ledger().len(), 1);
+        app.stop().await;
+    }
+
+    async fn repeated_post_with_the_same_key_does_nothing_more(on: On) {
+        let app = TestApp::start(on).await;
+        app.model.then(calls(&[("refund", r#"{"order":1,"amount":50}"#)])).then(says("done"));
+        let body = json!({"input": "go"});
+        let first = app.owner().header("idempotency-key", "k1").post("/v1/tasks", &body).await;
+        let again = app.owner().header("idempotency-key", "k1").post("/v1/tasks", &body).await;
+        assert_eq!((first.status, again.status), (201, 201), "{}", again.text);
+        assert_eq!(first.body["task_id"], again.body["task_id"]);
+        assert_eq!(again.header("idempotency-replayed"), "true");
+        let other = app.owner().header("idempotency-key", "k1").post("/v1/tasks", &json!({"input": "else"})).await;
+        assert_eq!((other.status, other.str("/code").as_str()), (422, "idempotency_key_reused"));
+        let path = format!("/resume/{}/approve", first.str("/pending/0/request_id"));
+        let done = app.owner().header("idempotency-key", "k2").hit(&path).await;
+        let replay = app.owner().header("idempotency-key", "k2").hit(&path).await;
+        assert_eq!((done.status, replay.status), (200, 200), "{}", replay.text);
+        assert_eq!(replay.str("/status"), "Completed");
+        assert_eq!(app.tool.ledger().len(), 1);
+        assert_eq!(app.model.sent().len(), 2);
+        app.stop().await;
+    }
+
+    async fn approval_of_a_tool_that_changed_since_is_refused_and_asked_anew(on: On) {
+        let mut app = TestApp::start(on).await;
+        let held = app.held().await;
+        app.restart_with(|yaml| yaml.replace("/refund\"", "/refund-all\"")).await;
+        let path = format!("/resume/{}/approve", held.request);
+        let refused = app.owner().hit(&path).await;
+        assert_eq!((refused.status, refused.str("/code").as_str()), (409, "request_withdrawn"), "{}", refused.text);
+        assert_eq!(refused.str("/request/status"), "withdrawn");
+        let anew = refused.str("/pending/0/request_id");
+        assert_ne!(anew, held.request);
+        assert!(app.tool.ledger().is_empty());
+        app.model.then(says("refunded"));
+        let done = app.owner().hit(&format!("/resume/{anew}/approve")).await;
+        assert_eq!(done.str("/status"), "Completed", "{}", done.text);
+        assert_eq!(app.tool.ledger()[0].uri, "/refund-all");
+        app.stop().await;
+    }
+
+    async fn stricter_rule_stops_an_approved_call(on: On) {
+        let mut app = TestApp::start(on).await;
+        let held = app.held().await;
+        app.restart_with(|yaml| yaml.replace("name: large, tools: [refund], decide: hold", "name: large, tools: [refund], decide: deny")).await;
+        app.model.then(says("I see"));
+        let done = app.owner().hit(&format!("/resume/{}/approve", held.request)).await;
+        assert_eq!(done.str("/output"), "I see", "{}", done.text);
+        assert!(app.tool.ledger().is_empty(), "an approval does not outlive the rule");
+        app.stop().await;
+    }
+
+    async fn approved_call_is_asked_again_when_its_rule_has_other_approvers(on: On) {
+        let mut app = TestApp::start(on).await;
+        let held = app.held().await;
+        app.restart_with(|yaml| yaml.replace("approvers: { owner: true }", "approvers: { groups: [finance] }")).await;
+        let asked = app.owner().hit(&format!("/resume/{}/approve", held.request)).await;
+        assert_eq!((asked.status, asked.str("/status").as_str()), (200, "Paused"), "{}", asked.text);
+        assert!(app.tool.ledger().is_empty());
+        let path = format!("/resume/{}/approve", asked.str("/pending/0/request_id"));
+        assert_eq!(app.owner().hit(&path).await.status, 403);
+        app.model.then(says("refunded"));
+        let done = app.approver().hit(&path).await;
+        assert_eq!(done.str("/status"), "Completed", "{}", done.text);
+        assert_eq!(app.tool.ledger().len(), 1);
+        app.stop().await;
+    }
+}

@@ -1,0 +1,234 @@
+//! One agent that asks requests of every kind, and a task for each kind: shared by the tests of
+//! requests and decisions.
+
+use serde_json::{Value, json};
+
+use crate::support::fake_chat_completions::calls;
+use crate::support::test_app::{ACCOUNTS, On, Reply, TestApp};
+
+pub const KINDS: [&str; 6] = [
+    "approval",
+    "guidance",
+    "confirmation",
+    "credentials",
+    "external_result",
+    "reconcile",
+];
+
+/// The token that the tests fill in as a login; it must not appear in anything that is read.
+pub const TOKEN: &str = "jira-token-0123456789";
+
+/// An agent with every kind of request. `{more}` are rules before all others.
+pub const ASKING: &str = r#"
+models:
+  main: { provider: openai, base_url: "{model}", model: fake, api_key: "${MODEL_KEY}", retries: 1 }
+secrets: { keys: [ { id: k1, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=" } ] }
+credentials:
+  jira: { description: Login of the caller's Jira., fields: { email: { format: email }, token: {} } }
+tools:
+  lookup: { effect: read_only, http: { method: POST, url: "{tool}/lookup" }, parameters: { type: object, properties: { order: { type: integer } } } }
+  refund:
+    summary: "Refund {amount} for order {order}"
+    parameters: { type: object, properties: { order: { type: integer }, amount: { type: number, exclusiveMinimum: 0 } }, required: [order, amount] }
+    http: { method: POST, url: "{tool}/refund", timeout: 5s }
+  lose: { parameters: { type: object, properties: { order: { type: integer } } }, http: { method: POST, url: "{tool}/lose", timeout: 5s } }
+  count: { description: The caller counts., parameters: { type: object, properties: { what: { type: string } } }, external: {} }
+  measure:
+    description: The caller measures.
+    parameters: { type: object }
+    external: { result: { type: object, properties: { metres: { type: number, minimum: 0 }, note: { type: string } }, required: [metres] } }
+  comment:
+    parameters: { type: object, properties: { text: { type: string } } }
+    http: { method: POST, url: "{tool}/comment", headers: { Authorization: "Bearer {{credential:jira.token}}" } }
+agents:
+  billing:
+    description: Asks.
+    model: main
+    tools: [lookup, refund, lose, count, measure, comment]
+    human: [guidance, confirmation, credentials]
+    limits: { max_calls: 30 }
+policy:
+{more}  - { name: reads, tools: [lookup], decide: allow }
+  - { name: posts, tools: [lose, comment], decide: allow }
+  - { name: held, tools: [refund], decide: hold, reason: Refunds need a look. }
+"#;
+
+/// Rules that give every kind of request this deadline, and these further terms.
+pub fn short(time: &str, terms: &str) -> String {
+    let tools =
+        "request_human_guidance, request_confirmation, request_credentials, refund, count, lose";
+    format!("  - {{ name: short, tools: [{tools}], decide: hold, expires_in: {time}{terms} }}\n")
+}
+
+/// The tool and the arguments with which a model asks a request of that kind.
+pub fn asks(kind: &str) -> (&'static str, &'static str) {
+    match kind {
+        "approval" => ("refund", r#"{"order":17,"amount":120}"#),
+        "guidance" => (
+            "request_human_guidance",
+            r#"{"question":"Which shop?","options":["north","south"]}"#,
+        ),
+        "confirmation" => (
+            "request_confirmation",
+            r#"{"action":"Close the shop.","risks":["angry people"]}"#,
+        ),
+        "credentials" => (
+            "request_credentials",
+            r#"{"service":"jira","reason":"To comment."}"#,
+        ),
+        "external_result" => ("count", r#"{"what":"orders"}"#),
+        "reconcile" => ("lose", r#"{"order":17}"#),
+        _ => panic!("no kind {kind}"),
+    }
+}
+
+/// The values filled in where that kind has a form.
+pub fn filled_in(kind: &str) -> Value {
+    match kind {
+        "confirmation" => json!({"confirmed": true, "comment": "go"}),
+        "credentials" => json!({"email": "alice@acme.example", "token": TOKEN}),
+        _ => json!({"answer": "north"}),
+    }
+}
+
+/// An open request of alice's.
+#[derive(Clone, Debug)]
+pub struct Question {
+    pub task: String,
+    pub id: String,
+    pub call: String,
+    pub digest: String,
+    /// The entry in the task's `pending`.
+    pub request: Value,
+}
+
+impl Question {
+    /// The open request of that kind in a task's `pending`.
+    pub fn of(reply: &Reply, kind: &str) -> Self {
+        let pending = reply.body["pending"]
+            .as_array()
+            .unwrap_or_else(|| panic!("{}", reply.text));
+        let found = pending.iter().find(|request| request["kind"] == kind);
+        let request = found
+            .unwrap_or_else(|| panic!("no {kind} in {}", reply.text))
+            .clone();
+        let text = |pointer: &str| {
+            request
+                .pointer(pointer)
+                .unwrap()
+                .as_str()
+                .unwrap()
+                .to_owned()
+        };
+        let own = request["tool_calls"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|call| call["needs_decision"] == true)
+            .unwrap();
+        Self {
+            task: text("/root_task_id"),
+            id: text("/request_id"),
+            call: own["tool_call_id"].as_str().unwrap().to_owned(),
+            digest: text("/digest"),
+            request: request.clone(),
+        }
+    }
+
+    pub fn path(&self) -> String {
+        format!("/resume/{}", self.id)
+    }
+}
+
+/// A task that waits for an answer of that kind; a call held by a rule before that is approved.
+pub async fn ask(app: &TestApp, kind: &str) -> Question {
+    app.tool.answers(
+        if kind == "reconcile" { 502 } else { 200 },
+        r#"{"ok":true}"#,
+    );
+    app.model.then(calls(&[asks(kind)]));
+    let mut reply = app
+        .owner()
+        .post("/v1/tasks", &json!({"input": "please"}))
+        .await;
+    assert_eq!(reply.status, 201, "{}", reply.text);
+    if kind != "approval" && reply.body["pending"][0]["kind"] == "approval" {
+        let path = format!("/resume/{}/approve", reply.str("/pending/0/request_id"));
+        reply = app.owner().hit(&path).await;
+    }
+    app.tool.answers(200, r#"{"ok":true}"#);
+    assert_eq!(reply.str("/status"), "Paused", "{}", reply.text);
+    assert_eq!(
+        reply.body["pending"].as_array().unwrap().len(),
+        1,
+        "{}",
+        reply.text
+    );
+    Question::of(&reply, kind)
+}
+
+/// A task's journal.
+pub async fn items(app: &TestApp, task: &str) -> Vec<Value> {
+    let reply = app
+        .owner()
+        .get(&format!("/v1/tasks/{task}/items?limit=200"))
+        .await;
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    reply.body["items"].as_array().unwrap().clone()
+}
+
+/// The request as its owner sees it now.
+pub async fn request(app: &TestApp, id: &str) -> Value {
+    let reply = app.owner().get(&format!("/resume/{id}")).await;
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    reply.body
+}
+
+/// The results of one call, in the journal.
+pub fn results_of<'i>(items: &'i [Value], call: &str) -> Vec<&'i Value> {
+    items
+        .iter()
+        .filter(|item| item["type"] == "tool_result" && item["tool_call_id"] == call)
+        .collect()
+}
+
+/// The results in the model's last prompt: the contents of all results after its last turn, in
+/// order.
+pub fn told(app: &TestApp) -> Vec<String> {
+    let sent = app.model.sent();
+    let messages = sent.last().unwrap()["messages"].as_array().unwrap().clone();
+    let last = messages
+        .iter()
+        .rposition(|message| message["role"] == "assistant")
+        .unwrap();
+    let results = messages[last..]
+        .iter()
+        .filter(|message| message["role"] == "tool");
+    results
+        .map(|message| message["content"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+/// Every call of a journal has exactly one result.
+pub fn each_has_one_result(items: &[Value]) {
+    let calls = items
+        .iter()
+        .filter(|item| item["type"] == "assistant_message");
+    for call in calls.flat_map(|item| item["tool_calls"].as_array().unwrap()) {
+        let found = results_of(items, call["tool_call_id"].as_str().unwrap());
+        assert_eq!(found.len(), 1, "{call}: {items:#?}");
+    }
+}
+
+/// The agent that asks, with `more` rules.
+pub async fn asking(on: On, more: &str) -> TestApp {
+    TestApp::with(on, &(ASKING.replace("{more}", more) + ACCOUNTS)).await
+}
+
+/// A task whose model makes these calls.
+pub async fn begin(app: &TestApp, turn: &[(&str, &str)]) -> Reply {
+    app.model.then(calls(turn));
+    let reply = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+    assert_eq!(reply.status, 201, "{}", reply.text);
+    reply
+}

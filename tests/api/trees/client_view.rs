@@ -1,0 +1,290 @@
+//! A tree of tasks as a client sees it: where a request is shown, what each task reports, and the
+//! prompts of the models.
+
+use serde_json::{Value, json};
+
+use super::super::approval_cycle::on_both;
+use super::super::request_kinds::items;
+use super::{
+    approve, begin, call, done, give, id, lawful, of, only, open, outcomes, paused, pays, play,
+    prompts, refund, statuses, still, task, text, tree, trees, turn, typed,
+};
+use crate::support::test_app::{On, TestApp};
+
+/// The analyst has a held refund, while the clerk completes at once.
+fn analyst_asks() -> Vec<Value> {
+    vec![
+        turn(&[
+            pays("analyst", 17),
+            give("clerk", &[json!("clerk: nothing to do")]),
+        ]),
+        json!("supervisor: all done"),
+    ]
+}
+
+/// Tokens and model calls, summed over the journals of a tree.
+async fn spent(app: &TestApp, root: &str) -> (i64, i64) {
+    let (mut tokens, mut asked) = (0, 0);
+    for task in tree(app, root).await {
+        for answer in typed(&items(app, &id(&task)).await, "assistant_message") {
+            tokens += answer["usage"]["total_tokens"].as_i64().unwrap();
+            asked += 1;
+        }
+    }
+    (tokens, asked)
+}
+
+on_both! {
+    async fn request_of_a_sub_agent_is_shown_at_its_root(on: On) {
+        let app = trees(on, "").await;
+        let root = paused(&app, &analyst_asks()).await;
+        let root_id = root.str("/task_id");
+        let (analyst, clerk) = (only(&app, &root_id, "analyst").await, only(&app, &root_id, "clerk").await);
+        let [(asking, request)] = &open(&root)[..] else { panic!("{}", root.text) };
+        assert_eq!(*asking, id(&analyst));
+        let asked = &root.body["pending"][0];
+        assert_eq!(asked["agent_path"], json!(["supervisor", "analyst"]));
+        assert_eq!((&asked["root_task_id"], &asked["session_id"]), (&root.body["task_id"], &root.body["session_id"]));
+        assert_eq!(asked["tool_calls"][0]["summary"], "Refund 120 for order 17");
+        assert_eq!((&asked["kind"], &asked["can_decide"]), (&json!("approval"), &json!(true)));
+        assert_eq!(analyst["status"], "Paused");
+        assert_eq!((&analyst["pending"][0], &clerk["pending"]), (asked, &json!([])));
+        assert_eq!((&clerk["status"], &clerk["output"]), (&json!("Completed"), &json!("clerk: nothing to do")));
+        for child in [&id(&analyst), &id(&clerk)] {
+            let shown = task(&app, child).await;
+            assert_eq!(shown.body, only(&app, &root_id, shown.body["agent"].as_str().unwrap()).await);
+        }
+
+        let inbox = app.owner().get("/v1/requests").await;
+        assert_eq!(inbox.body["requests"].as_array().unwrap().len(), 1, "{}", inbox.text);
+        assert_eq!(inbox.body["requests"][0], *asked);
+        for of_tree in [&root_id, &id(&analyst), &id(&clerk)] {
+            let found = app.owner().get(&format!("/v1/requests?task_id={of_tree}")).await;
+            assert_eq!(found.body["requests"].as_array().unwrap().len(), 1, "{}", found.text);
+        }
+        let by_agent = |agent: &str| format!("/v1/requests?agent={agent}");
+        assert_eq!(app.owner().get(&by_agent("analyst")).await.body["requests"].as_array().unwrap().len(), 1);
+        let page = app.owner().header("accept", "text/html").get(&format!("/resume/{request}")).await;
+        assert!(page.text.contains("supervisor › analyst"), "{}", page.text);
+
+        let end = approve(&app.owner(), request).await;
+        assert_eq!((end.status, end.str("/status").as_str()), (200, "Completed"), "{}", end.text);
+        assert_eq!((end.str("/task_id"), end.str("/output")), (root_id.clone(), "supervisor: all done".to_owned()));
+        let ledger = app.tool.ledger();
+        assert_eq!(ledger.len(), 1);
+        assert_eq!((ledger[0].header("holdpoint-task-id"), ledger[0].header("holdpoint-user")), (id(&analyst).as_str(), "alice"));
+        assert_eq!(ledger[0].header("holdpoint-decided-by"), "alice");
+        let decided = app.owner().get(&format!("/resume/{request}")).await;
+        assert_eq!((decided.str("/status"), decided.str("/decision/action")), ("resumed".to_owned(), "approve".to_owned()));
+        lawful(&app, &root_id).await;
+        app.stop().await;
+    }
+
+    async fn parent_is_told_only_the_final_output_of_its_sub_agent(on: On) {
+        let app = trees(on, "").await;
+        app.tool.answers(200, "the-tools-own-words");
+        let root = paused(&app, &analyst_asks()).await;
+        let end = approve(&app.owner(), &open(&root)[0].1).await;
+        assert_eq!(end.str("/status"), "Completed", "{}", end.text);
+        let told = prompts(&app, "supervisor");
+        assert_eq!(told.len(), 2, "the model is asked again only when all calls have results: {told:#?}");
+        let messages = told[1]["messages"].as_array().unwrap();
+        let roles: Vec<_> = messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
+        assert_eq!(roles, ["system", "user", "assistant", "tool", "tool"]);
+        assert_eq!((text(&messages[3]), text(&messages[4])), ("analyst paid 17".to_owned(), "clerk: nothing to do".to_owned()));
+        assert!(!json!(told).to_string().contains("the-tools-own-words"));
+        let analyst = prompts(&app, "analyst");
+        assert_eq!(analyst.len(), 2);
+        let roles: Vec<_> = analyst[1]["messages"].as_array().unwrap().iter().map(|message| message["role"].clone()).collect();
+        assert_eq!(roles, ["system", "user", "assistant", "tool"], "a sub-agent sees nothing of its parent's conversation");
+        assert_eq!(text(&analyst[1]["messages"][1]), json!([[refund(17)], "analyst paid 17"]).to_string());
+        assert_eq!(text(&analyst[1]["messages"][3]), "the-tools-own-words");
+        app.stop().await;
+    }
+
+    async fn task_of_a_sub_agent_names_its_parent_root_and_owner(on: On) {
+        let app = trees(on, "").await;
+        let body = json!({"input": json!(analyst_asks()).to_string(), "session_id": "desk-7", "metadata": {"ticket": "T-1"}});
+        let root = app.owner().post("/v1/tasks", &body).await;
+        let root_id = root.str("/task_id");
+        let started = items(&app, &root_id).await;
+        let starts = typed(&started, "sub_agent_started");
+        assert_eq!(starts.len(), 2, "{started:#?}");
+        let agents = app.owner().get("/v1/agents").await;
+        for start in starts {
+            let child = task(&app, start["child_task_id"].as_str().unwrap()).await.body;
+            assert_eq!(child["agent"], start["agent"]);
+            assert_eq!(child["parent"], json!({"task_id": root_id, "tool_call_id": start["tool_call_id"]}));
+            assert_eq!((&child["root_task_id"], &child["session_id"], &child["user_id"]), (&json!(root_id), &json!("desk-7"), &json!("alice")));
+            let card = agents.body["agents"].as_array().unwrap().iter().find(|card| card["name"] == child["agent"]).unwrap().clone();
+            assert_eq!(child["agent_version"], card["agent_version"]);
+            let journal = items(&app, &id(&child)).await;
+            assert_eq!((&journal[0]["type"], &journal[0]["status"], &journal[1]["type"]), (&json!("task_status"), &json!("Running"), &json!("user_message")));
+            assert_eq!(journal[1]["by"], "alice");
+            assert_eq!(journal[0]["at"], start["at"], "the child's journal begins in the commit that starts it");
+        }
+        let end = approve(&app.owner(), &open(&root)[0].1).await;
+        let spent = spent(&app, &root_id).await;
+        assert_eq!((end.body["usage"]["total_tokens"].as_i64(), end.body["usage"]["model_calls"].as_i64()), (Some(spent.0), Some(spent.1)));
+        assert_eq!(app.model.sent().len(), 5);
+        assert_eq!(spent.1, 5);
+        assert_eq!(only(&app, &root_id, "analyst").await["usage"]["model_calls"], 2);
+        assert_eq!(only(&app, &root_id, "clerk").await["usage"]["model_calls"], 1);
+        app.stop().await;
+    }
+
+    async fn status_reaches_the_root_in_the_commit_that_changes_it(on: On) {
+        let app = trees(on, "").await;
+        let clerk = pays("clerk", 17);
+        let root = paused(&app, &[turn(&[give("analyst", &[turn(&[clerk]), json!("analyst: paid")])]), json!("ok")]).await;
+        let root_id = root.str("/task_id");
+        let path = [root_id.clone(), id(&only(&app, &root_id, "analyst").await), id(&only(&app, &root_id, "clerk").await)];
+        assert_eq!(root.body["pending"][0]["agent_path"], json!(["supervisor", "analyst", "clerk"]));
+        for one in &path {
+            let shown = task(&app, one).await;
+            assert_eq!((shown.str("/status").as_str(), &shown.body["pending"]), ("Paused", &root.body["pending"]));
+        }
+        let end = approve(&app.owner(), &open(&root)[0].1).await;
+        assert_eq!(end.str("/status"), "Completed", "{}", end.text);
+        let mut journals = Vec::new();
+        for one in &path {
+            journals.push(items(&app, one).await);
+        }
+        let at = |journal: &[Value], nth: usize| typed(journal, "task_status")[nth]["at"].clone();
+        for journal in &journals {
+            assert_eq!(statuses(journal), ["Running", "Paused", "Running", "Completed"], "{journal:#?}");
+            assert_eq!(at(journal, 1), at(&journals[2], 1), "paused together");
+            assert_eq!(at(journal, 2), at(&journals[2], 2), "resumed together");
+        }
+        assert_eq!(at(&journals[2], 1), typed(&journals[2], "intervention_requested")[0]["at"]);
+        assert_eq!(at(&journals[2], 2), typed(&journals[2], "decision")[0]["at"]);
+        assert_eq!(outcomes(&journals[0]), [("analyst", "succeeded")]);
+        assert_eq!(outcomes(&journals[1]), [("clerk", "succeeded")]);
+        lawful(&app, &root_id).await;
+        app.stop().await;
+    }
+
+    async fn lists_show_only_roots_unless_a_tree_is_asked_for(on: On) {
+        let app = trees(on, "").await;
+        let (one, other) = (paused(&app, &analyst_asks()).await, done(&app, &[json!("nothing")]).await);
+        let listed = app.owner().get("/v1/tasks").await;
+        let ids: Vec<_> = listed.body["tasks"].as_array().unwrap().iter().map(id).collect();
+        assert_eq!(ids, [other.str("/task_id"), one.str("/task_id")]);
+        assert_eq!(listed.body["tasks"][1], one.body);
+        let tree = tree(&app, &one.str("/task_id")).await;
+        let agents: Vec<_> = tree.iter().map(|task| task["agent"].as_str().unwrap()).collect();
+        assert_eq!((agents[0], agents.len()), ("supervisor", 3));
+        assert!(tree.iter().all(|task| task["root_task_id"] == one.body["task_id"]));
+        let path = format!("/v1/tasks?root_task_id={}&status=Completed", one.str("/task_id"));
+        let filtered = app.owner().get(&path).await;
+        assert_eq!(filtered.body["tasks"].as_array().unwrap().len(), 1, "{}", filtered.text);
+        assert_eq!(filtered.str("/tasks/0/agent"), "clerk");
+        app.stop().await;
+    }
+
+    async fn client_waits_for_a_sub_agent_as_for_a_root(on: On) {
+        let app = trees(on, "").await;
+        app.tool.close();
+        let slow = turn(&[call("lookup", &json!({"order": 1}))]);
+        let program = [turn(&[give("analyst", &[slow, json!("analyst: looked")]), pays("clerk", 17)]), json!("ok")];
+        let body = json!({"input": json!(program).to_string()});
+        let root = app.owner().header("prefer", "respond-async").post("/v1/tasks", &body).await;
+        assert_eq!((root.status, root.str("/status").as_str()), (202, "Running"), "{}", root.text);
+        let root_id = root.str("/task_id");
+        app.tool.reached(1).await;
+        let clerk = loop {
+            let found = of(&app, &root_id, "clerk").await;
+            if let Some(clerk) = found.first() {
+                break id(clerk);
+            }
+            tokio::task::yield_now().await;
+        };
+        assert_eq!(still(&app, &clerk).await.str("/status"), "Paused");
+        let shown = task(&app, &root_id).await;
+        assert_eq!(shown.str("/status"), "Running", "one of its sub-agents works");
+        assert_eq!(shown.body["pending"].as_array().unwrap().len(), 1);
+        let analyst = id(&only(&app, &root_id, "analyst").await);
+        let zero = app.owner().header("prefer", "wait=0").get(&format!("/v1/tasks/{analyst}")).await;
+        assert_eq!(zero.str("/status"), "Running");
+        let (waited, ()) = tokio::join!(still(&app, &analyst), async { app.tool.open() });
+        assert_eq!((waited.str("/status"), waited.str("/output")), ("Completed".to_owned(), "analyst: looked".to_owned()));
+        assert_eq!(still(&app, &root_id).await.str("/status"), "Paused");
+        app.stop().await;
+    }
+
+    async fn decision_is_taken_while_a_sibling_works(on: On) {
+        let app = trees(on, "").await;
+        app.tool.close();
+        let slow = turn(&[call("lookup", &json!({"order": 1}))]);
+        let held = turn(&[call("request_human_guidance", &json!({"question": "Which?"}))]);
+        let program = [turn(&[give("analyst", &[slow]), give("clerk", &[held, json!("clerk: heard")])]), json!("ok")];
+        let body = json!({"input": json!(program).to_string()});
+        let root = app.owner().header("prefer", "respond-async").post("/v1/tasks", &body).await;
+        let root_id = root.str("/task_id");
+        app.tool.reached(1).await;
+        let request = loop {
+            if let Some((_, request)) = open(&task(&app, &root_id).await).pop() {
+                break request;
+            }
+            tokio::task::yield_now().await;
+        };
+        let body = json!({"action": "respond", "response": {"answer": "north"}});
+        let taken = app.owner().header("prefer", "wait=0").post(&format!("/resume/{request}"), &body).await;
+        assert_eq!((taken.status, taken.str("/status").as_str()), (202, "Running"), "{}", taken.text);
+        let clerk = id(&only(&app, &root_id, "clerk").await);
+        assert_eq!(still(&app, &clerk).await.str("/output"), "clerk: heard");
+        app.tool.open();
+        let end = still(&app, &root_id).await;
+        assert_eq!(end.str("/status"), "Completed", "{}", end.text);
+        assert_eq!(statuses(&items(&app, &root_id).await), ["Running", "Completed"], "something ran all the time");
+        app.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tree_goes_on_after_a_restart_and_on_another_replica() {
+    let mut app = trees(On::Postgres, "").await;
+    let clerk = pays("clerk", 17);
+    let root = paused(&app, &[turn(&[give("analyst", &[turn(&[clerk])])])]).await;
+    app.restart().await;
+    let other = app.replica().await;
+    other.model.otherwise(play);
+    let shown = task(&other, &root.str("/task_id")).await;
+    assert_eq!(
+        shown.body["pending"][0]["request_id"],
+        root.body["pending"][0]["request_id"]
+    );
+    let end = approve(&other.owner(), &open(&root)[0].1).await;
+    assert_eq!(
+        (end.str("/status"), end.str("/output")),
+        (
+            "Completed".to_owned(),
+            "supervisor: analyst: clerk paid 17".to_owned()
+        )
+    );
+    assert_eq!(app.tool.ledger().len(), 1);
+    lawful(&app, &root.str("/task_id")).await;
+    other.stop().await;
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_waiting_for_a_running_tree_is_answered_when_it_pauses() {
+    let app = trees(On::Sqlite, "").await;
+    let root = begin(
+        &app,
+        &[turn(&[give(
+            "analyst",
+            &[turn(&[pays("clerk", 1), pays("clerk", 2)])],
+        )])],
+    )
+    .await;
+    assert_eq!(
+        (root.status, root.str("/status").as_str()),
+        (201, "Paused"),
+        "{}",
+        root.text
+    );
+    assert_eq!(open(&root).len(), 2);
+    app.stop().await;
+}

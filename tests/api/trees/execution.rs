@@ -1,0 +1,206 @@
+//! Trees at work: deep ones, with few slots, on several replicas, and stopped while they run.
+
+use serde_json::{Value, json};
+
+use super::super::approval_cycle::on_both;
+use super::super::request_kinds::items;
+use super::{
+    approve, call, done, give, id, lawful, of, only, open, outcomes, paused, pays, play, prompts,
+    refund, results, still, task, text, tree, trees, turn, typed, with,
+};
+use crate::support::test_app::On;
+
+/// A chain of sub-agents of this depth; the last one has these turns.
+fn chain(depth: usize, last: &[Value]) -> Value {
+    let agent = |level: usize| if level % 2 == 1 { "analyst" } else { "clerk" };
+    let mut inner = give(agent(depth), last);
+    for level in (1..depth).rev() {
+        inner = give(agent(level), &[turn(&[inner])]);
+    }
+    turn(&[inner])
+}
+
+fn looks(order: u32) -> Value {
+    turn(&[call("lookup", &json!({"order": order}))])
+}
+
+on_both! {
+    async fn request_of_the_deepest_allowed_sub_agent_is_shown_at_the_root(on: On) {
+        let app = trees(on, "").await;
+        let root = paused(&app, &[chain(5, &[turn(&[refund(1)]), json!("paid")]), json!("end")]).await;
+        let root_id = root.str("/task_id");
+        assert_eq!(root.body["pending"][0]["agent_path"], json!(["supervisor", "analyst", "clerk", "analyst", "clerk", "analyst"]));
+        assert!(tree(&app, &root_id).await.iter().all(|task| task["status"] == "Paused" && task["pending"] == root.body["pending"]));
+        let end = approve(&app.owner(), &open(&root)[0].1).await;
+        assert_eq!((end.str("/status"), end.str("/output")), ("Completed".to_owned(), "end".to_owned()), "{}", end.text);
+        assert_eq!(app.tool.ledger().len(), 1);
+        lawful(&app, &root_id).await;
+        let deeper = done(&app, &[chain(6, &[json!("too deep")]), json!("end")]).await;
+        assert_eq!(tree(&app, &deeper.str("/task_id")).await.len(), 6);
+        app.stop().await;
+    }
+
+    async fn tree_works_with_one_running_task_at_a_time(on: On) {
+        let app = with(on, "", |yaml| format!("server: {{ max_running: 1 }}\n{yaml}")).await;
+        let three = turn(&[give("clerk", &[looks(1)]), give("clerk", &[looks(2)]), give("scribe", &[looks(3)])]);
+        let wide = turn(&[give("analyst", &[three]), give("clerk", &[looks(4)]), give("analyst", &[turn(&[give("clerk", &[looks(5)])])])]);
+        let root = done(&app, &[wide, json!("end")]).await;
+        let root_id = root.str("/task_id");
+        assert_eq!(root.str("/output"), "end");
+        lawful(&app, &root_id).await;
+        let held = paused(&app, &[turn(&[pays("analyst", 1), pays("clerk", 2), pays("analyst", 3)]), json!("end")]).await;
+        for (_, request) in open(&held) {
+            assert_eq!(approve(&app.owner(), &request).await.status, 200);
+        }
+        assert_eq!(still(&app, &held.str("/task_id")).await.str("/status"), "Completed");
+        app.stop().await;
+    }
+
+    async fn sub_agent_canceled_during_a_call_leaves_it_unknown_and_its_parent_goes_on(on: On) {
+        let app = trees(on, "").await;
+        app.tool.close();
+        let works = give("analyst", &[turn(&[call("lose", &json!({"order": 1}))])]);
+        let body = json!({"input": json!([turn(&[works]), "supervisor: without"]).to_string()});
+        let root = app.owner().header("prefer", "wait=0").post("/v1/tasks", &body).await.str("/task_id");
+        app.tool.reached(1).await;
+        let analyst = id(&only(&app, &root, "analyst").await);
+        let canceled = app.owner().hit(&format!("/v1/tasks/{analyst}/cancel")).await;
+        assert_eq!(canceled.str("/status"), "Canceled", "{}", canceled.text);
+        let end = still(&app, &root).await;
+        assert_eq!((end.str("/status"), end.str("/output")), ("Completed".to_owned(), "supervisor: without".to_owned()), "the root does not wait for its child");
+        assert_eq!(outcomes(&items(&app, &root).await), [("analyst", "canceled")]);
+        assert_eq!(outcomes(&items(&app, &analyst).await), [("lose", "unknown")]);
+        app.tool.open();
+        while typed(&items(&app, &analyst).await, "late_result").is_empty() {
+            tokio::task::yield_now().await;
+        }
+        let shown = task(&app, &root).await;
+        assert_eq!((shown.str("/status").as_str(), &shown.body["pending"]), ("Completed", &json!([])), "no reconcile request is open");
+        lawful(&app, &root).await;
+        app.stop().await;
+    }
+
+    async fn sub_agents_can_be_canceled_as_they_begin(on: On) {
+        let app = trees(on, "").await;
+        for _ in 0..8 {
+            let three = [give("analyst", &[looks(1)]), give("clerk", &[looks(2)]), give("analyst", &[looks(3)])];
+            let body = json!({"input": json!([turn(&three), "end"]).to_string()});
+            let root = app.owner().header("prefer", "wait=0").post("/v1/tasks", &body).await.str("/task_id");
+            let children = loop {
+                let children = tree(&app, &root).await.split_off(1);
+                if children.len() == 3 {
+                    break children;
+                }
+                tokio::task::yield_now().await;
+            };
+            for child in &children {
+                let canceled = app.owner().hit(&format!("/v1/tasks/{}/cancel", id(child))).await;
+                assert!([200, 409].contains(&canceled.status), "{}", canceled.text);
+            }
+            let end = still(&app, &root).await;
+            assert_eq!((end.str("/status"), end.str("/output")), ("Completed".to_owned(), "end".to_owned()), "{}", end.text);
+            for (child, (_, outcome)) in children.iter().zip(outcomes(&items(&app, &root).await)) {
+                let found = tree(&app, &root).await.into_iter().find(|task| task["task_id"] == child["task_id"]).unwrap();
+                let expected = if found["status"] == "Canceled" { "canceled" } else { "succeeded" };
+                assert_eq!(outcome, expected, "{found}");
+            }
+            lawful(&app, &root).await;
+        }
+        app.stop().await;
+    }
+
+    async fn sub_agent_may_return_an_empty_output(on: On) {
+        let app = trees(on, "").await;
+        let root = done(&app, &[turn(&[give("analyst", &[json!("")])]), json!("end")]).await;
+        let journal = items(&app, &root.str("/task_id")).await;
+        assert_eq!(outcomes(&journal), [("analyst", "succeeded")]);
+        assert_eq!(typed(&journal, "tool_result")[0]["content"], "");
+        app.stop().await;
+    }
+
+    async fn long_output_of_a_sub_agent_is_kept_whole_and_cut_for_the_model(on: On) {
+        let app = trees(on, "").await;
+        let long = "é".repeat(100_000);
+        let root = done(&app, &[turn(&[give("analyst", &[json!(long)])]), json!("end")]).await;
+        let root_id = root.str("/task_id");
+        assert_eq!(only(&app, &root_id, "analyst").await["output"], long);
+        assert_eq!(typed(&items(&app, &root_id).await, "tool_result")[0]["content"], long);
+        let told = &results(prompts(&app, "supervisor").last().unwrap())[0];
+        assert!(told.len() < 70_000 && told.starts_with("éé"), "{}", told.len());
+        app.stop().await;
+    }
+
+    async fn conversation_goes_on_after_a_superseding_message(on: On) {
+        let app = trees(on, "").await;
+        let root = paused(&app, &[turn(&[pays("scribe", 1), pays("scribe", 2)]), json!("end")]).await;
+        let root_id = root.str("/task_id");
+        let next = json!([turn(&[give("scribe", &[json!("noted")])]), "end"]).to_string();
+        let body = json!({"input": next, "supersede": true});
+        let end = app.owner().post(&format!("/v1/tasks/{root_id}/messages"), &body).await;
+        assert_eq!((end.status, end.str("/status").as_str(), end.str("/output").as_str()), (200, "Completed", "end"), "{}", end.text);
+        let scribe = only(&app, &root_id, "scribe").await;
+        assert_eq!((&scribe["status"], &scribe["output"]), (&json!("Completed"), &json!("noted")));
+        let last = prompts(&app, "scribe").last().unwrap().clone();
+        let users: Vec<_> = last["messages"].as_array().unwrap().iter().filter(|message| message["role"] == "user").map(text).collect();
+        assert_eq!(users.len(), 2, "a call that had not begun never reached the scribe: {users:?}");
+        let journal = items(&app, &root_id).await;
+        let results = outcomes(&journal);
+        assert_eq!((results.len(), results[0], results[2]), (3, ("scribe", "canceled"), ("scribe", "succeeded")));
+        assert!(["canceled", "withdrawn"].contains(&results[1].1), "{results:?}");
+        assert!(app.tool.ledger().is_empty());
+        lawful(&app, &root_id).await;
+        app.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_replicas_share_one_tree_without_repeating_a_call() {
+    let one = trees(On::Postgres, "").await;
+    let two = one.replica().await;
+    for _ in 0..4 {
+        let (ran, asked) = (one.tool.ledger().len(), one.model.sent().len());
+        one.model.otherwise(play);
+        let below = |order: u32| {
+            give(
+                "analyst",
+                &[
+                    turn(&[pays("clerk", order), pays("clerk", order + 1)]),
+                    json!("both"),
+                ],
+            )
+        };
+        let root = paused(
+            &one,
+            &[turn(&[below(1), below(3), pays("clerk", 5)]), json!("end")],
+        )
+        .await;
+        let root_id = root.str("/task_id");
+        let requests = open(&root);
+        assert_eq!(requests.len(), 5, "{}", root.text);
+        let (first, second) = (one.owner(), two.owner());
+        let answers = requests.iter().enumerate().map(|(place, (_, request))| {
+            let actor = if place % 2 == 0 { &first } else { &second };
+            approve(actor, request)
+        });
+        for answer in futures_util::future::join_all(answers).await {
+            assert_eq!(answer.status, 200, "{}", answer.text);
+        }
+        let end = still(&two, &root_id).await;
+        assert_eq!(
+            (end.str("/status"), end.str("/output")),
+            ("Completed".to_owned(), "end".to_owned()),
+            "{}",
+            end.text
+        );
+        assert_eq!(one.tool.ledger().len(), ran + 5);
+        assert_eq!(of(&one, &root_id, "clerk").await.len(), 5);
+        assert_eq!(
+            one.model.sent().len(),
+            asked + 16,
+            "no model is asked twice for one turn"
+        );
+        lawful(&one, &root_id).await;
+    }
+    two.stop().await;
+    one.stop().await;
+}

@@ -1,0 +1,144 @@
+//! The setup of a run, a configuration file whose tools call the world; and the collection of its
+//! results.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use holdpoint::store::{Settings, Store, TaskFilter};
+use holdpoint::task::id::TaskId;
+use holdpoint::world::SystemClock;
+
+use super::checker::Told;
+use super::process::a_moment;
+use super::simulated_people::People;
+use crate::support::test_app::ACCOUNTS;
+
+/// Tools of every effect; rules that allow, hold, and hold for one second; sub-agents on two
+/// levels, one of which keeps its conversation.
+const CONFIG: &str = r#"
+server: { max_running: {running} }
+models:
+  main: { provider: openai, base_url: "{model}", model: fake, retries: 1 }
+tools:
+  lookup: { effect: read_only, http: { method: POST, url: "{world}/lookup", timeout: 2s }, parameters: &arguments { type: object, properties: { order: { type: integer }, amount: { type: integer }, mood: { type: string }, wait: { type: integer } }, required: [order, amount] } }
+  tag: { effect: idempotent, http: { method: POST, url: "{world}/tag", timeout: 2s }, parameters: *arguments }
+  refund: { http: { method: POST, url: "{world}/refund", timeout: 2s }, parameters: *arguments }
+  short: { http: { method: POST, url: "{world}/short", timeout: 2s }, parameters: *arguments }
+agents:
+  billing: { description: Refunds., model: main, tools: [lookup, tag, refund, short], sub_agents: [scout, { agent: clerk, session: true }], limits: &limits { max_model_calls: 200, max_tasks: 100 } }
+  scout: { description: Looks around., model: main, tools: [lookup, tag, refund], sub_agents: [hand], limits: *limits }
+  clerk: { description: Remembers., model: main, tools: [lookup, tag, refund], limits: *limits }
+  hand: { description: Does it., model: main, tools: [lookup, tag, refund], limits: *limits }
+default_agent: billing
+policy:
+  - { name: reads, tools: [lookup, tag], decide: allow }
+  - { name: small, tools: [refund], when: "args.amount <= 20", decide: allow }
+  - { name: large, tools: [refund], decide: hold, approvers: { owner: true } }
+  - { name: short, tools: [short], decide: hold, approvers: { owner: true }, expires_in: 1s }
+"#;
+
+/// Writes the configuration into a folder.
+pub fn configure(folder: &Path, model: &str, world: &str, database: &str, running: u32) -> PathBuf {
+    let named = |yaml: &str, name: &str| {
+        let text = yaml
+            .split_once(&format!("&{name} "))
+            .unwrap()
+            .1
+            .split(" }\n")
+            .next()
+            .unwrap()
+            .to_owned();
+        yaml.replace(&format!("&{name} "), "")
+            .replace(&format!("*{name}"), &text)
+    };
+    let yaml = named(&named(CONFIG, "arguments"), "limits");
+    let yaml = yaml
+        .replace("{model}", model)
+        .replace("{world}", world)
+        .replace("{running}", &running.to_string());
+    let path = folder.join("holdpoint.yaml");
+    std::fs::write(
+        &path,
+        format!("{yaml}{ACCOUNTS}database: {{ url: \"{database}\", max_connections: 8 }}\n"),
+    )
+    .unwrap();
+    path
+}
+
+/// The current status of each task, from the service.
+pub async fn statuses(people: &People, tasks: &[String]) -> Vec<(String, String)> {
+    let mut said = Vec::new();
+    for task in tasks {
+        let status = people.get(&format!("/v1/tasks/{task}")).await["status"]
+            .as_str()
+            .unwrap_or("lost")
+            .to_owned();
+        said.push((task.clone(), status));
+    }
+    said
+}
+
+/// The journals of these tasks and their sub-agents, read from the database after all replicas have
+/// stopped.
+pub async fn journals(database: &str, statuses: Vec<(String, String)>) -> Vec<Told> {
+    let settings = Settings {
+        url: database.to_owned(),
+        migrate: false,
+        unsafe_ok: true,
+        ..Settings::default()
+    };
+    let mut tries = 0;
+    let store = loop {
+        match Store::open(&settings, Arc::new(SystemClock)).await {
+            Ok(store) => break store,
+            // A killed process releases the file a moment later.
+            Err(error) => assert!(tries < 200, "{error}"),
+        }
+        tries += 1;
+        a_moment().await;
+    };
+    let mut told = Vec::new();
+    for (task, status) in statuses {
+        let root: TaskId = task.parse().unwrap();
+        let tree = TaskFilter {
+            tenant: "acme".to_owned(),
+            roots: vec![root],
+            limit: 1_000,
+            ..TaskFilter::default()
+        };
+        let mut rows = store.tasks(&tree).await.unwrap().rows;
+        rows.retain(|row| row.task_id != root);
+        let children = rows.into_iter().map(|row| {
+            let status = row.status.as_str().to_owned();
+            (
+                row.task_id,
+                row.parent,
+                status,
+                row.output,
+                (row.busy, row.open_requests),
+            )
+        });
+        let row = store.task(root).await.unwrap().unwrap();
+        let own = (
+            root,
+            None,
+            status,
+            row.output,
+            (row.busy, row.open_requests),
+        );
+        for (task, parent, status, output, counted) in std::iter::once(own).chain(children) {
+            let journal = store.items(task, 0, 10_000).await.unwrap();
+            told.push(Told {
+                task,
+                root,
+                parent,
+                status,
+                output,
+                counted,
+                journal,
+            });
+        }
+    }
+    store.close().await;
+    told
+}

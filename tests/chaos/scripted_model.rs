@@ -1,0 +1,313 @@
+//! The scripted model: its answer follows from the conversation alone, so it is the same before and
+//! after any crash. It checks that every conversation is well-formed and that its own answers come
+//! back unchanged.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::{Arc, Mutex};
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::post;
+use axum::{Json, Router};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use super::process::Process;
+use super::stored_prompts::user_text;
+use crate::support::fake_chat_completions::says;
+
+/// The model's answer: calls of tools (name, arguments text), or a last text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wish {
+    Calls(Vec<(&'static str, String)>),
+    Text(String),
+}
+
+/// The model's endpoint.
+#[derive(Clone)]
+pub struct Model {
+    pub base_url: String,
+    inner: Arc<Inner>,
+}
+
+#[derive(Default)]
+struct Victim {
+    process: Option<Pid>,
+    survived: HashSet<String>,
+}
+
+#[derive(Default)]
+struct Inner {
+    complaints: Mutex<BTreeSet<String>>,
+    prompts: Mutex<Vec<Value>>,
+    /// The process to kill at each new prompt.
+    victim: Mutex<Option<Victim>>,
+    ill: Mutex<HashSet<String>>,
+}
+
+impl Model {
+    pub async fn start() -> Self {
+        let inner = Arc::new(Inner::default());
+        let router = Router::new()
+            .route("/v1/chat/completions", post(answer))
+            .with_state(Arc::clone(&inner));
+        let address =
+            crate::support::serve(router.layer(axum::extract::DefaultBodyLimit::disable())).await;
+        Self {
+            base_url: format!("http://{address}/v1"),
+            inner,
+        }
+    }
+
+    /// The errors found in the received conversations.
+    pub fn complaints(&self) -> Vec<String> {
+        self.inner
+            .complaints
+            .lock()
+            .unwrap()
+            .iter()
+            .cloned()
+            .collect()
+    }
+
+    /// The messages of every received prompt.
+    pub fn prompts(&self) -> Vec<Value> {
+        self.inner.prompts.lock().unwrap().clone()
+    }
+
+    /// From now on each new prompt kills the process instead of being answered.
+    pub fn kills(&self) {
+        *self.inner.victim.lock().unwrap() = Some(Victim::default());
+    }
+
+    /// Names the process that asks from now on.
+    pub fn is_asked_by(&self, process: &Process) {
+        if let Some(victim) = self.inner.victim.lock().unwrap().as_mut() {
+            victim.process = process.pid();
+        }
+    }
+
+    /// From now on this message is answered with an error, until it is healed.
+    pub fn falls_ill_of(&self, message: &str) {
+        self.inner.ill.lock().unwrap().insert(message.to_owned());
+    }
+
+    pub fn heals(&self, message: &str) {
+        self.inner.ill.lock().unwrap().remove(message);
+    }
+}
+
+impl Inner {
+    fn kills_for(&self, messages: &Value) -> bool {
+        let mut victim = self.victim.lock().unwrap();
+        let Some(victim) = victim
+            .as_mut()
+            .filter(|victim| !victim.survived.contains(&messages.to_string()))
+        else {
+            return false;
+        };
+        victim.survived.insert(messages.to_string());
+        victim
+            .process
+            .is_some_and(|process| kill_process(process, Signal::KILL).is_ok())
+    }
+}
+
+async fn answer(State(inner): State<Arc<Inner>>, Json(body): Json<Value>) -> Response {
+    let messages = body["messages"].as_array().cloned().unwrap_or_default();
+    inner.prompts.lock().unwrap().push(body["messages"].clone());
+    if inner.kills_for(&body["messages"]) {
+        return StatusCode::SERVICE_UNAVAILABLE.into_response();
+    }
+    let (said, turn, complaints) = read(&messages);
+    inner.complaints.lock().unwrap().extend(complaints);
+    if inner.ill.lock().unwrap().contains(&said) {
+        return (
+            StatusCode::BAD_REQUEST,
+            Json(json!({"error": {"message": "ill"}})),
+        )
+            .into_response();
+    }
+    match wish(&said, turn) {
+        Wish::Text(text) => Json(says(&text)).into_response(),
+        Wish::Calls(calls) => {
+            let calls: Vec<_> = calls
+                .iter()
+                .enumerate()
+                .map(|(place, call)| tool_call(turn, place, call))
+                .collect();
+            let message = json!({"role": "assistant", "content": null, "tool_calls": calls});
+            Json(json!({
+                "id": "chatcmpl", "object": "chat.completion", "model": "fake",
+                "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}],
+                "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+            }))
+            .into_response()
+        }
+    }
+}
+
+fn tool_call(turn: usize, place: usize, (name, arguments): &(&str, String)) -> Value {
+    let function = json!({"name": name, "arguments": arguments});
+    json!({"id": format!("call_{turn}_{place}"), "type": "function", "function": function})
+}
+
+/// The last user message, the number of answers since, and the errors in the conversation.
+fn read(messages: &[Value]) -> (String, usize, Vec<String>) {
+    let (mut said, mut turn, mut wrong) = (String::new(), 0, Vec::new());
+    let mut rest = messages.iter().peekable();
+    while let Some(message) = rest.next() {
+        match message["role"].as_str() {
+            Some("user") => {
+                (said, turn) = (user_text(message), 0);
+            }
+            Some("assistant") => {
+                if !same(message, &wish(&said, turn), turn) {
+                    wrong.push(format!("{said}: answer {turn} came back as {message}"));
+                }
+                turn += 1;
+                for call in message["tool_calls"].as_array().into_iter().flatten() {
+                    let result = rest.next_if(|next| next["role"] == "tool");
+                    if result.is_none_or(|result| result["tool_call_id"] != call["id"]) {
+                        wrong.push(format!(
+                            "{said}: {} has no result right after its turn",
+                            call["id"]
+                        ));
+                    }
+                }
+            }
+            Some("tool") => wrong.push(format!(
+                "{said}: a result of no call, {}",
+                message["tool_call_id"]
+            )),
+            _ => {}
+        }
+    }
+    (said, turn, wrong)
+}
+
+fn same(message: &Value, wish: &Wish, turn: usize) -> bool {
+    match wish {
+        Wish::Text(text) => message["content"] == text.as_str(),
+        Wish::Calls(calls) => {
+            let calls: Vec<_> = calls
+                .iter()
+                .enumerate()
+                .map(|(place, call)| tool_call(turn, place, call))
+                .collect();
+            message["tool_calls"] == json!(calls)
+        }
+    }
+}
+
+/// The answer to a message (`<plan> <number>`) after this many answers to it.
+fn wish(said: &str, turn: usize) -> Wish {
+    let (plan, number) = said.split_once(' ').unwrap_or((said, "0"));
+    let number: u64 = number.parse().unwrap_or(0);
+    let call = |name: &'static str, place: u64, amount: u64, mood: &str, wait: u64| {
+        // No two calls of a task are equal, so a rejection of one does not apply to another.
+        let order = number * 100 + turn as u64 * 10 + place;
+        (
+            name,
+            format!(r#"{{"order":{order},"amount":{amount},"mood":"{mood}","wait":{wait}}}"#),
+        )
+    };
+    // Each message to a sub-agent has a unique number.
+    let to = |agent: &'static str, place: u64, plan: &str| {
+        (
+            agent,
+            format!(
+                r#"{{"task":"{plan} {}"}}"#,
+                number * 100 + turn as u64 * 10 + place
+            ),
+        )
+    };
+    let calls = match (plan, turn) {
+        ("long", 0) => vec![call("lookup", 0, 0, "", 1_300)],
+        ("long", 1) => vec![
+            call("lookup", 0, 0, "", 0),
+            call("lookup", 1, 0, "drop", 0),
+            call("tag", 2, 0, "", 0),
+            call("refund", 3, 5, "", 0),
+        ],
+        ("long", 2) => vec![call("refund", 0, 50, "", 0), call("tag", 1, 0, "drop", 0)],
+        ("long", 3) => vec![call("refund", 0, 60, "no", 0)],
+        ("small", 0) => vec![call("refund", 0, 5, "", 0)],
+        ("doubt", 0) => vec![call("refund", 0, 5, "drop", 0), call("lookup", 1, 0, "", 0)],
+        ("doubt", 1) => vec![call("refund", 0, 6, "", 0)],
+        ("short", 0) => vec![call("short", 0, 5, "", 0)],
+        ("cut", 0) => vec![call("refund", 0, 7, "", 1_300)],
+        ("storm", turn) => storm(2 + dice(number, 0) % 3, number, turn, call),
+        ("tree", 0) => vec![
+            to("scout", 0, "branch"),
+            to("clerk", 1, "leaf"),
+            call("lookup", 2, 0, "", 20),
+            to("clerk", 3, "leaf"),
+            to("scout", 4, "leaf"),
+        ],
+        ("tree", 1) => vec![to("clerk", 0, "leaf"), call("refund", 1, 50, "", 20)],
+        ("branch", 0) => vec![
+            to("hand", 0, "leaf"),
+            to("hand", 1, "leaf"),
+            call("refund", 2, 5, "", 20),
+        ],
+        ("leaf", turn) => storm(1 + dice(number, 0) % 2, number, turn, call),
+        _ => Vec::new(),
+    };
+    if calls.is_empty() {
+        Wish::Text(format!("done with {said}"))
+    } else {
+        Wish::Calls(calls)
+    }
+}
+
+/// Turns of one to three calls, most of them calm; now and then the world misbehaves.
+fn storm(
+    turns: u64,
+    number: u64,
+    turn: usize,
+    call: impl Fn(&'static str, u64, u64, &str, u64) -> (&'static str, String),
+) -> Vec<(&'static str, String)> {
+    if turn as u64 >= turns {
+        return Vec::new();
+    }
+    let draw = |what: u64| dice(number.wrapping_mul(1_000) + turn as u64, what);
+    let one = |place: u64| {
+        let wait = 20 + draw(place * 10) % 180;
+        let mood = match draw(place * 10 + 1) % 100 {
+            0..3 => "drop",
+            3..6 => "fail",
+            6..7 => "hang",
+            _ => "",
+        };
+        match draw(place * 10 + 2) % 8 {
+            0..2 => call("lookup", place, 0, mood, wait),
+            2..4 => call("tag", place, 0, mood, wait),
+            4..6 => call("refund", place, 1 + draw(place * 10 + 3) % 20, mood, wait),
+            6 => call("refund", place, 50, mood, wait),
+            _ => call(
+                "refund",
+                place,
+                60,
+                if draw(place * 10 + 4) % 2 == 0 {
+                    "no"
+                } else {
+                    mood
+                },
+                wait,
+            ),
+        }
+    };
+    (0..=draw(7) % 3).map(one).collect()
+}
+
+/// A number derived from two others.
+pub fn dice(seed: u64, what: u64) -> u64 {
+    let mut value = seed
+        .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+        .wrapping_add(what.wrapping_mul(0xD1B5_4A32_D192_ED03));
+    value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    value = (value ^ (value >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    (value ^ (value >> 31)) >> 8
+}

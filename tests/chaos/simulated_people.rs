@@ -1,0 +1,427 @@
+//! The users of the service: an owner who creates tasks and carries them to an end, approvers who
+//! decide (sometimes two at once), and an auditor who answers reconcile requests from the world's
+//! ledger. A POST without a reply is repeated with its key, at any replica. Every acknowledged
+//! answer goes into the history.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::process::a_moment;
+use super::scripted_model::dice;
+use super::world::World;
+use crate::support::test_app::ALICE;
+
+/// An acknowledged answer.
+#[derive(Clone, Debug)]
+pub enum Deed {
+    Created {
+        task: String,
+    },
+    /// A 2xx: this decision is stored.
+    Decided {
+        task: String,
+        request: String,
+        action: &'static str,
+    },
+    /// A 409: this decision of another person is stored.
+    Overruled {
+        task: String,
+        request: String,
+        action: String,
+    },
+}
+
+/// Counts of what happened; a run without them proves nothing.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// POSTs that were repeated with their key.
+    pub repeated: AtomicU64,
+    /// Replies that were replayed from the first one.
+    pub replayed: AtomicU64,
+    /// Decisions among the repeated POSTs.
+    pub repeated_decisions: AtomicU64,
+    pub conflicts: AtomicU64,
+}
+
+pub struct People {
+    pub urls: Vec<String>,
+    pub world: Arc<World>,
+    pub seed: u64,
+    /// The deadline of every wait.
+    pub until: Instant,
+    /// The timeout of one attempt.
+    pub patience: Duration,
+    pub counts: Counts,
+    http: reqwest::Client,
+    history: Mutex<Vec<Deed>>,
+    complaints: Mutex<Vec<String>>,
+    attempted: Mutex<BTreeMap<String, Vec<&'static str>>>,
+    /// The last reply of each path.
+    heard: Mutex<BTreeMap<String, String>>,
+    drawn: AtomicU64,
+}
+
+/// The final reply to a POST.
+pub struct Answer {
+    pub status: u16,
+    pub body: Value,
+    tries: u32,
+}
+
+impl People {
+    pub fn new(urls: Vec<String>, world: Arc<World>, seed: u64, until: Instant) -> Self {
+        Self {
+            urls,
+            world,
+            seed,
+            until,
+            patience: Duration::from_secs(5),
+            counts: Counts::default(),
+            http: client(),
+            history: Mutex::default(),
+            complaints: Mutex::default(),
+            attempted: Mutex::default(),
+            heard: Mutex::default(),
+            drawn: AtomicU64::new(0),
+        }
+    }
+
+    pub fn http(&self) -> &reqwest::Client {
+        &self.http
+    }
+
+    pub fn history(&self) -> Vec<Deed> {
+        self.history.lock().unwrap().clone()
+    }
+
+    /// The actions attempted on each request.
+    pub fn attempted(&self) -> BTreeMap<String, Vec<&'static str>> {
+        self.attempted.lock().unwrap().clone()
+    }
+
+    /// Replies that the service should never have given.
+    pub fn complaints(&self) -> Vec<String> {
+        self.complaints.lock().unwrap().clone()
+    }
+
+    fn complain(&self, what: String) {
+        self.complaints.lock().unwrap().push(what);
+    }
+
+    /// The next number of this run's random sequence.
+    pub fn draw(&self) -> u64 {
+        dice(self.seed, self.drawn.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn anywhere(&self) -> &str {
+        &self.urls[usize::try_from(self.draw()).unwrap() % self.urls.len()]
+    }
+
+    /// Posts with one key until the reply is not "later".
+    pub async fn post(&self, path: &str, body: &Value) -> Answer {
+        self.post_waiting(path, body, 1).await
+    }
+
+    /// A POST that waits this many seconds for its task, repeated with its key until it is
+    /// answered.
+    pub async fn post_waiting(&self, path: &str, body: &Value, seconds: u32) -> Answer {
+        let key = format!("k-{}", crate::support::postgres::unique());
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            self.in_time(path);
+            let request = self
+                .http
+                .post(format!("{}{path}", self.anywhere()))
+                .bearer_auth(ALICE);
+            let request = request
+                .header("idempotency-key", &key)
+                .header("prefer", format!("wait={seconds}"));
+            let request = request.timeout(self.patience);
+            let request = if body.is_null() {
+                request
+            } else {
+                request.json(body)
+            };
+            if let Some(answer) = self.understood(request, path).await {
+                let (status, replayed, body) = answer;
+                self.counts
+                    .repeated
+                    .fetch_add(u64::from(tries > 1), Ordering::Relaxed);
+                self.counts
+                    .replayed
+                    .fetch_add(u64::from(replayed), Ordering::Relaxed);
+                return Answer {
+                    status,
+                    body,
+                    tries,
+                };
+            }
+            a_moment().await;
+        }
+    }
+
+    pub async fn get(&self, path: &str) -> Value {
+        loop {
+            self.in_time(path);
+            let request = self
+                .http
+                .get(format!("{}{path}", self.anywhere()))
+                .bearer_auth(ALICE);
+            let request = request.header("prefer", "wait=1").timeout(self.patience);
+            match self.understood(request, path).await {
+                Some((200, _, body)) => return body,
+                Some((status, _, body)) => {
+                    self.complain(format!("lost: GET {path} is {status} {body}"));
+                    return Value::Null;
+                }
+                None => a_moment().await,
+            }
+        }
+    }
+
+    async fn understood(
+        &self,
+        request: reqwest::RequestBuilder,
+        path: &str,
+    ) -> Option<(u16, bool, Value)> {
+        let reply = request.send().await.ok()?;
+        let status = reply.status().as_u16();
+        let replayed = reply.headers().contains_key("idempotency-replayed");
+        // A reply that breaks off is none.
+        let text = reply.text().await.ok()?;
+        if status == 500 {
+            self.complain(format!("{path} answered 500: {text}"));
+        }
+        self.heard.lock().unwrap().insert(
+            path.to_owned(),
+            format!("{status} {}", text.get(..900).unwrap_or(&text)),
+        );
+        let later = status == 500 || status == 503 || status == 429;
+        (!later).then(|| {
+            (
+                status,
+                replayed,
+                serde_json::from_str(&text).unwrap_or_default(),
+            )
+        })
+    }
+
+    pub fn in_time(&self, what: &str) {
+        if Instant::now() >= self.until {
+            let heard = self
+                .heard
+                .lock()
+                .unwrap()
+                .get(what)
+                .cloned()
+                .unwrap_or_default();
+            let complaints = self.complaints().join("\n");
+            panic!(
+                "seed {:x}: it takes too long; the last of {what} was {heard}\n{complaints}",
+                self.seed
+            );
+        }
+    }
+
+    /// Creates a task.
+    pub async fn create(&self, message: &str) -> String {
+        let answer = self.post("/v1/tasks", &json!({"input": message})).await;
+        assert!(
+            matches!(answer.status, 201 | 202),
+            "{} {}",
+            answer.status,
+            answer.body
+        );
+        let task = answer.body["task_id"].as_str().unwrap().to_owned();
+        self.history
+            .lock()
+            .unwrap()
+            .push(Deed::Created { task: task.clone() });
+        task
+    }
+
+    /// Looks at a task once and answers its open requests. Returns its status.
+    pub async fn look(&self, task: &str) -> String {
+        let now = self.get(&format!("/v1/tasks/{task}")).await;
+        if now["status"] == "Paused" {
+            for request in now["pending"].as_array().into_iter().flatten() {
+                self.answer(task, request).await;
+            }
+        }
+        now["status"].as_str().unwrap_or("lost").to_owned()
+    }
+
+    /// Carries a task to an end. Returns its status.
+    pub async fn settle(&self, task: &str) -> String {
+        loop {
+            let status = self.look(task).await;
+            if !matches!(status.as_str(), "Running" | "Paused") {
+                return status;
+            }
+            a_moment().await;
+        }
+    }
+
+    /// Like `settle`, but retries a failed task.
+    pub async fn complete(&self, task: &str) -> String {
+        for _ in 0..5 {
+            let status = self.settle(task).await;
+            if status != "Failed" {
+                return status;
+            }
+            self.post(&format!("/v1/tasks/{task}/retry"), &Value::Null)
+                .await;
+        }
+        self.settle(task).await
+    }
+
+    async fn answer(&self, task: &str, request: &Value) {
+        let id = request["request_id"].as_str().unwrap();
+        let own: Vec<_> = request["tool_calls"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter(|call| call["needs_decision"] == true)
+            .collect();
+        if request["kind"] == "reconcile" {
+            // The auditor: was the call executed or not?
+            let key = own[0]["tool_call_id"].as_str().unwrap();
+            if self.world.of(key).is_empty() {
+                self.decide(task, id, "retry", json!({"action": "retry"}), true)
+                    .await;
+            } else {
+                let body = json!({"action": "respond", "result": format!("audited {key}")});
+                self.decide(task, id, "respond", body, true).await;
+            }
+            return;
+        }
+        if own.iter().any(|call| call["name"] == "short") {
+            // This request is left to expire.
+            return;
+        }
+        let digest = &request["digest"];
+        let approve = json!({"action": "approve", "digest": digest});
+        let reject =
+            json!({"action": "reject", "then": "continue", "reason": "no", "digest": digest});
+        if own.iter().any(|call| call["arguments"]["mood"] == "no") {
+            self.decide(task, id, "reject", reject, true).await;
+        } else if self.draw().is_multiple_of(5) {
+            // Two people decide at once, with different answers.
+            tokio::join!(
+                self.decide(task, id, "approve", approve, false),
+                self.decide(task, id, "reject", reject, false)
+            );
+        } else {
+            self.decide(task, id, "approve", approve, true).await;
+        }
+    }
+
+    async fn decide(
+        &self,
+        task: &str,
+        request: &str,
+        action: &'static str,
+        body: Value,
+        alone: bool,
+    ) {
+        self.attempted
+            .lock()
+            .unwrap()
+            .entry(request.to_owned())
+            .or_default()
+            .push(action);
+        let answer = self.post(&format!("/resume/{request}"), &body).await;
+        self.counts
+            .repeated_decisions
+            .fetch_add(u64::from(answer.tries > 1), Ordering::Relaxed);
+        let (task, request) = (task.to_owned(), request.to_owned());
+        match (answer.status, answer.body["code"].as_str()) {
+            (200 | 202, _) => self.history.lock().unwrap().push(Deed::Decided {
+                task,
+                request,
+                action,
+            }),
+            (409, Some("already_decided")) => {
+                self.counts.conflicts.fetch_add(1, Ordering::Relaxed);
+                // A person who alone decides a request can lose only to their own repeated POST.
+                let repeated = self.attempted.lock().unwrap()[&request].len() > 1;
+                if alone && !repeated {
+                    self.complain(format!(
+                        "{task}: {action} of {request} lost against itself: {}",
+                        answer.body
+                    ));
+                }
+                let action = answer.body["decision"]["action"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned();
+                self.history.lock().unwrap().push(Deed::Overruled {
+                    task,
+                    request,
+                    action,
+                });
+            }
+            // The result arrived by itself, or the request has expired.
+            (409, Some("request_withdrawn")) | (410, _) => {
+                self.counts.conflicts.fetch_add(1, Ordering::Relaxed);
+            }
+            (status, _) => {
+                self.complain(format!(
+                    "{task}: {action} of {request} was answered {status} {}",
+                    answer.body
+                ));
+            }
+        }
+    }
+
+    /// Whether a task's journal has an item of this type.
+    pub async fn has(&self, task: &str, kind: &str) -> bool {
+        let page = self.get(&format!("/v1/tasks/{task}/items?limit=200")).await;
+        page["items"]
+            .as_array()
+            .is_some_and(|items| items.iter().any(|item| item["type"] == kind))
+    }
+
+    /// The outcome of a task's last call with a result.
+    pub async fn last_outcome(&self, task: &str) -> Option<String> {
+        let page = self.get(&format!("/v1/tasks/{task}/items?limit=200")).await;
+        let last = page["items"]
+            .as_array()?
+            .iter()
+            .rev()
+            .find(|item| item["type"] == "tool_result")?;
+        last["outcome"].as_str().map(str::to_owned)
+    }
+
+    /// Every task that the service lists.
+    pub async fn listed(&self) -> Vec<String> {
+        let (mut found, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let page = self.get(&format!("/v1/tasks?limit=200{cursor}")).await;
+            let ids = page["tasks"].as_array().into_iter().flatten();
+            found.extend(ids.filter_map(|task| task["task_id"].as_str().map(str::to_owned)));
+            match page["next_cursor"].as_str() {
+                Some(next) => cursor = format!("&cursor={next}"),
+                None => return found,
+            }
+        }
+    }
+}
+
+fn client() -> reqwest::Client {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a test is a client like any other"
+    )]
+    let http = reqwest::Client::builder()
+        .no_proxy()
+        .pool_idle_timeout(Duration::from_secs(1))
+        .build()
+        .unwrap();
+    http
+}

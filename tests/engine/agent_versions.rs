@@ -1,0 +1,398 @@
+//! The agent version pinned to a task between two messages of the user, while the configuration or
+//! stored bytes change.
+
+use holdpoint::engine::{MessageInput, Refusal};
+use holdpoint::task::decision::Action;
+use holdpoint::task::failure::FailureCode;
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::request::{CallSpec, RequestKind};
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::tool_spec::Effect;
+
+use super::engine_harness::{EngineHarness, alice, go, outcomes, whole};
+use crate::store::store_fixture::{StoreFixture, both};
+
+const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
+const TAG: &[(&str, &str)] = &[("tag", r#"{"text":"paid"}"#)];
+
+/// The refund agent with other instructions, another model, fewer tools and another description of
+/// one.
+fn changed(yaml: &str) -> String {
+    with_another_model(yaml)
+        .replace(
+            "model: main, instructions: You handle refunds., tools: [lookup, tag, refund, forbidden]",
+            "model: other, instructions: You are new., tools: [lookup, refund]",
+        )
+        .replace("Pay an order back.", "Give money back.")
+}
+
+fn with_another_model(yaml: &str) -> String {
+    if yaml.contains("  other:") {
+        return yaml.to_owned();
+    }
+    yaml.replace(
+        "models:\n",
+        "models:\n  other: { provider: openai, base_url: \"{model}\", model: fake }\n",
+    )
+}
+
+/// The model's name, the instructions, and the tools with their descriptions, from the last prompt.
+fn shown(harness: &EngineHarness) -> (String, String, Vec<String>) {
+    let (model, prompt) = harness.prompted();
+    let tools = prompt
+        .tools
+        .iter()
+        .map(|tool| format!("{}: {}", tool.name, tool.description))
+        .collect();
+    (model, prompt.system.unwrap_or_default(), tools)
+}
+
+fn before() -> (String, String, Vec<String>) {
+    let tools = [
+        "lookup: ",
+        "tag: ",
+        "refund: Pay an order back.",
+        "forbidden: ",
+    ];
+    (
+        "main".to_owned(),
+        "You handle refunds.".to_owned(),
+        tools.map(str::to_owned).to_vec(),
+    )
+}
+
+fn after() -> (String, String, Vec<String>) {
+    let tools = ["lookup: ", "refund: Give money back."];
+    (
+        "other".to_owned(),
+        "You are new.".to_owned(),
+        tools.map(str::to_owned).to_vec(),
+    )
+}
+
+fn message() -> MessageInput {
+    MessageInput {
+        items: go().items,
+        user_context: None,
+        supersede: false,
+    }
+}
+
+async fn failure(harness: &EngineHarness, task: TaskId) -> Option<FailureCode> {
+    let row = harness.journal(task).await.row;
+    assert_eq!(
+        (row.status, row.open_requests, row.busy),
+        (TaskStatus::Failed, 0, 0)
+    );
+    row.error.map(|error| error.code)
+}
+
+async fn retry(harness: &EngineHarness, task: TaskId) {
+    harness.engine(0).retry(&alice(), task, None).await.unwrap();
+    harness.run().await;
+}
+
+/// A task whose call is approved and not started.
+async fn approved(harness: &EngineHarness) -> TaskId {
+    let task = harness.held().await;
+    harness.answer_all(&harness.engine(0), task).await;
+    task
+}
+
+/// Replaces a text in the stored items of a type.
+async fn rewrite(fixture: &StoreFixture, task: TaskId, kind: &str, from: &str, to: &str) {
+    let quoted = |text: &str| format!("'{}'", text.replace('\'', "''"));
+    let id = task.to_string();
+    let id = if fixture.is_postgres() {
+        format!("'{id}'")
+    } else {
+        format!("x'{}'", id.replace('-', ""))
+    };
+    let sql = format!(
+        "update agent_task_item set body = replace(body, {}, {}) where task_id = {id} and type = '{kind}'",
+        quoted(from),
+        quoted(to)
+    );
+    fixture.numbers(&sql).await.unwrap();
+}
+
+/// Each text with one byte changed, at its beginning, middle and end, as JSON with its name:
+/// (before, after). The tests of `RequestSpec::is_sound` cover every byte.
+fn flipped(call: &CallSpec) -> Vec<(String, String)> {
+    let members = [
+        ("arguments_text", &call.arguments_text),
+        ("name", &call.name),
+        ("target", &call.target),
+        ("digest", &call.digest),
+    ];
+    let json =
+        |member: &str, text: &str| format!("\"{member}\":{}", serde_json::to_string(text).unwrap());
+    let all = members.into_iter().flat_map(|(member, text)| {
+        [0, text.len() / 2, text.len() - 1].map(|at| {
+            let mut bytes = text.clone().into_bytes();
+            bytes[at] ^= 1;
+            (
+                json(member, text),
+                json(member, &String::from_utf8(bytes).unwrap()),
+            )
+        })
+    });
+    all.collect()
+}
+
+async fn asked(harness: &EngineHarness, task: TaskId) -> CallSpec {
+    let items = harness.journal(task).await.items;
+    let asked = items.iter().find_map(|item| {
+        let Fact::InterventionRequested(asked) = &item.fact else {
+            return None;
+        };
+        Some(asked.pending_tool_calls[0].clone())
+    });
+    asked.unwrap()
+}
+
+/// A task whose process was killed while its first call was in flight; no process saw the response.
+async fn killed_on_the_way(harness: &EngineHarness) -> TaskId {
+    let task = harness
+        .engine(0)
+        .create(&alice(), go(), None)
+        .await
+        .unwrap()
+        .task_id;
+    harness.tool.close();
+    let mut driver = harness.engine(1).claim().await.unwrap().remove(0);
+    tokio::select! {
+        () = &mut driver => panic!("the call does not come back"),
+        () = harness.tool.reached(1) => {}
+    }
+    drop(driver);
+    harness.tool.open();
+    harness.later();
+    task
+}
+
+/// A repeatable call is lost, and its tool is then changed.
+async fn not_repeated(fixture: StoreFixture, now: &str) {
+    let mut harness = EngineHarness::new(fixture, TAG).await;
+    let task = killed_on_the_way(&harness).await;
+    harness.configure(|yaml| {
+        yaml.replace(
+            "effect: idempotent, http: { method: POST, url: \"{tool}/tag\"",
+            now,
+        )
+    });
+    harness.run().await;
+    let [(_, RequestKind::Reconcile)] = harness.open(task).await[..] else {
+        panic!("{:#?}", harness.journal(task).await)
+    };
+    harness.finish(task).await;
+    assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Responded]);
+    assert_eq!(
+        (
+            harness.executions(task, "/tag"),
+            harness.executions(task, "/tagged")
+        ),
+        (1, 0)
+    );
+}
+
+both! {
+    async fn paused_task_keeps_its_agent_version_until_the_next_message(fixture) {
+        let mut harness = EngineHarness::new(fixture, LARGE).await;
+        let task = harness.held().await;
+        let version = harness.journal(task).await.row.agent_version;
+        harness.configure(changed);
+        harness.answer_all(&harness.engine(0), task).await;
+        harness.run().await;
+        assert_eq!(shown(&harness), before());
+        let row = harness.journal(task).await.row;
+        assert_eq!((row.status, &row.agent_version), (TaskStatus::Completed, &version));
+        harness.engine(0).message(&alice(), task, message(), None).await.unwrap();
+        assert_ne!(harness.journal(task).await.row.agent_version, version, "in the commit of the message");
+        harness.run().await;
+        assert_eq!(shown(&harness), after());
+        let current = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+        assert_eq!(harness.journal(current).await.row.agent_version, harness.journal(task).await.row.agent_version);
+        assert_eq!(harness.executions(task, "/refund"), 1);
+    }
+
+    async fn tasks_of_two_agent_versions_run_side_by_side_on_either_replica(fixture) {
+        let mut harness = EngineHarness::new(fixture, LARGE).await;
+        harness.configure(with_another_model);
+        let (old, old_task) = (harness.engine(4), harness.held().await);
+        harness.configure(changed);
+        let (new, new_task) = (harness.engine(4), harness.held().await);
+        for (engine, task, expected) in [(&new, old_task, before()), (&old, new_task, after())] {
+            harness.answer_all(engine, task).await;
+            while harness.status(task).await == TaskStatus::Running {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(harness.status(task).await, TaskStatus::Completed);
+            assert_eq!(shown(&harness), expected);
+            assert_eq!(harness.executions(task, "/refund"), 1);
+        }
+    }
+
+    async fn removed_model_fails_the_task_and_a_retry_goes_on_when_it_is_back(fixture) {
+        let mut harness = EngineHarness::new(fixture, LARGE).await;
+        let whole_yaml = harness.yaml();
+        let task = approved(&harness).await;
+        let version = harness.journal(task).await.row.agent_version;
+        harness.configure(|yaml| yaml.replace("  main:", "  renamed:").replace("model: main", "model: renamed"));
+        harness.run().await;
+        assert_eq!(failure(&harness, task).await, Some(FailureCode::Configuration));
+        retry(&harness, task).await;
+        assert_eq!(failure(&harness, task).await, Some(FailureCode::Configuration), "the model is still gone");
+        harness.configure(|_| whole_yaml.clone());
+        retry(&harness, task).await;
+        let row = harness.journal(task).await.row;
+        assert_eq!((row.status, row.agent_version), (TaskStatus::Completed, version));
+        assert_eq!((shown(&harness), harness.executions(task, "/refund")), (before(), 1));
+    }
+
+    async fn removed_variable_fails_the_task_and_a_retry_uses_its_new_value(fixture) {
+        let mut harness = EngineHarness::new(fixture, LARGE).await;
+        harness.variables.push(("WHO", "Ada"));
+        harness.configure(|yaml| yaml.replace("You handle refunds.", "\"You are ${WHO}.\""));
+        let task = approved(&harness).await;
+        harness.variables.pop();
+        harness.configure(|yaml| yaml.replace("${WHO}", "nobody"));
+        harness.run().await;
+        assert_eq!(failure(&harness, task).await, Some(FailureCode::Configuration));
+        assert_eq!(harness.executions(task, "/refund"), 0);
+        harness.variables.push(("WHO", "Eve"));
+        retry(&harness, task).await;
+        assert_eq!(harness.status(task).await, TaskStatus::Completed);
+        assert_eq!((shown(&harness).1, harness.executions(task, "/refund")), ("You are Eve.".to_owned(), 1));
+    }
+
+    async fn changed_limit_and_changed_policy_apply_at_once(fixture) {
+        let mut harness = EngineHarness::new(fixture, LARGE).await;
+        let original = harness.yaml();
+        let limited = approved(&harness).await;
+        harness.configure(|yaml| changed(yaml).replace("model: other,", "model: other, limits: { max_model_calls: 1 },"));
+        harness.run().await;
+        assert_eq!(failure(&harness, limited).await, Some(FailureCode::LimitReached));
+        harness.configure(|_| original.clone());
+        let denied = approved(&harness).await;
+        let deny = "decide: deny, reason: Refunds above 20 need a look. }";
+        harness.configure(|yaml| {
+            changed(yaml).replace("decide: hold, reason: Refunds above 20 need a look., approvers: { owner: true } }", deny)
+        });
+        harness.run().await;
+        assert_eq!(outcomes(&harness.journal(denied).await), [Outcome::Denied]);
+        assert_eq!((harness.executions(limited, "/refund"), harness.executions(denied, "/refund")), (1, 0));
+    }
+
+    async fn tool_with_a_changed_target_is_asked_about_anew(fixture) {
+        let mut harness = EngineHarness::new(fixture, LARGE).await;
+        let (waiting, task) = (harness.held().await, approved(&harness).await);
+        harness.configure(|yaml| yaml.replace("{tool}/refund", "{tool}/elsewhere"));
+        harness.run().await;
+        let [(_, RequestKind::Approval)] = harness.open(task).await[..] else { panic!("it is asked anew") };
+        let [(request, RequestKind::Approval)] = harness.open(waiting).await[..] else { panic!("one is open") };
+        let answered = harness.engine(0).decide(&alice(), request, whole(Action::Approve, None), None).await;
+        assert_eq!(answered.err(), Some(Refusal::Withdrawn(request)));
+        assert_eq!(harness.tool.ledger().len(), 0);
+        harness.finish(task).await;
+        assert_eq!((harness.executions(task, "/refund"), harness.executions(task, "/elsewhere")), (0, 1));
+    }
+
+    async fn lost_call_whose_tool_is_once_by_now_is_not_repeated(fixture) {
+        not_repeated(fixture, "effect: once, http: { method: POST, url: \"{tool}/tag\"").await;
+    }
+
+    async fn lost_call_whose_tool_has_a_new_target_by_now_is_not_repeated(fixture) {
+        not_repeated(fixture, "effect: idempotent, http: { method: POST, url: \"{tool}/tagged\"").await;
+    }
+
+    async fn changed_effect_is_journaled_before_the_call_is_sent(fixture) {
+        let mut harness = EngineHarness::new(fixture, &[("refund", r#"{"order":1,"amount":120}"#), ("tag", r#"{"text":"paid"}"#)]).await;
+        let task = approved(&harness).await;
+        harness.configure(|yaml| yaml.replace("effect: idempotent", "effect: once"));
+        harness.tool.answers(502, "");
+        for _ in 0..2 {
+            harness.run().await;
+            let [(_, RequestKind::Reconcile)] = harness.open(task).await[..] else { panic!("it is asked about") };
+            harness.answer_all(&harness.engine(0), task).await;
+        }
+        let journal = harness.journal(task).await;
+        let effects = journal.items.iter().filter_map(|item| {
+            let Fact::Judged { effect, .. } = &item.fact else { return None };
+            Some(*effect)
+        });
+        assert_eq!(effects.collect::<Vec<_>>(), [Effect::Once, Effect::Idempotent, Effect::Once]);
+        assert_eq!(harness.executions(task, "/tag"), 1, "the call is asked about, not repeated");
+    }
+
+    async fn request_with_a_changed_byte_runs_nothing_after_its_approval(fixture) {
+        let harness = EngineHarness::new(fixture, LARGE).await;
+        let task = approved(&harness).await;
+        for (was, is) in flipped(&asked(&harness, task).await) {
+            rewrite(&harness.fixture, task, "intervention_requested", &was, &is).await;
+            if harness.status(task).await == TaskStatus::Running { harness.run().await } else { retry(&harness, task).await }
+            assert_eq!(failure(&harness, task).await, Some(FailureCode::Integrity), "{is}");
+            assert_eq!(harness.tool.ledger().len(), 0, "{is}");
+            rewrite(&harness.fixture, task, "intervention_requested", &is, &was).await;
+        }
+        let (was, is) = (r#"\"amount\":120"#, r#"\"amount\":121"#);
+        rewrite(&harness.fixture, task, "assistant_message", was, is).await;
+        retry(&harness, task).await;
+        assert_eq!(failure(&harness, task).await, Some(FailureCode::Integrity), "the model said something else");
+        rewrite(&harness.fixture, task, "intervention_requested", was, is).await;
+        retry(&harness, task).await;
+        assert_eq!(failure(&harness, task).await, Some(FailureCode::Integrity), "the same in both places");
+        for kind in ["assistant_message", "intervention_requested"] {
+            rewrite(&harness.fixture, task, kind, is, was).await;
+        }
+        retry(&harness, task).await;
+        assert_eq!((harness.status(task).await, harness.executions(task, "/refund")), (TaskStatus::Completed, 1));
+    }
+
+    async fn request_with_a_changed_byte_takes_no_answer(fixture) {
+        let harness = EngineHarness::new(fixture, LARGE).await;
+        let door = harness.engine(0);
+        let first = harness.held().await;
+        let count = flipped(&asked(&harness, first).await).len();
+        for at in 0..count {
+            let task = harness.held().await;
+            let (was, is) = flipped(&asked(&harness, task).await).swap_remove(at);
+            rewrite(&harness.fixture, task, "intervention_requested", &was, &is).await;
+            let [(request, _)] = harness.open(task).await[..] else { panic!("one is open") };
+            let answered = door.decide(&alice(), request, whole(Action::Approve, None), None).await;
+            assert_eq!(answered.err(), Some(Refusal::Withdrawn(request)), "{is}");
+            assert_eq!(failure(&harness, task).await, Some(FailureCode::Integrity), "{is}");
+        }
+        harness.later();
+        harness.run().await;
+        assert_eq!(harness.tool.ledger().len(), 0);
+    }
+
+    async fn agent_version_that_differs_from_its_digest_drives_nothing(fixture) {
+        let mut harness = EngineHarness::new(fixture, LARGE).await;
+        let original = harness.yaml();
+        let (waiting, task) = (harness.held().await, approved(&harness).await);
+        harness.configure(changed);
+        for damage in [
+            "update agent_version set definition = replace(definition, 'You handle refunds.', 'You give it away.')",
+            "delete from agent_version",
+        ] {
+            harness.fixture.numbers(damage).await.unwrap();
+            if harness.status(task).await == TaskStatus::Running { harness.run().await } else { retry(&harness, task).await }
+            assert_eq!(failure(&harness, task).await, Some(FailureCode::Integrity), "{damage}");
+        }
+        let [(request, _)] = harness.open(waiting).await[..] else { panic!("one is open") };
+        let answered = harness.engine(0).decide(&alice(), request, whole(Action::Approve, None), None).await;
+        assert_eq!(answered.err(), Some(Refusal::Withdrawn(request)));
+        assert_eq!(failure(&harness, waiting).await, Some(FailureCode::Integrity));
+        assert_eq!(harness.tool.ledger().len(), 0);
+        // A replica that still has the definition restores it.
+        harness.configure(|_| original.clone());
+        harness.engine(0);
+        harness.configure(changed);
+        retry(&harness, task).await;
+        assert_eq!((harness.status(task).await, harness.executions(task, "/refund")), (TaskStatus::Completed, 1));
+        assert_eq!(shown(&harness), before());
+    }
+}

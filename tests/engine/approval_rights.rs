@@ -1,0 +1,337 @@
+//! The rights of approvers are checked again when a call starts: keys, groups and rules may have
+//! changed since the approval.
+
+use std::sync::Arc;
+
+use holdpoint::engine::{Engine, Parts, Refusal};
+use holdpoint::people::directory::{Account, Directory};
+use holdpoint::people::may::Roster;
+use holdpoint::people::{Caller, May};
+use holdpoint::task::decision::Action;
+use holdpoint::task::id::{CallId, RequestId, TaskId};
+use holdpoint::task::item::Outcome;
+use holdpoint::task::status::TaskStatus;
+
+use super::call_decisions::{
+    approve, asked, became, bodies, each, edit, message, question, refused, respond,
+};
+use super::engine_harness::{EngineHarness, alice, go, person, too_late, whole};
+use crate::store::store_fixture::{StoreFixture, both};
+
+const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
+const EDITED: &str = r#"{"order":1,"amount":44.40}"#;
+
+/// A user with a key of their own.
+pub fn account(user: &str, groups: &[&str]) -> Account {
+    Account {
+        user: user.to_owned(),
+        tenant: "acme".to_owned(),
+        groups: groups.iter().map(ToString::to_string).collect(),
+        act_as: false,
+        admin: false,
+        may: May::ALL,
+        key_sha256: [0; 32],
+    }
+}
+
+pub fn directory(accounts: impl Iterator<Item = Account>) -> Directory {
+    Directory::new(accounts.collect())
+}
+
+fn web() -> Account {
+    Account {
+        act_as: true,
+        ..account("web", &[])
+    }
+}
+
+/// A caller with their own key.
+fn keyed(user: &str, groups: &[&str]) -> Caller {
+    Caller {
+        via: None,
+        groups: groups.iter().map(ToString::to_string).collect(),
+        ..person(user)
+    }
+}
+
+/// A user in finance for whom the key `web` speaks.
+fn vouched(user: &str) -> Caller {
+    Caller {
+        groups: vec!["finance".to_owned()],
+        ..person(user)
+    }
+}
+
+fn local() -> Caller {
+    Caller {
+        unaccounted: true,
+        ..keyed("local", &[])
+    }
+}
+
+/// An engine with this roster.
+fn process(harness: &EngineHarness, roster: &Roster, room: usize) -> Arc<Engine> {
+    Engine::new(Parts {
+        roster: roster.clone(),
+        ..harness.parts(room)
+    })
+}
+
+fn known<const N: usize>(accounts: [Account; N]) -> Roster {
+    Roster::new(Some(directory(accounts.into_iter())))
+}
+
+async fn driven(harness: &EngineHarness, roster: &Roster) {
+    for driver in process(harness, roster, 4).claim().await.unwrap() {
+        driver.await;
+    }
+}
+
+async fn harness(fixture: StoreFixture, approvers: &str) -> EngineHarness {
+    let mut harness = EngineHarness::new(fixture, LARGE).await;
+    harness.configure(|yaml| yaml.replace("{ owner: true }", approvers));
+    harness
+}
+
+async fn begun(harness: &EngineHarness) -> (TaskId, RequestId, CallId) {
+    let task = harness.held().await;
+    let (request, calls) = question(harness, task).await;
+    (task, request, calls[0])
+}
+
+/// The call did not run, and a new request is open.
+async fn asked_again(harness: &EngineHarness, task: TaskId, before: RequestId) -> RequestId {
+    assert_eq!(
+        (
+            harness.executions(task, "/refund"),
+            harness.status(task).await
+        ),
+        (0, TaskStatus::Paused)
+    );
+    let anew = asked(harness, task).await;
+    assert_ne!(anew.request_id, before);
+    anew.request_id
+}
+
+async fn ran(harness: &EngineHarness, task: TaskId) {
+    assert_eq!(
+        (
+            harness.executions(task, "/refund"),
+            harness.status(task).await
+        ),
+        (1, TaskStatus::Completed)
+    );
+}
+
+both! {
+    async fn stranger_moves_no_task_whatever_the_operation_asked_before(fixture) {
+        let harness = EngineHarness::new(fixture, LARGE).await;
+        let (task, door) = (harness.held().await, harness.engine(4));
+        for said in [
+            door.message(&person("bob"), task, message(), None).await,
+            door.retry(&person("bob"), task, None).await,
+            door.cancel(&person("bob"), task, None).await,
+        ] {
+            assert!(matches!(said, Err(Refusal::Forbidden(_))), "{said:?}");
+        }
+        assert_eq!(harness.status(task).await, TaskStatus::Paused);
+    }
+
+    async fn approval_of_a_person_who_lost_the_right_since_does_not_count(fixture) {
+        let bob = || account("bob", &["finance"]);
+        let table = [
+            ("his key is gone", vec![]),
+            ("his group is", vec![account("bob", &["support"])]),
+            ("he may not decide any more", vec![Account { may: May { decide: false, ..May::ALL }, ..bob() }]),
+            ("he is of another tenant", vec![Account { tenant: "other".to_owned(), ..bob() }]),
+        ];
+        let harness = harness(fixture, "{ groups: [finance] }").await;
+        let carol = account("carol", &["finance"]);
+        let before = known([bob(), carol.clone()]);
+        for (why, mut accounts) in table {
+            let (task, request, _) = begun(&harness).await;
+            let yes = whole(Action::Approve, None);
+            process(&harness, &before, 0).decide(&keyed("bob", &["finance"]), request, yes.clone(), None).await.unwrap();
+            accounts.push(carol.clone());
+            let now = Roster::new(Some(directory(accounts.into_iter())));
+            driven(&harness, &now).await;
+            let anew = asked_again(&harness, task, request).await;
+            let reason = asked(&harness, task).await.pending_tool_calls[0].reason.clone();
+            assert!(reason.is_some_and(|reason| reason.contains("may not do so any more")), "{why}");
+            process(&harness, &now, 0).decide(&keyed("carol", &["finance"]), anew, yes, None).await.unwrap();
+            driven(&harness, &now).await;
+            ran(&harness, task).await;
+        }
+        let (task, request, _) = begun(&harness).await;
+        process(&harness, &before, 0).decide(&keyed("bob", &["finance"]), request, whole(Action::Approve, None), None).await.unwrap();
+        driven(&harness, &known([account("bob", &["finance", "more"])])).await;
+        ran(&harness, task).await;
+    }
+
+    async fn approval_through_a_key_counts_only_while_that_key_may_speak_for_people(fixture) {
+        let harness = harness(fixture, "{ groups: [finance] }").await;
+        let table = [
+            (vec![web()], true),
+            (vec![], false),
+            (vec![Account { act_as: false, ..web() }], false),
+            (vec![Account { may: May { decide: false, ..May::ALL }, ..web() }], false),
+            (vec![Account { tenant: "other".to_owned(), ..web() }], false),
+            // Bob's own key does not vouch for an approval given through `web`.
+            (vec![account("bob", &["finance"])], false),
+        ];
+        for (accounts, counts) in table {
+            let (task, request, _) = begun(&harness).await;
+            harness.engine(0).decide(&vouched("bob"), request, whole(Action::Approve, None), None).await.unwrap();
+            let what = format!("{accounts:?}");
+            driven(&harness, &Roster::new(Some(directory(accounts.into_iter())))).await;
+            if counts {
+                ran(&harness, task).await;
+            } else {
+                asked_again(&harness, task, request).await;
+                assert_eq!(harness.executions(task, "/refund"), 0, "{what}");
+            }
+        }
+    }
+
+    async fn two_required_approvals_are_asked_anew_when_one_approver_is_gone(fixture) {
+        let harness = harness(fixture, "{ groups: [finance], required: 2 }").await;
+        let (bob, carol) = (account("bob", &["finance"]), account("carol", &["finance"]));
+        let before = known([bob.clone(), carol.clone(), account("dave", &["finance"])]);
+        for (now, stands) in [(known([bob.clone(), carol.clone()]), true), (known([bob, account("dave", &["finance"])]), false)] {
+            let (task, request, _) = begun(&harness).await;
+            for user in ["bob", "carol"] {
+                process(&harness, &before, 0).decide(&keyed(user, &["finance"]), request, whole(Action::Approve, None), None).await.unwrap();
+            }
+            driven(&harness, &now).await;
+            if stands {
+                ran(&harness, task).await;
+                continue;
+            }
+            // The new request starts without approvals.
+            let anew = asked_again(&harness, task, request).await;
+            process(&harness, &now, 0).decide(&keyed("bob", &["finance"]), anew, whole(Action::Approve, None), None).await.unwrap();
+            assert!(process(&harness, &now, 1).claim().await.unwrap().is_empty());
+            process(&harness, &now, 0).decide(&keyed("dave", &["finance"]), anew, whole(Action::Approve, None), None).await.unwrap();
+            driven(&harness, &now).await;
+            ran(&harness, task).await;
+        }
+    }
+
+    async fn edit_of_a_person_who_is_gone_is_held_with_its_bytes(fixture) {
+        let harness = harness(fixture, "{ groups: [finance] }").await;
+        let carol = account("carol", &["finance"]);
+        let (task, request, call) = begun(&harness).await;
+        let before = known([account("bob", &["finance"]), carol.clone()]);
+        process(&harness, &before, 0).decide(&keyed("bob", &["finance"]), request, each([(call, edit(EDITED))]), None).await.unwrap();
+        let now = known([carol]);
+        driven(&harness, &now).await;
+        let anew = asked_again(&harness, task, request).await;
+        assert_eq!(asked(&harness, task).await.pending_tool_calls[0].arguments_text, EDITED);
+        process(&harness, &now, 0).decide(&keyed("carol", &["finance"]), anew, whole(Action::Approve, None), None).await.unwrap();
+        driven(&harness, &now).await;
+        assert_eq!(bodies(&harness, task, "/refund"), [(call.to_string(), EDITED.to_owned())]);
+    }
+
+    async fn changed_rule_asks_again_unless_those_who_approved_are_among_its_approvers(fixture) {
+        let table = [
+            ("{ users: [bob] }", true),
+            ("{ users: [carol], groups: [finance] }", true),
+            ("{ users: [carol] }", false),
+            ("{ groups: [audit] }", false),
+            ("{ groups: [finance], required: 2 }", false),
+            ("{ owner: true }", false),
+        ];
+        for (approvers, stands) in table {
+            let mut harness = harness(StoreFixture::like(&fixture).await, "{ groups: [finance] }").await;
+            let (task, request, _) = begun(&harness).await;
+            harness.engine(0).decide(&vouched("bob"), request, whole(Action::Approve, None), None).await.unwrap();
+            harness.configure(|yaml| yaml.replace("{ groups: [finance] }", approvers));
+            harness.run().await;
+            if stands {
+                ran(&harness, task).await;
+            } else {
+                asked_again(&harness, task, request).await;
+                let terms = asked(&harness, task).await.terms.approvers;
+                assert!(!terms.groups.contains(&"finance".to_owned()) || terms.required == 2, "the terms of today: {terms:?}");
+            }
+        }
+    }
+
+    async fn rule_that_denies_since_the_approval_denies_the_call(fixture) {
+        let mut harness = harness(fixture, "{ owner: true }").await;
+        let (task, request, call) = begun(&harness).await;
+        harness.configure(|yaml| yaml.replace("policy:\n", "policy:\n  - { name: stop, tools: [refund], decide: deny, reason: Not today. }\n"));
+        harness.engine(0).decide(&alice(), request, whole(Action::Approve, None), None).await.unwrap();
+        harness.run().await;
+        assert_eq!((harness.executions(task, "/refund"), became(&harness, task, [call]).await), (0, [Some(Outcome::Denied)]));
+        assert!(super::call_decisions::shown(&harness)[0].contains("Not today"));
+    }
+
+    async fn owner_does_not_count_as_a_member_of_a_group(fixture) {
+        let harness = harness(fixture, "{ groups: [finance], users: [alice] }").await;
+        let (task, ..) = begun(&harness).await;
+        let door = harness.engine(0);
+        for action in [Action::Approve, Action::Reject] {
+            assert!(matches!(refused(&harness, &door, &vouched("alice"), task, whole(action, None)).await, Refusal::Forbidden(_)));
+        }
+        // An earlier vote of the owner in the journal does not count either.
+        let roster = known([web()]);
+        let approvers = asked(&harness, task).await.terms.approvers;
+        let vote = |by: &str| holdpoint::task::decision::Vote { by: by.to_owned(), via: Some("web".to_owned()), groups: vec!["finance".to_owned()] };
+        assert!(roster.still_counts("acme", "alice", &approvers, &vote("bob")));
+        assert!(!roster.still_counts("acme", "alice", &approvers, &vote("alice")));
+    }
+
+    async fn second_answer_of_one_person_is_refused_and_one_rejection_decides(fixture) {
+        let harness = harness(fixture, "{ groups: [finance], required: 3 }").await;
+        let (task, request, call) = begun(&harness).await;
+        let door = harness.engine(0);
+        door.decide(&vouched("bob"), request, whole(Action::Approve, None), None).await.unwrap();
+        for again in [whole(Action::Approve, None), whole(Action::Reject, None), each([(call, approve())]), each([(call, edit(EDITED))])] {
+            // The same person through another key is still the same person.
+            for caller in [vouched("bob"), keyed("bob", &["finance"])] {
+                let lost = Refusal::AlreadyDecided { request, call: Some(call) };
+                assert_eq!(refused(&harness, &door, &caller, task, again.clone()).await, lost);
+            }
+        }
+        door.decide(&vouched("carol"), request, whole(Action::Approve, None), None).await.unwrap();
+        assert!(harness.engine(1).claim().await.unwrap().is_empty(), "two of three");
+        door.decide(&vouched("dave"), request, whole(Action::Reject, None), None).await.unwrap();
+        assert_eq!((harness.status(task).await, harness.executions(task, "/refund")), (TaskStatus::Canceled, 0));
+        let late = door.decide(&vouched("erin"), request, whole(Action::Approve, None), None).await;
+        assert!(too_late(&late, request));
+    }
+
+    async fn single_approval_suffices_without_accounts_where_two_are_required(fixture) {
+        let harness = harness(fixture, "{ groups: [finance], required: 2 }").await;
+        let nobody = Roster::default();
+        let by_hand = "\"by hand\"";
+        for (reply, outcome, ran_with) in [
+            (approve(), Outcome::Succeeded, vec![LARGE[0].1.to_owned()]),
+            (edit(EDITED), Outcome::Succeeded, vec![EDITED.to_owned()]),
+            (respond(by_hand), Outcome::Responded, vec![]),
+        ] {
+            let task = process(&harness, &nobody, 0).create(&local(), go(), None).await.unwrap().task_id;
+            driven(&harness, &nobody).await;
+            let (request, calls) = question(&harness, task).await;
+            process(&harness, &nobody, 0).decide(&local(), request, each([(calls[0], reply)]), None).await.unwrap();
+            driven(&harness, &nobody).await;
+            assert_eq!((harness.status(task).await, became(&harness, task, [calls[0]]).await), (TaskStatus::Completed, [Some(outcome)]));
+            let bodies: Vec<_> = bodies(&harness, task, "/refund").into_iter().map(|(_, body)| body).collect();
+            assert_eq!(bodies, ran_with);
+        }
+        // Approvals given with accounts do not count without accounts, and the reverse.
+        let (task, request, _) = begun(&harness).await;
+        for user in ["bob", "carol"] {
+            harness.engine(0).decide(&vouched(user), request, whole(Action::Approve, None), None).await.unwrap();
+        }
+        driven(&harness, &nobody).await;
+        asked_again(&harness, task, request).await;
+        let task = process(&harness, &nobody, 0).create(&local(), go(), None).await.unwrap().task_id;
+        driven(&harness, &nobody).await;
+        let (request, _) = question(&harness, task).await;
+        process(&harness, &nobody, 0).decide(&local(), request, whole(Action::Approve, None), None).await.unwrap();
+        harness.run().await;
+        asked_again(&harness, task, request).await;
+    }
+}

@@ -1,0 +1,510 @@
+//! Single bits that flip in the database between an approval and the start of the call: whatever
+//! the bit, only approved bytes run, nothing runs with too few approvals, and nothing runs twice.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use holdpoint::engine::{DecisionInput, Engine, Refusal};
+use holdpoint::people::Caller;
+use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::failure::FailureCode;
+use holdpoint::task::id::{RequestId, TaskId};
+use holdpoint::task::status::TaskStatus;
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, Row as _, SqliteConnection};
+
+use super::call_decisions::{approve, each, edit, question, reject_then};
+use super::engine_harness::{EngineHarness, alice, go, person, turn, whole};
+use crate::store::store_fixture::StoreFixture;
+
+const ONE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
+const PAIR: &[(&str, &str)] = &[
+    ("refund", r#"{"order":1,"amount":120}"#),
+    ("refund", r#"{"order":2,"amount":121.50}"#),
+];
+const HUGE: &[(&str, &str)] = &[("refund", r#"{"order":3,"amount":5000}"#)];
+const EDITED: &str = r#"{ "amount": 77.10, "order": 4 }"#;
+const WRITTEN: &str = r#"{ "amount": 7000.10, "order": 5 }"#;
+
+/// The decisions made before the bit flips.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Scene {
+    Approved,
+    Edited,
+    ByTwo,
+    /// One call approved, one rejected.
+    Mixed,
+    /// One of two required approvals; after the flip the same person approves again.
+    Half,
+    /// One person edited, two others approved.
+    WrittenForTwo,
+}
+
+const SCENES: [Scene; 6] = [
+    Scene::Approved,
+    Scene::Edited,
+    Scene::ByTwo,
+    Scene::Mixed,
+    Scene::Half,
+    Scene::WrittenForTwo,
+];
+/// Tasks of each scene, and flips in each task.
+const TASKS: usize = 60;
+const ROUNDS: usize = 28;
+
+/// The end of a task after its flip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum End {
+    /// The approved bytes ran, once: the bit changed nothing that matters.
+    Harmless,
+    /// The task failed with `integrity`.
+    Integrity,
+    /// A request is open (again).
+    RequestSpec,
+    /// The journal cannot be read.
+    Unreadable,
+    /// Nothing ran; the task has ended or goes on.
+    NothingRan,
+}
+
+impl Scene {
+    fn calls(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Approved | Self::Edited => ONE,
+            Self::Mixed => PAIR,
+            Self::ByTwo | Self::Half | Self::WrittenForTwo => HUGE,
+        }
+    }
+
+    /// The bytes that may run.
+    fn approved(self) -> Option<&'static str> {
+        match self {
+            Self::Approved | Self::Mixed => Some(ONE[0].1),
+            Self::Edited => Some(EDITED),
+            Self::ByTwo => Some(HUGE[0].1),
+            Self::Half => None,
+            Self::WrittenForTwo => Some(WRITTEN),
+        }
+    }
+
+    /// Decides a held task up to the state in which the bit flips.
+    async fn decided(self, harness: &EngineHarness, door: &Arc<Engine>, task: TaskId) {
+        let (request, calls) = question(harness, task).await;
+        let decide = async |caller: Caller, request: RequestId, answer: DecisionInput| {
+            door.decide(&caller, request, answer, None).await.unwrap();
+        };
+        let yes = || whole(Action::Approve, None);
+        match self {
+            Self::Approved => decide(alice(), request, yes()).await,
+            Self::Edited => decide(alice(), request, each([(calls[0], edit(EDITED))])).await,
+            Self::Mixed => {
+                let both = each([
+                    (calls[0], approve()),
+                    (calls[1], reject_then(Then::Continue)),
+                ]);
+                decide(alice(), request, both).await;
+            }
+            Self::Half => decide(person("bob"), request, yes()).await,
+            Self::ByTwo => {
+                decide(alice(), request, yes()).await;
+                decide(person("bob"), request, yes()).await;
+            }
+            // Bob's edit is the open request by now.
+            Self::WrittenForTwo => {
+                decide(alice(), request, yes()).await;
+                decide(person("carol"), request, yes()).await;
+            }
+        }
+    }
+}
+
+/// A stored value before its flip.
+#[derive(Clone, Debug)]
+struct Cell {
+    table: &'static str,
+    row: i64,
+    column: &'static str,
+    number: bool,
+    bytes: Vec<u8>,
+}
+
+/// Pseudo-random numbers, the same in every run.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from((self.0 >> 11) % u64::try_from(end).unwrap()).unwrap()
+    }
+}
+
+const TABLES: [&str; 6] = [
+    "agent_task",
+    "agent_task_item",
+    "intervention_request",
+    "request_approver",
+    "decision",
+    "idempotency",
+];
+const COLUMNS: [(&str, &[&str]); 4] = [
+    ("agent_task_item", &["body"]),
+    (
+        "intervention_request",
+        &[
+            "request_id",
+            "task_id",
+            "root_task_id",
+            "tenant",
+            "kind",
+            "status",
+            "required",
+            "call_id",
+            "expires_at",
+            "seq",
+        ],
+    ),
+    (
+        "request_approver",
+        &["tenant", "kind", "name", "request_id"],
+    ),
+    (
+        "decision",
+        &[
+            "tenant",
+            "user_id",
+            "request_id",
+            "tool_call_id",
+            "action",
+            "final",
+            "task_id",
+            "seq",
+        ],
+    ),
+];
+
+/// A second connection to the store's database.
+struct Beside(SqliteConnection);
+
+impl Beside {
+    async fn of(harness: &EngineHarness) -> Self {
+        let mut beside = Self(
+            SqliteConnection::connect(&harness.fixture.settings.url)
+                .await
+                .unwrap(),
+        );
+        // A flipped bit on disk is not checked against constraints either.
+        beside
+            .does("pragma foreign_keys = off; pragma ignore_check_constraints = on")
+            .await;
+        beside
+    }
+
+    async fn does(&mut self, sql: &str) {
+        self.0
+            .execute(AssertSqlSafe(sql.to_owned()))
+            .await
+            .unwrap_or_else(|why| panic!("{why}: {sql:.300}"));
+    }
+
+    /// Updates rows without the guard of the database's trigger.
+    async fn changes(&mut self, updates: &str) {
+        let guard = "select sql from sqlite_master where name = 'intervention_request_end'";
+        let guard: String = self.0.fetch_one(guard).await.unwrap().get(0);
+        self.does(&format!(
+            "begin immediate; drop trigger intervention_request_end; {updates} {guard}; commit;"
+        ))
+        .await;
+    }
+
+    async fn keep(&mut self) {
+        let mut sql = String::new();
+        for table in TABLES {
+            write!(
+                sql,
+                "create table kept_{table} as select rowid as kept, * from {table};"
+            )
+            .unwrap();
+        }
+        self.does(&sql).await;
+    }
+
+    async fn bring_back(&mut self) {
+        let mut sql = String::from("begin immediate;");
+        for table in TABLES {
+            let names = self
+                .0
+                .fetch_all(AssertSqlSafe(format!(
+                    "select name from pragma_table_info('{table}')"
+                )))
+                .await
+                .unwrap();
+            let names: Vec<String> = names.iter().map(|row| row.get(0)).collect();
+            let names = names.join(",");
+            write!(
+                sql,
+                "delete from {table}; insert into {table} (rowid, {names}) select kept, {names} from kept_{table};"
+            )
+            .unwrap();
+        }
+        self.does(&(sql + "commit;")).await;
+    }
+
+    /// The values of each task that may flip: the bodies of its items, and the rows beside them.
+    async fn cells(&mut self) -> BTreeMap<Vec<u8>, Vec<Cell>> {
+        let mut cells: BTreeMap<Vec<u8>, Vec<Cell>> = BTreeMap::new();
+        for (table, columns) in COLUMNS {
+            for column in columns {
+                let of = if table == "request_approver" {
+                    "(select r.task_id from intervention_request r where r.request_id = t.request_id)"
+                } else {
+                    "task_id"
+                };
+                let which = if table == "agent_task_item" {
+                    "where type in ('assistant_message', 'judged', 'intervention_requested', 'decision')"
+                } else {
+                    ""
+                };
+                let sql = format!(
+                    "select {of}, rowid, typeof({column}) = 'integer', cast({column} as blob) from {table} t {which}"
+                );
+                for row in self.0.fetch_all(AssertSqlSafe(sql)).await.unwrap() {
+                    let bytes: Option<Vec<u8>> = row.get(3);
+                    let cell = Cell {
+                        table,
+                        row: row.get(1),
+                        column,
+                        number: row.get(2),
+                        bytes: bytes.unwrap_or_default(),
+                    };
+                    if !cell.bytes.is_empty() {
+                        cells.entry(row.get(0)).or_default().push(cell);
+                    }
+                }
+            }
+        }
+        cells
+    }
+}
+
+/// Flips one bit of one cell: four times in five a body's, chosen in proportion to its length.
+fn flip(dice: &mut Dice, cells: &[Cell]) -> (String, String) {
+    let bodies: Vec<_> = cells.iter().filter(|cell| cell.column == "body").collect();
+    let beside: Vec<_> = cells.iter().filter(|cell| cell.column != "body").collect();
+    let (cell, at) = if dice.below(5) < 4 {
+        let mut at = dice.below(bodies.iter().map(|cell| cell.bytes.len()).sum());
+        let cell = bodies
+            .iter()
+            .find(|cell| {
+                if at < cell.bytes.len() {
+                    true
+                } else {
+                    at -= cell.bytes.len();
+                    false
+                }
+            })
+            .unwrap();
+        (*cell, at)
+    } else {
+        let cell = beside[dice.below(beside.len())];
+        (cell, dice.below(cell.bytes.len()))
+    };
+    let bit = dice.below(8);
+    let mut bytes = cell.bytes.clone();
+    bytes[at] ^= 1 << bit;
+    let value = if cell.number {
+        let number: i64 = String::from_utf8_lossy(&cell.bytes).parse().unwrap();
+        (number ^ (1 << (at * 8 + bit).min(62))).to_string()
+    } else {
+        let hex = bytes
+            .iter()
+            .fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
+        let blob = cell.column.ends_with("_id") && cell.column != "user_id";
+        if blob {
+            format!("x'{hex}'")
+        } else {
+            format!("cast(x'{hex}' as text)")
+        }
+    };
+    let from = at.saturating_sub(40);
+    let around = String::from_utf8_lossy(&bytes[from..bytes.len().min(at + 40)]).into_owned();
+    let what = format!(
+        "{}.{} bit {bit} of byte {at}: …{around}…",
+        cell.table, cell.column
+    );
+    (
+        format!(
+            "update or ignore {} set {} = {value} where rowid = {};",
+            cell.table, cell.column, cell.row
+        ),
+        what,
+    )
+}
+
+async fn ended(
+    harness: &EngineHarness,
+    task: TaskId,
+    ran: &[String],
+    approved: Option<&str>,
+) -> End {
+    if let [body] = ran {
+        assert_eq!(Some(body.as_str()), approved);
+        return End::Harmless;
+    }
+    let Ok(Some(journal)) = harness.fixture.store.journal(task).await else {
+        return End::Unreadable;
+    };
+    match (
+        journal.row.status,
+        journal.row.error.map(|error| error.code),
+    ) {
+        (TaskStatus::Failed, Some(FailureCode::Integrity)) => End::Integrity,
+        (TaskStatus::Paused, None) => End::RequestSpec,
+        (TaskStatus::Running | TaskStatus::Completed | TaskStatus::Canceled, None) => {
+            End::NothingRan
+        }
+        other => panic!("{other:?} is none of the ends"),
+    }
+}
+
+/// Claims and drives everything that can run in a new process, on both cores.
+async fn driven(harness: &EngineHarness) {
+    let engine = harness.engine(512);
+    loop {
+        let drivers = engine.claim().await.unwrap();
+        if drivers.is_empty() {
+            return;
+        }
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "drivers of a process that ends with the test"
+        )]
+        let drivers = drivers.into_iter().map(|driver| tokio::spawn(driver));
+        for ended in join_all(drivers.collect::<Vec<_>>()).await {
+            ended.unwrap();
+        }
+    }
+}
+
+async fn scenes() -> (EngineHarness, Vec<(Scene, TaskId)>) {
+    let mut harness = EngineHarness::new(StoreFixture::sqlite().await, &[]).await;
+    let huge = "policy:\n  - { name: huge, tools: [refund], when: \"args.amount > 1000.0\", decide: hold, approvers: { owner: true, users: [bob, carol], required: 2 } }\n";
+    harness.configure(|yaml| yaml.replace("policy:\n", huge));
+    let (mut tasks, door) = (Vec::new(), harness.engine(0));
+    for scene in SCENES {
+        harness.script(move |asked| Ok(turn(if asked == 1 { scene.calls() } else { &[] })));
+        for _ in 0..TASKS {
+            tasks.push((
+                scene,
+                door.create(&alice(), go(), None).await.unwrap().task_id,
+            ));
+        }
+        driven(&harness).await;
+    }
+    for (_, task) in tasks
+        .iter()
+        .filter(|(scene, _)| *scene == Scene::WrittenForTwo)
+    {
+        let (request, calls) = question(&harness, *task).await;
+        door.decide(
+            &person("bob"),
+            request,
+            each([(calls[0], edit(WRITTEN))]),
+            None,
+        )
+        .await
+        .unwrap();
+    }
+    driven(&harness).await;
+    join_all(
+        tasks
+            .iter()
+            .map(|(scene, task)| scene.decided(&harness, &door, *task)),
+    )
+    .await;
+    harness.script(|_| Ok(turn(&[])));
+    (harness, tasks)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bit_flip_between_approval_and_start_lets_nothing_else_run() {
+    let (harness, tasks) = scenes().await;
+    let mut beside = Beside::of(&harness).await;
+    beside.keep().await;
+    let cells = beside.cells().await;
+    let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+    let (mut seen, mut counted) = (0, BTreeMap::<(Scene, End), usize>::new());
+    for _ in 0..ROUNDS {
+        let (mut sql, mut flips) = (String::new(), BTreeMap::new());
+        for (_, task) in &tasks {
+            let (update, what) = flip(&mut dice, &cells[task.0.as_bytes().as_slice()]);
+            sql += &update;
+            flips.insert(*task, what);
+        }
+        beside.changes(&sql).await;
+        once_more(&harness, &tasks).await;
+        driven(&harness).await;
+        let mut ran: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let ledger = harness.tool.ledger();
+        for call in &ledger[seen..] {
+            ran.entry(call.header("holdpoint-task-id").to_owned())
+                .or_default()
+                .push(call.body.clone());
+        }
+        seen = ledger.len();
+        let known: BTreeSet<_> = tasks.iter().map(|(_, task)| task.to_string()).collect();
+        assert!(ran.keys().all(|task| known.contains(task)));
+        for (scene, task) in &tasks {
+            let bodies = ran.remove(&task.to_string()).unwrap_or_default();
+            let expected = scene.approved();
+            let sound =
+                bodies.len() <= 1 && bodies.iter().all(|body| Some(body.as_str()) == expected);
+            assert!(sound, "{scene:?}: {bodies:?} ran after {}", flips[task]);
+            let end = ended(&harness, *task, &bodies, expected).await;
+            *counted.entry((*scene, end)).or_default() += 1;
+            if std::env::var_os("HOLDPOINT_TEST_FLIPS").is_some() {
+                println!("{scene:?} {end:?} {}", flips[task]);
+            }
+        }
+        beside.bring_back().await;
+    }
+    println!("{counted:#?}");
+    assert_eq!(
+        counted.values().sum::<usize>(),
+        ROUNDS * TASKS * SCENES.len()
+    );
+    for scene in SCENES {
+        let of = |end| counted.get(&(scene, end)).copied().unwrap_or_default();
+        assert!(
+            of(End::Unreadable) > 0 && of(End::Integrity) > 0,
+            "{scene:?} {counted:?}"
+        );
+        assert_eq!(of(End::Harmless) > 0, scene != Scene::Half);
+    }
+}
+
+/// In `Half` scenes, the same person approves once more.
+async fn once_more(harness: &EngineHarness, tasks: &[(Scene, TaskId)]) {
+    let door = harness.engine(0);
+    let half = tasks.iter().filter(|(scene, _)| *scene == Scene::Half);
+    join_all(half.map(async |(_, task)| {
+        let Ok(Some(journal)) = harness.fixture.store.journal(*task).await else {
+            return;
+        };
+        let progress = holdpoint::task::turn::Progress::of(&journal.items);
+        for open in progress.open {
+            let said = door
+                .decide(
+                    &person("bob"),
+                    open.asked.request_id,
+                    whole(Action::Approve, None),
+                    None,
+                )
+                .await;
+            assert!(!matches!(said, Err(Refusal::KeyReused)), "{said:?}");
+        }
+    }))
+    .await;
+}

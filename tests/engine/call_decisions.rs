@@ -1,0 +1,202 @@
+//! Answers to single calls, and their results.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use holdpoint::engine::{CallReply, DecisionBody, DecisionInput, Engine, MessageInput, Refusal};
+use holdpoint::people::Caller;
+use holdpoint::task::change::Journal;
+use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::id::{CallId, RequestId, TaskId};
+use holdpoint::task::item::{Fact, Outcome, Part, PartType};
+use holdpoint::task::request::RequestSpec;
+use holdpoint::task::transcript::Message;
+
+use super::engine_harness::EngineHarness;
+
+pub fn plain(action: Action) -> CallReply {
+    CallReply {
+        action,
+        reason: None,
+        then: None,
+        arguments: None,
+        result: None,
+    }
+}
+
+pub fn approve() -> CallReply {
+    plain(Action::Approve)
+}
+
+pub fn reject() -> CallReply {
+    plain(Action::Reject)
+}
+
+pub fn reject_because(reason: &str) -> CallReply {
+    CallReply {
+        reason: Some(reason.to_owned()),
+        ..reject()
+    }
+}
+
+pub fn reject_then(then: Then) -> CallReply {
+    CallReply {
+        then: Some(then),
+        ..reject()
+    }
+}
+
+pub fn edit(arguments: &str) -> CallReply {
+    CallReply {
+        arguments: Some(arguments.to_owned()),
+        ..plain(Action::Edit)
+    }
+}
+
+pub fn respond(result: &str) -> CallReply {
+    CallReply {
+        result: Some(result.to_owned()),
+        ..plain(Action::Respond)
+    }
+}
+
+/// One body with these answers.
+pub fn each<const N: usize>(replies: [(CallId, CallReply); N]) -> DecisionInput {
+    named(replies.map(|(call, reply)| (call.to_string(), reply)))
+}
+
+/// The same with the call ids as text.
+pub fn named<const N: usize>(replies: [(String, CallReply); N]) -> DecisionInput {
+    DecisionInput {
+        digest: None,
+        body: DecisionBody::PerCall(BTreeMap::from(replies)),
+    }
+}
+
+/// The id of the last request, and the calls it decides.
+pub async fn question(harness: &EngineHarness, task: TaskId) -> (RequestId, Vec<CallId>) {
+    let asked = asked(harness, task).await;
+    (
+        asked.request_id,
+        asked.own_calls().map(|call| call.tool_call_id).collect(),
+    )
+}
+
+/// The last request, which is still open.
+pub async fn asked(harness: &EngineHarness, task: TaskId) -> RequestSpec {
+    let open = harness.open(task).await;
+    let Some((request, _)) = open.last() else {
+        panic!("none is open: {:#?}", harness.journal(task).await.items)
+    };
+    harness
+        .fixture
+        .store
+        .request(*request)
+        .await
+        .unwrap()
+        .unwrap()
+        .asked
+}
+
+/// The result of each call, which must have no more than one.
+pub fn results(journal: &Journal) -> BTreeMap<CallId, (Outcome, String)> {
+    let mut results = BTreeMap::new();
+    for item in &journal.items {
+        if let Fact::ToolResult(result) = &item.fact {
+            let known = results.insert(
+                result.tool_call_id,
+                (result.outcome, result.content.clone()),
+            );
+            assert_eq!(known, None, "two results of one call: {:#?}", journal.items);
+        }
+    }
+    results
+}
+
+/// The outcomes of these calls.
+pub async fn became<const N: usize>(
+    harness: &EngineHarness,
+    task: TaskId,
+    calls: [CallId; N],
+) -> [Option<Outcome>; N] {
+    let results = results(&harness.journal(task).await);
+    calls.map(|call| results.get(&call).map(|(outcome, _)| *outcome))
+}
+
+/// The refusal of a body; checks that journal and rows stay unchanged.
+pub async fn refused(
+    harness: &EngineHarness,
+    engine: &Arc<Engine>,
+    caller: &Caller,
+    task: TaskId,
+    answer: DecisionInput,
+) -> Refusal {
+    let (request, _) = question(harness, task).await;
+    let before = (
+        harness.journal(task).await,
+        harness.fixture.store.request(request).await.unwrap(),
+    );
+    let said = engine.decide(caller, request, answer.clone(), None).await;
+    let after = (
+        harness.journal(task).await,
+        harness.fixture.store.request(request).await.unwrap(),
+    );
+    let Err(refusal) = said else {
+        panic!("it was taken: {answer:?}")
+    };
+    assert_eq!(
+        (&before.0.items, before.0.row.version),
+        (&after.0.items, after.0.row.version),
+        "{answer:?}"
+    );
+    let (before, after) = (before.1.unwrap(), after.1.unwrap());
+    assert_eq!(
+        (before.status, before.answers),
+        (after.status, after.answers)
+    );
+    refusal
+}
+
+/// The JSON pointers that a refusal names.
+pub fn places(refusal: &Refusal) -> Vec<&str> {
+    let Refusal::Invalid(errors) = refusal else {
+        panic!("not invalid: {refusal:?}")
+    };
+    errors.iter().map(|error| error.pointer.as_str()).collect()
+}
+
+/// The bodies that the tool at this path received, by call id.
+pub fn bodies(harness: &EngineHarness, task: TaskId, path: &str) -> Vec<(String, String)> {
+    let ledger = harness.tool.ledger().into_iter();
+    let of_task = ledger
+        .filter(|call| call.uri == path && call.header("holdpoint-task-id") == task.to_string());
+    of_task
+        .map(|call| (call.header("holdpoint-tool-call-id").to_owned(), call.body))
+        .collect()
+}
+
+/// The results in the last prompt, in its order.
+pub fn shown(harness: &EngineHarness) -> Vec<String> {
+    let messages = harness.prompted().1.messages.into_iter();
+    let content = |message| {
+        if let Message::Result { content, .. } = message {
+            Some(content)
+        } else {
+            None
+        }
+    };
+    messages.filter_map(content).collect()
+}
+
+/// The user's next message, which supersedes open requests.
+pub fn message() -> MessageInput {
+    let items = vec![Part {
+        content_type: PartType::Text,
+        content: "and now".to_owned(),
+    }];
+    MessageInput {
+        items,
+        user_context: None,
+        supersede: true,
+    }
+}

@@ -1,0 +1,238 @@
+//! After a cancel was answered no call starts: a thousand tasks, canceled around the start of their
+//! call, checked against the tool's ledger.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use holdpoint::engine::{ConflictCode, Engine, Parts, Refusal};
+use holdpoint::store::Store;
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::time::Time;
+use holdpoint::world::{Clock, SystemClock};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+use super::engine_harness::{EngineHarness, alice, go, outcomes};
+use super::invariants::{check, every_call_has_one_result};
+use crate::store::store_fixture::{StoreFixture, both};
+
+const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
+
+/// Rounds of each variant: a thousand in all.
+const TIMES: usize = 334;
+
+/// The clock of a machine that stalls: reading the uptime may block, but never for longer than the
+/// cancel takes.
+struct Stalling {
+    answered: Arc<AtomicBool>,
+    asked: AtomicU64,
+}
+
+#[async_trait::async_trait]
+impl Clock for Stalling {
+    fn now(&self) -> Time {
+        SystemClock.now()
+    }
+
+    fn uptime(&self) -> Duration {
+        // About every other reading, out of step with the rounds.
+        if (self.asked.fetch_add(1, Ordering::Relaxed) * 7 / 3).is_multiple_of(2) {
+            let end = Instant::now() + Duration::from_millis(5);
+            while !self.answered.load(Ordering::SeqCst) && Instant::now() < end {
+                std::thread::park_timeout(Duration::from_micros(300));
+            }
+        }
+        SystemClock.uptime()
+    }
+
+    async fn sleep(&self, time: Duration) {
+        SystemClock.sleep(time).await;
+    }
+}
+
+/// Waits until about the start of the task's call.
+async fn around_its_start(store: &Store, task: TaskId, round: usize) {
+    let mut news = store.watch(task);
+    let started = async {
+        loop {
+            let row = store.task(task).await.unwrap().unwrap();
+            if row.status != TaskStatus::Running || row.last_seq >= 5 {
+                return;
+            }
+            news.changed().await.unwrap();
+        }
+    };
+    // A third of the rounds cancel before the start, the others after it.
+    if round.is_multiple_of(3) {
+        drop(started);
+    } else {
+        started.await;
+    }
+    for _ in 0..(round * 31) % 90 {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn canceled_around_their_start(fixture: StoreFixture, elsewhere: bool) {
+    let harness = EngineHarness::new(fixture, SMALL).await;
+    let answered = Arc::new(AtomicBool::new(false));
+    let clock = Arc::new(Stalling {
+        answered: Arc::clone(&answered),
+        asked: AtomicU64::new(0),
+    });
+    let driver = Engine::new(Parts {
+        clock: clock.clone(),
+        ..harness.parts(64)
+    });
+    let other = if elsewhere {
+        let store = Store::open(&harness.fixture.settings, Arc::new(SystemClock))
+            .await
+            .unwrap();
+        Engine::new(Parts {
+            store,
+            clock: Arc::new(SystemClock),
+            ..harness.parts(64)
+        })
+    } else {
+        Arc::clone(&driver)
+    };
+    let mut canceled: BTreeMap<String, Instant> = BTreeMap::new();
+    let mut tasks = Vec::new();
+    // From another replica a cancel may wait until the call can no longer be sent, so many run at
+    // once.
+    let together = if elsewhere { 48 } else { 1 };
+    for rounds in (0..TIMES).collect::<Vec<_>>().chunks(together) {
+        answered.store(false, Ordering::SeqCst);
+        let each = rounds.iter().map(async |round| {
+            let task = driver.create(&alice(), go(), None).await.unwrap().task_id;
+            around_its_start(&harness.fixture.store, task, *round).await;
+            let said = other.cancel(&alice(), task, None).await;
+            (task, said, Instant::now())
+        });
+        for (task, said, at) in join_all(each).await {
+            tasks.push(task);
+            match said {
+                Ok(_) => drop(canceled.insert(task.to_string(), at)),
+                Err(refusal) => {
+                    let code = ConflictCode::TaskFinal;
+                    assert_eq!(
+                        refusal,
+                        Refusal::Conflict {
+                            code,
+                            task_id: task,
+                            status: TaskStatus::Completed
+                        }
+                    );
+                }
+            }
+        }
+        answered.store(true, Ordering::SeqCst);
+    }
+    driver.shut_down(Duration::from_mins(1)).await;
+    let late = harness.tool.ledger().into_iter().filter(|call| {
+        canceled
+            .get(call.header("holdpoint-task-id"))
+            .is_some_and(|answered| call.at > *answered)
+    });
+    let late = late.count();
+    assert_eq!(
+        late,
+        0,
+        "of {} that were canceled {late} were called after cancel had answered",
+        canceled.len()
+    );
+    assert!(
+        canceled.len() > TIMES / 4,
+        "only {} were canceled in time",
+        canceled.len()
+    );
+    let ran: BTreeSet<String> = harness
+        .tool
+        .ledger()
+        .iter()
+        .map(|call| call.header("holdpoint-task-id").to_owned())
+        .collect();
+    let mut started = 0;
+    for task in tasks {
+        let journal = harness.journal(task).await;
+        check(&journal.items);
+        every_call_has_one_result(&journal.items);
+        let id = task.to_string();
+        let status = if canceled.contains_key(&id) {
+            TaskStatus::Canceled
+        } else {
+            TaskStatus::Completed
+        };
+        assert_eq!(
+            (journal.row.status, journal.row.busy),
+            (status, 0),
+            "{:#?}",
+            journal.items
+        );
+        let starts = journal
+            .items
+            .iter()
+            .filter(|item| matches!(item.fact, Fact::ToolStarted { .. }))
+            .count();
+        started += usize::from(status == TaskStatus::Canceled && starts == 1);
+        if outcomes(&journal) == [Outcome::Canceled] {
+            assert!(starts == 0 && !ran.contains(&id));
+        }
+    }
+    assert!(started > 0, "some had started");
+}
+
+/// An address at which `connect` hangs until the listener's queue is accepted.
+async fn nobody_accepts() -> (TcpListener, Vec<TcpStream>) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(1).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut queue = Vec::new();
+    while let Ok(peer) =
+        tokio::time::timeout(Duration::from_secs(1), TcpStream::connect(address)).await
+    {
+        queue.push(peer.unwrap());
+    }
+    (listener, queue)
+}
+
+both! {
+    async fn answered_cancel_lets_no_call_start_in_this_process(fixture) {
+        canceled_around_their_start(fixture, false).await;
+    }
+
+    async fn call_still_connecting_when_cancel_answers_is_not_sent(fixture) {
+        let mut harness = EngineHarness::new(fixture, SMALL).await;
+        let (listener, queue) = nobody_accepts().await;
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        harness.configure(|yaml| yaml.replace("{tool}", &url));
+        let engine = Engine::new(Parts { clock: Arc::new(SystemClock), ..harness.parts(4) });
+        let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
+        around_its_start(&harness.fixture.store, task, 1).await;
+        engine.cancel(&alice(), task, None).await.unwrap();
+        for _ in &queue {
+            listener.accept().await.unwrap();
+        }
+        let (mut connection, _) = listener.accept().await.unwrap();
+        let mut sent = Vec::new();
+        connection.read_to_end(&mut sent).await.unwrap();
+        assert_eq!(String::from_utf8(sent).unwrap(), "");
+        engine.shut_down(Duration::from_mins(1)).await;
+        let journal = harness.journal(task).await;
+        assert_eq!(outcomes(&journal), [Outcome::Unknown]);
+        let Fact::LateResult(late) = &journal.items.last().unwrap().fact else { panic!("{journal:#?}") };
+        assert_eq!(late.outcome, Outcome::Failed);
+        assert!(late.content.contains("before anything was sent"), "{}", late.content);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn answered_cancel_on_another_replica_lets_no_call_start() {
+    canceled_around_their_start(StoreFixture::postgres().await, true).await;
+}

@@ -1,0 +1,90 @@
+//! The cost of a cycle (task → held → approved → completed) on Postgres, in statements and
+//! transactions rather than time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use futures_util::future::join_all;
+use holdpoint::engine::Engine;
+use holdpoint::task::decision::Action;
+use holdpoint::task::id::TaskId;
+use holdpoint::task::status::TaskStatus;
+
+use super::engine_harness::{EngineHarness, alice, go, whole};
+use crate::store::store_fixture::StoreFixture;
+
+/// Waits until the store shows the task with that status.
+async fn until(harness: &EngineHarness, task: TaskId, status: TaskStatus) {
+    let mut news = harness.fixture.store.watch(task);
+    while harness.status(task).await != status {
+        news.changed().await.unwrap();
+    }
+}
+
+async fn cycle(harness: &EngineHarness, engine: &Arc<Engine>) {
+    let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
+    until(harness, task, TaskStatus::Paused).await;
+    let [(request, _)] = harness.open(task).await[..] else {
+        panic!("one is open")
+    };
+    engine
+        .decide(&alice(), request, whole(Action::Approve, None), None)
+        .await
+        .unwrap();
+    until(harness, task, TaskStatus::Completed).await;
+}
+
+/// Statements that the committer sent, and distinct transactions named by the journal's rows.
+struct Counted {
+    statements: usize,
+    transactions: i64,
+}
+
+async fn counted(clients: usize, cycles: usize) -> Counted {
+    let fixture = StoreFixture::postgres().await;
+    let statements = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&statements);
+    fixture.store.observe_batches(move |_| {
+        counter.fetch_add(1, Ordering::Relaxed);
+    });
+    let harness = EngineHarness::new(fixture, &[("refund", r#"{"order":1,"amount":120}"#)]).await;
+    // Enough slots that nothing is queued: no worker runs here.
+    let engine = harness.engine(256);
+    join_all((0..clients).map(|_| async {
+        for _ in 0..cycles {
+            cycle(&harness, &engine).await;
+        }
+    }))
+    .await;
+    assert_eq!(harness.tool.ledger().len(), clients * cycles);
+    let transactions = harness
+        .fixture
+        .number("select count(distinct xmin::text) from agent_task_item")
+        .await;
+    Counted {
+        statements: statements.load(Ordering::Relaxed),
+        transactions,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cycle_of_one_client_takes_at_most_five_commits() {
+    let counted = counted(1, 10).await;
+    assert!(
+        counted.statements <= 50 && counted.transactions <= 50,
+        "{} {}",
+        counted.statements,
+        counted.transactions
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cycles_of_sixty_four_clients_share_their_commits() {
+    let counted = counted(64, 4).await;
+    assert!(
+        counted.statements < 2 * 64 * 4 && counted.transactions < 2 * 64 * 4,
+        "{} {}",
+        counted.statements,
+        counted.transactions
+    );
+}

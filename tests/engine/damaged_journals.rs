@@ -1,0 +1,183 @@
+//! A task whose journal cannot be read ends as `Failed`, `integrity`, from its row alone: none of
+//! its calls runs, and no other task waits for it.
+
+use std::time::Duration;
+
+use holdpoint::engine::Refusal;
+use holdpoint::store::RequestFilter;
+use holdpoint::task::decision::Action;
+use holdpoint::task::failure::FailureCode;
+use holdpoint::task::id::TaskId;
+use holdpoint::task::status::{RequestStatus, TaskStatus};
+
+use super::engine_harness::{EngineHarness, alice, go, whole};
+use crate::store::store_fixture::{StoreFixture, both};
+
+const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
+const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":500}"#)];
+
+fn quoted(fixture: &StoreFixture, task: TaskId) -> String {
+    let id = task.to_string();
+    if fixture.is_postgres() {
+        format!("'{id}'")
+    } else {
+        format!("x'{}'", id.replace('-', ""))
+    }
+}
+
+/// Applies this statement to the task's items.
+async fn damage(fixture: &StoreFixture, task: TaskId, what: &str, which: &str) {
+    let id = quoted(fixture, task);
+    fixture
+        .numbers(&format!("{what} where task_id = {id} and {which}"))
+        .await
+        .unwrap();
+}
+
+const CUT: &str = "update agent_task_item set body = '{\"type\":\"user_mess'";
+const NEWER: &str =
+    "update agent_task_item set body = '{\"type\":\"something_of_a_later_version\"}'";
+const GONE: &str = "delete from agent_task_item";
+
+async fn created(harness: &EngineHarness) -> TaskId {
+    harness
+        .engine(0)
+        .create(&alice(), go(), None)
+        .await
+        .unwrap()
+        .task_id
+}
+
+/// The failure, from the row.
+async fn ended(harness: &EngineHarness, task: TaskId) -> Option<FailureCode> {
+    let row = harness.fixture.store.task(task).await.unwrap().unwrap();
+    assert_eq!((row.busy, row.open_requests, row.lease_owner), (0, 0, None));
+    assert!(
+        harness
+            .fixture
+            .store
+            .pending(task, task)
+            .await
+            .unwrap()
+            .is_empty()
+    );
+    (row.status == TaskStatus::Failed).then(|| row.error.unwrap().code)
+}
+
+both! {
+    async fn unreadable_running_task_fails_and_the_others_go_on(fixture) {
+        for (what, which) in [(CUT, "seq = 2"), (GONE, "seq = 2"), (GONE, "seq > 0")] {
+            let harness = EngineHarness::new(StoreFixture::like(&fixture).await, SMALL).await;
+            let (broken, other) = (created(&harness).await, created(&harness).await);
+            damage(&harness.fixture, broken, what, which).await;
+            harness.run().await;
+            harness.engine(4).round().await.unwrap();
+            assert_eq!(ended(&harness, broken).await, Some(FailureCode::Integrity), "{what} {which}");
+            assert_eq!(harness.executions(broken, "/refund"), 0);
+            assert_eq!((harness.status(other).await, harness.executions(other, "/refund")), (TaskStatus::Completed, 1));
+            harness.later();
+            assert!(harness.engine(4).claim().await.unwrap().is_empty(), "the task is not claimed again");
+        }
+    }
+
+    async fn journal_that_lost_the_start_of_a_call_does_not_send_it_again(fixture) {
+        let harness = EngineHarness::new(fixture, SMALL).await;
+        let task = created(&harness).await;
+        harness.tool.close();
+        let mut drivers = harness.engine(4).claim().await.unwrap();
+        let driver = drivers.pop().unwrap();
+        tokio::select! {
+            () = driver => panic!("its call does not answer"),
+            () = harness.tool.reached(1) => {}
+        }
+        harness.tool.open();
+        damage(&harness.fixture, task, GONE, "type = 'tool_started'").await;
+        harness.later();
+        harness.run().await;
+        harness.engine(4).round().await.unwrap();
+        assert_eq!(ended(&harness, task).await, Some(FailureCode::Integrity));
+        assert_eq!(harness.executions(task, "/refund"), 1);
+    }
+
+    async fn unreadable_request_stops_neither_the_sweep_nor_takeovers(fixture) {
+        let harness = EngineHarness::new(fixture, LARGE).await;
+        let (broken, overdue) = (harness.held().await, harness.held().await);
+        damage(&harness.fixture, broken, CUT, "type = 'intervention_requested'").await;
+        harness.fixture.forward(Duration::from_hours(25));
+        let waiting = created(&harness).await;
+        let engine = harness.engine(4);
+        assert_eq!(engine.round().await.unwrap(), 1, "the task that waits is claimed");
+        engine.round().await.unwrap();
+        while harness.status(waiting).await == TaskStatus::Running {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(ended(&harness, broken).await, Some(FailureCode::Integrity));
+        assert_ne!(harness.status(overdue).await, TaskStatus::Paused);
+        assert_eq!(harness.status(waiting).await, TaskStatus::Paused);
+    }
+
+    async fn unreadable_request_found_by_an_inbox_is_removed_in_the_next_round(fixture) {
+        let harness = EngineHarness::new(fixture, LARGE).await;
+        let (broken, _) = (harness.held().await, harness.held().await);
+        damage(&harness.fixture, broken, CUT, "type = 'intervention_requested'").await;
+        let statuses = vec![RequestStatus::Pending];
+        let all = RequestFilter { tenant: "acme".to_owned(), statuses, limit: 9, ..RequestFilter::default() };
+        assert!(harness.fixture.store.requests(&all).await.is_err());
+        harness.engine(4).round().await.unwrap();
+        assert_eq!(harness.fixture.store.requests(&all).await.unwrap().len(), 1);
+        assert_eq!(ended(&harness, broken).await, Some(FailureCode::Integrity));
+    }
+
+    async fn unreadable_task_found_by_a_decision_fails_and_runs_nothing(fixture) {
+        let harness = EngineHarness::new(fixture, LARGE).await;
+        let task = harness.held().await;
+        let [(request, _)] = harness.open(task).await[..] else { panic!("one is open") };
+        damage(&harness.fixture, task, CUT, "type = 'judged'").await;
+        let engine = harness.engine(4);
+        let answered = engine.decide(&alice(), request, whole(Action::Approve, None), None).await;
+        assert_eq!(answered.err(), Some(Refusal::Internal));
+        engine.round().await.unwrap();
+        assert_eq!(ended(&harness, task).await, Some(FailureCode::Integrity));
+        let answered = engine.decide(&alice(), request, whole(Action::Approve, None), None).await;
+        assert_eq!(answered.err(), Some(Refusal::Withdrawn(request)));
+        assert_eq!(harness.tool.ledger().len(), 0);
+    }
+
+    async fn result_in_hand_is_written_beside_an_unreadable_journal(fixture) {
+        let harness = EngineHarness::new(fixture, SMALL).await;
+        let task = created(&harness).await;
+        harness.tool.close();
+        let engine = harness.engine(4);
+        let driver = engine.claim().await.unwrap().pop().unwrap();
+        #[expect(clippy::disallowed_methods, reason = "the driver goes on while the test damages its task")]
+        let driver = tokio::spawn(driver);
+        harness.tool.reached(1).await;
+        damage(&harness.fixture, task, CUT, "seq = 2").await;
+        let id = quoted(&harness.fixture, task);
+        let sql = format!("update agent_task set version = version + 1 where task_id = {id}");
+        harness.fixture.numbers(&sql).await.unwrap();
+        harness.tool.open();
+        driver.await.unwrap();
+        let late = format!("select count(*) from agent_task_item where type = 'late_result' and task_id = {id}");
+        assert_eq!(harness.fixture.number(&late).await, 1);
+        assert_eq!(ended(&harness, task).await, Some(FailureCode::Integrity));
+    }
+
+    async fn item_of_a_newer_version_is_left_to_newer_replicas_for_five_takeovers(fixture) {
+        let harness = EngineHarness::new(fixture, SMALL).await;
+        let task = created(&harness).await;
+        damage(&harness.fixture, task, NEWER, "seq = 2").await;
+        let takeovers = format!("select takeovers from agent_task where task_id = {}", quoted(&harness.fixture, task));
+        for taken in 0..5 {
+            harness.run().await;
+            harness.engine(0).round().await.unwrap();
+            let row = harness.fixture.store.task(task).await.unwrap().unwrap();
+            assert_eq!(row.status, TaskStatus::Running);
+            assert_eq!(harness.fixture.number(&takeovers).await, taken);
+            harness.later();
+        }
+        harness.run().await;
+        harness.engine(0).round().await.unwrap();
+        assert_eq!(ended(&harness, task).await, Some(FailureCode::Integrity));
+    }
+}

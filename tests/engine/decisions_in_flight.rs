@@ -1,0 +1,254 @@
+//! The effect of a decision on the rest of its turn while calls are in flight, and the result text
+//! of a call that may have run.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdpoint::engine::{Engine, Refusal};
+use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::id::{RequestId, TaskId};
+use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::request::RequestKind;
+use holdpoint::task::status::TaskStatus;
+use serde_json::Value;
+
+use super::call_decisions::{asked, each, edit, shown};
+use super::engine_harness::{EngineHarness, alice, go, outcomes, rejects, whole};
+use super::invariants::{check, every_call_has_one_result};
+use crate::store::store_fixture::{StoreFixture, both};
+
+const LOOKUP: (&str, &str) = ("lookup", r#"{"order":1}"#);
+const SMALL: (&str, &str) = ("refund", r#"{"order":1,"amount":5}"#);
+const OUTSIDE: (&str, &str) = ("outside", "{}");
+/// Three external calls, and one repeatable call of our own.
+const BESIDE_A_READ: &[(&str, &str)] = &[OUTSIDE, OUTSIDE, OUTSIDE, LOOKUP];
+/// Three external calls, and one non-repeatable call of our own.
+const BESIDE_A_REFUND: &[(&str, &str)] = &[OUTSIDE, OUTSIDE, OUTSIDE, SMALL];
+
+/// The refund agent with an external tool.
+async fn with_outside(
+    fixture: StoreFixture,
+    calls: &'static [(&'static str, &'static str)],
+) -> EngineHarness {
+    let mut harness = EngineHarness::new(fixture, calls).await;
+    harness.configure(|yaml| {
+        let yaml = yaml.replace(
+            "  forbidden: {",
+            "  outside: { parameters: { type: object }, external: {} }\n  forbidden: {",
+        );
+        yaml.replace(
+            "tag, refund, forbidden]",
+            "tag, refund, forbidden, outside]",
+        )
+    });
+    harness
+}
+
+fn posted(text: &str) -> holdpoint::engine::DecisionInput {
+    whole(Action::Respond, Some(Value::from(text)))
+}
+
+/// Runs rounds of these engines' workers until the task stops running.
+async fn settled(harness: &EngineHarness, engines: &[&Arc<Engine>], task: TaskId) {
+    for _ in 0..5000 {
+        if harness.status(task).await != TaskStatus::Running {
+            return;
+        }
+        for engine in engines {
+            engine.round().await.unwrap();
+        }
+        tokio::task::yield_now().await;
+    }
+    panic!(
+        "the task does not stop running: {:#?}",
+        harness.journal(task).await.items
+    );
+}
+
+fn count(harness: &[holdpoint::task::item::Item], which: impl Fn(&Fact) -> bool) -> usize {
+    harness.iter().filter(|item| which(&item.fact)).count()
+}
+
+/// Answers all requests through the same process or another one while one of our calls is in
+/// flight.
+async fn answered_while_one_is_out(
+    fixture: StoreFixture,
+    calls: &'static [(&'static str, &'static str)],
+    path: &str,
+) {
+    let harness = with_outside(fixture, calls).await;
+    let here = harness.engine(8);
+    // An embedded database has one process.
+    let places: &[bool] = if harness.fixture.store.is_sole() {
+        &[false]
+    } else {
+        &[false, true]
+    };
+    for &elsewhere in places {
+        let door = if elsewhere {
+            harness.engine(8)
+        } else {
+            here.clone()
+        };
+        harness.tool.close();
+        let reached = harness.tool.ledger().len() + 1;
+        let task = here.create(&alice(), go(), None).await.unwrap().task_id;
+        harness.tool.reached(reached).await;
+        let open = harness.open(task).await;
+        assert_eq!(open.len(), 3);
+        for (request, kind) in open {
+            assert_eq!(kind, RequestKind::ExternalResult);
+            door.decide(&alice(), request, posted("it is there"), None)
+                .await
+                .unwrap();
+            for _ in 0..50 {
+                door.round().await.unwrap();
+                tokio::task::yield_now().await;
+            }
+            let row = harness.journal(task).await.row;
+            assert_eq!(
+                (row.status, row.busy),
+                (TaskStatus::Running, 1),
+                "one of its calls is out"
+            );
+        }
+        harness.tool.open();
+        settled(&harness, &[&here, &door], task).await;
+        let journal = harness.journal(task).await;
+        let said = || format!("{elsewhere} {:#?}", journal.items);
+        check(&journal.items);
+        every_call_has_one_result(&journal.items);
+        assert_eq!(
+            (
+                journal.row.status,
+                journal.row.busy,
+                journal.row.open_requests
+            ),
+            (TaskStatus::Completed, 0, 0)
+        );
+        let mut found = outcomes(&journal);
+        found.sort_by_key(|outcome| *outcome == Outcome::Succeeded);
+        let expected = [
+            Outcome::Responded,
+            Outcome::Responded,
+            Outcome::Responded,
+            Outcome::Succeeded,
+        ];
+        assert_eq!(found, expected, "{}", said());
+        assert_eq!(harness.executions(task, path), 1, "{}", said());
+        assert_eq!(
+            count(&journal.items, |fact| matches!(fact, Fact::LateResult(_))),
+            0,
+            "{}",
+            said()
+        );
+        assert_eq!(
+            count(&journal.items, |fact| matches!(
+                fact,
+                Fact::AssistantMessage(_)
+            )),
+            2,
+            "{}",
+            said()
+        );
+    }
+}
+
+/// A read that was started by a process that is gone; the policy now holds reads for approval.
+async fn held_after_its_start(fixture: StoreFixture) -> (EngineHarness, TaskId, RequestId) {
+    let mut harness = EngineHarness::new(fixture, &[LOOKUP]).await;
+    let task = harness
+        .engine(0)
+        .create(&alice(), go(), None)
+        .await
+        .unwrap()
+        .task_id;
+    harness.tool.close();
+    for mut driver in harness.engine(1).claim().await.unwrap() {
+        tokio::select! {
+            () = &mut driver => panic!("it waits for its tool"),
+            () = harness.tool.reached(1) => {}
+        }
+    }
+    harness.tool.open();
+    harness.configure(|yaml| {
+        yaml.replace(
+            "tools: [lookup, tag], decide: allow",
+            "tools: [lookup, tag], decide: hold",
+        )
+    });
+    harness.later();
+    harness.run().await;
+    let asked = asked(&harness, task).await;
+    assert_eq!(
+        (harness.status(task).await, asked.kind),
+        (TaskStatus::Paused, RequestKind::Approval)
+    );
+    (harness, task, asked.request_id)
+}
+
+/// The model is told that a started call may have taken effect, however the call was closed.
+async fn is_not_denied(harness: &EngineHarness, task: TaskId, outcome: Outcome) {
+    harness.run().await;
+    assert_eq!(
+        (
+            harness.status(task).await,
+            outcomes(&harness.journal(task).await)
+        ),
+        (TaskStatus::Completed, vec![outcome])
+    );
+    let told = &shown(harness)[0];
+    assert!(!told.contains("not run"), "the outcome is unknown: {told}");
+    assert!(told.contains("may have taken effect"), "{told}");
+}
+
+both! {
+    async fn answers_do_not_repeat_a_call_in_flight(fixture) {
+        answered_while_one_is_out(fixture, BESIDE_A_READ, "/lookup").await;
+    }
+
+    async fn answers_do_not_disturb_a_non_repeatable_call_in_flight(fixture) {
+        answered_while_one_is_out(fixture, BESIDE_A_REFUND, "/refund").await;
+    }
+
+    async fn decision_that_ends_the_task_does_not_wait_for_a_call_in_flight(fixture) {
+        let harness = with_outside(fixture, BESIDE_A_READ).await;
+        let here = harness.engine(8);
+        harness.tool.close();
+        let task = here.create(&alice(), go(), None).await.unwrap().task_id;
+        harness.tool.reached(1).await;
+        let (request, _) = harness.open(task).await[0];
+        here.decide(&alice(), request, rejects(Then::Cancel), None).await.unwrap();
+        let journal = harness.journal(task).await;
+        assert_eq!((journal.row.status, journal.row.busy, journal.row.open_requests), (TaskStatus::Canceled, 0, 0));
+        harness.tool.open();
+    }
+
+    async fn rejected_call_that_had_started_is_not_reported_as_not_run(fixture) {
+        let (harness, task, request) = held_after_its_start(fixture).await;
+        harness.engine(0).decide(&alice(), request, rejects(Then::Continue), None).await.unwrap();
+        is_not_denied(&harness, task, Outcome::Rejected).await;
+    }
+
+    async fn arguments_of_a_call_that_was_sent_cannot_be_edited(fixture) {
+        let (harness, task, request) = held_after_its_start(fixture).await;
+        let call = asked(&harness, task).await.pending_tool_calls[0].tool_call_id;
+        let before = harness.journal(task).await.items.len();
+        let other = each([(call, edit(r#"{"order":2}"#))]);
+        let said = harness.engine(0).decide(&alice(), request, other, None).await;
+        let Err(Refusal::Invalid(errors)) = said else { panic!("{said:?}") };
+        assert_eq!(errors[0].pointer, format!("/decisions/{call}/action"));
+        assert_eq!(harness.journal(task).await.items.len(), before, "and nothing has changed");
+        harness.engine(0).decide(&alice(), request, whole(Action::Approve, None), None).await.unwrap();
+        harness.run().await;
+        let sent: Vec<_> = harness.tool.ledger().iter().map(|call| (call.uri.clone(), call.body.clone())).collect();
+        assert!(sent.len() == 2 && sent[0] == sent[1], "{sent:?}");
+    }
+
+    async fn expired_call_that_had_started_is_not_reported_as_not_run(fixture) {
+        let (harness, task, _) = held_after_its_start(fixture).await;
+        harness.fixture.forward(Duration::from_hours(25));
+        harness.engine(0).expire().await.unwrap();
+        is_not_denied(&harness, task, Outcome::Expired).await;
+    }
+}

@@ -1,0 +1,420 @@
+//! A person's own arguments in place of the model's: parsed as strictly, judged again, run to the
+//! byte, and, under `required: n`, approved by other people.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use holdpoint::engine::{Engine, Refusal};
+use holdpoint::people::Caller;
+use holdpoint::people::may::{Roster, answers};
+use holdpoint::task::decision::Action;
+use holdpoint::task::failure::FailureCode;
+use holdpoint::task::id::{CallId, RequestId, TaskId};
+use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::request::RequestKind;
+use holdpoint::task::status::TaskStatus;
+
+use super::call_decisions::{
+    approve, asked, became, bodies, each, edit, places, question, refused, reject, respond, shown,
+};
+use super::engine_harness::{EngineHarness, alice, person, turn, whole};
+use crate::store::store_fixture::{StoreFixture, both};
+
+const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
+/// Text that would not survive parsing and printing: its spacing, key order and trailing zero would
+/// be lost.
+const EDITED: &str = r#"{ "amount": 41.10, "order": 2 }"#;
+const TAG: &[(&str, &str)] = &[("tag", r#"{"text":"x"}"#)];
+const TAGGED: &str = r#"{ "text" : "\u0079" }"#;
+const AGAIN: &str = r#"{"order":3,"amount":1e2}"#;
+
+/// Rules on the arguments, ahead of the harness's own.
+const RULES: &str = r#"
+  - { name: odd, tools: [refund], when: "args.order == 666", decide: deny, reason: Not that order. }
+  - { name: huge, tools: [refund], when: "args.amount > 1000.0", decide: hold, approvers: { users: [carol] } }
+  - { name: alike, tools: [refund], when: "args.amount > 500.0", decide: hold, approvers: {approvers} }
+  - { name: small"#;
+
+async fn harness(fixture: StoreFixture, approvers: &str) -> EngineHarness {
+    let mut harness = EngineHarness::new(fixture, LARGE).await;
+    let rules = RULES.replace("{approvers}", approvers);
+    harness.configure(|yaml| {
+        yaml.replace("{ owner: true }", approvers)
+            .replace("\n  - { name: small", &rules)
+    });
+    harness
+}
+
+/// Two of three must approve.
+const TWO: &str = "{ owner: true, users: [bob, carol], required: 2 }";
+
+async fn begun(harness: &EngineHarness) -> (TaskId, RequestId, CallId, Arc<Engine>) {
+    let task = harness.held().await;
+    let (request, calls) = question(harness, task).await;
+    (task, request, calls[0], harness.engine(0))
+}
+
+/// Bob edits a call that needs two approvals. Returns the request that follows.
+async fn rewritten(
+    harness: &EngineHarness,
+    text: &str,
+) -> (TaskId, RequestId, CallId, Arc<Engine>) {
+    let (task, request, call, door) = begun(harness).await;
+    door.decide(&person("bob"), request, each([(call, edit(text))]), None)
+        .await
+        .unwrap();
+    assert_eq!(
+        harness.status(task).await,
+        TaskStatus::Paused,
+        "it is asked anew at once: nothing of it may start"
+    );
+    harness.run().await;
+    let (anew, calls) = question(harness, task).await;
+    assert_eq!((calls, anew == request), (vec![call], false));
+    (task, anew, call, door)
+}
+
+/// Changes a task's stored rows directly in the database.
+async fn tampered(harness: &EngineHarness, task: TaskId, of: &str, from: &str, to: &str) {
+    let id = task.to_string();
+    let id = if harness.fixture.is_postgres() {
+        format!("'{id}'")
+    } else {
+        format!("x'{}'", id.replace('-', ""))
+    };
+    let sql = format!(
+        "update agent_task_item set body = replace(body, '{from}', '{to}') where type = '{of}' and task_id = {id}"
+    );
+    harness.fixture.numbers(&sql).await.unwrap();
+}
+
+/// The task failed with `integrity`, and no call of it ran.
+async fn is_damaged(harness: &EngineHarness, task: TaskId) {
+    let row = harness.fixture.store.task(task).await.unwrap().unwrap();
+    assert_eq!(
+        (row.status, row.error.map(|error| error.code)),
+        (TaskStatus::Failed, Some(FailureCode::Integrity))
+    );
+    assert_eq!(harness.executions(task, "/refund"), 0);
+}
+
+/// The actions that a caller may take on the request.
+async fn offered(harness: &EngineHarness, task: TaskId, caller: &Caller) -> Vec<Action> {
+    answers(
+        &harness.parts(0).roster,
+        caller,
+        "acme",
+        "alice",
+        &asked(harness, task).await,
+    )
+}
+
+/// The digests of the requests and of the calls that ran.
+async fn digests(harness: &EngineHarness, task: TaskId) -> (Vec<String>, Vec<String>) {
+    let (mut asked, mut ran) = (Vec::new(), Vec::new());
+    for item in harness.journal(task).await.items {
+        match item.fact {
+            Fact::InterventionRequested(question) => {
+                asked.push(question.pending_tool_calls[0].digest.clone());
+            }
+            Fact::ToolStarted { digest, .. } => ran.push(digest),
+            Fact::TaskStatus { .. }
+            | Fact::UserMessage { .. }
+            | Fact::AssistantMessage(_)
+            | Fact::Judged { .. }
+            | Fact::Decision { .. }
+            | Fact::RequestClosed { .. }
+            | Fact::ToolResult(_)
+            | Fact::LateResult(_)
+            | Fact::SubAgentStarted { .. } => {}
+        }
+    }
+    (asked, ran)
+}
+
+both! {
+    async fn edited_arguments_are_read_as_strictly_as_a_models(fixture) {
+        let harness = harness(fixture, "{ owner: true }").await;
+        let (task, _, call, door) = begun(&harness).await;
+        let blanks = " ".repeat(256 * 1024);
+        let long = format!(r#"{{"order":1,"amount":50{blanks}}}"#);
+        let cases = [
+            (r#"{"order":1,"amount":50,"amount":51}"#, "/amount"),
+            (r#"{"order":1,"amount":50,"Amount":51}"#, "/Amount"),
+            (r#"{"order":1,"amount":20.000000000000000001}"#, "/amount"),
+            (r#"{"order":9007199254740993,"amount":50}"#, "/order"),
+            (r#"{"order":1,"amount":-50}"#, "/amount"),
+            (r#"{"order":"777777","amount":50}"#, "/order"),
+            (r#"{"order":1,"amount":50,"more":777777}"#, ""),
+            (r#"{"order":777777}"#, ""),
+            (r#"{"order":1,"amount":50} 777777"#, ""),
+            (r#"{"order":1,"amount":50,"\ud800":1}"#, ""),
+            ("[777777]", ""),
+            ("null", ""),
+            ("", ""),
+            ("777777", ""),
+            (&long, ""),
+        ];
+        for (text, place) in cases {
+            let refusal = refused(&harness, &door, &alice(), task, each([(call, edit(text))])).await;
+            let expected = format!("/decisions/{call}/arguments{place}");
+            assert!(places(&refusal).iter().all(|at| at.starts_with(&expected)), "{text:.80}: {refusal:?}");
+            assert!(!format!("{refusal:?}").contains("777777"), "never the value: {refusal:?}");
+        }
+        assert!(matches!(refused(&harness, &door, &person("bob"), task, each([(call, edit(EDITED))])).await, Refusal::Forbidden(_)));
+    }
+
+    async fn edited_arguments_run_byte_for_byte(fixture) {
+        let harness = harness(fixture, "{ owner: true }").await;
+        let (task, request, call, door) = begun(&harness).await;
+        door.decide(&alice(), request, each([(call, edit(EDITED))]), None).await.unwrap();
+        harness.run().await;
+        assert_eq!(harness.status(task).await, TaskStatus::Completed);
+        assert_eq!(bodies(&harness, task, "/refund"), [(call.to_string(), EDITED.to_owned())]);
+        let (asked, ran) = digests(&harness, task).await;
+        assert_eq!((asked.len(), ran.len(), asked[0] == ran[0]), (1, 1, false));
+        let row = harness.fixture.store.request(request).await.unwrap().unwrap();
+        assert_eq!(row.asked.pending_tool_calls[0].arguments_text, LARGE[0].1);
+        let (_, decision) = &row.answers[0];
+        let kept = &decision.decisions[&call];
+        assert_eq!((decision.by.as_str(), kept.action), ("alice", Action::Edit));
+        assert_eq!(kept.edit.as_ref().unwrap().arguments_text, EDITED);
+        assert_eq!(kept.edit.as_ref().unwrap().digest, ran[0]);
+        let told = shown(&harness);
+        assert!(told[0].contains(EDITED) && told[0].contains(r#"{"ok":true}"#), "{told:?}");
+        assert_eq!(harness.tool.ledger()[0].header("holdpoint-decided-by"), "alice");
+    }
+
+    async fn edited_arguments_are_judged_by_the_rules(fixture) {
+        let harness = harness(fixture, "{ owner: true }").await;
+        let (task, _, call, door) = begun(&harness).await;
+        let denied = refused(&harness, &door, &alice(), task, each([(call, edit(r#"{"order":666,"amount":5}"#))])).await;
+        assert_eq!(places(&denied), [format!("/decisions/{call}/arguments")]);
+        assert!(format!("{denied:?}").contains("Not that order"), "{denied:?}");
+        // Allowed; held by the same rule; held by another rule under equal terms.
+        for text in [r#"{"order":1,"amount":5}"#, r#"{"order":1,"amount":77.70}"#, r#"{"order":1,"amount":700.0}"#] {
+            let (task, request, call, door) = begun(&harness).await;
+            door.decide(&alice(), request, each([(call, edit(text))]), None).await.unwrap();
+            harness.run().await;
+            assert_eq!((harness.status(task).await, bodies(&harness, task, "/refund")), (TaskStatus::Completed, vec![(call.to_string(), text.to_owned())]));
+        }
+        // A rule with other approvers holds this one.
+        let text = r#"{"order":1,"amount":5000.00}"#;
+        let (task, request, call, door) = begun(&harness).await;
+        door.decide(&alice(), request, each([(call, edit(text))]), None).await.unwrap();
+        harness.run().await;
+        assert_eq!(harness.executions(task, "/refund"), 0);
+        let anew = asked(&harness, task).await;
+        assert_eq!((anew.terms.approvers.users.as_slice(), anew.pending_tool_calls[0].arguments_text.as_str()), (&["carol".to_owned()][..], text));
+        assert_eq!(anew.pending_tool_calls[0].rule.as_deref(), Some("huge"));
+        let own = door.decide(&alice(), anew.request_id, whole(Action::Approve, None), None).await;
+        assert!(matches!(own.err(), Some(Refusal::Forbidden(_))));
+        door.decide(&person("carol"), anew.request_id, whole(Action::Approve, None), None).await.unwrap();
+        harness.run().await;
+        assert_eq!(bodies(&harness, task, "/refund"), [(call.to_string(), text.to_owned())]);
+    }
+
+    async fn editor_of_the_arguments_is_not_one_of_two_required_approvers(fixture) {
+        let harness = harness(fixture, TWO).await;
+        // Held, or allowed by a rule: neither counts as an approval.
+        for text in [EDITED, r#"{"order":1,"amount":5}"#] {
+            let (task, request, call, door) = rewritten(&harness, text).await;
+            assert_eq!(harness.executions(task, "/refund"), 0);
+            let shown = asked(&harness, task).await;
+            assert_eq!(shown.pending_tool_calls[0].arguments_text, text);
+            assert_eq!(shown.pending_tool_calls[0].editor.as_deref(), Some("bob"));
+            let bob = offered(&harness, task, &person("bob")).await;
+            assert!(!bob.contains(&Action::Approve) && bob.contains(&Action::Reject) && bob.contains(&Action::Edit), "{bob:?}");
+            for own in [whole(Action::Approve, None), each([(call, approve())])] {
+                assert!(matches!(refused(&harness, &door, &person("bob"), task, own).await, Refusal::Forbidden(_)));
+            }
+            door.decide(&alice(), request, whole(Action::Approve, None), None).await.unwrap();
+            assert!(harness.engine(1).claim().await.unwrap().is_empty(), "one is not enough");
+            door.decide(&person("carol"), request, each([(call, approve())]), None).await.unwrap();
+            harness.run().await;
+            assert_eq!(bodies(&harness, task, "/refund"), [(call.to_string(), text.to_owned())]);
+            let ledger = harness.tool.ledger();
+            assert_eq!(ledger.last().unwrap().header("holdpoint-decided-by"), "alice,carol");
+            assert_eq!(harness.status(task).await, TaskStatus::Completed);
+        }
+    }
+
+    async fn editor_of_the_arguments_may_still_reject_or_edit_again(fixture) {
+        let harness = harness(fixture, TWO).await;
+        let (task, request, call, door) = rewritten(&harness, EDITED).await;
+        door.decide(&person("bob"), request, each([(call, reject())]), None).await.unwrap();
+        assert_eq!((harness.status(task).await, became(&harness, task, [call]).await), (TaskStatus::Canceled, [Some(Outcome::Rejected)]));
+        let (task, request, call, door) = rewritten(&harness, EDITED).await;
+        door.decide(&alice(), request, whole(Action::Approve, None), None).await.unwrap();
+        door.decide(&person("bob"), request, each([(call, edit(AGAIN))]), None).await.unwrap();
+        harness.run().await;
+        let (third, _) = question(&harness, task).await;
+        // Approvals of other bytes do not count; bob has now approved only their own edit.
+        door.decide(&alice(), third, whole(Action::Approve, None), None).await.unwrap();
+        assert!(matches!(refused(&harness, &door, &person("bob"), task, whole(Action::Approve, None)).await, Refusal::Forbidden(_)));
+        assert!(harness.engine(1).claim().await.unwrap().is_empty());
+        // Carol edits again: now bob may be one of the two approvers.
+        door.decide(&person("carol"), third, each([(call, edit(EDITED))]), None).await.unwrap();
+        harness.run().await;
+        let (fourth, _) = question(&harness, task).await;
+        for user in ["bob", "alice"] {
+            door.decide(&person(user), fourth, whole(Action::Approve, None), None).await.unwrap();
+        }
+        harness.run().await;
+        assert_eq!(bodies(&harness, task, "/refund"), [(call.to_string(), EDITED.to_owned())]);
+    }
+
+    async fn rule_that_requires_two_offers_no_respond_and_no_edit_that_leaves_too_few(fixture) {
+        let harness = harness(StoreFixture::like(&fixture).await, "{ users: [bob, carol], required: 2 }").await;
+        let (task, _, call, door) = begun(&harness).await;
+        assert_eq!(offered(&harness, task, &person("bob")).await, [Action::Approve, Action::Reject]);
+        for reply in [edit(EDITED), respond("1")] {
+            let refusal = refused(&harness, &door, &person("bob"), task, each([(call, reply)])).await;
+            assert_eq!(places(&refusal), [format!("/decisions/{call}/action")]);
+        }
+        // Three people are named, and one of them has no key.
+        let harness = super::edits::harness(fixture, "{ users: [bob, carol, dave], required: 2 }").await;
+        let (task, ..) = begun(&harness).await;
+        let asked = asked(&harness, task).await;
+        for (known, left) in [(&["bob", "carol"][..], false), (&["bob", "carol", "dave"], true)] {
+            let roster = Roster::new(Some(super::approval_rights::directory(known.iter().map(|user| super::approval_rights::account(user, &[])))));
+            let bob = answers(&roster, &person("bob"), "acme", "alice", &asked);
+            assert_eq!(bob.contains(&Action::Edit), left, "{known:?}");
+        }
+    }
+
+    async fn next_approver_is_warned_of_edited_arguments(fixture) {
+        let harness = harness(fixture, TWO).await;
+        let (task, ..) = rewritten(&harness, "{\"order\":1,\"amount\":50              }").await;
+        let codes: Vec<_> = asked(&harness, task).await.pending_tool_calls[0].warnings.iter().map(|warning| warning.code.clone()).collect();
+        assert_eq!(codes, ["long_blanks"]);
+    }
+
+    async fn stored_edit_that_was_changed_in_the_database_does_not_run(fixture) {
+        let harness = harness(fixture, "{ owner: true }").await;
+        let (task, request, call, door) = begun(&harness).await;
+        door.decide(&alice(), request, each([(call, edit(EDITED))]), None).await.unwrap();
+        tampered(&harness, task, "decision", "41.10", "41.20").await;
+        harness.run().await;
+        is_damaged(&harness, task).await;
+    }
+
+    async fn decision_that_lost_its_edit_is_asked_for_again(fixture) {
+        let harness = harness(fixture, "{ owner: true }").await;
+        let (task, request, call, door) = begun(&harness).await;
+        door.decide(&alice(), request, each([(call, edit(EDITED))]), None).await.unwrap();
+        tampered(&harness, task, "decision", "\"edit\":{", "\"edjt\":{").await;
+        harness.run().await;
+        assert_eq!((harness.status(task).await, harness.executions(task, "/refund")), (TaskStatus::Paused, 0));
+        let anew = asked(&harness, task).await;
+        assert_eq!((anew.request_id == request, anew.pending_tool_calls[0].arguments_text.as_str()), (false, LARGE[0].1));
+    }
+
+    async fn required_approvals_cannot_change_while_their_request_is_open(fixture) {
+        let harness = harness(fixture, TWO).await;
+        for approved in [false, true] {
+            let (task, request, _, door) = begun(&harness).await;
+            if approved {
+                for user in ["alice", "bob"] {
+                    door.decide(&person(user), request, whole(Action::Approve, None), None).await.unwrap();
+                }
+            }
+            tampered(&harness, task, "intervention_requested", "\"required\":2", "\"required\":1").await;
+            if approved {
+                harness.run().await;
+            } else {
+                let said = door.decide(&alice(), request, whole(Action::Approve, None), None).await;
+                assert_eq!(said.err(), Some(Refusal::Withdrawn(request)));
+            }
+            is_damaged(&harness, task).await;
+        }
+    }
+
+    async fn crash_anywhere_neither_loses_nor_repeats_nor_changes_an_edit(fixture) {
+        let harness = harness(fixture, "{ owner: true }").await;
+        let (mut lives, mut whole_lives, mut doubts) = (0, 0, 0);
+        // The number of polls in a life varies: the loop returns to each number until one life
+        // ended during the call.
+        while whole_lives < 2 || (doubts == 0 && lives < 400) {
+            let polls = 1 + lives % 16;
+            lives += 1;
+            let (task, request, call, door) = begun(&harness).await;
+            door.decide(&alice(), request, each([(call, edit(EDITED))]), None).await.unwrap();
+            let driver = harness.engine(1).claim().await.unwrap().pop().unwrap();
+            {
+                let (mut driver, mut left) = (pin!(driver), polls);
+                // The driver is dropped while its current wait is in flight.
+                let done = poll_fn(|context| {
+                    left -= 1;
+                    match driver.as_mut().poll(context) {
+                        Poll::Ready(()) => Poll::Ready(true),
+                        Poll::Pending if left == 0 => Poll::Ready(false),
+                        Poll::Pending => Poll::Pending,
+                    }
+                });
+                whole_lives += u32::from(done.await);
+            }
+            harness.later();
+            harness.run().await;
+            if let Some((_, RequestKind::Reconcile)) = harness.open(task).await.first() {
+                doubts += 1;
+                assert_eq!(asked(&harness, task).await.pending_tool_calls[0].arguments_text, EDITED);
+            }
+            harness.finish(task).await;
+            let ran = bodies(&harness, task, "/refund");
+            assert!(ran.len() <= 1 && ran.iter().all(|(_, body)| body == EDITED), "{polls}: {ran:?}");
+            let [became] = became(&harness, task, [call]).await;
+            assert!(matches!(became, Some(Outcome::Responded | Outcome::Succeeded)), "{polls}: {became:?}");
+            assert!(ran.len() == 1 || became == Some(Outcome::Responded));
+        }
+        assert!(lives > 4 && doubts > 0, "{lives} {doubts}");
+    }
+
+    async fn lost_attempt_of_an_edited_call_is_asked_about_or_repeated_with_the_edit(fixture) {
+        let harness = harness(StoreFixture::like(&fixture).await, "{ owner: true }").await;
+        harness.tool.answers(502, "");
+        let (task, request, call, door) = begun(&harness).await;
+        door.decide(&alice(), request, each([(call, edit(EDITED))]), None).await.unwrap();
+        harness.run().await;
+        let doubt = asked(&harness, task).await;
+        assert_eq!((doubt.kind, doubt.pending_tool_calls[0].arguments_text.as_str()), (RequestKind::Reconcile, EDITED));
+        harness.tool.answers(200, "paid");
+        door.decide(&alice(), doubt.request_id, whole(Action::Retry, None), None).await.unwrap();
+        harness.run().await;
+        assert_eq!(bodies(&harness, task, "/refund"), [(call.to_string(), EDITED.to_owned()), (call.to_string(), EDITED.to_owned())]);
+        assert!(shown(&harness)[0].contains(EDITED));
+
+        let mut harness = EngineHarness::new(fixture, TAG).await;
+        harness.configure(|yaml| yaml.replace("tools: [lookup, tag], decide: allow", "tools: [lookup, tag], decide: hold"));
+        harness.tool.answers(502, "");
+        let (task, request, call, door) = begun(&harness).await;
+        door.decide(&alice(), request, each([(call, edit(TAGGED))]), None).await.unwrap();
+        harness.run().await;
+        assert_eq!(bodies(&harness, task, "/tag"), vec![(call.to_string(), TAGGED.to_owned()); 3]);
+        assert_eq!(became(&harness, task, [call]).await, [Some(Outcome::Failed)]);
+    }
+
+    async fn stricter_rule_holds_or_denies_edited_arguments_before_the_start(fixture) {
+        for (now, asked_again) in [("decide: deny", false), ("decide: hold, approvers: { users: [carol] }", true)] {
+            let mut harness = harness(StoreFixture::like(&fixture).await, "{ owner: true }").await;
+            harness.script(|asked| Ok(turn(if asked == 1 { LARGE } else { &[] })));
+            let (task, request, call, door) = begun(&harness).await;
+            door.decide(&alice(), request, each([(call, edit(EDITED))]), None).await.unwrap();
+            let rule = format!("policy:\n  - {{ name: late, tools: [refund], when: \"args.order == 2\", {now} }}\n");
+            harness.configure(|yaml| yaml.replace("policy:\n", &rule));
+            harness.run().await;
+            assert_eq!(harness.executions(task, "/refund"), 0);
+            if !asked_again {
+                assert_eq!(became(&harness, task, [call]).await, [Some(Outcome::Denied)]);
+                continue;
+            }
+            let anew = asked(&harness, task).await;
+            assert_eq!(anew.pending_tool_calls[0].arguments_text, EDITED);
+            harness.engine(0).decide(&person("carol"), anew.request_id, whole(Action::Approve, None), None).await.unwrap();
+            harness.run().await;
+            assert_eq!(bodies(&harness, task, "/refund"), [(call.to_string(), EDITED.to_owned())]);
+        }
+    }
+}

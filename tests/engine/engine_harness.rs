@@ -1,0 +1,450 @@
+//! Engines without workers: a test holds the drivers, polls them as far as it needs, and drops
+//! them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use holdpoint::agent::Agents;
+use holdpoint::app;
+use holdpoint::config::environment::Environment;
+use holdpoint::config::layers::Flags;
+use holdpoint::config::{self, Source};
+use holdpoint::engine::{DecisionBody, DecisionInput, Engine, Parts, Refusal, Settings, TaskInput};
+use holdpoint::model::{self, AnswerCall, ModelClient, ModelError, Prompt, Sink};
+use holdpoint::net::Net;
+use holdpoint::people::directory::{Account, Directory};
+use holdpoint::people::may::Roster;
+use holdpoint::people::{Caller, May};
+use holdpoint::policy::Policy;
+use holdpoint::secret::Secret;
+use holdpoint::task::change::Journal;
+use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::id::{RequestId, TaskId};
+use holdpoint::task::item::{Fact, FinishReason, Outcome, Part, PartType, Usage};
+use holdpoint::task::request::{RequestKind, RequestSpec};
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::turn::Progress;
+use holdpoint::tool::catalog::Catalog;
+use holdpoint::world::{Mistakes, RandomIds};
+use serde_json::Value;
+
+use super::stored_prompts::Witness;
+use crate::store::store_fixture::StoreFixture;
+use crate::support::fake_tool::FakeTool;
+use crate::support::test_app::{ACCOUNTS, REFUNDS};
+
+/// The model's answer, by the name it is asked under and its prompt.
+pub type Script = Arc<dyn Fn(&str, &Prompt) -> Result<model::Answer, ModelError> + Send + Sync>;
+
+/// A model in this process, which answers with a delay and keeps its prompts.
+pub struct StubModel {
+    script: Mutex<Script>,
+    shown: Mutex<Vec<(String, Prompt)>>,
+}
+
+/// The same model under the name that an agent uses for it.
+struct Named(String, Arc<StubModel>, Option<Arc<Witness>>);
+
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[async_trait]
+impl ModelClient for Named {
+    async fn answer(&self, prompt: &Prompt, _: &dyn Sink) -> Result<model::Answer, ModelError> {
+        let Self(name, model, witness) = self;
+        held(&model.shown).push((name.clone(), prompt.clone()));
+        if let Some(witness) = witness {
+            witness.reads(prompt).await;
+        }
+        tokio::task::yield_now().await;
+        // The lock is not held during the call: several model calls may be in flight.
+        let script = Arc::clone(&held(&model.script));
+        let answer = script(name, prompt);
+        tokio::task::yield_now().await;
+        answer
+    }
+}
+
+/// A turn of the model: text where there are no calls.
+pub fn turn(calls: &[(&str, &str)]) -> model::Answer {
+    let calls: Vec<_> = calls
+        .iter()
+        .map(|(name, arguments)| AnswerCall {
+            provider_id: "call_0".to_owned(),
+            name: (*name).to_owned(),
+            arguments_text: (*arguments).to_owned(),
+            holds_secret: false,
+        })
+        .collect();
+    model::Answer {
+        text: calls.is_empty().then(|| "done".to_owned()),
+        finish_reason: if calls.is_empty() {
+            FinishReason::Stop
+        } else {
+            FinishReason::ToolCalls
+        },
+        calls,
+        usage: Usage::default(),
+        raw: Value::Null,
+    }
+}
+
+/// A database, a model and a tool; engines come and go.
+pub struct EngineHarness {
+    pub fixture: StoreFixture,
+    pub tool: FakeTool,
+    pub model: Arc<StubModel>,
+    /// Compares each prompt with the journal, in tests that want it.
+    witness: Option<Arc<Witness>>,
+    /// The values of `${…}` for engines started from now on.
+    pub variables: Vec<(&'static str, &'static str)>,
+    yaml: String,
+}
+
+impl EngineHarness {
+    /// A harness of the refund agent; the model makes these calls first and then finishes.
+    pub async fn new(
+        fixture: StoreFixture,
+        calls: &'static [(&'static str, &'static str)],
+    ) -> Self {
+        let script: Script =
+            Arc::new(move |_, prompt| Ok(turn(if prompt.turn == 1 { calls } else { &[] })));
+        let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS;
+        let variables = vec![
+            ("MODEL_KEY", "sk-model-key-0123456789"),
+            ("TOOL_SECRET", "tool-secret-0123456789"),
+        ];
+        let model = Arc::new(StubModel {
+            script: Mutex::new(script),
+            shown: Mutex::default(),
+        });
+        Self {
+            fixture,
+            tool: FakeTool::start().await,
+            model,
+            witness: None,
+            variables,
+            yaml,
+        }
+    }
+
+    /// From now on new engines compare each prompt with the journal while the model is asked.
+    pub fn witness(&mut self) -> Arc<Witness> {
+        let witness = Arc::new(Witness::new(self.fixture.store.clone()));
+        self.witness = Some(Arc::clone(&witness));
+        witness
+    }
+
+    /// Sets the model's answers, by the number of the turn.
+    pub fn script(
+        &self,
+        script: impl Fn(u32) -> Result<model::Answer, ModelError> + Send + Sync + 'static,
+    ) {
+        self.script_by_name(move |_, prompt| script(prompt.turn));
+    }
+
+    /// Sets the answers of several models, by name and prompt.
+    pub fn script_by_name(
+        &self,
+        script: impl Fn(&str, &Prompt) -> Result<model::Answer, ModelError> + Send + Sync + 'static,
+    ) {
+        *held(&self.model.script) = Arc::new(script);
+    }
+
+    /// The last prompt, and the name under which the model got it.
+    pub fn prompted(&self) -> (String, Prompt) {
+        held(&self.model.shown).last().cloned().unwrap()
+    }
+
+    /// The number of model calls, over all models.
+    pub fn prompt_count(&self) -> usize {
+        held(&self.model.shown).len()
+    }
+
+    /// The prompts after the first `count`, each with its model's name.
+    pub fn prompts_since(&self, count: usize) -> Vec<(String, Prompt)> {
+        held(&self.model.shown)[count..].to_vec()
+    }
+
+    /// Changes the configuration of engines started from now on.
+    pub fn configure(&mut self, change: impl Fn(&str) -> String) {
+        self.yaml = change(&self.yaml);
+    }
+
+    /// An engine; with `max_running` 0 it queues every task it accepts.
+    pub fn engine(&self, max_running: usize) -> Arc<Engine> {
+        Engine::new(self.parts(max_running))
+    }
+
+    /// The parts of such an engine.
+    pub fn parts(&self, max_running: usize) -> Parts {
+        let yaml = self
+            .yaml
+            .replace("{model}", "http://127.0.0.1:9/v1")
+            .replace("{tool}", &self.tool.url);
+        let source = Source::File("holdpoint.yaml".into(), yaml);
+        let environment = Environment::of(&self.variables, &[]);
+        let (config, _) = config::load(source, &environment, &Flags::default(), app::check)
+            .unwrap_or_else(|report| panic!("{report}"));
+        let mut mistakes = Mistakes::default();
+        let catalog = Catalog::build(
+            config.tools(),
+            &Net::new().unwrap(),
+            &Arc::new(config.redactor()),
+            &mut mistakes,
+        );
+        let catalog = config.with_humans(catalog);
+        let specs: Vec<_> = catalog.specs().cloned().collect();
+        let policy = Policy::new(&config.rules(), &specs, &mut mistakes);
+        let agents: Agents = config.agents();
+        for agent in agents.all() {
+            let kept = self
+                .fixture
+                .store
+                .agent_version(&agent.version, &agent.definition);
+            tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(kept))
+                .unwrap();
+        }
+        let model = |name: &String| -> Arc<dyn ModelClient> {
+            Arc::new(Named(
+                name.clone(),
+                self.model.clone(),
+                self.witness.clone(),
+            ))
+        };
+        Parts {
+            store: self.fixture.store.clone(),
+            agents: Arc::new(agents),
+            policy: Arc::new(policy),
+            catalog: Arc::new(catalog),
+            models: config
+                .models
+                .keys()
+                .map(|name| (name.clone(), model(name)))
+                .collect::<BTreeMap<_, _>>(),
+            roster: roster(),
+            sealer: config.sealer(),
+            clock: self.fixture.clock.clone(),
+            ids: Arc::new(RandomIds),
+            settings: Settings {
+                max_running,
+                ..Settings::default()
+            },
+        }
+    }
+
+    /// Advances the clock past every lease and every attempt.
+    pub fn later(&self) {
+        self.fixture.forward(Duration::from_mins(2));
+    }
+
+    pub async fn journal(&self, task: TaskId) -> Journal {
+        self.fixture.store.journal(task).await.unwrap().unwrap()
+    }
+
+    pub async fn status(&self, task: TaskId) -> TaskStatus {
+        self.journal(task).await.row.status
+    }
+
+    /// The open requests with their kinds.
+    pub async fn open(&self, task: TaskId) -> Vec<(RequestId, RequestKind)> {
+        let progress = Progress::of(&self.journal(task).await.items);
+        progress
+            .open
+            .iter()
+            .map(|open| (open.asked.request_id, open.asked.kind))
+            .collect()
+    }
+
+    /// The open requests in full.
+    pub async fn asked(&self, task: TaskId) -> Vec<RequestSpec> {
+        let progress = Progress::of(&self.journal(task).await.items);
+        progress.open.into_iter().map(|open| open.asked).collect()
+    }
+
+    /// Approves held calls, confirms calls of unknown outcome as done, and fills in every
+    /// credential field.
+    pub async fn answer_all(&self, engine: &Arc<Engine>, task: TaskId) {
+        for asked in self.asked(task).await {
+            let answer = match (asked.kind, &asked.form) {
+                (RequestKind::Reconcile, _) => {
+                    whole(Action::Respond, Some(Value::from("it was paid")))
+                }
+                (RequestKind::Credentials, Some(form)) => {
+                    let fields = form["properties"].as_object().unwrap().keys();
+                    fills(
+                        &fields
+                            .map(|field| {
+                                (field.clone(), Value::from(format!("of-{field}@acme.com")))
+                            })
+                            .collect(),
+                    )
+                }
+                _ => whole(Action::Approve, None),
+            };
+            engine
+                .decide(&alice(), asked.request_id, answer, None)
+                .await
+                .unwrap();
+        }
+    }
+
+    /// A task that waits for its approvals.
+    pub async fn held(&self) -> TaskId {
+        let task = self
+            .engine(0)
+            .create(&alice(), go(), None)
+            .await
+            .unwrap()
+            .task_id;
+        self.run().await;
+        assert_eq!(self.status(task).await, TaskStatus::Paused);
+        task
+    }
+
+    /// Drives everything that can run now in a new process.
+    pub async fn run(&self) {
+        for driver in self.engine(4).claim().await.unwrap() {
+            driver.await;
+        }
+    }
+
+    /// The configuration of engines started from now on.
+    pub fn yaml(&self) -> String {
+        self.yaml.clone()
+    }
+
+    /// Drives the task to its end in new processes, advancing the clock and answering its requests.
+    pub async fn finish(&self, task: TaskId) {
+        let engine = self.engine(4);
+        for _ in 0..20 {
+            self.later();
+            for driver in engine.claim().await.unwrap() {
+                driver.await;
+            }
+            match self.status(task).await {
+                TaskStatus::Running => {}
+                TaskStatus::Paused => self.answer_all(&self.engine(0), task).await,
+                TaskStatus::Completed | TaskStatus::Failed | TaskStatus::Canceled => return,
+            }
+        }
+        panic!(
+            "the task does not end: {:#?}",
+            self.journal(task).await.items
+        );
+    }
+
+    /// How often the tool at this path was executed for the task.
+    pub fn executions(&self, task: TaskId, path: &str) -> usize {
+        let ledger = self.tool.ledger();
+        let task = task.to_string();
+        ledger
+            .iter()
+            .filter(|call| call.uri == path && call.header("holdpoint-task-id") == task)
+            .count()
+    }
+}
+
+/// A roster with one key that speaks for every user.
+fn roster() -> Roster {
+    let web = Account {
+        user: "web".to_owned(),
+        tenant: "acme".to_owned(),
+        groups: Vec::new(),
+        act_as: true,
+        admin: false,
+        may: May::ALL,
+        key_sha256: [0; 32],
+    };
+    Roster::new(Some(Directory::new(vec![web])))
+}
+
+pub fn alice() -> Caller {
+    person("alice")
+}
+
+pub fn person(user: &str) -> Caller {
+    Caller {
+        user_id: user.into(),
+        tenant: "acme".to_owned(),
+        groups: Vec::new(),
+        via: Some("web".to_owned()),
+        admin: false,
+        may: May::ALL,
+        unaccounted: false,
+    }
+}
+
+/// The outcomes of a task's results, in the journal's order.
+pub fn outcomes(journal: &Journal) -> Vec<Outcome> {
+    let results = journal.items.iter().filter_map(|item| match &item.fact {
+        Fact::ToolResult(result) => Some(result.outcome),
+        Fact::LateResult(_)
+        | Fact::TaskStatus { .. }
+        | Fact::UserMessage { .. }
+        | Fact::AssistantMessage(_)
+        | Fact::Judged { .. }
+        | Fact::InterventionRequested(_)
+        | Fact::Decision { .. }
+        | Fact::RequestClosed { .. }
+        | Fact::ToolStarted { .. }
+        | Fact::SubAgentStarted { .. } => None,
+    });
+    results.collect()
+}
+
+pub fn rejects(then: Then) -> DecisionInput {
+    let body = DecisionBody::Whole {
+        action: Action::Reject,
+        reason: None,
+        then: Some(then),
+        response: None,
+        result: None,
+    };
+    DecisionInput { digest: None, body }
+}
+
+pub fn go() -> TaskInput {
+    TaskInput {
+        agent: None,
+        items: vec![Part {
+            content_type: PartType::Text,
+            content: "go".to_owned(),
+        }],
+        session_id: None,
+        user_context: None,
+        metadata: "{}".to_owned(),
+    }
+}
+
+/// Whether the refusal says that another answer to that request came first.
+pub fn too_late<T>(said: &Result<T, Refusal>, to: RequestId) -> bool {
+    matches!(said, Err(Refusal::AlreadyDecided { request, .. }) if *request == to)
+}
+
+/// An answer that fills in a credential.
+pub fn fills(response: &Value) -> DecisionInput {
+    let response = Some(Secret::new(response.to_string()));
+    let body = DecisionBody::Whole {
+        action: Action::Respond,
+        reason: None,
+        then: None,
+        response,
+        result: None,
+    };
+    DecisionInput { digest: None, body }
+}
+
+pub fn whole(action: Action, result: Option<Value>) -> DecisionInput {
+    let body = DecisionBody::Whole {
+        action,
+        reason: None,
+        then: None,
+        response: None,
+        result: result.map(|it| it.to_string()),
+    };
+    DecisionInput { digest: None, body }
+}

@@ -1,0 +1,480 @@
+//! Another commit between any two lines of a driver: nothing is lost and nothing is repeated. Also
+//! commits whose answer is lost, processes that die, and configurations that change while a call is
+//! in flight.
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use holdpoint::engine::{Engine, MessageInput, Parts, Refusal};
+use holdpoint::store::{CommitError, Settings, Store};
+use holdpoint::task::change::{Counters, Guard, Journal, LeaseChange, TaskChange};
+use holdpoint::task::failure::FailureCode;
+use holdpoint::task::id::{CallId, TaskId};
+use holdpoint::task::item::{Fact, Item, Outcome, Part, PartType, ToolResult};
+use holdpoint::task::request::RequestKind;
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::time::Time;
+use holdpoint::world::{Clock, SystemClock};
+
+use super::engine_harness::{EngineHarness, alice, go, outcomes, turn};
+use super::invariants::{check, every_call_has_one_result};
+use super::stored_prompts::answers;
+use super::two_replicas::place;
+use crate::store::connection_loss::lossy;
+use crate::store::store_fixture::{StoreFixture, both, change, fresh};
+
+const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
+const MIXED: &[(&str, &str)] = &[
+    ("refund", r#"{"order":1,"amount":5}"#),
+    ("lookup", r#"{"order":1}"#),
+];
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a driver of a process that ends with the test"
+)]
+fn spawn(driver: impl Future<Output = ()> + Send + 'static) -> tokio::task::JoinHandle<()> {
+    tokio::spawn(driver)
+}
+
+/// An event that happens while the driver is suspended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meanwhile {
+    /// The user cancels.
+    Cancel,
+    /// Another replica takes the task over and drives it as far as it goes.
+    Takeover,
+    /// An item is appended that does not concern the driver.
+    Append,
+}
+
+impl Meanwhile {
+    async fn happens(self, harness: &EngineHarness, task: TaskId) {
+        match self {
+            Self::Cancel => match harness.engine(0).cancel(&alice(), task, None).await {
+                Ok(_) | Err(Refusal::Conflict { .. }) => {}
+                Err(refusal) => panic!("{refusal}"),
+            },
+            Self::Takeover => {
+                harness.later();
+                harness.run().await;
+            }
+            Self::Append => appended(harness, task).await,
+        }
+    }
+}
+
+/// Appends a late result of an unknown call.
+pub(super) async fn appended(harness: &EngineHarness, task: TaskId) {
+    loop {
+        let row = harness.journal(task).await.row;
+        let (tool_call_id, name) = (CallId(fresh()), "lookup".to_owned());
+        let late = ToolResult {
+            tool_call_id,
+            name,
+            outcome: Outcome::Succeeded,
+            content: String::new(),
+            http_status: None,
+        };
+        let written = TaskChange {
+            task_id: task,
+            guard: Guard::Version(row.version),
+            facts: vec![Fact::LateResult(late)],
+            last_seq: row.last_seq,
+            counters: Counters::default(),
+            lease: LeaseChange::Keep,
+            agent_version: None,
+            credentials: Vec::new(),
+        };
+        match harness
+            .fixture
+            .store
+            .commit(change(task, vec![written]))
+            .await
+        {
+            Ok(_) => return,
+            Err(error) => assert_eq!(error, CommitError::Stale),
+        }
+    }
+}
+
+/// A life whose driver is suspended after `polls` polls while the event happens, and then resumed.
+/// Returns whether the task had ended before.
+async fn lived(harness: &EngineHarness, meanwhile: Meanwhile, polls: usize) -> (TaskId, bool) {
+    let task = harness
+        .engine(0)
+        .create(&alice(), go(), None)
+        .await
+        .unwrap()
+        .task_id;
+    let engine = harness.engine(1);
+    let mut left = polls;
+    let mut over = true;
+    for driver in engine.claim().await.unwrap() {
+        let mut driver = pin!(driver);
+        let stands = poll_fn(|context| {
+            if left == 0 {
+                return Poll::Ready(true);
+            }
+            left -= 1;
+            driver.as_mut().poll(context).map(|()| false)
+        });
+        if stands.await {
+            over = false;
+            meanwhile.happens(harness, task).await;
+            driver.await;
+        }
+    }
+    harness.finish(task).await;
+    (task, over)
+}
+
+fn starts(journal: &Journal, name: &str) -> usize {
+    let of = |fact: &Fact| matches!(fact, Fact::ToolStarted { name: known, .. } if known == name);
+    journal.items.iter().filter(|item| of(&item.fact)).count()
+}
+
+async fn interrupted_everywhere(fixture: StoreFixture, meanwhile: Meanwhile) {
+    let harness = EngineHarness::new(fixture, MIXED).await;
+    let (mut polls, mut whole) = (0, 0);
+    while whole < 2 {
+        let asked = harness.prompt_count();
+        let (task, over) = lived(&harness, meanwhile, polls).await;
+        polls += 1;
+        whole += usize::from(over);
+        let journal = harness.journal(task).await;
+        let said = || format!("{meanwhile:?} after {polls} polls: {:#?}", journal.items);
+        check(&journal.items);
+        every_call_has_one_result(&journal.items);
+        assert_eq!(
+            (journal.row.busy, journal.row.open_requests),
+            (0, 0),
+            "{}",
+            said()
+        );
+        // Only the answer to a task that was canceled or taken over meanwhile is discarded.
+        let (asked, stored) = (harness.prompt_count() - asked, answers(&journal.items));
+        let thrown_away = usize::from(!over && meanwhile != Meanwhile::Append);
+        assert!(
+            stored <= asked && asked <= stored + thrown_away,
+            "asked {asked} times: {}",
+            said()
+        );
+        let (paid, read) = (
+            harness.executions(task, "/refund"),
+            harness.executions(task, "/lookup"),
+        );
+        // The journal and the ledger agree: nothing executed without a committed start.
+        assert!(
+            paid <= 1
+                && read <= 3
+                && paid <= starts(&journal, "refund")
+                && read <= starts(&journal, "lookup"),
+            "{}",
+            said()
+        );
+        match meanwhile {
+            Meanwhile::Append => {
+                assert_eq!(outcomes(&journal), [Outcome::Succeeded; 2], "{}", said());
+                assert_eq!(
+                    (journal.row.status, paid, read),
+                    (TaskStatus::Completed, 1, 1),
+                    "{}",
+                    said()
+                );
+                let late = journal
+                    .items
+                    .iter()
+                    .filter(|item| matches!(item.fact, Fact::LateResult(_)))
+                    .count();
+                assert_eq!(late, usize::from(!over), "{}", said());
+            }
+            Meanwhile::Takeover => {
+                assert_eq!(journal.row.status, TaskStatus::Completed, "{}", said());
+            }
+            Meanwhile::Cancel => {
+                assert!(
+                    [TaskStatus::Canceled, TaskStatus::Completed].contains(&journal.row.status),
+                    "{}",
+                    said()
+                );
+                let known = place(&journal, |fact| {
+                    matches!(fact, Fact::ToolResult(result) | Fact::LateResult(result)
+                        if result.name == "refund" && result.outcome == Outcome::Succeeded)
+                });
+                assert_eq!(
+                    known.is_some(),
+                    paid == 1,
+                    "the result is stored, in time or late: {}",
+                    said()
+                );
+            }
+        }
+    }
+    assert!(polls > 8, "only {polls} await points");
+}
+
+/// A clock whose nth reading of the uptime panics, once.
+struct Breaking(AtomicI64);
+
+#[async_trait::async_trait]
+impl Clock for Breaking {
+    fn now(&self) -> Time {
+        SystemClock.now()
+    }
+
+    fn uptime(&self) -> Duration {
+        assert!(
+            self.0.fetch_sub(1, Ordering::SeqCst) != 0,
+            "something broke"
+        );
+        Duration::ZERO
+    }
+
+    async fn sleep(&self, _: Duration) {}
+}
+
+both! {
+    async fn driver_interrupted_by_a_cancel_at_any_line_loses_and_repeats_nothing(fixture) {
+        interrupted_everywhere(fixture, Meanwhile::Cancel).await;
+    }
+
+    async fn driver_interrupted_by_a_takeover_at_any_line_loses_and_repeats_nothing(fixture) {
+        interrupted_everywhere(fixture, Meanwhile::Takeover).await;
+    }
+
+    async fn driver_interrupted_by_an_unrelated_append_at_any_line_loses_and_repeats_nothing(fixture) {
+        interrupted_everywhere(fixture, Meanwhile::Append).await;
+    }
+
+    async fn panic_anywhere_around_a_call_loses_neither_the_task_nor_the_call(fixture) {
+        let harness = EngineHarness::new(fixture, MIXED).await;
+        let (mut broken, mut at) = (0, 0);
+        loop {
+            let task = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+            let clock = Arc::new(Breaking(AtomicI64::new(-1)));
+            let engine = Engine::new(Parts { clock: clock.clone(), ..harness.parts(1) });
+            let drivers = engine.claim().await.unwrap();
+            clock.0.store(at, Ordering::SeqCst);
+            let mut panicked = false;
+            for driver in drivers {
+                panicked |= spawn(driver).await.is_err();
+            }
+            drop(engine);
+            harness.finish(task).await;
+            let journal = harness.journal(task).await;
+            check(&journal.items);
+            every_call_has_one_result(&journal.items);
+            assert_eq!(journal.row.status, TaskStatus::Completed);
+            assert!(harness.executions(task, "/refund") <= 1 && harness.executions(task, "/lookup") <= 3);
+            if !panicked {
+                break;
+            }
+            (broken, at) = (broken + 1, at + 1);
+        }
+        assert!(broken > 6, "only {broken} places");
+    }
+
+    async fn late_result_of_a_canceled_turn_does_not_disturb_the_next_turn(fixture) {
+        let mut harness = EngineHarness::new(fixture, &[]).await;
+        harness.configure(|yaml| {
+            let yaml = yaml.replace("  forbidden: {", "  note: { http: { method: POST, url: \"{tool}/note\" } }\n  forbidden: {");
+            let yaml = yaml.replace("tag, refund, forbidden]", "tag, refund, forbidden, note]");
+            yaml.replace("  - { name: small,", "  - { name: notes, tools: [note], decide: allow }\n  - { name: small,")
+        });
+        harness.script(|asked| match asked {
+            1 => Ok(turn(&[("refund", r#"{"order":1,"amount":5}"#)])),
+            2 => Ok(turn(&[("note", "{}")])),
+            _ => Ok(turn(&[])),
+        });
+        let engine = harness.engine(8);
+        for round in 0..40 {
+            harness.tool.close();
+            let called = harness.tool.ledger().len();
+            let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
+            harness.tool.reached(called + 1).await;
+            engine.cancel(&alice(), task, None).await.unwrap();
+            let next = vec![Part { content_type: PartType::Text, content: "and on".to_owned() }];
+            let next = MessageInput { items: next, user_context: None, supersede: false };
+            engine.message(&alice(), task, next, None).await.unwrap();
+            for _ in 0..round * 3 {
+                tokio::task::yield_now().await;
+            }
+            harness.tool.open();
+            let is_late = |item: &Item| matches!(item.fact, Fact::LateResult(_));
+            let mut polls = 0;
+            let journal = loop {
+                let journal = harness.journal(task).await;
+                if journal.row.status != TaskStatus::Running && journal.items.iter().any(is_late) {
+                    break journal;
+                }
+                polls += 1;
+                assert!(polls < 5000, "{round} {journal:#?}");
+                // A worker's round.
+                engine.round().await.unwrap();
+                tokio::task::yield_now().await;
+            };
+            let late = journal.items.iter().filter(|item| is_late(item)).count();
+            assert_eq!(outcomes(&journal), [Outcome::Unknown, Outcome::Succeeded], "{round} {:#?}", journal.items);
+            assert_eq!((journal.row.status, late), (TaskStatus::Completed, 1), "{round} {:#?}", journal.items);
+            assert_eq!(harness.executions(task, "/note"), 1);
+        }
+    }
+
+    async fn agent_removed_during_a_call_fails_the_task_until_it_is_back(fixture) {
+        let mut harness = EngineHarness::new(fixture, SMALL).await;
+        let whole_yaml = harness.yaml();
+        let task = lost_call(&harness).await;
+        harness.configure(|yaml| yaml.replace("  billing:", "  other:"));
+        harness.later();
+        harness.run().await;
+        let journal = harness.journal(task).await;
+        assert_eq!(journal.row.error.as_ref().map(|error| error.code), Some(FailureCode::Configuration));
+        assert_eq!(outcomes(&journal), [], "the outcome is unknown");
+        harness.configure(|_| whole_yaml.clone());
+        asked_about_first(&harness, task).await;
+    }
+
+    async fn model_removed_during_a_call_still_asks_for_its_outcome(fixture) {
+        let harness = EngineHarness::new(fixture, SMALL).await;
+        let task = lost_call(&harness).await;
+        let without = Engine::new(Parts { models: BTreeMap::new(), ..harness.parts(4) });
+        harness.later();
+        for driver in without.claim().await.unwrap() {
+            driver.await;
+        }
+        let [(_, RequestKind::Reconcile)] = harness.open(task).await[..] else { panic!("it is asked about") };
+        harness.answer_all(&without, task).await;
+        while harness.status(task).await == TaskStatus::Running {
+            tokio::task::yield_now().await;
+        }
+        let row = harness.journal(task).await.row;
+        assert_eq!(row.error.map(|error| error.code), Some(FailureCode::Configuration));
+        harness.engine(0).retry(&alice(), task, None).await.unwrap();
+        harness.finish(task).await;
+        let journal = harness.journal(task).await;
+        assert_eq!((journal.row.status, outcomes(&journal)), (TaskStatus::Completed, vec![Outcome::Responded]));
+        assert_eq!(harness.executions(task, "/refund"), 1);
+    }
+}
+
+/// A task whose process died while its refund was in flight.
+async fn lost_call(harness: &EngineHarness) -> TaskId {
+    let task = harness
+        .engine(0)
+        .create(&alice(), go(), None)
+        .await
+        .unwrap()
+        .task_id;
+    harness.tool.close();
+    let drivers: Vec<_> = harness
+        .engine(1)
+        .claim()
+        .await
+        .unwrap()
+        .into_iter()
+        .map(spawn)
+        .collect();
+    harness.tool.reached(1).await;
+    for driver in drivers {
+        driver.abort();
+        assert!(driver.await.unwrap_err().is_cancelled());
+    }
+    harness.tool.open();
+    task
+}
+
+/// A retry of a failed task opens a reconcile request about the started refund and does not repeat
+/// it.
+async fn asked_about_first(harness: &EngineHarness, task: TaskId) {
+    harness.engine(0).retry(&alice(), task, None).await.unwrap();
+    harness.later();
+    harness.run().await;
+    let [(_, RequestKind::Reconcile)] = harness.open(task).await[..] else {
+        panic!("it is asked about")
+    };
+    harness.finish(task).await;
+    let journal = harness.journal(task).await;
+    assert_eq!(
+        (journal.row.status, outcomes(&journal)),
+        (TaskStatus::Completed, vec![Outcome::Responded])
+    );
+    assert_eq!(harness.executions(task, "/refund"), 1);
+}
+
+/// The commit takes effect and its answer is lost, once and several times, for each commit of a
+/// life.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commit_whose_answer_is_lost_is_not_repeated_while_a_task_is_driven() {
+    const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
+    const MARKS: &[&str] = &[
+        "assistant_message",
+        "intervention_requested",
+        "\"decision\"",
+        "tool_started",
+        "tool_result",
+        "Completed",
+    ];
+    let harness = EngineHarness::new(StoreFixture::postgres().await, LARGE).await;
+    for mark in MARKS {
+        let way = lossy(&harness.fixture, mark.as_bytes()).await;
+        let settings = Settings {
+            url: way.url.clone(),
+            ..Settings::default()
+        };
+        let store = Store::open(&settings, harness.fixture.clock.clone())
+            .await
+            .unwrap();
+        let engine = Engine::new(Parts {
+            store: store.clone(),
+            ..harness.parts(16)
+        });
+        for lost in [1, 3] {
+            way.swallow.store(lost, Ordering::SeqCst);
+            let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
+            for end in [TaskStatus::Paused, TaskStatus::Completed] {
+                let mut news = store.watch(task);
+                while harness.status(task).await == TaskStatus::Running {
+                    tokio::time::timeout(Duration::from_mins(10), news.changed())
+                        .await
+                        .expect("it goes on")
+                        .unwrap();
+                }
+                let journal = harness.journal(task).await;
+                assert_eq!(
+                    journal.row.status, end,
+                    "{mark} {lost}: {:#?}",
+                    journal.items
+                );
+                if end == TaskStatus::Paused {
+                    harness.answer_all(&engine, task).await;
+                }
+            }
+            assert!(
+                way.swallow.swap(0, Ordering::SeqCst) < lost,
+                "{mark} was lost"
+            );
+            let journal = harness.journal(task).await;
+            check(&journal.items);
+            assert_eq!(outcomes(&journal), [Outcome::Succeeded]);
+            assert_eq!(
+                (
+                    harness.executions(task, "/refund"),
+                    starts(&journal, "refund")
+                ),
+                (1, 1)
+            );
+            let asked = journal
+                .items
+                .iter()
+                .filter(|item| matches!(item.fact, Fact::InterventionRequested(_)))
+                .count();
+            assert_eq!(asked, 1, "no reconcile request is opened");
+        }
+    }
+}

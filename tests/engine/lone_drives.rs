@@ -1,0 +1,375 @@
+//! A task that kills its process takes no other task with it, and a process that dies for another
+//! reason fails no task.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use holdpoint::engine::{Engine, TaskInput};
+use holdpoint::model::{Answer, ModelClient, ModelError, Prompt, Sink};
+use holdpoint::task::failure::FailureCode;
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::{Part, PartType};
+use holdpoint::task::status::TaskStatus;
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+use super::engine_harness::{EngineHarness, alice, go, turn};
+use crate::store::store_fixture::both;
+
+/// Longer than a lease, so that each lease has run out.
+const LEASE: Duration = Duration::from_secs(31);
+/// The message of a task that kills its process.
+const POISON: &str = "poison";
+
+/// The message of a task that calls a tool.
+const LOOK: &str = "look";
+
+fn message(text: &str) -> TaskInput {
+    TaskInput {
+        items: vec![Part {
+            content_type: PartType::Text,
+            content: text.to_owned(),
+        }],
+        ..go()
+    }
+}
+
+fn says(prompt: &Prompt, text: &str) -> bool {
+    format!("{:?}", prompt.messages).contains(text)
+}
+
+/// A model that answers poisonous tasks only when the test permits it, and counts its calls.
+struct Gated {
+    asked: Semaphore,
+    gate: Semaphore,
+    shown: AtomicUsize,
+}
+
+impl Gated {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            asked: Semaphore::new(0),
+            gate: Semaphore::new(0),
+            shown: AtomicUsize::new(0),
+        })
+    }
+
+    /// A process that uses this model.
+    fn engine(self: &Arc<Self>, harness: &EngineHarness, max_running: usize) -> Arc<Engine> {
+        let mut parts = harness.parts(max_running);
+        parts
+            .models
+            .values_mut()
+            .for_each(|model| *model = Arc::<Self>::clone(self));
+        Engine::new(parts)
+    }
+
+    /// Returns once it is asked about a poisonous task.
+    async fn is_asked(&self) {
+        self.asked.acquire().await.unwrap().forget();
+    }
+}
+
+#[async_trait]
+impl ModelClient for Gated {
+    async fn answer(&self, prompt: &Prompt, _: &dyn Sink) -> Result<Answer, ModelError> {
+        self.shown.fetch_add(1, Ordering::SeqCst);
+        if says(prompt, POISON) {
+            self.asked.add_permits(1);
+            self.gate.acquire().await.unwrap().forget();
+        }
+        let looks = says(prompt, LOOK) && prompt.turn == 1;
+        Ok(turn(if looks {
+            &[("lookup", r#"{"order":1}"#)]
+        } else {
+            &[]
+        }))
+    }
+}
+
+/// Drives what the process can claim, all at once. When its model is asked about a poisonous task,
+/// the process is killed: all its drivers are dropped. Returns whether it was killed.
+async fn is_killed(engine: &Arc<Engine>, model: &Gated) -> bool {
+    loop {
+        let drivers = engine.claim().await.unwrap();
+        if drivers.is_empty() {
+            return false;
+        }
+        tokio::select! {
+            biased;
+            () = model.is_asked() => return true,
+            _ = join_all(drivers) => {}
+        }
+    }
+}
+
+async fn running(harness: &EngineHarness) -> i64 {
+    harness
+        .fixture
+        .number("select count(*) from agent_task where status = 'Running'")
+        .await
+}
+
+/// Starts a new process for each killed one until every task has ended. Returns how many were
+/// killed.
+async fn outlived(harness: &EngineHarness, model: &Arc<Gated>) -> usize {
+    let (mut engine, mut killed) = (model.engine(harness, 64), 0);
+    for _ in 0..1000 {
+        if running(harness).await == 0 {
+            return killed;
+        }
+        if is_killed(&engine, model).await {
+            engine = model.engine(harness, 64);
+            killed += 1;
+        }
+        harness.fixture.forward(LEASE);
+    }
+    panic!("{} tasks do not end", running(harness).await);
+}
+
+async fn queued(harness: &EngineHarness, text: &str) -> TaskId {
+    harness
+        .engine(0)
+        .create(&alice(), message(text), None)
+        .await
+        .unwrap()
+        .task_id
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a driver of a process that ends with the test"
+)]
+fn spawn(driver: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+    tokio::spawn(driver)
+}
+
+/// Drives these processes side by side until every task has ended. Returns how many tasks have
+/// completed.
+async fn completed_by(harness: &EngineHarness, engines: &[Arc<Engine>]) -> i64 {
+    for _ in 0..100 {
+        if running(harness).await == 0 {
+            break;
+        }
+        let mut drivers = Vec::new();
+        for engine in engines {
+            drivers.extend(engine.claim().await.unwrap());
+        }
+        join_all(drivers).await;
+    }
+    harness
+        .fixture
+        .number("select count(*) from agent_task where status = 'Completed'")
+        .await
+}
+
+both! {
+    async fn task_that_kills_its_process_fails_alone_among_500_others(fixture) {
+        let harness = EngineHarness::new(fixture, &[]).await;
+        let (model, door) = (Gated::new(), harness.engine(0));
+        for _ in 0..10 {
+            door.create(&alice(), go(), None).await.unwrap();
+        }
+        let poison = queued(&harness, POISON).await;
+        for _ in 10..500 {
+            door.create(&alice(), go(), None).await.unwrap();
+        }
+        let killed = outlived(&harness, &model).await;
+        let completed = harness.fixture.number("select count(*) from agent_task where status = 'Completed'").await;
+        assert_eq!(completed, 500, "each bystander completes");
+        let row = harness.journal(poison).await.row;
+        assert_eq!((row.status, row.error.map(|error| error.code)), (TaskStatus::Failed, Some(FailureCode::NoProgress)));
+        // The first lost lease does not count, since no work is known to have begun; two drives
+        // beside others and five lone drives follow.
+        assert_eq!(killed, 1 + 2 + 5);
+    }
+
+    async fn replicas_that_die_right_after_twenty_claims_fail_no_task(fixture) {
+        let harness = EngineHarness::new(fixture, &[]).await;
+        let mut tasks = Vec::new();
+        for _ in 0..20 {
+            tasks.push(queued(&harness, LOOK).await);
+        }
+        for _ in 0..20 {
+            let drivers = harness.engine(64).claim().await.unwrap();
+            assert_eq!(drivers.len(), tasks.len());
+            drop(drivers);
+            harness.fixture.forward(LEASE);
+        }
+        assert_eq!(outlived(&harness, &Gated::new()).await, 0);
+        for task in tasks {
+            assert_eq!((harness.status(task).await, harness.executions(task, "/lookup")), (TaskStatus::Completed, 1));
+        }
+    }
+
+    async fn task_driven_alone_has_its_process_to_itself_until_it_gets_further(fixture) {
+        let harness = EngineHarness::new(fixture, &[]).await;
+        let model = Gated::new();
+        let poison = queued(&harness, POISON).await;
+        for _ in 0..3 {
+            let dies = model.engine(&harness, 4);
+            tokio::select! {
+                () = model.is_asked() => {}
+                _ = join_all(dies.claim().await.unwrap()) => panic!("it waits for its model"),
+            }
+            harness.fixture.forward(LEASE);
+        }
+        let here = model.engine(&harness, 4);
+        assert!(here.claim().await.unwrap().is_empty(), "it sleeps");
+        assert_eq!(harness.journal(poison).await.row.fruitless, 2);
+        harness.fixture.forward(Duration::from_secs(1));
+        let others = [queued(&harness, LOOK).await, queued(&harness, LOOK).await];
+        harness.tool.close();
+        let mut drivers: Vec<_> = here.claim().await.unwrap().into_iter().map(spawn).collect();
+        assert_eq!(drivers.len(), 3);
+        harness.tool.reached(2).await;
+        assert_eq!(model.asked.available_permits(), 0, "calls of other tasks are in flight");
+        let late = here.create(&alice(), go(), None).await.unwrap().task_id;
+        harness.tool.open();
+        model.is_asked().await;
+        let alone = drivers.pop().unwrap();
+        for driver in drivers {
+            driver.await.unwrap();
+        }
+        let shown = model.shown.load(Ordering::SeqCst);
+        assert!(here.claim().await.unwrap().is_empty());
+        for task in [others[0], others[1], late] {
+            let row = harness.journal(task).await.row;
+            assert_eq!((row.status, row.lease_owner), (TaskStatus::Running, None), "it waits in the database");
+        }
+        assert_eq!(model.shown.load(Ordering::SeqCst), shown, "no other task is driven");
+        model.gate.add_permits(1);
+        alone.await.unwrap();
+        assert_eq!(completed_by(&harness, &[here]).await, 4);
+    }
+
+    async fn task_driven_alone_lets_the_others_in_after_one_lease(fixture) {
+        let harness = EngineHarness::new(fixture, &[]).await;
+        let model = Gated::new();
+        let suspect = queued(&harness, POISON).await;
+        harness.fixture.numbers("update agent_task set fruitless = 2 returning fruitless").await.unwrap();
+        let here = model.engine(&harness, 4);
+        let mut drivers = here.claim().await.unwrap();
+        let alone = spawn(drivers.pop().unwrap());
+        model.is_asked().await;
+        let other = here.create(&alice(), go(), None).await.unwrap().task_id;
+        for _ in 0..2 {
+            assert!(here.claim().await.unwrap().is_empty(), "the suspect has the process to itself");
+        }
+        harness.fixture.forward(LEASE);
+        let mut drivers = Vec::new();
+        while drivers.is_empty() {
+            drivers = here.claim().await.unwrap();
+            tokio::task::yield_now().await;
+        }
+        join_all(drivers).await;
+        assert_eq!(harness.status(other).await, TaskStatus::Completed);
+        assert_eq!(harness.status(suspect).await, TaskStatus::Running);
+        model.gate.add_permits(1);
+        alone.await.unwrap();
+        assert_eq!(harness.status(suspect).await, TaskStatus::Completed);
+    }
+
+    async fn task_driven_alone_lets_the_others_in_with_its_first_new_item(fixture) {
+        let harness = EngineHarness::new(fixture, &[]).await;
+        let model = Gated::new();
+        let suspect = queued(&harness, LOOK).await;
+        harness.fixture.numbers("update agent_task set fruitless = 2 returning fruitless").await.unwrap();
+        harness.tool.close();
+        let here = model.engine(&harness, 4);
+        let alone = spawn(here.claim().await.unwrap().pop().unwrap());
+        // `tool_started` is committed before the call is sent.
+        harness.tool.reached(1).await;
+        let other = here.create(&alice(), go(), None).await.unwrap().task_id;
+        let row = harness.journal(other).await.row;
+        assert!(row.lease_owner.is_some() || row.status == TaskStatus::Completed, "it has a slot at once");
+        while harness.status(other).await == TaskStatus::Running {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!((harness.status(other).await, harness.status(suspect).await), (TaskStatus::Completed, TaskStatus::Running));
+        harness.tool.open();
+        alone.await.unwrap();
+        assert_eq!(harness.status(suspect).await, TaskStatus::Completed);
+    }
+
+    async fn task_to_be_driven_alone_is_given_back_where_calls_outlast_a_lease(fixture) {
+        let harness = EngineHarness::new(fixture, &[]).await;
+        let model = Gated::new();
+        let suspect = queued(&harness, POISON).await;
+        harness.fixture.numbers("update agent_task set fruitless = 2 returning fruitless").await.unwrap();
+        let long = queued(&harness, LOOK).await;
+        harness.tool.close();
+        let here = model.engine(&harness, 4);
+        let drivers: Vec<_> = here.claim().await.unwrap().into_iter().map(spawn).collect();
+        assert_eq!(drivers.len(), 2);
+        harness.tool.reached(1).await;
+        harness.fixture.forward(LEASE);
+        while harness.journal(suspect).await.row.lease_owner.is_some() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!((model.asked.available_permits(), harness.journal(suspect).await.row.fruitless), (0, 2));
+        // A lone drive that was given back is not claimed again at once, so its slots are free for
+        // new tasks.
+        let door = here.create(&alice(), go(), None).await.unwrap().task_id;
+        while harness.status(door).await == TaskStatus::Running {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(harness.status(door).await, TaskStatus::Completed);
+        harness.tool.open();
+        while harness.status(long).await == TaskStatus::Running {
+            tokio::task::yield_now().await;
+        }
+        harness.fixture.forward(LEASE * 5);
+        for driver in drivers {
+            driver.await.unwrap();
+        }
+        model.gate.add_permits(1);
+        assert_eq!(completed_by(&harness, &[here]).await, 3);
+    }
+
+    async fn tasks_driven_alone_take_turns_with_the_others_on_every_replica(fixture) {
+        let harness = EngineHarness::new(fixture, &[("lookup", r#"{"order":1}"#)]).await;
+        let mut tasks = Vec::new();
+        for _ in 0..6 {
+            tasks.push(queued(&harness, "go").await);
+        }
+        let suspects = "update agent_task set fruitless = 2 where task_id in
+            (select task_id from agent_task order by task_id limit 3) returning fruitless";
+        assert_eq!(harness.fixture.numbers(suspects).await.unwrap(), [2, 2, 2]);
+        let engine = harness.engine(1);
+        for place in 0..6 {
+            let drivers = engine.claim().await.unwrap();
+            let mut leased = Vec::new();
+            for (number, task) in tasks.iter().enumerate() {
+                leased.extend(harness.journal(*task).await.row.lease_owner.map(|_| number));
+            }
+            assert_eq!((drivers.len(), leased.len()), (1, 1));
+            assert_eq!(leased[0] < 3, place % 2 == 0, "they take turns");
+            join_all(drivers).await;
+        }
+        for _ in 0..6 {
+            queued(&harness, "go").await;
+        }
+        let suspects = "update agent_task set fruitless = 2 where status = 'Running' and task_id in
+            (select task_id from agent_task where status = 'Running' order by task_id limit 3) returning fruitless";
+        assert_eq!(harness.fixture.numbers(suspects).await.unwrap(), [2, 2, 2]);
+        assert_eq!(completed_by(&harness, &[harness.engine(2), harness.engine(2)]).await, 12);
+    }
+
+    async fn task_claimed_beside_a_lone_drive_makes_progress_before_it_gives_way(fixture) {
+        let harness = EngineHarness::new(fixture, &[("lookup", r#"{"order":1}"#)]).await;
+        let (suspect, other) = (queued(&harness, "go").await, queued(&harness, "go").await);
+        let first = "update agent_task set fruitless = 2 where task_id in
+            (select task_id from agent_task order by task_id limit 1) returning fruitless";
+        assert_eq!(harness.fixture.numbers(first).await.unwrap(), [2]);
+        let before = harness.journal(other).await.row.last_seq;
+        let drivers = harness.engine(2).claim().await.unwrap();
+        assert_eq!(drivers.len(), 2);
+        join_all(drivers).await;
+        assert!(harness.journal(other).await.row.last_seq > before);
+        assert_eq!(harness.status(suspect).await, TaskStatus::Completed);
+    }
+}

@@ -1,0 +1,504 @@
+//! Deltas of a model's answer: published while it arrives, complete, in order, under the answer's
+//! final ids, not before the prompt is stored, and reset where the answer is not stored.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use holdpoint::engine::{Engine, Parts};
+use holdpoint::model::{Answer, ModelClient, ModelError, Piece, Prompt, Sink};
+use holdpoint::store::{Heard, Listener};
+use holdpoint::task::delta::{Delta, Said};
+use holdpoint::task::id::{CallId, TaskId};
+use holdpoint::task::item::{Fact, Turn};
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::time::Time;
+use holdpoint::world::Clock;
+use sqlx::{Connection, Executor, PgConnection, SqliteConnection};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{Mutex, Notify, oneshot, watch};
+
+use super::credentials::{TOKEN, asked, clerk, jira};
+use super::engine_harness::{EngineHarness, alice, fills, go, turn};
+use crate::store::store_fixture::{StoreFixture, both};
+
+/// Steps that the test orders the model to take.
+enum Order {
+    Text(String),
+    Named(usize, &'static str),
+    Arguments(usize, String),
+    Reset,
+    /// Reports the prompt's turn once all earlier orders are carried out.
+    Reached(oneshot::Sender<u32>),
+    Answer(Result<Answer, ModelError>),
+}
+
+/// A model that follows the test's orders and counts its calls.
+struct Speaker {
+    orders: Mutex<UnboundedReceiver<Order>>,
+    asked: Arc<AtomicUsize>,
+}
+
+#[async_trait]
+impl ModelClient for Speaker {
+    async fn answer(&self, prompt: &Prompt, sink: &dyn Sink) -> Result<Answer, ModelError> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let mut orders = self.orders.lock().await;
+        loop {
+            match orders.recv().await.unwrap() {
+                Order::Text(text) => sink.piece(Piece::Text(&text)),
+                Order::Named(call, name) => sink.piece(Piece::Named { call, name }),
+                Order::Arguments(call, text) => sink.piece(Piece::Arguments { call, text: &text }),
+                Order::Reset => sink.piece(Piece::Reset),
+                Order::Reached(told) => told.send(prompt.turn).unwrap(),
+                Order::Answer(answer) => return answer,
+            }
+        }
+    }
+}
+
+/// A task whose model the test controls.
+struct Scene {
+    harness: EngineHarness,
+    orders: UnboundedSender<Order>,
+    asked: Arc<AtomicUsize>,
+    task: TaskId,
+    listener: Listener,
+    engine: Arc<Engine>,
+}
+
+impl Scene {
+    async fn set(fixture: StoreFixture) -> Self {
+        let clock = fixture.clock.clone();
+        Self::by(fixture, clock).await
+    }
+
+    async fn by(fixture: StoreFixture, clock: Arc<dyn Clock>) -> Self {
+        Self::on(EngineHarness::new(fixture, &[]).await, clock).await
+    }
+
+    async fn on(harness: EngineHarness, clock: Arc<dyn Clock>) -> Self {
+        let (orders, received) = unbounded_channel();
+        let asked = Arc::new(AtomicUsize::new(0));
+        let speaker: Arc<dyn ModelClient> = Arc::new(Speaker {
+            orders: Mutex::new(received),
+            asked: Arc::clone(&asked),
+        });
+        let engine = Engine::new(Parts {
+            models: BTreeMap::from([("main".to_owned(), speaker)]),
+            clock,
+            ..harness.parts(8)
+        });
+        let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
+        let listener = harness.fixture.store.listen(task);
+        Self {
+            harness,
+            orders,
+            asked,
+            task,
+            listener,
+            engine,
+        }
+    }
+
+    fn order(&self, order: Order) {
+        self.orders
+            .send(order)
+            .unwrap_or_else(|_| panic!("the model is gone"));
+    }
+
+    fn text(&self, text: &str) {
+        self.order(Order::Text(text.to_owned()));
+    }
+
+    /// Waits until the model has carried out all orders so far. Returns the turn it is asked for.
+    async fn reached(&self) -> u32 {
+        let (told, reached) = oneshot::channel();
+        self.order(Order::Reached(told));
+        reached.await.unwrap()
+    }
+
+    /// The next delta.
+    async fn next(&mut self) -> Delta {
+        loop {
+            if let Heard::Delta(delta) = self.listener.next().await {
+                return (*delta).clone();
+            }
+        }
+    }
+
+    /// The published deltas that were not read yet.
+    fn heard(&mut self) -> Vec<Delta> {
+        let mut heard = Vec::new();
+        while let Some(delta) = self.listener.piece() {
+            heard.push((*delta).clone());
+        }
+        heard
+    }
+
+    /// Waits until the task has that status. Returns its turns.
+    async fn until(&self, status: TaskStatus) -> Vec<Turn> {
+        let mut news = self.harness.fixture.store.watch(self.task);
+        loop {
+            let journal = self.harness.journal(self.task).await;
+            if journal.row.status == status {
+                let turns = journal.items.into_iter().filter_map(|item| {
+                    if let Fact::AssistantMessage(turn) = item.fact {
+                        Some(turn)
+                    } else {
+                        None
+                    }
+                });
+                return turns.collect();
+            }
+            news.changed().await.unwrap();
+        }
+    }
+}
+
+/// An answer with this text and these calls.
+fn answer(text: &str, calls: &[(&str, &str)]) -> Order {
+    Order::Answer(Ok(Answer {
+        text: Some(text.to_owned()),
+        ..turn(calls)
+    }))
+}
+
+/// The sum of the deltas of one model call: the text, and each call's id, name and arguments, in
+/// the order in which the calls were named.
+fn sum(pieces: &[Delta]) -> (String, Vec<(CallId, String, String)>) {
+    let (mut text, mut calls) = (String::new(), Vec::<(CallId, String, String)>::new());
+    for piece in pieces {
+        match &piece.said {
+            Said::Text { offset, delta } => {
+                assert_eq!(*offset, text.chars().count() as u64);
+                text += delta;
+            }
+            Said::Named { tool_call_id, name } => {
+                assert!(calls.iter().all(|call| call.0 != *tool_call_id));
+                calls.push((*tool_call_id, name.clone(), String::new()));
+            }
+            Said::Arguments {
+                tool_call_id,
+                offset,
+                delta,
+            } => {
+                let call = calls
+                    .iter_mut()
+                    .find(|call| call.0 == *tool_call_id)
+                    .expect("a name comes first");
+                assert_eq!(*offset, call.2.chars().count() as u64);
+                call.2 += delta;
+            }
+            Said::Reset => (text, calls) = (String::new(), Vec::new()),
+        }
+    }
+    (text, calls)
+}
+
+/// The same for a stored turn.
+fn stored(turn: &Turn) -> (String, Vec<(CallId, String, String)>) {
+    let calls = turn.tool_calls.iter();
+    let calls = calls.map(|call| {
+        (
+            call.tool_call_id,
+            call.name.clone(),
+            call.arguments_text.clone(),
+        )
+    });
+    (turn.text.clone().unwrap_or_default(), calls.collect())
+}
+
+/// Keeps the database from storing anything until released.
+enum Locked {
+    Sqlite(SqliteConnection),
+    Postgres(PgConnection),
+}
+
+impl Locked {
+    async fn of(fixture: &StoreFixture) -> Self {
+        if fixture.is_postgres() {
+            let mut connection = PgConnection::connect(&fixture.settings.url).await.unwrap();
+            connection
+                .execute("begin; lock table agent_task_item in exclusive mode")
+                .await
+                .unwrap();
+            return Self::Postgres(connection);
+        }
+        let mut connection = SqliteConnection::connect(&fixture.settings.url)
+            .await
+            .unwrap();
+        connection.execute("begin immediate").await.unwrap();
+        Self::Sqlite(connection)
+    }
+
+    async fn let_go(self) {
+        match self {
+            Self::Sqlite(mut connection) => {
+                connection.execute("rollback").await.map(|_| ()).unwrap();
+            }
+            Self::Postgres(mut connection) => {
+                connection.execute("rollback").await.map(|_| ()).unwrap();
+            }
+        }
+    }
+}
+
+both! {
+    async fn streamed_deltas_add_up_to_the_answer_under_its_final_call_ids(fixture) {
+        let mut scene = Scene::set(fixture).await;
+        let (one, two) = (r#"{"order":1,"amount":120}"#, r#"{"order":2,"amount":130,"ü":"\u00e9"}"#);
+        assert_eq!(scene.reached().await, 1);
+        scene.text("Fü");
+        scene.order(Order::Named(0, "refund"));
+        let mut pieces = vec![scene.next().await, scene.next().await];
+        let named = |piece: &Delta| matches!(&piece.said, Said::Named { name, .. } if name == "refund");
+        assert!(pieces.iter().any(named), "the call's name is published before its arguments: {pieces:#?}");
+        for (number, (first, second)) in one.chars().zip(two.chars()).enumerate() {
+            scene.order(Order::Arguments(0, first.to_string()));
+            if number == 3 {
+                scene.order(Order::Named(1, "refund"));
+            }
+            if number >= 3 {
+                scene.order(Order::Arguments(1, second.to_string()));
+            }
+        }
+        scene.reached().await;
+        pieces.extend(scene.heard());
+        assert!(pieces.len() > 2);
+        let second: String = two.chars().take(one.len()).skip(3).collect();
+        scene.order(answer("Für dich.", &[("refund", one), ("refund", &second)]));
+        let turns = scene.until(TaskStatus::Paused).await;
+        pieces.extend(scene.heard());
+        assert_eq!(sum(&pieces), stored(&turns[0]));
+        assert!(pieces.iter().all(|piece| (piece.turn, piece.after_seq) == (1, 2)), "{pieces:#?}");
+        assert!(pieces.iter().all(|piece| piece.agent_path == ["billing"] && piece.asking == pieces[0].asking));
+    }
+
+    async fn model_is_asked_only_after_its_prompt_is_stored(fixture) {
+        let (batches, mut batch) = watch::channel(0);
+        fixture.store.observe_batches(move |_| batches.send_modify(|count| *count += 1));
+        let mut scene = Scene::set(fixture).await;
+        scene.harness.tool.close();
+        scene.order(answer("I look.", &[("lookup", r#"{"order":1}"#)]));
+        scene.harness.tool.reached(1).await;
+        let locked = Locked::of(&scene.harness.fixture).await;
+        batch.mark_unchanged();
+        scene.harness.tool.open();
+        batch.changed().await.unwrap();
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(scene.asked.load(Ordering::SeqCst), 1, "the tool's result is being committed");
+        locked.let_go().await;
+        assert_eq!(scene.reached().await, 2);
+        let journal = scene.harness.journal(scene.task).await;
+        assert!(matches!(journal.items.last().unwrap().fact, Fact::ToolResult(_)), "{:#?}", journal.items);
+        scene.text("It is ");
+        assert_eq!(scene.next().await.after_seq, journal.row.last_seq);
+        scene.order(answer("It is fine.", &[]));
+        assert_eq!(scene.until(TaskStatus::Completed).await.len(), 2);
+        assert_eq!(scene.asked.load(Ordering::SeqCst), 2);
+    }
+
+    async fn streamed_call_that_is_missing_from_the_answer_is_reset(fixture) {
+        let mut scene = Scene::set(fixture).await;
+        scene.order(Order::Named(0, "refund"));
+        assert!(matches!(scene.next().await.said, Said::Named { .. }));
+        scene.order(answer("It is fine.", &[]));
+        assert_eq!(scene.next().await.said, Said::Reset);
+        scene.until(TaskStatus::Completed).await;
+    }
+
+    async fn streamed_answer_stays_when_an_unrelated_commit_comes_first(fixture) {
+        let mut scene = Scene::set(fixture).await;
+        scene.text("I am ");
+        let mut heard = vec![scene.next().await];
+        super::interleavings::appended(&scene.harness, scene.task).await;
+        scene.order(answer("I am done.", &[]));
+        scene.order(answer("I am asked again.", &[]));
+        let turns = scene.until(TaskStatus::Completed).await;
+        heard.extend(scene.heard());
+        assert!(!heard.iter().any(|piece| piece.said == Said::Reset), "{heard:#?}");
+        assert_eq!(sum(&heard), stored(&turns[0]));
+        assert_eq!(scene.asked.load(Ordering::SeqCst), 1);
+    }
+
+    async fn streamed_text_is_reset_when_the_task_is_canceled(fixture) {
+        let mut scene = Scene::set(fixture).await;
+        scene.text("I am about to");
+        scene.next().await;
+        scene.engine.cancel(&alice(), scene.task, None).await.unwrap();
+        scene.order(answer("I am about to pay.", &[]));
+        loop {
+            let piece = scene.next().await;
+            if piece.said == Said::Reset {
+                break;
+            }
+        }
+        assert_eq!(scene.until(TaskStatus::Canceled).await, []);
+    }
+
+    async fn streamed_text_is_reset_before_the_model_is_asked_again(fixture) {
+        let mut scene = Scene::set(fixture).await;
+        scene.text("I will p");
+        scene.order(Order::Named(0, "forbidden"));
+        scene.reached().await;
+        scene.order(Order::Reset);
+        scene.text("All");
+        scene.order(answer("All is well.", &[]));
+        let turns = scene.until(TaskStatus::Completed).await;
+        let heard = scene.heard();
+        let reset = heard.iter().position(|piece| piece.said == Said::Reset).expect("it was taken back");
+        assert_eq!(sum(&heard), stored(&turns[0]));
+        assert_ne!(heard[0].asking, heard.last().unwrap().asking);
+        assert!(heard[..reset].iter().all(|piece| piece.asking == heard[0].asking));
+    }
+
+    async fn streamed_text_of_a_failed_answer_is_reset(fixture) {
+        let mut scene = Scene::set(fixture).await;
+        scene.text("I am about to");
+        scene.next().await;
+        scene.order(Order::Answer(Err(ModelError::new("Model `main` is gone."))));
+        scene.until(TaskStatus::Failed).await;
+        assert_eq!(scene.next().await.said, Said::Reset);
+    }
+
+    async fn delta_never_shows_a_filled_in_credential(fixture) {
+        let clock = fixture.clock.clone();
+        let mut scene = Scene::on(clerk(fixture, &[]).await, clock).await;
+        scene.order(Order::Answer(Ok(turn(&[("comment", "{}")]))));
+        scene.until(TaskStatus::Paused).await;
+        let asked = asked(&scene.harness, scene.task).await;
+        scene.engine.decide(&alice(), asked.request_id, fills(&jira(TOKEN)), None).await.unwrap();
+        assert_eq!(scene.reached().await, 2);
+        let said = format!("It is {TOKEN}, no less.");
+        for letter in said.chars() {
+            scene.text(&letter.to_string());
+        }
+        scene.order(Order::Named(0, "plain"));
+        for letter in format!("[\"{TOKEN}\"]").chars() {
+            scene.order(Order::Arguments(0, letter.to_string()));
+        }
+        scene.reached().await;
+        // The name and some text are published before the answer is complete.
+        let mut heard = vec![scene.next().await, scene.next().await];
+        scene.order(Order::Answer(Ok(Answer {
+            text: Some(said),
+            ..turn(&[("plain", &format!("[\"{TOKEN}\"]"))])
+        })));
+        scene.order(answer("Done.", &[]));
+        let turns = scene.until(TaskStatus::Completed).await;
+        heard.extend(scene.heard());
+        heard.retain(|piece| piece.turn == 2);
+        assert_eq!(sum(&heard), stored(&turns[1]));
+        assert_eq!(sum(&heard).0, "It is [secret jira.token], no less.");
+        assert_eq!(sum(&heard).1[0].2, "[\"[secret jira.token]\"]");
+        assert!(!heard.iter().any(|piece| piece.said == Said::Reset), "no delta was reset");
+    }
+
+    async fn model_that_does_not_stream_sends_no_delta_and_still_answers(fixture) {
+        let mut scene = Scene::set(fixture).await;
+        scene.order(answer("All is well.", &[]));
+        assert_eq!(scene.until(TaskStatus::Completed).await[0].text.as_deref(), Some("All is well."));
+        assert_eq!(scene.heard(), []);
+    }
+
+    async fn argument_of_50_kib_streamed_byte_by_byte_equals_the_final_argument(fixture) {
+        let mut scene = Scene::set(fixture).await;
+        let arguments = format!(r#"{{"order":1,"amount":120,"note":"{}"}}"#, "aé\\n😀\\u00fc ".repeat(4_000));
+        assert!(arguments.len() > 50_000);
+        scene.order(Order::Named(0, "refund"));
+        let mut heard = Vec::new();
+        for (number, letter) in arguments.chars().enumerate() {
+            scene.order(Order::Arguments(0, letter.to_string()));
+            if number % 50 == 0 {
+                scene.reached().await;
+                heard.extend(scene.heard());
+            }
+        }
+        scene.order(Order::Answer(Ok(turn(&[("refund", &arguments)]))));
+        scene.order(answer("It does not fit.", &[]));
+        let turns = scene.until(TaskStatus::Completed).await;
+        heard.extend(scene.heard());
+        heard.retain(|piece| piece.turn == 1);
+        assert!(heard.len() > 100, "the answer came in {} pieces", heard.len());
+        assert_eq!(sum(&heard), stored(&turns[0]));
+    }
+}
+
+/// A clock that only the test advances; sleeps wait for it.
+struct Paced {
+    micros: AtomicI64,
+    moved: Notify,
+}
+
+impl Paced {
+    fn forward(&self, by: Duration) {
+        self.micros
+            .fetch_add(i64::try_from(by.as_micros()).unwrap(), Ordering::SeqCst);
+        self.moved.notify_waiters();
+    }
+}
+
+#[async_trait]
+impl Clock for Paced {
+    fn now(&self) -> Time {
+        Time(self.micros.load(Ordering::SeqCst))
+    }
+
+    fn uptime(&self) -> Duration {
+        Duration::from_micros(u64::try_from(self.micros.load(Ordering::SeqCst)).unwrap())
+    }
+
+    async fn sleep(&self, time: Duration) {
+        let until = self.uptime() + time;
+        loop {
+            let moved = self.moved.notified();
+            if self.uptime() >= until {
+                return;
+            }
+            moved.await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deltas_are_limited_to_twenty_a_second() {
+    let clock = Arc::new(Paced {
+        micros: AtomicI64::new(1_700_000_000_000_000),
+        moved: Notify::new(),
+    });
+    let mut scene = Scene::by(StoreFixture::sqlite().await, clock.clone()).await;
+    let mut heard = Vec::new();
+    let mut whole = String::new();
+    for number in 0..3_000 {
+        let word = format!("{number} ");
+        whole += &word;
+        scene.text(&word);
+        scene.reached().await;
+        clock.forward(Duration::from_millis(1));
+        if number % 5 == 0 {
+            tokio::task::yield_now().await;
+            heard.extend(scene.heard());
+        }
+    }
+    scene.order(answer(&whole, &[]));
+    let turns = scene.until(TaskStatus::Completed).await;
+    heard.extend(scene.heard());
+    assert_eq!(sum(&heard), stored(&turns[0]));
+    assert!(
+        heard.len() > 10,
+        "deltas arrive while the answer does: {}",
+        heard.len()
+    );
+    for (first, piece) in heard.iter().enumerate() {
+        let within = heard[first..]
+            .iter()
+            .take_while(|next| next.at.0 < piece.at.0 + 1_000_000)
+            .count();
+        assert!(within <= 20, "{within} pieces in a second");
+    }
+}

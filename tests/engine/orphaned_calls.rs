@@ -1,0 +1,570 @@
+//! Journals as an import or a crash leaves them: calls without a result after a long regular
+//! history. The ordinary loop repairs them; the model is shown a well-formed conversation, and
+//! nothing runs without a permission.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use holdpoint::engine::{Engine, Parts};
+use holdpoint::model::{Answer, ModelClient, ModelError, Prompt, Sink};
+use holdpoint::people::Caller;
+use holdpoint::task::change::{Counters, Guard, LeaseChange, TaskChange};
+use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::id::{CallId, TaskId};
+use holdpoint::task::item::{Fact, FinishReason, Item, Outcome, ToolCall, ToolResult, Turn, Usage};
+use holdpoint::task::request::{RequestKind, RequestSpec, call_digest, request_digest};
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::time::Time;
+use holdpoint::task::tool_spec::{Effect, ToolKind};
+use holdpoint::task::transcript::Message;
+use holdpoint::task::turn::Progress;
+use holdpoint::task::verdict::{Judgement, Terms, Verdict};
+use serde_json::Value;
+
+use super::engine_harness::{EngineHarness, alice, outcomes, turn, whole};
+use super::invariants::{check, every_call_has_one_result};
+use crate::store::store_fixture::{
+    StoreFixture, asked, both, decided, fresh, new_task, said, status,
+};
+
+/// A model that finishes at once and keeps its prompts.
+#[derive(Default)]
+struct Witness(Mutex<Vec<Prompt>>);
+
+#[async_trait]
+impl ModelClient for Witness {
+    async fn answer(&self, prompt: &Prompt, _: &dyn Sink) -> Result<Answer, ModelError> {
+        self.0.lock().unwrap().push(prompt.clone());
+        Ok(turn(&[]))
+    }
+}
+
+/// A call of an imported journal.
+#[derive(Clone)]
+struct Past {
+    id: CallId,
+    name: &'static str,
+    arguments: &'static str,
+    provider_id: String,
+}
+
+fn refund() -> Past {
+    past("refund", r#"{"order":1,"amount":5}"#)
+}
+
+fn large() -> Past {
+    past("refund", r#"{"order":1,"amount":120}"#)
+}
+
+fn lookup() -> Past {
+    past("lookup", r#"{"order":1}"#)
+}
+
+fn past(name: &'static str, arguments: &'static str) -> Past {
+    let id = CallId(fresh());
+    Past {
+        id,
+        name,
+        arguments,
+        provider_id: id.to_string(),
+    }
+}
+
+impl Past {
+    fn known_as(mut self, provider_id: &str) -> Self {
+        provider_id.clone_into(&mut self.provider_id);
+        self
+    }
+
+    fn effect(&self) -> Effect {
+        if self.name == "lookup" {
+            Effect::ReadOnly
+        } else {
+            Effect::Once
+        }
+    }
+
+    fn judged(&self, verdict: Verdict) -> Fact {
+        let terms = (verdict == Verdict::Hold).then(Terms::default);
+        let judgement = Judgement {
+            terms,
+            ..Judgement::of(verdict)
+        };
+        Fact::Judged {
+            tool_call_id: self.id,
+            judgement,
+            effect: self.effect(),
+            performer: ToolKind::Http,
+        }
+    }
+
+    fn started(&self, attempt: u32) -> Fact {
+        Fact::ToolStarted {
+            tool_call_id: self.id,
+            name: self.name.to_owned(),
+            digest: "sha256:0".to_owned(),
+            attempt,
+            timeout_ms: 5000,
+            replica: "one that is gone".to_owned(),
+        }
+    }
+
+    fn result(&self, outcome: Outcome, content: &str) -> ToolResult {
+        let (name, content) = (self.name.to_owned(), content.to_owned());
+        ToolResult {
+            tool_call_id: self.id,
+            name,
+            outcome,
+            content,
+            http_status: None,
+        }
+    }
+
+    fn done(&self) -> Fact {
+        Fact::ToolResult(self.result(Outcome::Succeeded, "ok"))
+    }
+}
+
+/// A turn of the model with these calls.
+fn asks(number: u32, calls: &[&Past]) -> Fact {
+    let tool_calls = calls.iter().map(|call| ToolCall {
+        tool_call_id: call.id,
+        name: call.name.to_owned(),
+        arguments_text: call.arguments.to_owned(),
+        holds_secret: false,
+        provider_id: call.provider_id.clone(),
+    });
+    Fact::AssistantMessage(Turn {
+        turn: number,
+        text: None,
+        tool_calls: tool_calls.collect(),
+        finish_reason: FinishReason::ToolCalls,
+        usage: Usage::default(),
+        raw: Value::Null,
+    })
+}
+
+/// Two hundred calls with results, in forty turns, and a new message of the user.
+fn history() -> Vec<Fact> {
+    let mut facts = vec![status(TaskStatus::Running), said("hello")];
+    for number in 1..=TURNS {
+        let calls: Vec<_> = (0..5).map(|_| lookup()).collect();
+        facts.push(asks(number, &calls.iter().collect::<Vec<_>>()));
+        for call in &calls {
+            facts.extend([call.judged(Verdict::Allow), call.started(1), call.done()]);
+        }
+        if number.is_multiple_of(8) {
+            facts.push(said("go on"));
+        }
+    }
+    facts
+}
+
+const TURNS: u32 = 40;
+
+/// A harness whose model is a `Witness`.
+struct Scene {
+    harness: EngineHarness,
+    witness: Arc<Witness>,
+}
+
+impl Scene {
+    async fn set(fixture: StoreFixture) -> Self {
+        Self {
+            harness: EngineHarness::new(fixture, &[]).await,
+            witness: Arc::default(),
+        }
+    }
+
+    fn parts(&self) -> Parts {
+        let model: Arc<dyn ModelClient> = self.witness.clone();
+        Parts {
+            models: BTreeMap::from([("main".to_owned(), model)]),
+            ..self.harness.parts(4)
+        }
+    }
+
+    /// Writes such a journal, each group in its own commit.
+    async fn imported(&self, task: TaskId, groups: &[Vec<Fact>]) {
+        let mut items: Vec<Item> = Vec::new();
+        for (place, facts) in groups.iter().enumerate() {
+            let before = Progress::of(&items);
+            let (open, seq) = (before.open.len(), i64::try_from(items.len()).unwrap());
+            for fact in facts {
+                let seq = i64::try_from(items.len()).unwrap() + 1;
+                items.push(Item {
+                    seq,
+                    at: Time::default(),
+                    fact: fact.clone(),
+                });
+            }
+            let after = Progress::of(&items);
+            let runs =
+                |progress: &Progress| i32::from(progress.status == Some(TaskStatus::Running));
+            let asked = |count: usize| i32::try_from(count).unwrap();
+            let busy = if place == 0 {
+                runs(&after)
+            } else {
+                runs(&after) - runs(&before)
+            };
+            let counters = Counters {
+                busy,
+                open_requests: asked(after.open.len()) - asked(open),
+                ..Counters::default()
+            };
+            let last = place + 1 == groups.len();
+            let lease = if last {
+                LeaseChange::Queue
+            } else {
+                LeaseChange::Keep
+            };
+            let change = if place == 0 {
+                let mut new = new_task(task, "acme", "alice");
+                if let Guard::New(fixed) = &mut new.guard {
+                    fixed
+                        .agent_version
+                        .clone_from(&self.parts().agents.get("billing").unwrap().version);
+                }
+                TaskChange {
+                    facts: facts.clone(),
+                    counters,
+                    lease,
+                    ..new
+                }
+            } else {
+                let guard = Guard::Version(i64::try_from(place).unwrap());
+                let facts = facts.clone();
+                TaskChange {
+                    task_id: task,
+                    guard,
+                    facts,
+                    last_seq: seq,
+                    counters,
+                    lease,
+                    agent_version: None,
+                    credentials: Vec::new(),
+                }
+            };
+            self.harness.fixture.write(change).await.unwrap();
+        }
+    }
+
+    /// The request about a call, as this service would have opened it.
+    fn asked(&self, task: TaskId, kind: RequestKind, call: &Past) -> RequestSpec {
+        let spec = &self.parts().catalog.get(call.name).unwrap().spec.clone();
+        let mut question = asked(kind, Terms::default(), 1);
+        let shown = &mut question.pending_tool_calls[0];
+        (shown.tool_call_id, shown.name) = (call.id, call.name.to_owned());
+        call.arguments.clone_into(&mut shown.arguments_text);
+        (shown.target, shown.effect) = (spec.target.clone(), spec.effect);
+        shown.definition = Some(spec.definition.clone());
+        shown.digest = call_digest("acme", task, call.id, spec.into(), call.arguments, None);
+        question.digest = request_digest(std::iter::once(shown.digest.as_str()));
+        question
+    }
+
+    /// Drives the imported task until it waits for a person or has ended.
+    async fn driven(&self, task: TaskId) -> TaskStatus {
+        let engine = Engine::new(self.parts());
+        for _ in 0..8 {
+            self.harness.later();
+            for driver in engine.claim().await.unwrap() {
+                driver.await;
+            }
+            if self.harness.status(task).await != TaskStatus::Running {
+                break;
+            }
+        }
+        self.harness.status(task).await
+    }
+
+    /// Checks that the task has ended and every prompt was well-formed. Returns the outcomes of
+    /// these calls.
+    async fn over(&self, task: TaskId, calls: &[&Past]) -> Vec<Option<Outcome>> {
+        let journal = self.harness.journal(task).await;
+        assert!(
+            journal.row.status.is_terminal(),
+            "{:#?}",
+            journal.items.last()
+        );
+        assert_eq!((journal.row.busy, journal.row.open_requests), (0, 0));
+        check(&journal.items);
+        every_call_has_one_result(&journal.items);
+        for prompt in self.witness.0.lock().unwrap().iter() {
+            well_formed(&prompt.messages);
+        }
+        let result = |call: &&Past| {
+            journal.items.iter().find_map(|item| {
+                let Fact::ToolResult(result) = &item.fact else {
+                    return None;
+                };
+                (result.tool_call_id == call.id).then_some(result.outcome)
+            })
+        };
+        calls.iter().map(result).collect()
+    }
+
+    /// The result of a call, as the model was last shown it.
+    fn shown(&self, call: &Past) -> String {
+        let prompts = self.witness.0.lock().unwrap();
+        let messages = &prompts.last().expect("the model was asked").messages;
+        let found = messages.iter().find_map(|message| {
+            let Message::Result {
+                provider_id,
+                content,
+                ..
+            } = message
+            else {
+                return None;
+            };
+            (*provider_id == call.provider_id).then(|| content.clone())
+        });
+        found.expect("it was shown")
+    }
+
+    fn ran(&self, task: TaskId) -> (usize, usize) {
+        (
+            self.harness.executions(task, "/refund"),
+            self.harness.executions(task, "/lookup"),
+        )
+    }
+}
+
+/// Each turn is followed by one result for each call, in the calls' order; the ids within a turn
+/// are present and differ.
+fn well_formed(messages: &[Message]) {
+    let mut wanted: Vec<String> = Vec::new();
+    for message in messages {
+        match message {
+            Message::Result { provider_id, .. } => {
+                assert!(!wanted.is_empty(), "a result without a call");
+                assert_eq!(*provider_id, wanted.remove(0), "in the model's order");
+            }
+            Message::Assistant { calls, .. } => {
+                assert!(
+                    wanted.is_empty(),
+                    "calls without results before the next turn"
+                );
+                wanted = calls.iter().map(|(id, ..)| id.clone()).collect();
+                assert!(wanted.iter().all(|id| !id.is_empty()));
+                assert_eq!(
+                    wanted.iter().collect::<BTreeSet<_>>().len(),
+                    wanted.len(),
+                    "ids of one turn differ"
+                );
+            }
+            Message::User { .. } => assert!(
+                wanted.is_empty(),
+                "calls without results before the next message"
+            ),
+        }
+    }
+    assert!(wanted.is_empty(), "calls without results at the end");
+}
+
+/// An approval by a person whom a service key vouches for.
+fn approved_by(question: &RequestSpec, caller: &Caller) -> Fact {
+    let mut yes = decided(question, caller.user_id.as_str(), Action::Approve, true);
+    if let Fact::Decision { decision, .. } = &mut yes {
+        (decision.via, decision.groups) = (caller.via.clone(), caller.groups.clone());
+    }
+    yes
+}
+
+fn id() -> TaskId {
+    TaskId(fresh())
+}
+
+both! {
+    async fn calls_never_judged_or_started_are_judged_and_run(fixture) {
+        let scene = Scene::set(fixture).await;
+        for judged in [false, true] {
+            let (task, one, other) = (id(), refund(), lookup());
+            let mut facts = vec![asks(TURNS + 1, &[&one, &other])];
+            if judged {
+                facts.extend([one.judged(Verdict::Allow), other.judged(Verdict::Allow)]);
+            }
+            scene.imported(task, &[history(), facts]).await;
+            assert_eq!(scene.driven(task).await, TaskStatus::Completed);
+            assert_eq!(scene.over(task, &[&one, &other]).await, [Some(Outcome::Succeeded); 2]);
+            assert_eq!(scene.ran(task), (1, 1));
+        }
+    }
+
+    async fn unjudged_call_is_held_where_the_rules_hold_it(fixture) {
+        let scene = Scene::set(fixture).await;
+        let (task, one) = (id(), large());
+        // A call that the journal shows as allowed is judged again before it starts.
+        scene.imported(task, &[history(), vec![asks(TURNS + 1, &[&one]), one.judged(Verdict::Allow)]]).await;
+        assert_eq!(scene.driven(task).await, TaskStatus::Paused);
+        assert_eq!(scene.ran(task), (0, 0));
+        scene.harness.answer_all(&scene.harness.engine(0), task).await;
+        assert_eq!(scene.driven(task).await, TaskStatus::Completed);
+        assert_eq!((scene.over(task, &[&one]).await, scene.ran(task)), (vec![Some(Outcome::Succeeded)], (1, 0)));
+    }
+
+    async fn started_calls_are_asked_about_or_repeated_by_their_effect(fixture) {
+        let scene = Scene::set(fixture).await;
+        let (task, once, read, spent) = (id(), refund(), lookup(), lookup());
+        let mut facts = vec![asks(TURNS + 1, &[&once, &read, &spent])];
+        facts.extend([&once, &read, &spent].map(|call| call.judged(Verdict::Allow)));
+        facts.extend([once.started(1), read.started(1), spent.started(3)]);
+        scene.imported(task, &[history(), facts]).await;
+        assert_eq!(scene.driven(task).await, TaskStatus::Paused);
+        let [(request, RequestKind::Reconcile)] = scene.harness.open(task).await[..] else { panic!("it is asked about") };
+        assert_eq!(scene.ran(task), (0, 0), "nothing runs past an unknown outcome");
+        let paid = whole(Action::Respond, Some(Value::from("it was paid")));
+        scene.harness.engine(0).decide(&alice(), request, paid, None).await.unwrap();
+        assert_eq!(scene.driven(task).await, TaskStatus::Completed);
+        let ended = scene.over(task, &[&once, &read, &spent]).await;
+        assert_eq!(ended, [Some(Outcome::Responded), Some(Outcome::Succeeded), Some(Outcome::Failed)]);
+        assert_eq!((scene.ran(task), scene.shown(&once)), ((0, 1), "it was paid".to_owned()));
+    }
+
+    async fn open_request_is_still_decided_and_a_decided_one_takes_effect(fixture) {
+        let scene = Scene::set(fixture).await;
+        for approved in [false, true] {
+            let (task, one) = (id(), large());
+            let question = scene.asked(task, RequestKind::Approval, &one);
+            let mut groups = vec![history(), vec![
+                asks(TURNS + 1, &[&one]), one.judged(Verdict::Hold), Fact::InterventionRequested(question.clone()), status(TaskStatus::Paused),
+            ]];
+            if approved {
+                groups.push(vec![approved_by(&question, &alice()), status(TaskStatus::Running)]);
+            }
+            scene.imported(task, &groups).await;
+            if !approved {
+                assert_eq!(scene.driven(task).await, TaskStatus::Paused);
+                assert_eq!(scene.ran(task), (0, 0));
+                scene.harness.answer_all(&scene.harness.engine(0), task).await;
+            }
+            assert_eq!(scene.driven(task).await, TaskStatus::Completed, "{approved}");
+            assert_eq!((scene.over(task, &[&one]).await, scene.ran(task)), (vec![Some(Outcome::Succeeded)], (1, 0)));
+        }
+    }
+
+    async fn rejection_without_a_following_item_still_takes_effect(fixture) {
+        let scene = Scene::set(fixture).await;
+        for then in [Then::Continue, Then::Cancel] {
+            let (task, one, beside) = (id(), large(), refund());
+            let question = scene.asked(task, RequestKind::Approval, &one);
+            let mut no = decided(&question, "alice", Action::Reject, true);
+            if let Fact::Decision { decision, .. } = &mut no {
+                decision.then = Some(then);
+            }
+            let asked = vec![
+                asks(TURNS + 1, &[&one, &beside]), one.judged(Verdict::Hold), beside.judged(Verdict::Allow),
+                Fact::InterventionRequested(question), status(TaskStatus::Paused),
+            ];
+            scene.imported(task, &[history(), asked, vec![no, status(TaskStatus::Running)]]).await;
+            let (end, second) = match then {
+                Then::Continue => (TaskStatus::Completed, Outcome::Succeeded),
+                Then::Cancel | Then::CancelRoot => (TaskStatus::Canceled, Outcome::Canceled),
+            };
+            assert_eq!(scene.driven(task).await, end);
+            assert_eq!(scene.over(task, &[&one, &beside]).await, [Some(Outcome::Rejected), Some(second)]);
+            assert_eq!(scene.ran(task).0, usize::from(then == Then::Continue));
+        }
+    }
+
+    async fn call_not_started_before_the_users_next_message_is_withdrawn(fixture) {
+        let scene = Scene::set(fixture).await;
+        let (task, new, allowed, read) = (id(), refund(), refund(), lookup());
+        let facts = vec![
+            asks(TURNS + 1, &[&new, &allowed, &read]), allowed.judged(Verdict::Allow), read.judged(Verdict::Allow), said("never mind"),
+        ];
+        scene.imported(task, &[history(), facts]).await;
+        assert_eq!(scene.driven(task).await, TaskStatus::Completed);
+        assert_eq!(scene.over(task, &[&new, &allowed, &read]).await, [Some(Outcome::Withdrawn); 3]);
+        assert_eq!(scene.ran(task), (0, 0));
+    }
+
+    async fn call_approved_or_asked_before_the_users_next_message_does_not_run(fixture) {
+        let scene = Scene::set(fixture).await;
+        for approved in [true, false] {
+            let (task, one) = (id(), large());
+            let question = scene.asked(task, RequestKind::Approval, &one);
+            let mut groups = vec![history(), vec![
+                asks(TURNS + 1, &[&one]), one.judged(Verdict::Hold), Fact::InterventionRequested(question.clone()), status(TaskStatus::Paused),
+            ]];
+            if approved {
+                groups.push(vec![decided(&question, "alice", Action::Approve, true), status(TaskStatus::Running), said("never mind")]);
+            } else {
+                groups.push(vec![status(TaskStatus::Running), said("never mind")]);
+            }
+            scene.imported(task, &groups).await;
+            if scene.driven(task).await == TaskStatus::Paused {
+                // The request is still open: whatever the decision, the call's turn is over.
+                scene.harness.answer_all(&scene.harness.engine(0), task).await;
+                scene.driven(task).await;
+            }
+            assert_eq!((scene.over(task, &[&one]).await, scene.ran(task)), (vec![Some(Outcome::Withdrawn)], (0, 0)), "{approved}");
+        }
+    }
+
+    async fn call_started_before_the_users_next_message_is_asked_about_first(fixture) {
+        let scene = Scene::set(fixture).await;
+        let (task, one) = (id(), refund());
+        let facts = vec![asks(TURNS + 1, &[&one]), one.judged(Verdict::Allow), one.started(1), said("and?")];
+        scene.imported(task, &[history(), facts]).await;
+        assert_eq!(scene.driven(task).await, TaskStatus::Paused);
+        let [(_, RequestKind::Reconcile)] = scene.harness.open(task).await[..] else { panic!("it is asked about") };
+        assert!(scene.witness.0.lock().unwrap().is_empty(), "before the model is asked");
+        scene.harness.answer_all(&scene.harness.engine(0), task).await;
+        assert_eq!(scene.driven(task).await, TaskStatus::Completed);
+        assert_eq!((scene.over(task, &[&one]).await, scene.ran(task)), (vec![Some(Outcome::Responded)], (0, 0)));
+    }
+
+    async fn orphaned_calls_of_several_turns_are_all_repaired(fixture) {
+        let scene = Scene::set(fixture).await;
+        let (task, doubtful, read, last) = (id(), refund(), lookup(), refund());
+        let facts = vec![
+            asks(TURNS + 1, &[&doubtful]), doubtful.judged(Verdict::Allow), doubtful.started(1),
+            asks(TURNS + 2, &[&read]), read.judged(Verdict::Allow), read.started(1),
+            asks(TURNS + 3, &[&last]),
+        ];
+        scene.imported(task, &[history(), facts]).await;
+        assert_eq!(scene.driven(task).await, TaskStatus::Paused);
+        assert_eq!(scene.ran(task), (0, 0));
+        scene.harness.answer_all(&scene.harness.engine(0), task).await;
+        assert_eq!(scene.driven(task).await, TaskStatus::Completed);
+        let ended = scene.over(task, &[&doubtful, &read, &last]).await;
+        assert_eq!(ended, [Some(Outcome::Responded), Some(Outcome::Succeeded), Some(Outcome::Succeeded)]);
+        assert_eq!(scene.ran(task), (1, 1));
+    }
+
+    async fn late_result_before_or_after_an_unknown_one_is_shown_to_the_model(fixture) {
+        let scene = Scene::set(fixture).await;
+        for early in [true, false] {
+            let (task, one) = (id(), refund());
+            let late = Fact::LateResult(one.result(Outcome::Succeeded, "paid after all"));
+            let unknown = Fact::ToolResult(one.result(Outcome::Unknown, "nobody knows"));
+            let mut facts = vec![asks(TURNS + 1, &[&one]), one.judged(Verdict::Allow), one.started(1)];
+            facts.extend(if early { [late, unknown] } else { [unknown, late] });
+            scene.imported(task, &[history(), facts]).await;
+            assert_eq!(scene.driven(task).await, TaskStatus::Completed);
+            assert_eq!((scene.over(task, &[&one]).await, scene.ran(task)), (vec![Some(Outcome::Unknown)], (0, 0)));
+            assert_eq!(scene.shown(&one), "paid after all", "{early}");
+        }
+    }
+
+    async fn provider_call_ids_that_repeat_or_are_missing_are_told_apart(fixture) {
+        let scene = Scene::set(fixture).await;
+        let task = id();
+        let calls = ["call_0", "call_0", "", ""].map(|known| lookup().known_as(known));
+        let again = lookup().known_as("call_0");
+        let mut facts = vec![asks(TURNS + 1, &calls.each_ref())];
+        for call in &calls {
+            facts.extend([call.judged(Verdict::Allow), call.started(1)]);
+        }
+        facts.extend([calls[1].done(), asks(TURNS + 2, &[&again])]);
+        scene.imported(task, &[history(), facts]).await;
+        assert_eq!(scene.driven(task).await, TaskStatus::Completed);
+        assert_eq!(scene.over(task, &calls.each_ref()).await, [Some(Outcome::Succeeded); 4]);
+        assert_eq!(scene.over(task, &[&again]).await, [Some(Outcome::Succeeded)]);
+        assert_eq!(scene.ran(task), (0, 4), "what had its result is not repeated");
+        let journal = scene.harness.journal(task).await;
+        assert_eq!(outcomes(&journal).len(), 205);
+    }
+}

@@ -1,0 +1,216 @@
+//! Quarantine: after a non-repeatable call ended with an unknown outcome or an error after sending,
+//! no rule allows its tool until a person has decided a call of it.
+
+use std::time::Duration;
+
+use holdpoint::engine::MessageInput;
+use holdpoint::task::decision::Action;
+use holdpoint::task::id::{RequestId, TaskId};
+use holdpoint::task::item::{Fact, Part, PartType};
+use holdpoint::task::request::RequestKind;
+use holdpoint::task::status::TaskStatus;
+
+use super::engine_harness::{EngineHarness, alice, go, rejects, turn, whole};
+use crate::store::store_fixture::{StoreFixture, both};
+
+/// A rule allows this refund.
+const SMALL: (&str, &str) = ("refund", r#"{"order":1,"amount":5}"#);
+
+/// An agent that pays back a small sum in each of its first `turns` turns, and a tool that first
+/// answers with `status`.
+async fn harness(fixture: StoreFixture, turns: u32, status: u16) -> EngineHarness {
+    let harness = EngineHarness::new(fixture, &[]).await;
+    harness.script(move |asked| Ok(turn(if asked <= turns { &[SMALL] } else { &[] })));
+    harness.tool.answers(status, "what happened");
+    harness
+}
+
+async fn begun(harness: &EngineHarness) -> TaskId {
+    let task = harness
+        .engine(0)
+        .create(&alice(), go(), None)
+        .await
+        .unwrap()
+        .task_id;
+    harness.run().await;
+    task
+}
+
+async fn asked(harness: &EngineHarness, task: TaskId) -> (RequestId, RequestKind) {
+    let [only] = harness.open(task).await[..] else {
+        panic!("one is open: {:#?}", harness.journal(task).await.items)
+    };
+    only
+}
+
+async fn answered(harness: &EngineHarness, task: TaskId, action: Action) {
+    let (request, kind) = asked(harness, task).await;
+    let result =
+        (action == Action::Respond && kind == RequestKind::Reconcile).then(|| "it was paid".into());
+    harness
+        .engine(0)
+        .decide(&alice(), request, whole(action, result), None)
+        .await
+        .unwrap();
+    harness.run().await;
+}
+
+/// The reason for which the last call was held.
+async fn reason(harness: &EngineHarness, task: TaskId) -> String {
+    let items = harness.journal(task).await.items;
+    let reason = items.iter().rev().find_map(|item| {
+        let Fact::InterventionRequested(asked) = &item.fact else {
+            return None;
+        };
+        asked.own_calls().next()?.reason.clone()
+    });
+    reason.expect("a reason")
+}
+
+fn message(supersede: bool) -> MessageInput {
+    let items = vec![Part {
+        content_type: PartType::Text,
+        content: "and again".to_owned(),
+    }];
+    MessageInput {
+        items,
+        user_context: None,
+        supersede,
+    }
+}
+
+/// Checks that the next call, which a rule allows, is held.
+async fn is_held(harness: &EngineHarness, task: TaskId, paid: usize) {
+    assert_eq!(asked(harness, task).await.1, RequestKind::Approval);
+    assert_eq!(harness.executions(task, "/refund"), paid);
+    assert_eq!(harness.status(task).await, TaskStatus::Paused);
+}
+
+both! {
+    async fn tool_that_failed_with_5xx_is_held_until_one_call_of_it_is_approved(fixture) {
+        let harness = harness(fixture, 3, 500).await;
+        let task = begun(&harness).await;
+        is_held(&harness, task, 1).await;
+        let reason = reason(&harness, task).await;
+        let items = harness.journal(task).await.items;
+        let first = items.iter().find_map(|item| {
+            let Fact::ToolStarted { tool_call_id, .. } = &item.fact else { return None };
+            Some(tool_call_id.to_string())
+        });
+        assert!(reason.contains(&first.unwrap()) && reason.contains("500"), "{reason}");
+        harness.tool.answers(200, "paid");
+        answered(&harness, task, Action::Approve).await;
+        assert_eq!(harness.status(task).await, TaskStatus::Completed);
+        assert_eq!(harness.executions(task, "/refund"), 3);
+    }
+
+    async fn tool_that_failed_with_4xx_or_is_repeatable_is_not_quarantined(fixture) {
+        let harness = harness(fixture, 3, 422).await;
+        let task = begun(&harness).await;
+        assert_eq!((harness.status(task).await, harness.executions(task, "/refund")), (TaskStatus::Completed, 3));
+        harness.tool.answers(500, "");
+        harness.script(|asked| Ok(turn(if asked <= 2 { &[("tag", r#"{"text":"paid"}"#)] } else { &[] })));
+        let task = begun(&harness).await;
+        assert_eq!((harness.status(task).await, harness.executions(task, "/tag")), (TaskStatus::Completed, 2));
+    }
+
+    async fn second_call_of_the_same_turn_is_held_after_a_5xx(fixture) {
+        let harness = harness(fixture, 1, 503).await;
+        harness.script(|asked| Ok(turn(if asked == 1 { &[SMALL, SMALL] } else { &[] })));
+        let task = begun(&harness).await;
+        is_held(&harness, task, 1).await;
+    }
+
+    async fn decision_about_an_unknown_call_lifts_the_quarantine(fixture) {
+        for action in [Action::Respond, Action::Reject] {
+            let harness = &harness(StoreFixture::like(&fixture).await, 2, 502).await;
+            let task = begun(harness).await;
+            assert_eq!(asked(harness, task).await.1, RequestKind::Reconcile);
+            harness.tool.answers(200, "paid");
+            answered(harness, task, action).await;
+            assert_eq!((harness.status(task).await, harness.executions(task, "/refund")), (TaskStatus::Completed, 2));
+        }
+    }
+
+    async fn expired_reconcile_request_does_not_lift_the_quarantine(fixture) {
+        let harness = harness(fixture, 2, 502).await;
+        let task = begun(&harness).await;
+        harness.tool.answers(200, "paid");
+        harness.fixture.forward(Duration::from_hours(25));
+        harness.engine(0).expire().await.unwrap();
+        harness.run().await;
+        is_held(&harness, task, 1).await;
+    }
+
+    async fn quarantine_outlives_a_cancel_and_a_message(fixture) {
+        let harness = harness(fixture, 2, 502).await;
+        let task = begun(&harness).await;
+        harness.tool.answers(200, "paid");
+        let door = harness.engine(0);
+        door.cancel(&alice(), task, None).await.unwrap();
+        door.message(&alice(), task, message(false), None).await.unwrap();
+        harness.run().await;
+        is_held(&harness, task, 1).await;
+        door.message(&alice(), task, message(true), None).await.unwrap();
+        harness.script(|asked| Ok(turn(if asked <= 3 { &[SMALL] } else { &[] })));
+        harness.run().await;
+        is_held(&harness, task, 1).await;
+        // A rejection also ends the quarantine.
+        let (request, _) = asked(&harness, task).await;
+        door.decide(&alice(), request, rejects(holdpoint::task::decision::Then::Continue), None).await.unwrap();
+        // This very call stays rejected, so the model makes another one.
+        harness.script(|asked| Ok(turn(if asked <= 4 { &[("refund", r#"{"order":1,"amount":6}"#)] } else { &[] })));
+        harness.run().await;
+        assert_eq!((harness.status(task).await, harness.executions(task, "/refund")), (TaskStatus::Completed, 2));
+    }
+
+    async fn changed_effect_in_the_configuration_does_not_lift_the_quarantine(fixture) {
+        for effect in ["idempotent", "read_only"] {
+            let mut harness = harness(StoreFixture::like(&fixture).await, 2, 500).await;
+            harness.script(|asked| match asked {
+                1 => Ok(turn(&[SMALL])),
+                _ => Err(holdpoint::model::ModelError::new("no")),
+            });
+            let task = begun(&harness).await;
+            let now = format!("refund:\n    effect: {effect}\n");
+            harness.configure(|yaml| yaml.replace("refund:\n", &now));
+            harness.script(|asked| Ok(turn(if asked <= 2 { &[SMALL] } else { &[] })));
+            harness.engine(0).message(&alice(), task, message(false), None).await.unwrap();
+            harness.run().await;
+            is_held(&harness, task, 1).await;
+        }
+    }
+
+    async fn late_5xx_after_a_cancel_does_not_lift_the_quarantine(fixture) {
+        let harness = harness(fixture, 2, 500).await;
+        let engine = harness.engine(4);
+        harness.tool.close();
+        let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
+        harness.tool.reached(1).await;
+        engine.cancel(&alice(), task, None).await.unwrap();
+        harness.tool.open();
+        while !harness.journal(task).await.items.iter().any(|item| matches!(item.fact, Fact::LateResult(_))) {
+            tokio::task::yield_now().await;
+        }
+        harness.tool.answers(200, "paid");
+        engine.message(&alice(), task, message(false), None).await.unwrap();
+        while harness.status(task).await == TaskStatus::Running {
+            tokio::task::yield_now().await;
+        }
+        is_held(&harness, task, 1).await;
+    }
+
+    async fn quarantine_outlives_a_retry_after_a_model_failure(fixture) {
+        let harness = harness(fixture, 1, 500).await;
+        harness.script(|asked| match asked {
+            1 => Ok(turn(&[SMALL])),
+            _ => Err(holdpoint::model::ModelError::new("no")),
+        });
+        let task = begun(&harness).await;
+        assert_eq!(harness.status(task).await, TaskStatus::Failed);
+        harness.script(|asked| Ok(turn(if asked == 2 { &[SMALL] } else { &[] })));
+        harness.engine(0).retry(&alice(), task, None).await.unwrap();
+        harness.run().await;
+        is_held(&harness, task, 1).await;
+    }
+}

@@ -1,0 +1,525 @@
+//! The laws of the loop over random lives with random crashes, without a database: a journal, a
+//! model, a policy and people that choose at random, and a driver that loses its uncommitted facts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use holdpoint::task::call_state::ATTEMPTS;
+use holdpoint::task::decision::{CallAnswer, Then};
+use holdpoint::task::id::{CallId, RequestId, TaskId};
+use holdpoint::task::item::{
+    Fact, FinishReason, Item, Outcome, Part, PartType, ToolCall, ToolResult, Turn, Usage,
+};
+use holdpoint::task::request::{CallSpec, RequestKind, RequestSpec};
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::step::{Budget, Ending, On, Step, next_step};
+use holdpoint::task::time::Time;
+use holdpoint::task::tool_spec::{Effect, ToolKind};
+use holdpoint::task::turn::Progress;
+use holdpoint::task::verdict::{Approvers, Judgement, OnExpiry, Terms, Verdict};
+use serde_json::Value;
+use uuid::Uuid;
+
+mod people;
+mod sub_agents;
+
+use self::sub_agents::{CLERK, one_after_the_other};
+use super::invariants::{check, every_call_has_one_result, retried};
+
+/// A small generator seeded with the life's number, so that a failing life can be repeated.
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    fn pick<T: Clone>(&mut self, of: &[T]) -> T {
+        of[usize::try_from(self.below(of.len() as u64)).unwrap()].clone()
+    }
+}
+
+/// The actual state of the world, beside the journal.
+struct World {
+    dice: Dice,
+    ids: u128,
+    clock: i64,
+    /// The committed items.
+    journal: Vec<Item>,
+    /// The pending facts.
+    pushed: Vec<Fact>,
+    /// The journal and the pending facts, read item by item.
+    progress: Progress,
+    effects: BTreeMap<CallId, Effect>,
+    /// The tool named by the model in each call.
+    names: BTreeMap<CallId, &'static str>,
+    /// The outcome of each sub-agent's task that has ended, whether the journal has it or not.
+    ended: BTreeMap<TaskId, Outcome>,
+    /// How often each call actually reached its tool.
+    ledger: BTreeMap<CallId, u32>,
+    model_calls: u32,
+    crashes: u32,
+}
+
+struct Crash;
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut world = Self {
+            dice: Dice(seed),
+            ids: 0,
+            clock: 0,
+            journal: Vec::new(),
+            pushed: Vec::new(),
+            progress: Progress::new(),
+            effects: BTreeMap::new(),
+            names: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            ledger: BTreeMap::new(),
+            model_calls: 0,
+            crashes: 0,
+        };
+        world.push(status(TaskStatus::Running));
+        world.say();
+        world.commit_surely();
+        world
+    }
+
+    fn id(&mut self) -> Uuid {
+        self.ids += 1;
+        Uuid::from_u128(self.ids)
+    }
+
+    fn push(&mut self, fact: Fact) {
+        let seq = i64::try_from(self.journal.len() + self.pushed.len() + 1).unwrap();
+        self.progress.apply(&Item {
+            seq,
+            at: Time(self.clock + 1),
+            fact: fact.clone(),
+        });
+        // `next_step` must be total: it has to return on every prefix.
+        let _ = next_step(&self.progress, &Budget::default());
+        self.pushed.push(fact);
+    }
+
+    fn say(&mut self) {
+        let items = vec![Part {
+            content_type: PartType::Text,
+            content: "go on".to_owned(),
+        }];
+        self.push(Fact::UserMessage {
+            items,
+            user_context: None,
+            by: "alice".to_owned(),
+            groups: Vec::new(),
+        });
+    }
+
+    fn commit_surely(&mut self) {
+        self.clock += 1;
+        for fact in std::mem::take(&mut self.pushed) {
+            let seq = i64::try_from(self.journal.len() + 1).unwrap();
+            self.journal.push(Item {
+                seq,
+                at: Time(self.clock),
+                fact,
+            });
+        }
+    }
+
+    /// A crash before the commit loses the pending facts; a crash after it loses the driver.
+    fn commit(&mut self) -> Result<(), Crash> {
+        self.maybe_crash()?;
+        self.commit_surely();
+        self.maybe_crash()
+    }
+
+    fn maybe_crash(&mut self) -> Result<(), Crash> {
+        if self.dice.one_in(12) {
+            self.pushed.clear();
+            self.progress = Progress::of(&self.journal);
+            self.crashes += 1;
+            return Err(Crash);
+        }
+        Ok(())
+    }
+
+    fn result(&mut self, id: CallId, outcome: Outcome, content: &str) {
+        let result = ToolResult {
+            tool_call_id: id,
+            name: "tool".to_owned(),
+            outcome,
+            content: content.to_owned(),
+            http_status: None,
+        };
+        self.push(Fact::ToolResult(result));
+    }
+
+    /// A random answer of the model.
+    fn answer(&mut self) {
+        self.model_calls += 1;
+        let count = if self.dice.one_in(3) {
+            0
+        } else {
+            1 + self.dice.below(4)
+        };
+        let tool_calls: Vec<_> = (0..count)
+            .map(|_| {
+                let id = CallId(self.id());
+                let name = self
+                    .dice
+                    .pick(&["tool", "tool", "tool", "tool", "scout", CLERK]);
+                let effects = [
+                    Effect::ReadOnly,
+                    Effect::Idempotent,
+                    Effect::Once,
+                    Effect::Once,
+                ];
+                let effect = if name == "tool" {
+                    self.dice.pick(&effects)
+                } else {
+                    Effect::Once
+                };
+                self.effects.insert(id, effect);
+                self.names.insert(id, name);
+                ToolCall {
+                    tool_call_id: id,
+                    name: name.to_owned(),
+                    arguments_text: "{}".to_owned(),
+                    holds_secret: false,
+                    provider_id: "call_0".to_owned(),
+                }
+            })
+            .collect();
+        let turn = 1 + self
+            .journal
+            .iter()
+            .filter(|item| matches!(item.fact, Fact::AssistantMessage(_)))
+            .count();
+        self.push(Fact::AssistantMessage(Turn {
+            turn: u32::try_from(turn).unwrap(),
+            text: Some("text".to_owned()),
+            tool_calls,
+            finish_reason: FinishReason::Stop,
+            usage: Usage::default(),
+            raw: Value::Null,
+        }));
+    }
+
+    fn terms(&mut self) -> Terms {
+        Terms {
+            approvers: Approvers {
+                required: self.dice.pick(&[1, 1, 1, 2]),
+                ..Approvers::default()
+            },
+            expires_in: Some(Duration::from_hours(1)),
+            on_expiry: self
+                .dice
+                .pick(&[OnExpiry::Continue, OnExpiry::Continue, OnExpiry::Cancel]),
+            on_reject: self.dice.pick(&[Then::Continue, Then::Cancel]),
+            ..Terms::default()
+        }
+    }
+
+    fn judge(&mut self, id: CallId) {
+        let verdict = self.dice.pick(&[
+            Verdict::Allow,
+            Verdict::Allow,
+            Verdict::Hold,
+            Verdict::Hold,
+            Verdict::Deny,
+            Verdict::Invalid,
+        ]);
+        let terms = (verdict == Verdict::Hold).then(|| self.terms());
+        let judgement = Judgement {
+            terms,
+            ..Judgement::of(verdict)
+        };
+        let effect = self.effects[&id];
+        let external = effect == Effect::Once && self.dice.one_in(4);
+        let performer = match self.names[&id] {
+            "tool" if external => ToolKind::External,
+            "tool" => ToolKind::Http,
+            _ => ToolKind::Agent,
+        };
+        self.push(Fact::Judged {
+            tool_call_id: id,
+            judgement,
+            effect,
+            performer,
+        });
+    }
+
+    fn ask(&mut self, kind: RequestKind, calls: &[CallId], terms: Terms) {
+        let pending_tool_calls = calls
+            .iter()
+            .map(|id| CallSpec {
+                tool_call_id: *id,
+                name: "tool".to_owned(),
+                arguments_text: "{}".to_owned(),
+                effect: self.effects[id],
+                target: String::new(),
+                address: None,
+                summary: String::new(),
+                warnings: Vec::new(),
+                needs_decision: true,
+                verdict: Verdict::Hold,
+                rule: None,
+                reason: None,
+                parameters: Value::Null,
+                digest: id.to_string(),
+                definition: None,
+                editor: None,
+            })
+            .collect();
+        let request_id = RequestId(self.id());
+        self.push(Fact::InterventionRequested(RequestSpec {
+            request_id,
+            kind,
+            pending_tool_calls,
+            terms,
+            digest: String::new(),
+            question: None,
+            details: None,
+            form: None,
+            seal: None,
+        }));
+    }
+
+    /// Drives until it waits or ends, or crashes.
+    fn drive(&mut self) -> Result<Vec<On>, Crash> {
+        let mut over = BTreeSet::new();
+        for _ in 0..500 {
+            self.hand_back();
+            let progress = self.progress.clone();
+            match next_step(&progress, &self.budget(&over)) {
+                Step::CallModel => {
+                    self.commit()?;
+                    every_call_has_one_result(&self.journal);
+                    self.answer();
+                }
+                Step::Judge(calls) => calls.into_iter().for_each(|id| self.judge(id)),
+                Step::Settle(refusals) => {
+                    for (id, outcome, text) in refusals {
+                        self.result(id, outcome, &text);
+                    }
+                }
+                Step::Ask(questions) => {
+                    for question in questions {
+                        self.ask(question.kind, &question.calls, question.terms);
+                    }
+                }
+                Step::Reconcile(calls) => {
+                    for id in calls {
+                        let terms = self.terms();
+                        self.ask(RequestKind::Reconcile, &[id], terms);
+                    }
+                }
+                Step::Start(calls) => self.start(&calls, &progress)?,
+                Step::Run(calls) => self.run(&calls, &progress, &mut over)?,
+                Step::Wait(on) => {
+                    let at_work = self.is_at_work(&on);
+                    if progress.status == Some(TaskStatus::Running) && !at_work {
+                        self.push(status(TaskStatus::Paused));
+                    }
+                    if !self.pushed.is_empty() {
+                        self.commit()?;
+                    }
+                    return Ok(on);
+                }
+                Step::Finish(ending) => {
+                    let ended = match ending {
+                        Ending::Completed(_) => TaskStatus::Completed,
+                        Ending::Failed(_) => TaskStatus::Failed,
+                        Ending::Canceled => TaskStatus::Canceled,
+                    };
+                    self.push(status(ended));
+                    self.commit()?;
+                }
+            }
+        }
+        panic!("the life neither waits nor ends");
+    }
+
+    /// An attempt of another driver may still be running.
+    fn budget(&mut self, over: &BTreeSet<CallId>) -> Budget {
+        let spent = (self.model_calls >= 12).then_some("max_model_calls");
+        let running = self
+            .progress
+            .clone()
+            .unfinished()
+            .filter(|standing| {
+                standing.start.is_some() && !over.contains(&standing.call.tool_call_id)
+            })
+            .map(|standing| standing.call.tool_call_id)
+            .filter(|_| self.dice.one_in(4))
+            .collect();
+        Budget {
+            spent,
+            running,
+            sessions: BTreeSet::from([CLERK.to_owned()]),
+        }
+    }
+
+    /// One time in ten the policy has become stricter: the calls are judged again and none starts.
+    fn has_become_stricter(&mut self, calls: &[CallId], performer: ToolKind) -> bool {
+        if !self.dice.one_in(10) {
+            return false;
+        }
+        for id in calls {
+            let verdict = self.dice.pick(&[Verdict::Hold, Verdict::Deny]);
+            let terms = (verdict == Verdict::Hold).then(|| self.terms());
+            let judgement = Judgement {
+                terms,
+                ..Judgement::of(verdict)
+            };
+            self.push(Fact::Judged {
+                tool_call_id: *id,
+                judgement,
+                effect: self.effects[id],
+                performer,
+            });
+        }
+        true
+    }
+
+    fn run(
+        &mut self,
+        calls: &[CallId],
+        progress: &Progress,
+        over: &mut BTreeSet<CallId>,
+    ) -> Result<(), Crash> {
+        let once = calls
+            .iter()
+            .filter(|id| self.effects[id] == Effect::Once)
+            .count();
+        assert!(
+            once == 0 || calls.len() == 1,
+            "a call that must not be repeated runs alone"
+        );
+        assert!(calls.len() <= 8);
+        if self.has_become_stricter(calls, ToolKind::Http) {
+            return Ok(());
+        }
+        for id in calls {
+            let attempt = progress.call(*id).unwrap().attempts + 1;
+            self.push(Fact::ToolStarted {
+                tool_call_id: *id,
+                name: "tool".to_owned(),
+                digest: String::new(),
+                attempt,
+                timeout_ms: 1,
+                replica: "r".to_owned(),
+            });
+        }
+        self.commit()?;
+        let mut answered = Vec::new();
+        for id in calls {
+            *self.ledger.entry(*id).or_default() += 1;
+            over.insert(*id);
+            answered.push((
+                *id,
+                self.dice
+                    .pick(&[Some(Outcome::Succeeded), Some(Outcome::Failed), None]),
+            ));
+        }
+        self.maybe_crash()?;
+        for (id, outcome) in answered {
+            if let Some(outcome) = outcome {
+                self.result(id, outcome, "done");
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_partial(item: &Item) -> bool {
+    matches!(&item.fact, Fact::Decision { decision, .. } if !decision.closes)
+}
+
+fn answers(item: &Item, which: impl Fn(&CallAnswer) -> bool) -> usize {
+    let Fact::Decision { decision, .. } = &item.fact else {
+        return 0;
+    };
+    decision
+        .decisions
+        .values()
+        .filter(|answer| which(answer))
+        .count()
+}
+
+fn status(status: TaskStatus) -> Fact {
+    Fact::TaskStatus {
+        status,
+        error: None,
+        output: None,
+    }
+}
+
+#[test]
+fn task_invariants_hold_over_ten_thousand_random_runs_with_crashes() {
+    let (mut crashes, mut runs, mut ends, mut edits, mut partial, mut children) =
+        (0, 0, 0, 0, 0, 0);
+    for seed in 0..10_000 {
+        let mut world = World::new(seed);
+        for _ in 0..30 {
+            if let Ok(on) = world.drive() {
+                world.moves(&on);
+                ends += u32::from(on.contains(&On::Message));
+            }
+        }
+        check(&world.journal);
+        assert_eq!(
+            world.progress,
+            Progress::of(&world.journal),
+            "reading item by item gives the same state"
+        );
+        for (id, times) in &world.ledger {
+            let retries = world
+                .journal
+                .iter()
+                .filter(|item| retried(item, *id))
+                .count();
+            let most = if world.effects[id].repeatable() {
+                ATTEMPTS as usize + retries
+            } else {
+                1 + retries
+            };
+            assert!(
+                *times as usize <= most,
+                "life {seed}: {times} executions of one call"
+            );
+        }
+        edits += world
+            .journal
+            .iter()
+            .map(|item| answers(item, |answer| answer.edit.is_some()))
+            .sum::<usize>();
+        partial += world.journal.iter().filter(|item| is_partial(item)).count();
+        one_after_the_other(&world.journal);
+        children += world.ended.len();
+        crashes += world.crashes;
+        runs += world.ledger.len();
+    }
+    assert!(
+        crashes > 10_000 && runs > 10_000 && ends > 10_000,
+        "{crashes} crashes, {runs} runs, {ends} ends"
+    );
+    assert!(children > 5_000, "{children} sub-agents that ended");
+    assert!(
+        edits > 5_000 && partial > 5_000,
+        "{edits} edits, {partial} answers that left something open"
+    );
+}

@@ -1,0 +1,241 @@
+//! Calls that could not be sent in time after the commit of their start are never sent later;
+//! attempts that may still run on another replica are not asked about before their time is over.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use holdpoint::engine::{Engine, Parts, Settings};
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::request::RequestKind;
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::time::Time;
+use holdpoint::world::{Clock, SystemClock};
+
+use super::engine_harness::{EngineHarness, alice, go, outcomes};
+use super::invariants::{check, every_call_has_one_result};
+use super::two_replicas::place;
+use crate::store::store_fixture::{StoreFixture, both};
+
+const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a driver of a process that ends with the test"
+)]
+fn spawn(driver: impl Future<Output = ()> + Send + 'static) -> tokio::task::JoinHandle<()> {
+    tokio::spawn(driver)
+}
+
+/// A clock that leaps ahead after a given number of readings.
+struct Leaping(AtomicI64, Duration);
+
+#[async_trait::async_trait]
+impl Clock for Leaping {
+    fn now(&self) -> Time {
+        SystemClock.now()
+    }
+
+    fn uptime(&self) -> Duration {
+        if self.0.fetch_sub(1, Ordering::SeqCst) > 0 {
+            Duration::ZERO
+        } else {
+            self.1
+        }
+    }
+
+    async fn sleep(&self, _: Duration) {}
+}
+
+/// A task whose process stalls for `pause` after `at` readings of the clock. Returns whether it had
+/// ended before.
+async fn paused(
+    harness: &EngineHarness,
+    lease: Duration,
+    at: i64,
+    pause: Duration,
+) -> (TaskId, bool) {
+    let task = harness
+        .engine(0)
+        .create(&alice(), go(), None)
+        .await
+        .unwrap()
+        .task_id;
+    let clock = Arc::new(Leaping(AtomicI64::new(at), pause));
+    let parts = harness.parts(1);
+    let settings = Settings {
+        lease,
+        ..parts.settings
+    };
+    let engine = Engine::new(Parts {
+        settings,
+        clock: clock.clone(),
+        ..parts
+    });
+    for driver in engine.claim().await.unwrap() {
+        driver.await;
+    }
+    (task, clock.0.load(Ordering::SeqCst) >= 0)
+}
+
+/// At whatever reading the process stalls: some start is committed and never sent, none is sent
+/// late, and every task completes.
+async fn unsent(fixture: StoreFixture, lease: Duration, pause: Duration, known: Option<Outcome>) {
+    let harness = EngineHarness::new(fixture, SMALL).await;
+    let (mut at, mut unsent) = (0, 0);
+    loop {
+        let (task, over) = paused(&harness, lease, at, pause).await;
+        at += 1;
+        let journal = harness.journal(task).await;
+        let started = place(&journal, |fact| matches!(fact, Fact::ToolStarted { .. })).is_some();
+        if started && harness.executions(task, "/refund") == 0 {
+            assert_eq!(
+                outcomes(&journal).first().copied(),
+                known,
+                "{:#?}",
+                journal.items
+            );
+            unsent += 1;
+        }
+        harness.finish(task).await;
+        let journal = harness.journal(task).await;
+        check(&journal.items);
+        every_call_has_one_result(&journal.items);
+        assert_eq!(journal.row.status, TaskStatus::Completed);
+        assert!(harness.executions(task, "/refund") <= 1);
+        if over {
+            break;
+        }
+    }
+    assert!(unsent > 0, "in none of {at} lives");
+}
+
+both! {
+    async fn call_that_is_late_after_the_commit_of_its_start_is_failed_and_not_sent(fixture) {
+        unsent(fixture, Duration::from_secs(30), Duration::from_secs(3), Some(Outcome::Failed)).await;
+    }
+
+    async fn call_whose_lease_ran_out_before_it_was_sent_is_not_sent(fixture) {
+        unsent(fixture, Duration::from_secs(1), Duration::from_secs(1), None).await;
+    }
+
+    async fn call_in_flight_is_never_asked_about_by_its_own_process(fixture) {
+        let mut harness = EngineHarness::new(fixture, SMALL).await;
+        harness.configure(|yaml| yaml.replace("timeout: 5s", "timeout: 60s"));
+        harness.tool.close();
+        let task = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+        let engine = harness.engine(2);
+        let slow: Vec<_> = engine.claim().await.unwrap().into_iter().map(spawn).collect();
+        harness.tool.reached(1).await;
+        harness.later();
+        for driver in engine.claim().await.unwrap() {
+            driver.await;
+        }
+        assert_eq!((harness.status(task).await, harness.open(task).await.len()), (TaskStatus::Running, 0));
+        harness.tool.open();
+        for driver in slow {
+            driver.await.unwrap();
+        }
+        harness.finish(task).await;
+        assert_eq!((harness.executions(task, "/refund"), outcomes(&harness.journal(task).await)), (1, vec![Outcome::Succeeded]));
+    }
+}
+
+/// The timeout and the lease must both be over: a replica that takes the task over earlier waits,
+/// and asks afterwards.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn call_in_flight_on_another_replica_is_not_asked_about_before_its_time_is_over() {
+    let mut harness = EngineHarness::new(StoreFixture::postgres().await, SMALL).await;
+    harness.configure(|yaml| yaml.replace("timeout: 5s", "timeout: 60s"));
+    harness.tool.close();
+    let task = harness
+        .engine(0)
+        .create(&alice(), go(), None)
+        .await
+        .unwrap()
+        .task_id;
+    let slow: Vec<_> = harness
+        .engine(1)
+        .claim()
+        .await
+        .unwrap()
+        .into_iter()
+        .map(spawn)
+        .collect();
+    harness.tool.reached(1).await;
+    harness.fixture.forward(Duration::from_secs(31));
+    harness.run().await;
+    assert_eq!(
+        (harness.status(task).await, harness.open(task).await.len()),
+        (TaskStatus::Running, 0)
+    );
+    harness.fixture.forward(Duration::from_mins(1));
+    harness.run().await;
+    let [(_, RequestKind::Reconcile)] = harness.open(task).await[..] else {
+        panic!("it is asked about")
+    };
+    harness.tool.open();
+    for driver in slow {
+        driver.await.unwrap();
+    }
+    assert_eq!(harness.executions(task, "/refund"), 1);
+}
+
+/// A clock that does not wait, and sums up the requested sleeps.
+#[derive(Default)]
+struct Remembering(Mutex<Duration>);
+
+#[async_trait::async_trait]
+impl Clock for Remembering {
+    fn now(&self) -> Time {
+        SystemClock.now()
+    }
+
+    fn uptime(&self) -> Duration {
+        SystemClock.uptime()
+    }
+
+    async fn sleep(&self, time: Duration) {
+        *self.0.lock().unwrap() += time;
+    }
+}
+
+/// The canceling replica cannot know whether the other replica has sent the call.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cancel_waits_until_a_start_on_another_replica_is_too_old_to_be_sent() {
+    let harness = EngineHarness::new(StoreFixture::postgres().await, SMALL).await;
+    harness.tool.close();
+    let task = harness
+        .engine(0)
+        .create(&alice(), go(), None)
+        .await
+        .unwrap()
+        .task_id;
+    let slow: Vec<_> = harness
+        .engine(1)
+        .claim()
+        .await
+        .unwrap()
+        .into_iter()
+        .map(spawn)
+        .collect();
+    harness.tool.reached(1).await;
+    let clock = Arc::new(Remembering::default());
+    let other = Engine::new(Parts {
+        clock: clock.clone(),
+        ..harness.parts(1)
+    });
+    other.cancel(&alice(), task, None).await.unwrap();
+    let journal = harness.journal(task).await;
+    let started = place(&journal, |fact| matches!(fact, Fact::ToolStarted { .. })).unwrap();
+    let waited = journal.now.since(journal.items[started].at) + *clock.0.lock().unwrap();
+    assert!(
+        waited >= Duration::from_secs(2),
+        "it answered {waited:?} after the start"
+    );
+    harness.tool.open();
+    for driver in slow {
+        driver.await.unwrap();
+    }
+}

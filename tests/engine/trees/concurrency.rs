@@ -1,0 +1,393 @@
+//! Several children of one parent: they pause simultaneously, are decided in any order and at once,
+//! wait for days beside a finished one, and hand their results to a parent that dies in between.
+
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, join_all};
+use holdpoint::engine::{Engine, Parts};
+use holdpoint::store::{RequestRow, Store};
+use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::request::RequestKind;
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::transcript::Message;
+
+use super::super::engine_harness::{EngineHarness, alice, rejects, whole};
+use super::harness::{
+    DAYS, LEAF, People, Play, Shape, ended_as, handed_back, one_large, one_small, refund,
+};
+use crate::store::store_fixture::{StoreFixture, both};
+
+/// A rendezvous of two: the first waits briefly for the second; a later arrival does not wait.
+#[derive(Default)]
+struct Meeting(Mutex<usize>, Condvar);
+
+impl Meeting {
+    fn arrive(&self) {
+        let mut here = self.0.lock().unwrap();
+        *here += 1;
+        self.1.notify_all();
+        drop(
+            self.1
+                .wait_timeout_while(here, Duration::from_millis(200), |here| *here < 2)
+                .unwrap(),
+        );
+    }
+
+    fn is_over(&self) {
+        *self.0.lock().unwrap() = 0;
+    }
+}
+
+/// Polls each driver on its own thread.
+fn at_once(drivers: Vec<BoxFuture<'static, ()>>) {
+    let here = tokio::runtime::Handle::current();
+    tokio::task::block_in_place(|| {
+        std::thread::scope(|threads| {
+            for driver in drivers {
+                threads.spawn(|| here.block_on(driver));
+            }
+        });
+    });
+}
+
+/// Two children of one root ask simultaneously, this many times.
+async fn paused_in_the_same_instant(fixture: StoreFixture, times: usize) {
+    let shape = Shape::flat(2);
+    let harness = EngineHarness::of_trees(fixture, shape, one_large).await;
+    let meeting = Arc::new(Meeting::default());
+    let place = Arc::clone(&meeting);
+    harness.script_by_name(move |name, prompt| {
+        if name == LEAF {
+            place.arrive();
+        }
+        Ok(shape.says(one_large, name, prompt))
+    });
+    let here = harness.parts(0);
+    let there = if harness.fixture.is_postgres() {
+        let other = Store::open(&harness.fixture.settings, harness.fixture.clock.clone())
+            .await
+            .unwrap();
+        Parts {
+            store: other,
+            ..here.clone()
+        }
+    } else {
+        here.clone()
+    };
+    for time in 0..times {
+        meeting.is_over();
+        let mut play = Play::begins(&harness, &here).await;
+        let (root, began) = (play.root, harness.prompt_count());
+        assert!(
+            !play
+                .goes_on_while(|_| harness.prompt_count() == began)
+                .await
+        );
+        // The root's model has answered; the root starts its children and waits.
+        assert!(!play.goes_on_while(|play| !play.is_idle()).await);
+        let (one, other) = (
+            EngineHarness::like(&here, 1),
+            EngineHarness::like(&there, 1),
+        );
+        let mut drivers =
+            [one.claim().await.unwrap(), other.claim().await.unwrap()].concat_drivers();
+        assert_eq!(
+            drivers.len(),
+            2,
+            "each takes one: {}",
+            harness.told(root).await
+        );
+        while !drivers.is_empty() {
+            at_once(drivers);
+            drivers = [one.claim().await.unwrap(), other.claim().await.unwrap()].concat_drivers();
+        }
+        let row = harness.row(root).await;
+        let stands = (row.status, row.busy, row.open_requests);
+        assert_eq!(
+            stands,
+            (TaskStatus::Paused, 0, 2),
+            "{time}: {}",
+            harness.told(root).await
+        );
+        let asked = harness.asked_by_tree(root).await;
+        assert_eq!(asked.len(), 2);
+        assert!(
+            asked[0].task_id != asked[1].task_id
+                && asked
+                    .iter()
+                    .all(|request| request.agent_path == ["boss", LEAF])
+        );
+        if time % 50 == 0 {
+            harness
+                .answer_tree(&EngineHarness::like(&here, 0), root, People::Approve)
+                .await;
+            harness.finish_tree(&here, root, People::Approve).await;
+            assert_eq!(
+                harness.lawful(root).await[&root].row.status,
+                TaskStatus::Completed
+            );
+        }
+    }
+}
+
+/// Joins two lists of drivers.
+trait Drivers {
+    fn concat_drivers(self) -> Vec<BoxFuture<'static, ()>>;
+}
+
+impl Drivers for [Vec<BoxFuture<'static, ()>>; 2] {
+    fn concat_drivers(self) -> Vec<BoxFuture<'static, ()>> {
+        self.into_iter().flatten().collect()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn root_is_paused_when_two_children_pause_simultaneously() {
+    paused_in_the_same_instant(StoreFixture::sqlite().await, 1000).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn root_is_paused_when_two_children_pause_simultaneously_on_two_replicas() {
+    paused_in_the_same_instant(StoreFixture::postgres().await, 200).await;
+}
+
+/// The results in the boss's last prompt.
+fn told_the_boss(harness: &EngineHarness, since: usize) -> Vec<String> {
+    let prompts = harness.prompts_since(since).into_iter();
+    let bosses: Vec<_> = prompts.filter(|(name, _)| name == "boss").collect();
+    assert_eq!(
+        bosses.len(),
+        2,
+        "asked again only when every call has its result"
+    );
+    let results = bosses[1]
+        .1
+        .messages
+        .iter()
+        .filter_map(|message| match message {
+            Message::Result { content, .. } => Some(content.clone()),
+            Message::User { .. } | Message::Assistant { .. } => None,
+        });
+    results.collect()
+}
+
+const ORDERS: [[usize; 3]; 6] = [
+    [0, 1, 2],
+    [0, 2, 1],
+    [1, 0, 2],
+    [1, 2, 0],
+    [2, 0, 1],
+    [2, 1, 0],
+];
+
+/// The first child makes two large refunds, one after the other; the others make one.
+fn twice_by_the_first(task: &str, turn: u32) -> Vec<(String, String)> {
+    match turn {
+        1 => vec![refund(task, 120)],
+        2 if task.ends_with(".1") => vec![refund(task, 121)],
+        _ => Vec::new(),
+    }
+}
+
+/// The first child pays without a request, the second has to ask.
+fn only_the_second_asks(task: &str, turn: u32) -> Vec<(String, String)> {
+    if task.ends_with(".2") {
+        one_large(task, turn)
+    } else {
+        one_small(task, turn)
+    }
+}
+
+/// Checks that each child paid once and nothing else was executed.
+async fn each_has_paid_once(harness: &EngineHarness, root: TaskId) {
+    for leaf in harness.of_agent(root, LEAF).await {
+        assert_eq!(
+            harness.executions(leaf, "/refund"),
+            1,
+            "{}",
+            harness.told(root).await
+        );
+    }
+}
+
+/// The number of completed leaves of a tree.
+async fn done(harness: &EngineHarness, root: TaskId) -> usize {
+    let rows = harness.tree(root).await.into_iter();
+    rows.filter(|row| row.agent == LEAF && row.status == TaskStatus::Completed)
+        .count()
+}
+
+both! {
+    async fn three_held_children_are_decided_in_any_order_without_disturbing_siblings(fixture) {
+        let harness = EngineHarness::of_trees(fixture, Shape::flat(3), one_large).await;
+        let parts = harness.parts(0);
+        let door = EngineHarness::like(&parts, 0);
+        for order in ORDERS {
+            let began = harness.prompt_count();
+            let root = harness.grown(&parts).await;
+            assert_eq!(harness.row(root).await.status, TaskStatus::Paused);
+            let mut left = harness.asked_by_tree(root).await;
+            assert!(left.is_sorted_by_key(|request| request.created_at) && left.len() == 3);
+            let requests = left.clone();
+            for place in order {
+                let (request, child) = (&requests[place], requests[place].task_id);
+                left.retain(|other| other.task_id != child);
+                let before: Vec<_> = join_all(left.iter().map(|other| harness.row(other.task_id))).await;
+                harness.answer_one(&door, request, People::Approve).await;
+                assert_eq!(harness.row(root).await.status, TaskStatus::Running, "something of its tree is about to run");
+                assert!(Play::of(&harness, &parts, root).goes_on(usize::MAX).await);
+                assert_eq!(harness.row(child).await.status, TaskStatus::Completed);
+                let after: Vec<_> = join_all(left.iter().map(|other| harness.row(other.task_id))).await;
+                assert_eq!(before, after, "{order:?}");
+                assert_eq!(harness.asked_by_tree(root).await, left, "{order:?}: in the order they were asked");
+                let waits = if left.is_empty() { TaskStatus::Completed } else { TaskStatus::Paused };
+                assert_eq!(harness.row(root).await.status, waits, "{order:?}: {}", harness.told(root).await);
+            }
+            harness.lawful(root).await;
+            each_has_paid_once(&harness, root).await;
+            let done = ["leaf is done with go.1", "leaf is done with go.2", "leaf is done with go.3"];
+            assert_eq!(told_the_boss(&harness, began), done, "in the order of its calls");
+            assert_eq!(harness.prompt_count() - began, 8, "no model is asked twice for the same turn");
+        }
+    }
+
+    async fn simultaneous_decisions_of_three_people_on_three_children_are_all_stored(fixture) {
+        let mut harness = EngineHarness::of_trees(fixture, Shape::flat(3), one_large).await;
+        harness.configure(|yaml| yaml.replace("{ owner: true }", "{ owner: true, users: [bob, carol] }"));
+        let parts = harness.parts(0);
+        let doors: Vec<Arc<Engine>> = (0..3).map(|_| EngineHarness::like(&parts, 0)).collect();
+        for round in 0..24 {
+            let root = harness.grown(&parts).await;
+            let requests = harness.asked_by_tree(root).await;
+            let order = ORDERS[round % 6];
+            let people = ["alice", "bob", "carol"].map(super::super::engine_harness::person);
+            let said = join_all(order.map(|place| {
+                let answer = if place == 1 { rejects(Then::Continue) } else { whole(Action::Approve, None) };
+                doors[place].decide(&people[place], requests[place].asked.request_id, answer, None)
+            }))
+            .await;
+            assert!(said.iter().all(Result::is_ok), "no decision loses to a neighbour's: {said:?}");
+            harness.finish_tree(&parts, root, People::Approve).await;
+            let journals = harness.lawful(root).await;
+            assert_eq!(journals[&root].row.status, TaskStatus::Completed);
+            for (place, request) in requests.iter().enumerate() {
+                let (child, no) = (request.task_id, place == 1);
+                assert_eq!(harness.executions(child, "/refund"), usize::from(!no));
+                let ended = if no { Outcome::Rejected } else { Outcome::Succeeded };
+                assert_eq!(ended_as(&journals, child), [ended]);
+            }
+        }
+    }
+
+    async fn child_held_twice_is_asked_about_twice_and_its_siblings_once(fixture) {
+        let harness = EngineHarness::of_trees(fixture, Shape::flat(2), twice_by_the_first).await;
+        let parts = harness.parts(0);
+        let door = EngineHarness::like(&parts, 0);
+        let root = harness.grown(&parts).await;
+        let mut first = harness.asked_by_tree(root).await;
+        let amounts = |request: &RequestRow| request.asked.pending_tool_calls[0].arguments_text.clone();
+        first.sort_by_key(amounts);
+        let [one, other] = &first[..] else { panic!("two are open") };
+        harness.answer_one(&door, one, People::Approve).await;
+        Play::of(&harness, &parts, root).goes_on(usize::MAX).await;
+        let second = harness.asked_by_tree(root).await;
+        assert_eq!((second.len(), &second[0]), (2, other), "{}", harness.told(root).await);
+        assert_eq!((second[1].task_id, harness.row(root).await.status), (one.task_id, TaskStatus::Paused));
+        harness.answer_one(&door, &second[1], People::Approve).await;
+        Play::of(&harness, &parts, root).goes_on(usize::MAX).await;
+        assert_eq!(harness.asked_by_tree(root).await, std::slice::from_ref(other));
+        harness.answer_one(&door, other, People::Approve).await;
+        Play::of(&harness, &parts, root).goes_on(usize::MAX).await;
+        let journals = harness.lawful(root).await;
+        assert_eq!(journals[&root].row.status, TaskStatus::Completed);
+        assert_eq!(harness.executions(one.task_id, "/refund"), 2);
+        assert_eq!(harness.executions(other.task_id, "/refund"), 1);
+    }
+
+    async fn child_held_for_days_goes_on_beside_a_long_finished_sibling(fixture) {
+        let harness = EngineHarness::of_trees(fixture, Shape::flat(2), only_the_second_asks).await;
+        let parts = harness.parts(0);
+        let began = harness.prompt_count();
+        let root = harness.grown(&parts).await;
+        let [request] = &harness.asked_by_tree(root).await[..] else { panic!("one is open") };
+        let waiting = |row: &holdpoint::task::change::TaskRow| (row.status, row.busy, row.open_requests);
+        assert_eq!(waiting(&harness.row(root).await), (TaskStatus::Paused, 0, 1));
+        harness.fixture.forward(DAYS);
+        assert!(harness.engine(4).claim().await.unwrap().is_empty(), "nothing can be claimed meanwhile");
+        harness.answer_one(&EngineHarness::like(&parts, 0), request, People::Approve).await;
+        Play::of(&harness, &parts, root).goes_on(usize::MAX).await;
+        assert_eq!(harness.lawful(root).await[&root].row.status, TaskStatus::Completed, "waiting is not duration");
+        each_has_paid_once(&harness, root).await;
+        assert_eq!(told_the_boss(&harness, began), ["leaf is done with go.1", "leaf is done with go.2"]);
+    }
+
+    async fn unanswered_request_of_a_child_expires_and_the_tree_goes_on(fixture) {
+        let harness = EngineHarness::of_trees(fixture, Shape { depth: 2, children: 2, wide: 0 }, one_large).await;
+        let parts = harness.parts(0);
+        let root = harness.grown(&parts).await;
+        assert_eq!(harness.asked_by_tree(root).await.len(), 2);
+        harness.fixture.forward(Duration::from_hours(25));
+        let (door, mut expired) = (EngineHarness::like(&parts, 0), 0);
+        while expired < 2 {
+            // Two expiries in one tree follow each other.
+            let closed = door.expire().await.unwrap();
+            assert!(closed > 0);
+            expired += closed;
+        }
+        Play::of(&harness, &parts, root).goes_on(usize::MAX).await;
+        let journals = harness.lawful(root).await;
+        assert_eq!(journals[&root].row.status, TaskStatus::Completed, "{}", harness.told(root).await);
+        for leaf in harness.of_agent(root, LEAF).await {
+            assert_eq!((ended_as(&journals, leaf), harness.executions(leaf, "/refund")), (vec![Outcome::Expired], 0));
+            assert_eq!(handed_back(&journals, leaf).unwrap().outcome, Outcome::Succeeded);
+        }
+    }
+
+    async fn parent_that_dies_after_the_end_of_a_child_loses_nothing(fixture) {
+        let harness = EngineHarness::of_trees(fixture, Shape::flat(2), one_small).await;
+        let parts = harness.parts(0);
+        let mut cut = 0;
+        for polls in 0..20 {
+            let mut play = Play::begins(&harness, &parts).await;
+            let root = play.root;
+            // Both children have completed, and their parent does not know yet.
+            while done(&harness, root).await < 2 {
+                let moment = play.moment();
+                assert!(!play.goes_on(moment + 1).await);
+            }
+            drop(play);
+            harness.later();
+            let mut doomed = Play::of(&harness, &parts, root);
+            let whole = doomed.goes_on_while(|play| play.polls < polls).await;
+            drop(doomed);
+            harness.finish_tree(&parts, root, People::Approve).await;
+            let journals = harness.lawful(root).await;
+            assert_eq!((journals.len(), journals[&root].row.status), (3, TaskStatus::Completed));
+            assert_eq!(ended_as(&journals, root), [Outcome::Succeeded; 2]);
+            each_has_paid_once(&harness, root).await;
+            cut += usize::from(!whole);
+        }
+        assert!(cut > 2, "the life was cut {cut} times");
+    }
+
+    async fn request_of_a_child_names_its_agent_path_and_its_root(fixture) {
+        let harness = EngineHarness::of_trees(fixture, Shape { depth: 3, children: 1, wide: 0 }, one_large).await;
+        let parts = harness.parts(0);
+        let root = harness.grown(&parts).await;
+        let [request] = &harness.asked_by_tree(root).await[..] else { panic!("one is open") };
+        assert_eq!((request.root_task_id, request.asked.kind), (root, RequestKind::Approval));
+        assert_eq!(request.agent_path, ["boss", "mid", "low", "leaf"]);
+        for row in harness.tree(root).await {
+            assert_eq!((row.status, row.busy, row.open_requests), (TaskStatus::Paused, 0, 1), "{:?}", row.agent_path);
+            let seen = harness.fixture.store.pending(root, row.task_id).await.unwrap();
+            assert_eq!(seen, std::slice::from_ref(request), "every ancestor lists it: {:?}", row.agent_path);
+            let last = harness.journal(row.task_id).await.items.pop().unwrap().fact;
+            assert_eq!(last, Fact::TaskStatus { status: TaskStatus::Paused, error: None, output: None });
+        }
+        EngineHarness::like(&parts, 0).cancel(&alice(), root, None).await.unwrap();
+        assert_eq!(harness.lawful(root).await.len(), 4);
+    }
+}

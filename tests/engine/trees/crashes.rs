@@ -1,0 +1,264 @@
+//! Every shape of tree, every kind of answer, a death at every moment: each permitted call runs
+//! exactly once, a rejected one never; each sub-agent is started once; nothing is left over.
+
+use holdpoint::engine::Parts;
+use holdpoint::model::Prompt;
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::Outcome;
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::transcript::Message;
+
+use super::super::engine_harness::{EngineHarness, alice};
+use super::harness::{EDITED, LEAF, People, Play, Shape, ended_as, handed_back, one_large, refund};
+use crate::store::store_fixture::{StoreFixture, both};
+
+/// Depth one, two and three, with one child everywhere or three children at one level.
+const SHAPES: [Shape; 6] = [
+    Shape {
+        depth: 1,
+        children: 1,
+        wide: 0,
+    },
+    Shape {
+        depth: 1,
+        children: 3,
+        wide: 0,
+    },
+    Shape {
+        depth: 2,
+        children: 1,
+        wide: 0,
+    },
+    Shape {
+        depth: 2,
+        children: 3,
+        wide: 0,
+    },
+    Shape {
+        depth: 3,
+        children: 1,
+        wide: 0,
+    },
+    Shape {
+        depth: 3,
+        children: 3,
+        wide: 1,
+    },
+];
+
+/// Asks for guidance first, then makes a refund that needs no approval.
+fn asks_and_pays(task: &str, turn: u32) -> Vec<(String, String)> {
+    match turn {
+        1 => vec![(
+            "request_human_guidance".to_owned(),
+            r#"{"question":"how much?"}"#.to_owned(),
+        )],
+        2 => vec![refund(task, 5)],
+        _ => Vec::new(),
+    }
+}
+
+/// One life, whose process dies at this moment; other processes finish the rest. Returns whether
+/// the tree had ended before.
+pub(super) async fn lived(
+    harness: &EngineHarness,
+    parts: &Parts,
+    people: People,
+    moment: usize,
+) -> (TaskId, bool) {
+    let mut play = Play::begins(harness, parts).await;
+    let root = play.root;
+    let door = EngineHarness::like(parts, 0);
+    while play.goes_on(moment).await {
+        if harness.row(root).await.status.is_terminal() {
+            return (root, true);
+        }
+        for request in harness.asked_by_tree(root).await {
+            if play.moment() < moment {
+                harness.answer_one(&door, &request, people).await;
+            }
+        }
+    }
+    drop(play);
+    harness.finish_tree(parts, root, people).await;
+    (root, false)
+}
+
+/// The conditions at the end of every life, wherever it was cut.
+async fn ends_well(
+    harness: &EngineHarness,
+    shape: Shape,
+    people: People,
+    (root, executed): (TaskId, usize),
+) {
+    let journals = harness.lawful(root).await;
+    assert_eq!(
+        journals.len(),
+        shape.tasks(),
+        "{}",
+        harness.told(root).await
+    );
+    let ledger = harness.tool.since(executed);
+    for (task, journal) in &journals {
+        assert_eq!(
+            journal.row.status,
+            TaskStatus::Completed,
+            "{}",
+            harness.told(root).await
+        );
+        if *task != root {
+            let result = handed_back(&journals, *task).unwrap();
+            assert_eq!(
+                (result.outcome, Some(&result.content)),
+                (Outcome::Succeeded, journal.row.output.as_ref())
+            );
+        }
+        let paid: Vec<_> = ledger
+            .iter()
+            .filter(|call| call.header("holdpoint-task-id") == task.to_string())
+            .collect();
+        let wanted = usize::from(journal.row.agent == LEAF && people != People::Reject);
+        assert_eq!(
+            paid.len(),
+            wanted,
+            "{:?}: {}",
+            journal.row.agent_path,
+            harness.told(root).await
+        );
+        let edited = paid
+            .iter()
+            .all(|call| call.body.contains(&EDITED.to_string()));
+        assert!(
+            people != People::Edit || edited,
+            "the edited arguments ran: {paid:?}"
+        );
+        if journal.row.agent == LEAF {
+            let ended = ended_as(&journals, *task);
+            let last = if people == People::Reject {
+                Outcome::Rejected
+            } else {
+                Outcome::Succeeded
+            };
+            // A person may have answered for a call whose result was lost.
+            assert!(
+                ended.last() == Some(&last) || ended.last() == Some(&Outcome::Responded),
+                "{ended:?}"
+            );
+        }
+    }
+}
+
+/// An agent is shown its own messages, its own calls and their results, and nothing else.
+fn shown_its_own(shape: Shape, (name, prompt): &(String, Prompt)) {
+    let level = (0..=shape.depth)
+        .find(|level| shape.name(*level) == name)
+        .unwrap();
+    assert_eq!(
+        prompt
+            .system
+            .as_ref()
+            .map(|text| text.contains(&format!("You are the {name}."))),
+        Some(true)
+    );
+    let users = prompt
+        .messages
+        .iter()
+        .filter(|message| matches!(message, Message::User { .. }))
+        .count();
+    assert_eq!(users, 1, "{prompt:#?}");
+    for message in &prompt.messages {
+        match message {
+            Message::User { parts, .. } => {
+                assert_eq!(parts[0].content.matches('.').count(), level, "{parts:?}");
+            }
+            Message::Assistant { calls, .. } => {
+                let own = |name: &String| level == shape.depth || name == shape.name(level + 1);
+                assert!(calls.iter().all(|(_, name, _)| own(name)), "{calls:?}");
+            }
+            Message::Result { name, content, .. } if level < shape.depth => {
+                assert_eq!(name, shape.name(level + 1));
+                assert!(
+                    content.starts_with(&format!("{name} is done with go.")),
+                    "{content}"
+                );
+            }
+            Message::Result { content, .. } => {
+                assert!(!content.contains("is done with"), "{content}");
+            }
+        }
+    }
+}
+
+/// The first moment at which a life is cut: up to the first request all lives are alike, so only
+/// those of `Approve` are cut there.
+async fn first_moment(harness: &EngineHarness, parts: &Parts, people: People) -> usize {
+    if people == People::Approve {
+        return 1;
+    }
+    let mut play = Play::begins(harness, parts).await;
+    assert!(play.goes_on(usize::MAX).await);
+    EngineHarness::like(parts, 0)
+        .cancel(&alice(), play.root, None)
+        .await
+        .unwrap();
+    play.moment() - 2
+}
+
+async fn dies_at_every_moment(fixture: &StoreFixture, people: People) {
+    for shape in SHAPES {
+        let leaf = if people == People::Guide {
+            asks_and_pays
+        } else {
+            one_large
+        };
+        let harness = EngineHarness::of_trees(StoreFixture::like(fixture).await, shape, leaf).await;
+        let parts = harness.parts(0);
+        let first = first_moment(&harness, &parts, people).await;
+        for moment in first.. {
+            let (asked, executed) = (harness.prompt_count(), harness.tool.count());
+            let (root, whole) = lived(&harness, &parts, people, moment).await;
+            ends_well(&harness, shape, people, (root, executed)).await;
+            let prompts = harness.prompts_since(asked);
+            for prompt in &prompts {
+                shown_its_own(shape, prompt);
+            }
+            let turns = usize::try_from(harness.row(root).await.model_calls).unwrap();
+            // No model is asked twice for a turn, except where its answer died with the process
+            // (siblings: see `trees2.rs`).
+            let asked_again = prompts.len() - turns;
+            assert!(
+                shape.children > 1 || asked_again <= usize::from(!whole),
+                "{asked_again} at {moment}"
+            );
+            if whole {
+                assert!(moment > 5 + 2 * shape.depth, "only {moment} moments");
+                break;
+            }
+        }
+        let gaps = "select max(event_number) - count(*) from agent_task_item
+            group by root_task_id having max(event_number) <> count(*)";
+        assert_eq!(
+            harness.fixture.numbers(gaps).await.unwrap(),
+            Vec::<i64>::new(),
+            "event numbers have gaps"
+        );
+    }
+}
+
+both! {
+    async fn tree_runs_an_approved_call_once_whenever_the_process_dies(fixture) {
+        dies_at_every_moment(&fixture, People::Approve).await;
+    }
+
+    async fn tree_never_runs_a_rejected_call_whenever_the_process_dies(fixture) {
+        dies_at_every_moment(&fixture, People::Reject).await;
+    }
+
+    async fn tree_runs_an_edited_call_as_written_whenever_the_process_dies(fixture) {
+        dies_at_every_moment(&fixture, People::Edit).await;
+    }
+
+    async fn tree_delivers_guidance_to_the_asking_task_whenever_the_process_dies(fixture) {
+        dies_at_every_moment(&fixture, People::Guide).await;
+    }
+}

@@ -1,0 +1,281 @@
+//! Trees that are ended: canceled in part, superseded by the user's next message, damaged in the
+//! database, or with an uncertain history.
+
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "an item of a new type says nothing here"
+)]
+
+use holdpoint::engine::{Parts, Refusal};
+use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::failure::FailureCode;
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::{CloseReason, Fact, Outcome};
+use holdpoint::task::request::RequestKind;
+use holdpoint::task::status::{RequestStatus, TaskStatus};
+
+use super::super::engine_harness::{EngineHarness, alice, rejects, whole};
+use super::super::two_replicas::{closed, place};
+use super::harness::{
+    LEAF, People, Play, Shape, ended_as, handed_back, one_large, one_small, said, superseding,
+};
+use crate::store::store_fixture::{StoreFixture, both};
+
+/// Two branches of two levels.
+const FORK: Shape = Shape {
+    depth: 2,
+    children: 2,
+    wide: 0,
+};
+
+fn quoted(fixture: &StoreFixture, task: TaskId) -> String {
+    let id = task.to_string();
+    if fixture.is_postgres() {
+        format!("'{id}'")
+    } else {
+        format!("x'{}'", id.replace('-', ""))
+    }
+}
+
+const CUT: &str = "update agent_task_item set body = '{\"type\":\"user_mess'";
+const GONE: &str = "delete from agent_task_item";
+const DAMAGES: [(&str, &str); 3] = [(CUT, "seq = 2"), (GONE, "seq = 2"), (GONE, "seq > 0")];
+
+async fn damage(harness: &EngineHarness, task: TaskId, (what, which): (&str, &str)) {
+    let id = quoted(&harness.fixture, task);
+    harness
+        .fixture
+        .numbers(&format!("{what} where task_id = {id} and {which}"))
+        .await
+        .unwrap();
+}
+
+/// Runs rounds and drivers until nothing is left to do.
+async fn looked_after(harness: &EngineHarness, parts: &Parts, root: TaskId) {
+    for _ in 0..6 {
+        Play::of(harness, parts, root).goes_on(usize::MAX).await;
+        // A round fails the tasks that were reported as unreadable.
+        let engine = EngineHarness::like(parts, 0);
+        engine.round().await.unwrap();
+    }
+    harness.later();
+    Play::of(harness, parts, root).goes_on(usize::MAX).await;
+}
+
+/// The status and failure of a task, from its row alone.
+async fn ended(harness: &EngineHarness, task: TaskId) -> (TaskStatus, Option<FailureCode>) {
+    let row = harness.row(task).await;
+    assert_eq!(
+        (row.busy, row.open_requests, row.lease_owner),
+        (0, 0, None),
+        "{:?}",
+        row.agent_path
+    );
+    (row.status, row.error.map(|error| error.code))
+}
+
+const INTEGRITY: (TaskStatus, Option<FailureCode>) =
+    (TaskStatus::Failed, Some(FailureCode::Integrity));
+
+/// The outcome in the parent's journal of the call that started the child.
+async fn outcome_of(harness: &EngineHarness, parent: TaskId, child: TaskId) -> Outcome {
+    let call = harness.row(child).await.parent.unwrap().1;
+    let items = harness.journal(parent).await.items;
+    let result = items.iter().find_map(|item| match &item.fact {
+        Fact::ToolResult(result) if result.tool_call_id == call => Some(result.outcome),
+        _ => None,
+    });
+    result.unwrap()
+}
+
+const DOUBT: &str = "update database_identity set doubted_at = (select max(updated_at) from agent_task) returning doubted_at";
+
+both! {
+    async fn child_canceled_alone_ends_and_its_parent_is_told(fixture) {
+        let harness = EngineHarness::of_trees(fixture, FORK, one_large).await;
+        let parts = harness.parts(0);
+        let root = harness.grown(&parts).await;
+        let [first, second] = &harness.asked_by_tree(root).await[..] else { panic!("two are open") };
+        let mid = harness.row(first.task_id).await.parent.unwrap().0;
+        let door = EngineHarness::like(&parts, 0);
+        door.cancel(&alice(), mid, None).await.unwrap();
+        for task in [mid, first.task_id] {
+            assert_eq!(ended(&harness, task).await.0, TaskStatus::Canceled);
+        }
+        assert_eq!(closed(&harness.journal(first.task_id).await, first.asked.request_id), Some(CloseReason::Canceled));
+        let late = door.decide(&alice(), first.asked.request_id, whole(Action::Approve, None), None).await;
+        assert_eq!(late.err(), Some(Refusal::Withdrawn(first.asked.request_id)));
+        assert_eq!(harness.asked_by_tree(root).await, std::slice::from_ref(second), "its sibling waits on");
+        harness.finish_tree(&parts, root, People::Approve).await;
+        let journals = harness.lawful(root).await;
+        assert_eq!((journals[&root].row.status, ended_as(&journals, root)), (TaskStatus::Completed, vec![Outcome::Canceled, Outcome::Succeeded]));
+        assert_eq!((harness.executions(first.task_id, "/refund"), harness.executions(second.task_id, "/refund")), (0, 1));
+    }
+
+    async fn rejection_in_a_child_cancels_that_child_or_with_cancel_root_the_tree(fixture) {
+        let harness = EngineHarness::of_trees(fixture, FORK, one_large).await;
+        for then in [Then::Cancel, Then::CancelRoot] {
+            let parts = harness.parts(0);
+            let root = harness.grown(&parts).await;
+            let [first, second] = &harness.asked_by_tree(root).await[..] else { panic!("two are open") };
+            EngineHarness::like(&parts, 0).decide(&alice(), first.asked.request_id, rejects(then), None).await.unwrap();
+            assert_eq!(ended(&harness, first.task_id).await.0, TaskStatus::Canceled);
+            harness.finish_tree(&parts, root, People::Approve).await;
+            let journals = harness.lawful(root).await;
+            assert_eq!(ended_as(&journals, first.task_id), [Outcome::Rejected]);
+            let (ends, mine, other) = match then {
+                Then::CancelRoot => (TaskStatus::Canceled, Outcome::Canceled, Outcome::Canceled),
+                Then::Continue | Then::Cancel => (TaskStatus::Completed, Outcome::Canceled, Outcome::Succeeded),
+            };
+            assert_eq!(journals[&root].row.status, ends, "{}", harness.told(root).await);
+            assert_eq!(handed_back(&journals, first.task_id).unwrap().outcome, mine, "{}", harness.told(root).await);
+            assert_eq!(ended_as(&journals, second.task_id), [other]);
+        }
+    }
+
+    async fn next_message_cancels_the_working_children_and_the_tree_goes_on(fixture) {
+        let harness = EngineHarness::of_trees(fixture, FORK, one_large).await;
+        let parts = harness.parts(0);
+        // Asked again after the children of the first message were canceled, the boss starts
+        // others.
+        harness.script_by_name(|name, prompt| {
+            let mut prompt = prompt.clone();
+            if name == "boss" && said(&prompt) != "go" {
+                prompt.turn -= 1;
+            }
+            Ok(FORK.says(one_large, name, &prompt))
+        });
+        let root = harness.grown(&parts).await;
+        let asked = harness.asked_by_tree(root).await;
+        let door = EngineHarness::like(&parts, 0);
+        let refused = door.message(&alice(), asked[0].task_id, superseding("no"), None).await;
+        assert_eq!(refused.err(), Some(Refusal::NotARoot { root, status: TaskStatus::Paused }));
+        door.message(&alice(), root, superseding("other.7"), None).await.unwrap();
+        for row in harness.tree(root).await.into_iter().filter(|row| row.task_id != root) {
+            assert_eq!(ended(&harness, row.task_id).await.0, TaskStatus::Canceled);
+        }
+        for request in &asked {
+            let row = harness.fixture.store.request(request.asked.request_id).await.unwrap().unwrap();
+            assert_eq!(row.status, RequestStatus::Withdrawn);
+        }
+        assert_eq!(ended_as(&[(root, harness.journal(root).await)].into(), root), [Outcome::Canceled; 2]);
+        harness.finish_tree(&parts, root, People::Approve).await;
+        let journals = harness.lawful(root).await;
+        assert_eq!((journals.len(), journals[&root].row.status), (9, TaskStatus::Completed), "{}", harness.told(root).await);
+        let paid: usize = journals.keys().map(|task| harness.executions(*task, "/refund")).sum();
+        assert_eq!(paid, 2, "only those of the second message");
+    }
+
+    async fn unreadable_child_fails_and_its_parent_goes_on(fixture) {
+        for how in DAMAGES {
+            let harness = EngineHarness::of_trees(StoreFixture::like(&fixture).await, FORK, one_large).await;
+            let parts = harness.parts(0);
+            let root = harness.grown(&parts).await;
+            let [first, second] = &harness.asked_by_tree(root).await[..] else { panic!("two are open") };
+            let mid = harness.row(first.task_id).await.parent.unwrap().0;
+            let door = EngineHarness::like(&parts, 0);
+            harness.answer_one(&door, first, People::Approve).await;
+            damage(&harness, first.task_id, how).await;
+            looked_after(&harness, &parts, root).await;
+            assert_eq!(ended(&harness, first.task_id).await, INTEGRITY, "{how:?}");
+            assert_eq!(harness.executions(first.task_id, "/refund"), 0);
+            assert_eq!(outcome_of(&harness, mid, first.task_id).await, Outcome::Failed, "{how:?}");
+            assert_eq!(harness.row(mid).await.status, TaskStatus::Completed, "{how:?}");
+            let row = harness.row(root).await;
+            assert_eq!((row.status, row.busy, row.open_requests), (TaskStatus::Paused, 0, 1), "{how:?}: its sibling waits on");
+            harness.answer_one(&door, second, People::Approve).await;
+            looked_after(&harness, &parts, root).await;
+            assert_eq!(ended(&harness, root).await.0, TaskStatus::Completed, "{how:?}");
+            assert_eq!(harness.executions(second.task_id, "/refund"), 1);
+        }
+    }
+
+    async fn unreadable_parent_fails_and_its_children_are_canceled(fixture) {
+        for how in DAMAGES {
+            let harness = EngineHarness::of_trees(StoreFixture::like(&fixture).await, FORK, one_large).await;
+            let parts = harness.parts(0);
+            let root = harness.grown(&parts).await;
+            let [first, second] = &harness.asked_by_tree(root).await[..] else { panic!("two are open") };
+            let mid = harness.row(first.task_id).await.parent.unwrap().0;
+            damage(&harness, mid, how).await;
+            // Any reader reports the journal as unreadable.
+            assert!(harness.fixture.store.journal(mid).await.is_err() || how.1 == "seq > 0");
+            harness.fixture.store.report_unreadable(mid);
+            looked_after(&harness, &parts, root).await;
+            assert_eq!(ended(&harness, mid).await, INTEGRITY, "{how:?}");
+            assert_eq!(ended(&harness, first.task_id).await.0, TaskStatus::Canceled, "{how:?}");
+            assert_eq!(outcome_of(&harness, root, mid).await, Outcome::Failed, "{how:?}");
+            let door = EngineHarness::like(&parts, 0);
+            let late = door.decide(&alice(), first.asked.request_id, whole(Action::Approve, None), None).await;
+            assert_eq!(late.err(), Some(Refusal::Withdrawn(first.asked.request_id)));
+            harness.answer_one(&door, second, People::Approve).await;
+            looked_after(&harness, &parts, root).await;
+            assert_eq!(ended(&harness, root).await.0, TaskStatus::Completed, "{how:?}");
+            assert_eq!((harness.executions(first.task_id, "/refund"), harness.executions(second.task_id, "/refund")), (0, 1));
+        }
+    }
+
+    async fn unreadable_root_ends_its_whole_tree(fixture) {
+        for how in DAMAGES {
+            let harness = EngineHarness::of_trees(StoreFixture::like(&fixture).await, FORK, one_large).await;
+            let parts = harness.parts(0);
+            let root = harness.grown(&parts).await;
+            let asked = harness.asked_by_tree(root).await;
+            let others: Vec<_> = harness.tree(root).await.into_iter().map(|row| row.task_id).filter(|task| *task != root).collect();
+            damage(&harness, root, how).await;
+            // After the decision a call may run, so a driver loads the root and finds the damage.
+            let door = EngineHarness::like(&parts, 0);
+            let _ = door.decide(&alice(), asked[0].asked.request_id, whole(Action::Approve, None), None).await;
+            looked_after(&harness, &parts, root).await;
+            assert_eq!(ended(&harness, root).await, INTEGRITY, "{how:?}");
+            for task in others {
+                assert!(ended(&harness, task).await.0.is_terminal(), "{how:?}: {:?}", harness.row(task).await);
+            }
+            let left = harness.fixture.store.pending(root, root).await.unwrap();
+            assert!(left.is_empty(), "{how:?}: {left:?}");
+            assert!(harness.executions(asked[0].task_id, "/refund") <= 1);
+            assert_eq!(harness.executions(asked[1].task_id, "/refund"), 0);
+        }
+    }
+
+    async fn approved_but_unstarted_call_of_a_child_is_asked_about_after_a_restore(fixture) {
+        let harness = EngineHarness::of_trees(fixture, FORK, one_large).await;
+        let parts = harness.parts(0);
+        let root = harness.grown(&parts).await;
+        let [first, second] = &harness.asked_by_tree(root).await[..] else { panic!("two are open") };
+        harness.answer_one(&EngineHarness::like(&parts, 0), first, People::Approve).await;
+        assert_eq!(harness.fixture.numbers(DOUBT).await.unwrap().len(), 1);
+        Play::of(&harness, &parts, root).goes_on(usize::MAX).await;
+        assert!(harness.tool.ledger().is_empty(), "the call may have run already");
+        let asked = harness.asked_by_tree(root).await;
+        let kinds: Vec<_> = asked.iter().map(|request| (request.task_id, request.asked.kind)).collect();
+        assert_eq!(kinds, [(second.task_id, RequestKind::Approval), (first.task_id, RequestKind::Reconcile)]);
+        assert!(asked[0].doubted && !asked[1].doubted);
+        harness.finish_tree(&parts, root, People::Approve).await;
+        let journals = harness.lawful(root).await;
+        assert_eq!(journals[&root].row.status, TaskStatus::Completed);
+        assert_eq!((harness.executions(first.task_id, "/refund"), harness.executions(second.task_id, "/refund")), (1, 1));
+    }
+
+    async fn payment_of_a_sub_agent_lost_in_a_restore_is_not_repeated_by_a_rule(fixture) {
+        let harness = EngineHarness::of_trees(fixture, FORK, one_small).await;
+        let parts = harness.parts(0);
+        let play = Play::begins(&harness, &parts).await;
+        let root = play.root;
+        drop(play);
+        // The restored history ends with the user's message; its sub-agents' later work is lost.
+        assert_eq!(harness.fixture.numbers(DOUBT).await.unwrap().len(), 1);
+        Play::of(&harness, &parts, root).goes_on(usize::MAX).await;
+        assert!(harness.tool.ledger().is_empty(), "no rule allows the call: {}", harness.told(root).await);
+        assert_eq!(harness.row(root).await.status, TaskStatus::Paused, "{}", harness.told(root).await);
+        harness.finish_tree(&parts, root, People::Approve).await;
+        let journals = harness.lawful(root).await;
+        assert_eq!(journals[&root].row.status, TaskStatus::Completed);
+        let paid: Vec<_> = harness.of_agent(root, LEAF).await.iter().map(|leaf| harness.executions(*leaf, "/refund")).collect();
+        assert_eq!(paid, [1, 1], "when a human has said so");
+        for leaf in harness.of_agent(root, LEAF).await {
+            let asked = place(&journals[&leaf], |fact| matches!(fact, Fact::InterventionRequested(_)));
+            assert!(asked.is_some(), "of the payment itself: {}", harness.told(root).await);
+        }
+    }
+}

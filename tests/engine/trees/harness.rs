@@ -1,0 +1,570 @@
+//! Trees of tasks on a harness: agents that delegate level by level, each with its own model name;
+//! and a play of a whole tree whose drivers the test polls and drops.
+
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "an item of a new type says nothing here"
+)]
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use holdpoint::engine::{DecisionBody, Engine, MessageInput, Parts, Refusal, Settings};
+use holdpoint::model::{self, AnswerCall, Prompt};
+use holdpoint::store::{News, RequestRow, TaskFilter};
+use holdpoint::task::change::{Journal, TaskRow};
+use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::id::{CallId, TaskId};
+use holdpoint::task::item::{Fact, FinishReason, Outcome, Part, PartType, ToolResult};
+use holdpoint::task::request::RequestKind;
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::transcript::Message;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::super::call_decisions::edit;
+use super::super::engine_harness::{EngineHarness, alice, fills, go, rejects, turn, whole};
+use super::super::invariants::{check, every_call_has_one_result};
+use crate::store::store_fixture::StoreFixture;
+
+/// Agents by level; the last one of a tree is always the leaf.
+const NAMES: [&str; 3] = ["boss", "mid", "low"];
+/// The agent at the bottom of a tree.
+pub const LEAF: &str = "leaf";
+/// Slots for every task of a tree.
+pub const ROOM: usize = 16;
+
+/// The form of a tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Levels of sub-agents.
+    pub depth: usize,
+    /// The number of children of the wide agent; every other agent starts one.
+    pub children: usize,
+    /// The level of the wide agent.
+    pub wide: usize,
+}
+
+/// An agent's answer to a task in a turn: calls, or none for its last answer.
+pub type Says = fn(task: &str, turn: u32) -> Vec<(String, String)>;
+
+impl Shape {
+    /// A boss with this many leaves.
+    pub fn flat(children: usize) -> Self {
+        Self {
+            depth: 1,
+            children,
+            wide: 0,
+        }
+    }
+
+    /// The agent of a level.
+    pub fn name(self, level: usize) -> &'static str {
+        if level == self.depth {
+            LEAF
+        } else {
+            NAMES[level]
+        }
+    }
+
+    fn level(self, name: &str) -> usize {
+        (0..=self.depth)
+            .find(|level| self.name(*level) == name)
+            .unwrap()
+    }
+
+    /// The number of tasks in the grown tree.
+    pub fn tasks(self) -> usize {
+        (0..=self.depth)
+            .map(|level| if level > self.wide { self.children } else { 1 })
+            .sum()
+    }
+
+    /// Adds the tree's agents to a configuration. The boss is the default.
+    fn agents(self, yaml: &str) -> String {
+        let levels = || (0..=self.depth).map(|level| (self.name(level), level));
+        let model = |(name, _)| {
+            format!(
+                "  {name}: {{ provider: openai, base_url: \"{{model}}\", model: {name}, retries: 1 }}\n"
+            )
+        };
+        let agent = |(name, level): (&str, usize)| {
+            let does = if level == self.depth {
+                "tools: [lookup, tag, refund, forbidden], human: [guidance, confirmation]"
+                    .to_owned()
+            } else {
+                format!("sub_agents: [{}]", self.name(level + 1))
+            };
+            format!(
+                "  {name}: {{ description: Is the {name}., model: {name}, instructions: You are the {name}., {does} }}\n"
+            )
+        };
+        let yaml = yaml.replace(
+            "models:\n",
+            &format!("models:\n{}", levels().map(model).collect::<String>()),
+        );
+        let yaml = yaml.replace(
+            "agents:\n",
+            &format!("agents:\n{}", levels().map(agent).collect::<String>()),
+        );
+        yaml + "default_agent: boss\n"
+    }
+
+    /// The answer of an agent of the tree; the leaf's is given.
+    pub fn says(self, leaf: Says, name: &str, prompt: &Prompt) -> model::Answer {
+        let task = said(prompt);
+        if name == LEAF {
+            return speaks(name, &task, &leaf(&task, prompt.turn));
+        }
+        let level = self.level(name);
+        let count = if level == self.wide { self.children } else { 1 };
+        let hand_on = (1..=count)
+            .map(|child| hands_on(self.name(level + 1), &format!("{task}.{child}")))
+            .collect();
+        speaks(
+            name,
+            &task,
+            if prompt.turn == 1 {
+                hand_on
+            } else {
+                Vec::new()
+            }
+            .as_slice(),
+        )
+    }
+}
+
+/// A call of a sub-agent.
+pub fn hands_on(agent: &str, task: &str) -> (String, String) {
+    (agent.to_owned(), json!({"task": task}).to_string())
+}
+
+/// The last user message in a prompt.
+pub fn said(prompt: &Prompt) -> String {
+    let mut users = prompt.messages.iter().filter_map(|message| match message {
+        Message::User { parts, .. } => Some(parts),
+        Message::Assistant { .. } | Message::Result { .. } => None,
+    });
+    users
+        .next_back()
+        .unwrap()
+        .iter()
+        .map(|part| part.content.as_str())
+        .collect()
+}
+
+/// An answer with these calls, or a last answer where there are none.
+pub fn speaks(name: &str, task: &str, calls: &[(String, String)]) -> model::Answer {
+    if calls.is_empty() {
+        return model::Answer {
+            text: Some(format!("{name} is done with {task}")),
+            ..turn(&[])
+        };
+    }
+    let call = |(place, (name, arguments)): (usize, &(String, String))| AnswerCall {
+        provider_id: format!("call_{place}"),
+        name: name.clone(),
+        arguments_text: arguments.clone(),
+        holds_secret: false,
+    };
+    let calls = calls.iter().enumerate().map(call).collect();
+    model::Answer {
+        text: None,
+        finish_reason: FinishReason::ToolCalls,
+        calls,
+        ..turn(&[])
+    }
+}
+
+/// A refund of this amount. No two leaves refund the same order, so a rejection of one does not
+/// apply to another.
+pub fn refund(task: &str, amount: u32) -> (String, String) {
+    let order: String = task.chars().filter(char::is_ascii_digit).collect();
+    (
+        "refund".to_owned(),
+        format!(r#"{{"order":{order},"amount":{amount}}}"#),
+    )
+}
+
+/// One refund that is held.
+pub fn one_large(task: &str, turn: u32) -> Vec<(String, String)> {
+    if turn == 1 {
+        vec![refund(task, 120)]
+    } else {
+        Vec::new()
+    }
+}
+
+/// One refund that runs at once.
+pub fn one_small(task: &str, turn: u32) -> Vec<(String, String)> {
+    if turn == 1 {
+        vec![refund(task, 5)]
+    } else {
+        Vec::new()
+    }
+}
+
+/// How people answer a tree's requests. Reconcile requests are always answered from the tool's
+/// ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum People {
+    Approve,
+    /// Rejects, and lets the agent go on.
+    Reject,
+    Edit,
+    /// Answers guidance requests.
+    Guide,
+}
+
+/// The amount that an editor writes.
+pub const EDITED: u32 = 130;
+
+impl EngineHarness {
+    /// A harness for trees of this shape, with this leaf.
+    pub async fn of_trees(fixture: StoreFixture, shape: Shape, leaf: Says) -> Self {
+        let mut harness = Self::new(fixture, &[]).await;
+        harness.configure(|yaml| shape.agents(yaml));
+        harness.script_by_name(move |name, prompt| Ok(shape.says(leaf, name, prompt)));
+        harness
+    }
+
+    /// An engine from these parts.
+    pub fn like(parts: &Parts, max_running: usize) -> Arc<Engine> {
+        Engine::new(Parts {
+            settings: Settings {
+                max_running,
+                ..parts.settings
+            },
+            ..parts.clone()
+        })
+    }
+
+    /// The rows of a tree, the root first, then by age.
+    pub async fn tree(&self, root: TaskId) -> Vec<TaskRow> {
+        let filter = TaskFilter {
+            tenant: "acme".to_owned(),
+            roots: vec![root],
+            limit: 200,
+            ..TaskFilter::default()
+        };
+        let mut rows = self.fixture.store.tasks(&filter).await.unwrap().rows;
+        rows.sort_by_key(|row| (row.task_id != root, row.task_id));
+        rows
+    }
+
+    /// The tasks of one agent.
+    pub async fn of_agent(&self, root: TaskId, agent: &str) -> Vec<TaskId> {
+        let rows = self.tree(root).await.into_iter();
+        rows.filter(|row| row.agent == agent)
+            .map(|row| row.task_id)
+            .collect()
+    }
+
+    /// The row of a task, readable even where its journal is not.
+    pub async fn row(&self, task: TaskId) -> TaskRow {
+        self.fixture.store.task(task).await.unwrap().unwrap()
+    }
+
+    /// The open requests of a tree, as its root lists them.
+    pub async fn asked_by_tree(&self, root: TaskId) -> Vec<RequestRow> {
+        self.fixture.store.pending(root, root).await.unwrap()
+    }
+
+    /// A new tree, played until it waits for people.
+    pub async fn grown(&self, parts: &Parts) -> TaskId {
+        let mut play = Play::begins(self, parts).await;
+        assert!(play.goes_on(usize::MAX).await);
+        play.root
+    }
+
+    /// Answers all open requests of a tree.
+    pub async fn answer_tree(&self, engine: &Arc<Engine>, root: TaskId, people: People) {
+        for request in self.asked_by_tree(root).await {
+            self.answer_one(engine, &request, people).await;
+        }
+    }
+
+    /// Answers one request.
+    pub async fn answer_one(&self, engine: &Arc<Engine>, request: &RequestRow, people: People) {
+        let asked = &request.asked;
+        let call = asked.own_calls().next().unwrap();
+        let answer = match (asked.kind, people) {
+            (RequestKind::Reconcile, _) => {
+                let id = call.tool_call_id.to_string();
+                let ran = self
+                    .tool
+                    .ledger()
+                    .iter()
+                    .any(|known| known.header("idempotency-key") == id);
+                if ran {
+                    whole(Action::Respond, Some(json!("it was paid")))
+                } else {
+                    whole(Action::Retry, None)
+                }
+            }
+            (RequestKind::Guidance, _) => fills(&json!({"answer": "42"})),
+            (RequestKind::Approval, People::Reject) => rejects(Then::Continue),
+            (RequestKind::Approval, People::Edit) => {
+                let mut arguments: Value = serde_json::from_str(&call.arguments_text).unwrap();
+                arguments["amount"] = json!(EDITED);
+                let replies = asked
+                    .own_calls()
+                    .map(|call| (call.tool_call_id.to_string(), edit(&arguments.to_string())));
+                holdpoint::engine::DecisionInput {
+                    digest: None,
+                    body: DecisionBody::PerCall(replies.collect()),
+                }
+            }
+            _ => whole(Action::Approve, None),
+        };
+        engine
+            .decide(&alice(), request.asked.request_id, answer, None)
+            .await
+            .unwrap();
+    }
+
+    /// Drives the rest of a tree in new processes and answers its requests, until it has ended.
+    pub async fn finish_tree(&self, parts: &Parts, root: TaskId, people: People) {
+        let door = Self::like(parts, 0);
+        for _ in 0..40 {
+            self.later();
+            Play::of(self, parts, root).goes_on(usize::MAX).await;
+            match self.row(root).await.status {
+                TaskStatus::Running => {}
+                TaskStatus::Paused => self.answer_tree(&door, root, people).await,
+                TaskStatus::Completed | TaskStatus::Failed | TaskStatus::Canceled => return,
+            }
+        }
+        panic!("the tree does not end: {}", self.told(root).await);
+    }
+
+    /// Every task of a tree with its items, for a failed test's message.
+    pub async fn told(&self, root: TaskId) -> String {
+        let mut told = String::new();
+        for row in self.tree(root).await {
+            let head = (
+                row.agent_path.join("/"),
+                row.status,
+                row.busy,
+                row.open_requests,
+                row.version,
+            );
+            let _ = writeln!(told, "\n{} {head:?}", row.task_id);
+            match self.fixture.store.items(row.task_id, 0, 1000).await {
+                Ok(items) => {
+                    for (item, event) in items {
+                        let _ = writeln!(told, "  {} {event} {:?}", item.seq, item.fact);
+                    }
+                }
+                Err(error) => drop(writeln!(told, "  {error}")),
+            }
+        }
+        told
+    }
+
+    /// Checks the laws of every ended tree. Returns its journals.
+    pub async fn lawful(&self, root: TaskId) -> BTreeMap<TaskId, Journal> {
+        let mut journals = BTreeMap::new();
+        for row in self.tree(root).await {
+            let journal = self.journal(row.task_id).await;
+            let counted = (
+                row.status.is_terminal(),
+                row.busy,
+                row.open_requests,
+                row.lease_owner.is_some(),
+            );
+            assert_eq!(
+                counted,
+                (true, 0, 0, false),
+                "{:?}: {}",
+                row.agent_path,
+                self.told(root).await
+            );
+            check(&journal.items);
+            every_call_has_one_result(&journal.items);
+            journals.insert(row.task_id, journal);
+        }
+        for (task, journal) in &journals {
+            let mut started: BTreeMap<CallId, TaskId> = BTreeMap::new();
+            for item in &journal.items {
+                let Fact::SubAgentStarted {
+                    tool_call_id,
+                    child_task_id,
+                    agent,
+                } = &item.fact
+                else {
+                    continue;
+                };
+                let known = started.insert(*tool_call_id, *child_task_id);
+                assert_eq!(
+                    known,
+                    None,
+                    "one start for each call: {}",
+                    self.told(root).await
+                );
+                let child = &journals[child_task_id].row;
+                assert_eq!(
+                    (child.parent.map(|parent| parent.0), &child.agent),
+                    (Some(*task), agent)
+                );
+                let path = [journal.row.agent_path.clone(), vec![agent.clone()]].concat();
+                assert_eq!((&child.agent_path, child.root_task_id), (&path, root));
+            }
+            let children = journals
+                .values()
+                .filter(|child| child.row.parent.is_some_and(|parent| parent.0 == *task));
+            for child in children {
+                assert_eq!(
+                    started.get(&child.row.parent.unwrap().1),
+                    Some(&child.row.task_id),
+                    "no call started it"
+                );
+            }
+        }
+        journals
+    }
+}
+
+/// The result of the call that started this task, if there is one.
+pub fn handed_back(journals: &BTreeMap<TaskId, Journal>, child: TaskId) -> Option<&ToolResult> {
+    let (parent, call) = journals[&child].row.parent.unwrap();
+    journals[&parent]
+        .items
+        .iter()
+        .find_map(|item| match &item.fact {
+            Fact::ToolResult(result) if result.tool_call_id == call => Some(result),
+            _ => None,
+        })
+}
+
+/// The outcomes of a task's calls, in the journal's order.
+pub fn ended_as(journals: &BTreeMap<TaskId, Journal>, task: TaskId) -> Vec<Outcome> {
+    super::super::engine_harness::outcomes(&journals[&task])
+}
+
+/// The user's next message, which supersedes open requests.
+pub fn superseding(text: &str) -> MessageInput {
+    let items = vec![Part {
+        content_type: PartType::Text,
+        content: text.to_owned(),
+    }];
+    MessageInput {
+        items,
+        user_context: None,
+        supersede: true,
+    }
+}
+
+/// A tree driven in one process.
+pub struct Play<'s> {
+    harness: &'s EngineHarness,
+    pub engine: Arc<Engine>,
+    pub root: TaskId,
+    news: watch::Receiver<News>,
+    drivers: Vec<BoxFuture<'static, ()>>,
+    /// The number of executions on the harness before this tree.
+    before: usize,
+    /// The number of polls of drivers so far.
+    pub polls: usize,
+}
+
+impl<'s> Play<'s> {
+    /// A new tree, accepted and not begun.
+    pub async fn begins(harness: &'s EngineHarness, parts: &Parts) -> Self {
+        let before = harness.tool.count();
+        let accepted = EngineHarness::like(parts, 0)
+            .create(&alice(), go(), None)
+            .await
+            .unwrap();
+        let mut play = Self::of(harness, parts, accepted.task_id);
+        play.news = accepted.news.unwrap().news();
+        play.before = before;
+        play
+    }
+
+    /// A tree in its current state.
+    pub fn of(harness: &'s EngineHarness, parts: &Parts, root: TaskId) -> Self {
+        let engine = EngineHarness::like(parts, ROOM);
+        let before = harness.tool.count();
+        Self {
+            harness,
+            engine,
+            root,
+            news: harness.fixture.store.watch(root),
+            drivers: Vec::new(),
+            before,
+            polls: 0,
+        }
+    }
+
+    /// Commits and executions so far: the process can die right after each of them, which is right
+    /// before the next commit.
+    pub fn moment(&self) -> usize {
+        self.commits() + self.harness.tool.count() - self.before
+    }
+
+    /// Whether no driver is active here.
+    pub fn is_idle(&self) -> bool {
+        self.drivers.is_empty()
+    }
+
+    pub fn commits(&self) -> usize {
+        usize::try_from(self.news.borrow().commits).unwrap()
+    }
+
+    /// Drives the tree until nothing can be driven (`true`) or that moment has come.
+    pub async fn goes_on(&mut self, until: usize) -> bool {
+        self.goes_on_while(|play| play.moment() < until).await
+    }
+
+    /// Drives the tree until nothing can be driven (`true`) or the condition, checked before every
+    /// poll, is false.
+    pub async fn goes_on_while(&mut self, so: impl Fn(&Self) -> bool) -> bool {
+        loop {
+            if !so(self) {
+                return false;
+            }
+            // A driver that waits to be polled may hold the database's one writer: then this round
+            // claims nothing.
+            match self.engine.claim().await {
+                Ok(claimed) => {
+                    self.drivers.extend(claimed);
+                    if self.drivers.is_empty() {
+                        return true;
+                    }
+                }
+                Err(Refusal::Unavailable) if self.drivers.is_empty() => continue,
+                Err(Refusal::Unavailable) => {}
+                Err(error) => panic!("{error}"),
+            }
+            let mut place = 0;
+            poll_fn(|context| {
+                while place < self.drivers.len() {
+                    if !so(self) {
+                        return Poll::Ready(());
+                    }
+                    self.polls += 1;
+                    match self.drivers[place].as_mut().poll(context) {
+                        Poll::Ready(()) => {
+                            drop(self.drivers.remove(place));
+                            // The driver that ended may have queued another task.
+                            return Poll::Ready(());
+                        }
+                        Poll::Pending => place += 1,
+                    }
+                }
+                place = 0;
+                Poll::Pending
+            })
+            .await;
+        }
+    }
+}
+
+/// A long wait for people, shorter than the lifetime of a request.
+pub const DAYS: Duration = Duration::from_hours(20);

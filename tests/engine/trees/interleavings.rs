@@ -1,0 +1,268 @@
+//! An event between any two lines of a tree's drivers, which then go on with what they have loaded:
+//! nothing is lost, nothing is repeated, and nothing starts after a cancel.
+
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "an item of a new type says nothing here"
+)]
+
+use std::collections::BTreeMap;
+
+use holdpoint::engine::{Parts, Refusal};
+use holdpoint::task::change::Journal;
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::status::TaskStatus;
+
+use super::super::engine_harness::{EngineHarness, alice};
+use super::super::two_replicas::place;
+use super::harness::{People, Play, Shape, handed_back, refund};
+use crate::store::store_fixture::{StoreFixture, both};
+
+/// Two branches of two levels.
+const FORK: Shape = Shape {
+    depth: 2,
+    children: 2,
+    wide: 0,
+};
+
+/// One leaf pays and looks up at once; the other has to ask.
+fn one_asks(task: &str, turn: u32) -> Vec<(String, String)> {
+    let lookup = ("lookup".to_owned(), r#"{"order":1}"#.to_owned());
+    match turn {
+        1 if task.starts_with("go.1") => vec![refund(task, 5), lookup],
+        1 => vec![lookup, refund(task, 120)],
+        _ => Vec::new(),
+    }
+}
+
+/// An event that happens while the drivers are suspended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meanwhile {
+    /// The user cancels the whole tree.
+    CancelRoot,
+    /// The user cancels one branch, where there is one.
+    CancelBranch,
+    /// Another replica takes over and drives the tree as far as it goes.
+    Takeover,
+}
+
+impl Meanwhile {
+    /// Carries the event out, in this play's process or beside it. Returns the task that was
+    /// canceled, if any.
+    async fn happens(
+        self,
+        play: &Play<'_>,
+        harness: &EngineHarness,
+        parts: &Parts,
+    ) -> Option<TaskId> {
+        let root = play.root;
+        if self == Self::Takeover {
+            harness.later();
+            Play::of(harness, parts, root).goes_on(usize::MAX).await;
+            return None;
+        }
+        let branch = harness.of_agent(root, "mid").await.first().copied();
+        let task = if self == Self::CancelRoot {
+            Some(root)
+        } else {
+            branch
+        }?;
+        match play.engine.cancel(&alice(), task, None).await {
+            Ok(_) => {
+                assert_eq!(harness.row(task).await.status, TaskStatus::Canceled);
+                for row in harness.tree(root).await {
+                    let below = self == Self::CancelRoot
+                        || row.parent.is_some_and(|(parent, _)| parent == task);
+                    let counted = (row.status.is_terminal(), row.busy, row.open_requests);
+                    assert!(
+                        !below || counted == (true, 0, 0),
+                        "{}",
+                        harness.told(root).await
+                    );
+                }
+                Some(task)
+            }
+            Err(Refusal::Conflict { status, .. }) => {
+                assert_eq!(status, TaskStatus::Completed);
+                None
+            }
+            Err(refusal) => panic!("{refusal}"),
+        }
+    }
+}
+
+/// A life whose drivers are suspended after this many polls. Returns the root, the canceled task,
+/// and whether the tree had ended before.
+async fn lived(
+    harness: &EngineHarness,
+    parts: &Parts,
+    meanwhile: Meanwhile,
+    polls: usize,
+) -> (TaskId, Option<TaskId>, bool) {
+    let mut play = Play::begins(harness, parts).await;
+    let root = play.root;
+    let door = EngineHarness::like(parts, 0);
+    while play.goes_on_while(|play| play.polls < polls).await {
+        if harness.row(root).await.status.is_terminal() {
+            return (root, None, true);
+        }
+        harness.answer_tree(&door, root, People::Approve).await;
+    }
+    let canceled = meanwhile.happens(&play, harness, parts).await;
+    // The suspended drivers resume, and others claim work.
+    play.goes_on(usize::MAX).await;
+    drop(play);
+    if canceled == Some(root) {
+        harness.later();
+        assert!(
+            harness.engine(4).claim().await.unwrap().is_empty(),
+            "after {polls} polls: {}",
+            harness.told(root).await
+        );
+    } else {
+        harness.finish_tree(parts, root, People::Approve).await;
+    }
+    (root, canceled, false)
+}
+
+/// The event numbers of the last start in a task's subtree and of the task's end.
+async fn started_and_ended(harness: &EngineHarness, root: TaskId, top: TaskId) -> (i64, i64) {
+    let (mut started, mut ended) = (0, 0);
+    for row in harness.tree(root).await {
+        let below = top == root
+            || row.task_id == top
+            || row.parent.is_some_and(|(parent, _)| parent == top);
+        for (item, event) in harness
+            .fixture
+            .store
+            .items(row.task_id, 0, 1000)
+            .await
+            .unwrap()
+        {
+            match item.fact {
+                Fact::ToolStarted { .. } | Fact::SubAgentStarted { .. } if below => {
+                    started = started.max(event);
+                }
+                Fact::TaskStatus {
+                    status: TaskStatus::Canceled,
+                    ..
+                } if row.task_id == top => ended = event,
+                _ => {}
+            }
+        }
+    }
+    (started, ended)
+}
+
+/// The journal and the ledger agree: nothing executed without a committed start, and each payment
+/// has its result.
+fn as_the_world_knows(
+    harness: &EngineHarness,
+    task: TaskId,
+    journal: &Journal,
+    said: &dyn Fn() -> String,
+) {
+    let (paid, read) = (
+        harness.executions(task, "/refund"),
+        harness.executions(task, "/lookup"),
+    );
+    let starts = |name: &str| {
+        let of =
+            |fact: &Fact| matches!(fact, Fact::ToolStarted { name: known, .. } if known == name);
+        journal.items.iter().filter(|item| of(&item.fact)).count()
+    };
+    assert!(
+        paid <= 1 && paid <= starts("refund") && read <= 3 && read <= starts("lookup"),
+        "{}",
+        said()
+    );
+    let known = place(journal, |fact| {
+        let good = |outcome| matches!(outcome, Outcome::Succeeded | Outcome::Responded);
+        matches!(fact, Fact::ToolResult(result) | Fact::LateResult(result) if result.name == "refund" && good(result.outcome))
+    });
+    assert_eq!(
+        known.is_some(),
+        paid == 1,
+        "the result is stored, in time or late: {}",
+        said()
+    );
+}
+
+async fn interrupted_everywhere(fixture: StoreFixture, meanwhile: Meanwhile) {
+    let harness = EngineHarness::of_trees(fixture, FORK, one_asks).await;
+    let parts = harness.parts(0);
+    // The drivers do not depend on the engine: every second place is enough, and every third on the
+    // slower engine.
+    let step = if harness.fixture.is_postgres() { 3 } else { 2 };
+    let (mut polls, mut times) = (0, 0);
+    loop {
+        let (root, canceled, over) = lived(&harness, &parts, meanwhile, polls).await;
+        let journals: BTreeMap<TaskId, Journal> = harness.lawful(root).await;
+        let items = || {
+            journals
+                .values()
+                .map(|journal| &journal.items)
+                .collect::<Vec<_>>()
+        };
+        let said = || format!("{meanwhile:?} after {polls} polls: {:#?}", items());
+        for (task, journal) in &journals {
+            as_the_world_knows(&harness, *task, journal, &said);
+            let statuses = [TaskStatus::Completed, TaskStatus::Canceled];
+            assert!(statuses.contains(&journal.row.status), "{}", said());
+        }
+        if let Some(canceled) = canceled {
+            times += 1;
+            let (started, ended) = started_and_ended(&harness, root, canceled).await;
+            assert!(
+                started < ended,
+                "something started after the cancel: {}",
+                said()
+            );
+            if canceled != root {
+                assert_eq!(
+                    handed_back(&journals, canceled).unwrap().outcome,
+                    Outcome::Canceled,
+                    "{}",
+                    said()
+                );
+            }
+        }
+        let ends = if canceled == Some(root) {
+            TaskStatus::Canceled
+        } else {
+            TaskStatus::Completed
+        };
+        assert_eq!(journals[&root].row.status, ends, "{}", said());
+        if canceled.is_none() {
+            assert_eq!(journals.len(), FORK.tasks(), "{}", said());
+            times += usize::from(meanwhile == Meanwhile::Takeover);
+        }
+        polls += step;
+        if over {
+            break;
+        }
+    }
+    assert!(times * step > 20, "only {times} places");
+    let gaps = "select max(event_number) - count(*) from agent_task_item
+        group by root_task_id having max(event_number) <> count(*)";
+    assert_eq!(
+        harness.fixture.numbers(gaps).await.unwrap(),
+        Vec::<i64>::new(),
+        "event numbers have gaps"
+    );
+}
+
+both! {
+    async fn cancel_of_the_root_between_any_two_lines_ends_the_whole_tree(fixture) {
+        interrupted_everywhere(fixture, Meanwhile::CancelRoot).await;
+    }
+
+    async fn cancel_of_one_branch_between_any_two_lines_is_told_to_its_parent_once(fixture) {
+        interrupted_everywhere(fixture, Meanwhile::CancelBranch).await;
+    }
+
+    async fn takeover_between_any_two_lines_of_a_tree_starts_nothing_twice(fixture) {
+        interrupted_everywhere(fixture, Meanwhile::Takeover).await;
+    }
+}

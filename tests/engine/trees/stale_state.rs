@@ -1,0 +1,387 @@
+//! Attacks on trees: drivers that act on an outdated reading of their tree, requests that wait for
+//! room, journals that are damaged or too new to be read, and decisions on sub-agents' calls.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use holdpoint::engine::{DecisionBody, DecisionInput, Engine, Parts};
+use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::Outcome;
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::transcript::Message;
+
+use super::super::call_decisions::edit;
+use super::super::engine_harness::{EngineHarness, alice, go, outcomes, rejects, whole};
+use super::harness::{
+    LEAF, People, Play, Shape, hands_on, one_large, one_small, refund, said, speaks, superseding,
+};
+use crate::store::store_fixture::{StoreFixture, both};
+
+/// Polls a driver until its model call is in flight.
+async fn thinks(harness: &EngineHarness, driver: &mut BoxFuture<'static, ()>) {
+    let before = harness.prompt_count();
+    poll_fn(|context| {
+        assert!(
+            driver.as_mut().poll(context).is_pending(),
+            "the driver ended without asking its model"
+        );
+        if harness.prompt_count() > before {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    })
+    .await;
+}
+
+/// A boss with two leaves: the first model call of one leaf is in flight, the other leaf has not
+/// begun.
+async fn one_thinks(
+    harness: &EngineHarness,
+    engine: &Arc<Engine>,
+) -> (TaskId, BoxFuture<'static, ()>, BoxFuture<'static, ()>) {
+    let root = harness
+        .engine(0)
+        .create(&alice(), go(), None)
+        .await
+        .unwrap()
+        .task_id;
+    for driver in engine.claim().await.unwrap() {
+        driver.await;
+    }
+    let mut drivers = engine.claim().await.unwrap();
+    assert_eq!(drivers.len(), 2, "two leaves");
+    let (other, mut thinking) = (drivers.pop().unwrap(), drivers.pop().unwrap());
+    thinks(harness, &mut thinking).await;
+    (root, thinking, other)
+}
+
+/// At rest, the counters of each row equal the number of busy tasks and open requests in its
+/// subtree.
+async fn balanced(harness: &EngineHarness, root: TaskId) {
+    let rows = harness.tree(root).await;
+    let open = harness.asked_by_tree(root).await;
+    let full = open.len() == 20;
+    for row in &rows {
+        let mut below = vec![row.task_id];
+        let mut place = 0;
+        while let Some(task) = below.get(place).copied() {
+            below.extend(
+                rows.iter()
+                    .filter(|row| row.parent.is_some_and(|p| p.0 == task))
+                    .map(|row| row.task_id),
+            );
+            place += 1;
+        }
+        let busy = rows
+            .iter()
+            .filter(|row| below.contains(&row.task_id) && !row.parked)
+            .count();
+        let open = open
+            .iter()
+            .filter(|request| below.contains(&request.task_id))
+            .count();
+        let counted = (
+            usize::try_from(row.busy).unwrap(),
+            usize::try_from(row.open_requests).unwrap(),
+        );
+        assert_eq!(
+            counted,
+            (busy, open),
+            "{:?}: {}",
+            row.agent_path,
+            harness.told(root).await
+        );
+        let fits = match row.status {
+            // A task with neither open requests nor running work waits for room for a request.
+            TaskStatus::Running => busy > 0 || (open == 0 && full),
+            TaskStatus::Paused => busy == 0 && open > 0,
+            TaskStatus::Completed | TaskStatus::Failed | TaskStatus::Canceled => {
+                busy == 0 && open == 0
+            }
+        };
+        assert!(
+            fits,
+            "{:?} is {:?}: {}",
+            row.agent_path,
+            row.status,
+            harness.told(root).await
+        );
+    }
+}
+
+/// Twenty-one guidance requests in all, from three leaves.
+fn twenty_one(task: &str, turn: u32) -> Vec<(String, String)> {
+    let count = match task {
+        "go.1" => 16,
+        "go.2" => 4,
+        _ => 1,
+    };
+    let question = |number| {
+        (
+            "request_human_guidance".to_owned(),
+            format!(r#"{{"question":"which {number}?"}}"#),
+        )
+    };
+    if turn == 1 {
+        (0..count).map(question).collect()
+    } else {
+        Vec::new()
+    }
+}
+
+/// A tree at its limit of open requests, and the driver of the leaf whose model call is in flight
+/// and will open one more.
+async fn twenty_are_open(
+    harness: &EngineHarness,
+    parts: &Parts,
+) -> (TaskId, BoxFuture<'static, ()>) {
+    let engine = EngineHarness::like(parts, 4);
+    let root = harness
+        .engine(0)
+        .create(&alice(), go(), None)
+        .await
+        .unwrap()
+        .task_id;
+    for driver in engine.claim().await.unwrap() {
+        driver.await;
+    }
+    let mut last = None;
+    for mut driver in engine.claim().await.unwrap() {
+        thinks(harness, &mut driver).await;
+        if said(&harness.prompted().1) == "go.3" {
+            last = Some(driver);
+        } else {
+            driver.await;
+        }
+    }
+    assert_eq!(harness.asked_by_tree(root).await.len(), 20);
+    (root, last.unwrap())
+}
+
+/// Polls a driver this often; returns whether it has ended.
+async fn after_polls(driver: &mut BoxFuture<'static, ()>, polls: usize) -> bool {
+    let mut polled = 0;
+    poll_fn(|context| {
+        if driver.as_mut().poll(context).is_ready() {
+            return Poll::Ready(true);
+        }
+        polled += 1;
+        if polled >= polls {
+            Poll::Ready(false)
+        } else {
+            Poll::Pending
+        }
+    })
+    .await
+}
+
+/// The same refund for every task that asks.
+fn the_same(_: &str, turn: u32) -> Vec<(String, String)> {
+    one_large("go.7", turn)
+}
+
+fn quoted(fixture: &StoreFixture, task: TaskId) -> String {
+    let id = task.to_string();
+    if fixture.is_postgres() {
+        format!("'{id}'")
+    } else {
+        format!("x'{}'", id.replace('-', ""))
+    }
+}
+
+/// Runs several rounds of workers.
+async fn looked_after(harness: &EngineHarness, parts: &Parts, root: TaskId) {
+    for _ in 0..4 {
+        Play::of(harness, parts, root).goes_on(usize::MAX).await;
+        EngineHarness::like(parts, 0).round().await.unwrap();
+    }
+}
+
+/// A boss that calls a leaf once for each message; the leaf keeps its conversation.
+async fn of_one_session(fixture: StoreFixture) -> EngineHarness {
+    let mut harness = EngineHarness::of_trees(fixture, Shape::flat(1), one_small).await;
+    harness.configure(|yaml| {
+        yaml.replace(
+            "sub_agents: [leaf]",
+            "sub_agents: [{ agent: leaf, session: true }]",
+        )
+    });
+    harness.script_by_name(|name, prompt| {
+        let task = said(prompt);
+        let told = prompt
+            .messages
+            .iter()
+            .rposition(|message| matches!(message, Message::User { .. }))
+            .unwrap();
+        let first = !prompt.messages[told..]
+            .iter()
+            .any(|message| matches!(message, Message::Assistant { .. }));
+        let calls = match (name, first) {
+            (LEAF, true) => vec![refund("go.1", 5)],
+            (_, true) => vec![hands_on(LEAF, "go.1")],
+            (_, false) => Vec::new(),
+        };
+        Ok(speaks(name, &task, &calls))
+    });
+    harness
+}
+
+both! {
+    async fn tool_quarantined_while_a_siblings_model_answers_is_not_run_by_a_rule(fixture) {
+        let harness = EngineHarness::of_trees(fixture, Shape::flat(2), one_small).await;
+        let parts = harness.parts(0);
+        let engine = EngineHarness::like(&parts, 4);
+        let (root, thinking, other) = one_thinks(&harness, &engine).await;
+        harness.tool.answers(500, "sorry");
+        other.await;
+        harness.tool.answers(200, "paid");
+        thinking.await;
+        assert_eq!(harness.tool.ledger().len(), 1, "{}", harness.told(root).await);
+        assert_eq!(harness.asked_by_tree(root).await.len(), 1);
+        balanced(&harness, root).await;
+        harness.finish_tree(&parts, root, People::Approve).await;
+        harness.lawful(root).await;
+    }
+
+    async fn rejection_made_while_a_siblings_model_answers_holds_for_the_sibling(fixture) {
+        let harness = EngineHarness::of_trees(fixture, Shape::flat(2), the_same).await;
+        let parts = harness.parts(0);
+        let engine = EngineHarness::like(&parts, 4);
+        let (root, thinking, other) = one_thinks(&harness, &engine).await;
+        other.await;
+        let [request] = &harness.asked_by_tree(root).await[..] else { panic!("one is open") };
+        let door = EngineHarness::like(&parts, 0);
+        door.decide(&alice(), request.asked.request_id, rejects(Then::Continue), None).await.unwrap();
+        thinking.await;
+        Play::of(&harness, &parts, root).goes_on(usize::MAX).await;
+        assert!(harness.asked_by_tree(root).await.is_empty(), "{}", harness.told(root).await);
+        for leaf in harness.of_agent(root, LEAF).await {
+            assert_eq!(outcomes(&harness.journal(leaf).await), [Outcome::Rejected]);
+        }
+        harness.lawful(root).await;
+    }
+
+    async fn task_waiting_to_open_a_request_is_woken_when_one_closes_while_it_parks(fixture) {
+        let harness = EngineHarness::of_trees(fixture, Shape::flat(3), twenty_one).await;
+        let parts = harness.parts(0);
+        let door = EngineHarness::like(&parts, 0);
+        for polls in 1.. {
+            let (root, mut last) = twenty_are_open(&harness, &parts).await;
+            let over = after_polls(&mut last, polls).await;
+            let asked = harness.asked_by_tree(root).await;
+            assert_eq!(asked.len(), 20);
+            harness.answer_one(&door, &asked[0], People::Guide).await;
+            if !over {
+                last.await;
+            }
+            Play::of(&harness, &parts, root).goes_on(usize::MAX).await;
+            let open = harness.asked_by_tree(root).await.len();
+            assert_eq!(open, 20, "after {polls} polls: {}", harness.told(root).await);
+            balanced(&harness, root).await;
+            if over {
+                assert!(polls > 1, "the driver was never interrupted");
+                break;
+            }
+        }
+    }
+
+    async fn overdue_requests_of_one_tree_are_closed_together(fixture) {
+        let harness = EngineHarness::of_trees(fixture, Shape::flat(3), twenty_one).await;
+        let parts = harness.parts(0);
+        let root = harness.grown(&parts).await;
+        harness.fixture.forward(Duration::from_hours(25));
+        let closed = EngineHarness::like(&parts, 0).expire().await.unwrap();
+        assert_eq!(closed, 20, "a deadline that passes is seen within a second");
+        balanced(&harness, root).await;
+    }
+
+    async fn model_is_told_the_edited_task_its_sub_agent_was_called_with(fixture) {
+        let mut harness = EngineHarness::of_trees(fixture, Shape::flat(1), one_small).await;
+        let held = "policy:\n  - { name: calls, tools: [leaf], decide: hold }\n";
+        harness.configure(|yaml| yaml.replace("policy:\n", held));
+        let parts = harness.parts(0);
+        let root = harness.grown(&parts).await;
+        let [request] = &harness.asked_by_tree(root).await[..] else { panic!("one is open") };
+        let call = request.asked.own_calls().next().unwrap().tool_call_id;
+        let body = DecisionBody::PerCall([(call.to_string(), edit(r#"{"task":"go.99"}"#))].into());
+        let door = EngineHarness::like(&parts, 0);
+        door.decide(&alice(), request.asked.request_id, DecisionInput { digest: None, body }, None).await.unwrap();
+        harness.finish_tree(&parts, root, People::Approve).await;
+        harness.lawful(root).await;
+        let (name, prompt) = harness.prompted();
+        let result = prompt.messages.iter().rev().find_map(|message| match message {
+            Message::Result { content, .. } => Some(content.clone()),
+            Message::User { .. } | Message::Assistant { .. } => None,
+        });
+        let result = result.unwrap();
+        assert_eq!(name, "boss");
+        assert!(result.contains("leaf is done with go.99"), "the new words were given: {result}");
+        assert!(result.contains(r#"It ran with: {"task":"go.99"}"#), "{result}");
+    }
+
+    async fn unreadable_conversation_is_begun_anew_and_its_calls_are_held(fixture) {
+        for which in ["seq > 0", "seq = 2"] {
+            let harness = of_one_session(StoreFixture::like(&fixture).await).await;
+            let parts = harness.parts(0);
+            let root = harness.grown(&parts).await;
+            let [leaf] = harness.of_agent(root, LEAF).await[..] else { panic!("one leaf") };
+            assert_eq!(harness.row(root).await.status, TaskStatus::Completed);
+            let id = quoted(&harness.fixture, leaf);
+            harness.fixture.numbers(&format!("delete from agent_task_item where task_id = {id} and {which}")).await.unwrap();
+            EngineHarness::like(&parts, 0).message(&alice(), root, superseding("more"), None).await.unwrap();
+            looked_after(&harness, &parts, root).await;
+            // The outcome of the lost call is unknown, so no rule allows the sibling's refund.
+            let [asked] = &harness.asked_by_tree(root).await[..] else { panic!("{which}: {}", harness.told(root).await) };
+            let reason = asked.asked.pending_tool_calls[0].reason.as_deref().unwrap_or_default();
+            assert!(reason.contains("cannot be read"), "{reason}");
+            harness.finish_tree(&parts, root, People::Approve).await;
+            let row = harness.row(root).await;
+            assert_eq!(row.status, TaskStatus::Completed, "{which}: {}", harness.told(root).await);
+            let results = outcomes(&harness.journal(root).await);
+            assert_eq!(results, [Outcome::Succeeded, Outcome::Succeeded], "{which}: {}", harness.told(root).await);
+        }
+    }
+
+    async fn damaged_task_that_has_ended_is_no_longer_reported(fixture) {
+        let harness = EngineHarness::of_trees(fixture, Shape::flat(2), one_large).await;
+        let parts = harness.parts(0);
+        let root = harness.grown(&parts).await;
+        let leaf = harness.asked_by_tree(root).await[0].task_id;
+        let id = quoted(&harness.fixture, leaf);
+        harness.fixture.numbers(&format!("delete from agent_task_item where task_id = {id} and seq = 2")).await.unwrap();
+        harness.fixture.store.report_unreadable(leaf);
+        looked_after(&harness, &parts, root).await;
+        assert_eq!(harness.row(leaf).await.status, TaskStatus::Failed);
+        balanced(&harness, root).await;
+        assert!(harness.fixture.store.unreadable().is_empty(), "every round reads its whole tree");
+    }
+
+    async fn task_only_a_newer_replica_can_read_does_not_go_on_under_a_canceled_root(fixture) {
+        let harness = EngineHarness::of_trees(fixture, Shape::flat(2), one_large).await;
+        let parts = harness.parts(0);
+        let root = harness.grown(&parts).await;
+        let asked = harness.asked_by_tree(root).await;
+        let id = quoted(&harness.fixture, asked[0].task_id);
+        let swap = |from: &str, to: &str| {
+            format!("update agent_task_item set body = replace(body, '\"type\":\"{from}\"', '\"type\":\"{to}\"')
+                where task_id = {id} and seq = 2")
+        };
+        harness.fixture.numbers(&swap("user_message", "newer_message")).await.unwrap();
+        let old = EngineHarness::like(&parts, 0);
+        old.cancel(&alice(), root, None).await.unwrap();
+        // From here on the newer version drives, which can read the item.
+        harness.fixture.numbers(&swap("newer_message", "user_message")).await.unwrap();
+        let newer = EngineHarness::like(&parts, 0);
+        for request in harness.asked_by_tree(root).await {
+            let _ = newer.decide(&alice(), request.asked.request_id, whole(Action::Approve, None), None).await;
+        }
+        looked_after(&harness, &parts, root).await;
+        assert!(harness.tool.ledger().is_empty(), "{}", harness.told(root).await);
+        harness.lawful(root).await;
+    }
+}

@@ -1,0 +1,195 @@
+//! Two replicas of one service. On `SQLite` a single process serves a file, so both names refer to
+//! the same engine.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdpoint::engine::{Engine, Parts};
+use holdpoint::people::Caller;
+use holdpoint::store::Store;
+use holdpoint::task::change::Journal;
+use holdpoint::task::decision::Action;
+use holdpoint::task::id::{RequestId, TaskId};
+use holdpoint::task::item::{CloseReason, Fact};
+use holdpoint::task::status::TaskStatus;
+
+use super::engine_harness::{EngineHarness, alice, go, person};
+use super::invariants::{check, every_call_has_one_result};
+
+/// Enough slots that nothing is queued for a worker.
+const ROOM: usize = 256;
+
+/// Two replicas that drive the tasks they accept.
+pub struct Pair {
+    pub harness: EngineHarness,
+    pub here: Arc<Engine>,
+    pub there: Arc<Engine>,
+    /// The second replica's store.
+    pub other: Store,
+}
+
+impl Pair {
+    pub async fn of(harness: EngineHarness) -> Self {
+        let here = harness.engine(ROOM);
+        if !harness.fixture.is_postgres() {
+            let other = harness.fixture.store.clone();
+            return Self {
+                there: Arc::clone(&here),
+                other,
+                here,
+                harness,
+            };
+        }
+        let other = Store::open(&harness.fixture.settings, harness.fixture.clock.clone())
+            .await
+            .unwrap();
+        let there = Engine::new(Parts {
+            store: other.clone(),
+            ..harness.parts(ROOM)
+        });
+        Self {
+            harness,
+            here,
+            there,
+            other,
+        }
+    }
+
+    /// The two engines, swapped in every other round.
+    pub fn turned(&self, round: usize) -> (&Arc<Engine>, &Arc<Engine>) {
+        if round.is_multiple_of(2) {
+            (&self.here, &self.there)
+        } else {
+            (&self.there, &self.here)
+        }
+    }
+
+    /// Advances the clock of both.
+    pub fn forward(&self, by: Duration) {
+        self.harness.fixture.forward(by);
+        if self.harness.fixture.is_postgres() {
+            self.other.set_clock_forward(by);
+        }
+    }
+
+    /// A task that waits for its approvals, accepted by `here`.
+    pub async fn held(&self) -> (TaskId, Vec<RequestId>) {
+        let task = self
+            .here
+            .create(&alice(), go(), None)
+            .await
+            .unwrap()
+            .task_id;
+        let journal = self.settled(task).await;
+        assert_eq!(
+            journal.row.status,
+            TaskStatus::Paused,
+            "{:#?}",
+            journal.items
+        );
+        (
+            task,
+            self.harness
+                .open(task)
+                .await
+                .into_iter()
+                .map(|(request, _)| request)
+                .collect(),
+        )
+    }
+
+    /// The task's journal once it has stopped running, whichever replica drove it.
+    pub async fn settled(&self, task: TaskId) -> Journal {
+        let (mut here, mut there) = (
+            self.harness.fixture.store.watch(task),
+            self.other.watch(task),
+        );
+        let settles = async {
+            loop {
+                let row = self
+                    .harness
+                    .fixture
+                    .store
+                    .task(task)
+                    .await
+                    .unwrap()
+                    .unwrap();
+                if row.status != TaskStatus::Running {
+                    return;
+                }
+                tokio::select! {
+                    told = here.changed() => told.unwrap(),
+                    told = there.changed() => told.unwrap(),
+                }
+            }
+        };
+        let in_time = tokio::time::timeout(Duration::from_mins(10), settles)
+            .await
+            .is_ok();
+        let journal = self.harness.journal(task).await;
+        assert!(in_time, "the task does not settle: {journal:#?}");
+        journal
+    }
+
+    /// Checks the laws that hold for every ended task, whichever side won. Returns its journal.
+    pub async fn lawful(&self, task: TaskId) -> Journal {
+        let journal = self.settled(task).await;
+        assert!(journal.row.status.is_terminal(), "{:#?}", journal.items);
+        assert_eq!(
+            (journal.row.busy, journal.row.open_requests),
+            (0, 0),
+            "{:#?}",
+            journal.items
+        );
+        check(&journal.items);
+        every_call_has_one_result(&journal.items);
+        journal
+    }
+
+    /// The number of executions, by task.
+    pub fn executions(&self) -> BTreeMap<String, usize> {
+        let mut counted = BTreeMap::new();
+        for call in self.harness.tool.ledger() {
+            *counted
+                .entry(call.header("holdpoint-task-id").to_owned())
+                .or_default() += 1;
+        }
+        counted
+    }
+
+    /// Checks that the journal holds this person's decision and that the losers can read it.
+    pub async fn decided_by(&self, request: RequestId, name: &str, action: Action) {
+        let row = self.other.request(request).await.unwrap().unwrap();
+        let [(_, known)] = &row.answers[..] else {
+            panic!("one decision is stored: {:?}", row.answers)
+        };
+        assert_eq!((known.by.as_str(), known.action), (name, action));
+    }
+}
+
+/// A member of `finance`.
+pub fn finance(name: &str) -> Caller {
+    Caller {
+        groups: vec!["finance".to_owned()],
+        ..person(name)
+    }
+}
+
+/// The reason for which a request was closed without a decision, if it was.
+pub fn closed(journal: &Journal, request: RequestId) -> Option<CloseReason> {
+    journal.items.iter().find_map(|item| {
+        let Fact::RequestClosed {
+            request_id, reason, ..
+        } = &item.fact
+        else {
+            return None;
+        };
+        (*request_id == request).then_some(*reason)
+    })
+}
+
+/// The index of the first item that matches.
+pub fn place(journal: &Journal, which: impl Fn(&Fact) -> bool) -> Option<usize> {
+    journal.items.iter().position(|item| which(&item.fact))
+}

@@ -1,0 +1,292 @@
+//! Three ways to a decision, as they occur in practice: a frontend on another origin, a backend
+//! that speaks for its users, and a person with a browser and a key. The tool runs once, whoever
+//! decides.
+
+use serde_json::{Value, json};
+
+use super::served_binary::{Folder, Served};
+use crate::api::approval_cycle::on_both;
+use crate::support::database::Database;
+use crate::support::fake_chat_completions::{FakeModel, calls, says};
+use crate::support::fake_tool::FakeTool;
+use crate::support::test_app::{ACCOUNTS, ALICE, BOB, On, REFUNDS, Reply, WEB};
+
+const JSON: &str = "application/json";
+const FORM: &str = "application/x-www-form-urlencoded";
+const HTML: &str = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
+/// The frontend's origin.
+const APP: &str = "https://app.example";
+const EVIL: &str = "https://evil.example";
+
+struct Scene {
+    served: Served,
+    model: FakeModel,
+    tool: FakeTool,
+    folder: Folder,
+    _database: Database,
+}
+
+/// The refund agent; its large refunds need these approvers.
+async fn serve(on: On, approvers: &str) -> Scene {
+    let (folder, model, tool) = (
+        Folder::new(),
+        FakeModel::start().await,
+        FakeTool::start().await,
+    );
+    let database = match on {
+        On::Sqlite => Database::at(&format!(
+            "sqlite://{}/holdpoint.db",
+            folder.path().display()
+        )),
+        On::Postgres => Database::postgres().await,
+    };
+    let yaml = REFUNDS
+        .replace("{approvers}", approvers)
+        .replace("{model}", &model.base_url)
+        .replace("{tool}", &tool.url);
+    let more = format!(
+        "\nserver: {{ cors_origins: ['{APP}'] }}\ndatabase: {{ url: '{}' }}\n",
+        database.url()
+    );
+    let variables = [
+        ("MODEL_KEY", "sk-model-key-0123456789"),
+        ("TOOL_SECRET", "tool-secret-0123456789"),
+    ];
+    let served = Served::start(folder.path(), &(yaml + ACCOUNTS + &more), &variables);
+    Scene {
+        served,
+        model,
+        tool,
+        folder,
+        _database: database,
+    }
+}
+
+impl Scene {
+    async fn as_(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &Value) -> Reply {
+        let text = if body.is_null() {
+            String::new()
+        } else {
+            body.to_string()
+        };
+        let kind = [("content-type", JSON)];
+        let headers = [headers, if body.is_null() { &[] } else { &kind[..] }].concat();
+        self.served.exchange(method, path, &headers, text).await
+    }
+
+    /// A task with a held refund: the request's path, and the reply that created the task.
+    async fn held(&self, headers: &[(&str, &str)]) -> (String, Reply) {
+        self.model
+            .then(calls(&[("refund", r#"{"order": 17, "amount": 120}"#)]));
+        let task = self
+            .as_("POST", "/v1/tasks", headers, &json!({"input": "please"}))
+            .await;
+        assert_eq!(
+            (task.status, task.str("/status").as_str()),
+            (201, "Paused"),
+            "{}",
+            task.text
+        );
+        self.model.then(says("Refunded."));
+        (
+            format!("/resume/{}", task.str("/pending/0/request_id")),
+            task,
+        )
+    }
+
+    fn ran_once(&self) {
+        let calls = self.tool.ledger();
+        assert_eq!(calls.len(), 1);
+        assert_eq!(
+            (calls[0].uri.as_str(), calls[0].body.as_str()),
+            ("/refund", r#"{"order": 17, "amount": 120}"#)
+        );
+    }
+
+    /// The number of requests in the caller's inbox.
+    async fn inbox(&self, headers: &[(&str, &str)]) -> usize {
+        let inbox = self.as_("GET", "/v1/requests", headers, &Value::Null).await;
+        assert_eq!(inbox.status, 200, "{}", inbox.text);
+        inbox.body["requests"].as_array().unwrap().len()
+    }
+}
+
+fn bearer(key: &str) -> String {
+    format!("Bearer {key}")
+}
+
+on_both! {
+    async fn frontend_on_another_origin_decides_with_fetch(on: On) {
+        let scene = serve(on, "{ owner: true }").await;
+        let alice = bearer(ALICE);
+        let (path, task) = scene.held(&[("authorization", &alice), ("origin", APP), ("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "cors")]).await;
+        assert_eq!(task.header("access-control-allow-origin"), APP);
+        let exposed = task.header("access-control-expose-headers").to_ascii_lowercase();
+        for name in ["location", "content-location", "retry-after", "preference-applied", "idempotency-replayed", "x-request-id"] {
+            assert!(exposed.contains(name), "{exposed}");
+        }
+
+        let asks = "authorization,content-type,idempotency-key,prefer";
+        let preflight = |origin| [("origin", origin), ("access-control-request-method", "POST"), ("access-control-request-headers", asks)];
+        let allowed = scene.as_("OPTIONS", &path, &preflight(APP), &Value::Null).await;
+        assert_eq!((allowed.status, allowed.header("access-control-allow-origin")), (204, APP), "{}", allowed.text);
+        let (methods, headers) = (allowed.header("access-control-allow-methods"), allowed.header("access-control-allow-headers").to_ascii_lowercase());
+        assert!(methods.contains("POST") && asks.split(',').all(|name| headers.contains(name)), "{methods} {headers}");
+        assert_eq!((allowed.header("access-control-allow-credentials"), allowed.header("vary").to_ascii_lowercase().contains("origin")), ("", true));
+        let foreign = scene.as_("OPTIONS", &path, &preflight(EVIL), &Value::Null).await;
+        assert_eq!((foreign.status, foreign.header("access-control-allow-origin")), (204, ""));
+
+        let yes = json!({"action": "approve", "digest": task.str("/pending/0/digest")});
+        for origin in [EVIL, "null", "https://app.example.evil.example", "http://app.example", "https://app.example:8443"] {
+            let headers = [("authorization", alice.as_str()), ("origin", origin), ("sec-fetch-site", "cross-site")];
+            let refused = scene.as_("POST", &path, &headers, &yes).await;
+            assert_eq!((refused.status, refused.str("/code").as_str()), (403, "forbidden"), "{origin}");
+            assert_eq!(refused.header("access-control-allow-origin"), "");
+        }
+        let fetch = [("authorization", alice.as_str()), ("origin", APP), ("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "cors"), ("idempotency-key", "click-1")];
+        let keyless = scene.as_("POST", &path, &[("origin", APP)], &yes).await;
+        assert_eq!((keyless.status, keyless.header("access-control-allow-origin")), (401, APP), "also an error can be read");
+        assert!(scene.tool.ledger().is_empty());
+        let seen = scene.as_("GET", &path, &fetch[..4], &Value::Null).await;
+        assert_eq!((seen.status, seen.header("access-control-allow-origin"), &seen.body["can_decide"]), (200, APP, &json!(true)));
+        let decided = scene.as_("POST", &path, &fetch, &yes).await;
+        assert_eq!((decided.status, decided.str("/status").as_str()), (200, "Completed"), "{}", decided.text);
+        let again = scene.as_("POST", &path, &fetch, &yes).await;
+        assert_eq!((again.status, again.header("idempotency-replayed")), (200, "true"), "a second click");
+        scene.ran_once();
+    }
+
+    async fn backend_with_one_key_decides_for_its_users(on: On) {
+        let scene = serve(on, "{ groups: [finance], required: 2 }").await;
+        let web = bearer(WEB);
+        let user = |name: &'static str, groups: &'static str| {
+            [("authorization", web.clone()), ("holdpoint-user", name.to_owned()), ("holdpoint-groups", groups.to_owned())]
+        };
+        let [owner, first, second, nobody] =
+            [user("ann", "support"), user("fred", "finance,staff"), user("fay", "staff, finance"), user("zoe", "support")];
+        macro_rules! of {
+            ($who:expr) => {
+                &$who.each_ref().map(|(name, value)| (*name, value.as_str()))[..]
+            };
+        }
+        let (path, task) = scene.held(of!(owner)).await;
+        assert_eq!(task.str("/user_id"), "ann");
+        let inboxes = async || [scene.inbox(of!(owner)).await, scene.inbox(of!(first)).await, scene.inbox(of!(second)).await, scene.inbox(of!(nobody)).await];
+        assert_eq!(inboxes().await, [0, 1, 1, 0]);
+        let groupless = [("authorization", web.as_str()), ("holdpoint-user", "fred")];
+        assert_eq!(scene.inbox(&groupless).await, 0, "groups come from the request's header");
+
+        let yes = json!({"action": "approve", "digest": task.str("/pending/0/digest")});
+        for refused in [of!(owner), of!(nobody), &groupless[..], &[("authorization", web.as_str())]] {
+            let refused = scene.as_("POST", &path, refused, &yes).await;
+            assert_eq!((refused.status, refused.str("/code").as_str()), (403, "forbidden"), "{}", refused.text);
+        }
+        let other = [("authorization", bearer(BOB)), ("holdpoint-user", "fred".to_owned()), ("holdpoint-groups", "finance".to_owned())];
+        assert_eq!(scene.as_("POST", &path, of!(other), &yes).await.status, 403, "another key speaks for no user");
+
+        let half = scene.as_("POST", &path, of!(first), &yes).await;
+        assert_eq!((half.status, half.str("/status").as_str()), (200, "Paused"), "{}", half.text);
+        let vote = &half.body["pending"][0]["tool_calls"][0]["approvals"];
+        assert_eq!((vote.as_array().unwrap().len(), &vote[0]["by"]), (1, &json!("fred")));
+        assert_eq!(inboxes().await, [0, 0, 1, 0], "an approver who has answered has nothing left to decide");
+        let twice = scene.as_("POST", &path, of!(first), &yes).await;
+        assert_eq!((twice.status, twice.str("/code").as_str()), (409, "already_decided"));
+        assert!(scene.tool.ledger().is_empty(), "one of two is not enough");
+
+        let full = scene.as_("POST", &path, of!(second), &yes).await;
+        assert_eq!((full.status, full.str("/status").as_str()), (200, "Completed"), "{}", full.text);
+        let request = scene.as_("GET", &path, of!(owner), &Value::Null).await;
+        assert_eq!((request.str("/decision/by"), request.str("/decision/via")), ("fay".to_owned(), "web".to_owned()));
+        scene.ran_once();
+        let call = &scene.tool.ledger()[0];
+        assert_eq!((call.header("holdpoint-user"), call.header("holdpoint-decided-by")), ("ann", "fred,fay"));
+        assert_eq!(inboxes().await, [0; 4]);
+    }
+
+    async fn person_with_a_browser_and_a_key_decides(on: On) {
+        let scene = serve(on, "{ groups: [finance] }").await;
+        let alice = bearer(ALICE);
+        let (path, task) = scene.held(&[("authorization", &alice)]).await;
+        let origin = format!("http://{}", scene.served.address);
+        assert_eq!(task.str("/pending/0/url"), format!("{origin}{path}"));
+
+        let asked = scene.served.exchange("GET", &path, &[("accept", HTML)], "").await;
+        let sign_in = asked.header("location").to_owned();
+        assert_eq!((asked.status, asked.text.as_str()), (303, ""));
+        assert!(sign_in.starts_with("/sign-in?next="), "{sign_in}");
+        let page = scene.served.exchange("GET", &sign_in, &[("accept", HTML)], "").await;
+        assert!(page.status == 200 && page.text.contains(r#"type="password""#), "{}", page.text);
+        let form = form(&[("key", BOB), ("next", &path)]);
+        let entered = scene.served.exchange("POST", "/sign-in", &[("content-type", FORM), ("accept", HTML), ("origin", &origin), ("sec-fetch-site", "same-origin")], form).await;
+        assert_eq!((entered.status, entered.header("location")), (303, path.as_str()), "{}", entered.text);
+        let cookie = entered.header("set-cookie").split(';').next().unwrap().to_owned();
+
+        let browser = [("cookie", cookie.as_str()), ("accept", HTML), ("origin", origin.as_str()), ("sec-fetch-site", "same-origin")];
+        let shown = scene.served.exchange("GET", &path, &browser[..2], "").await;
+        assert!(shown.status == 200 && shown.text.contains("Refund 120 for order 17"), "{}", shown.text);
+        let digest = hidden(&shown.text, "digest");
+        assert_eq!(digest, task.str("/pending/0/digest"), "the page posts what it showed");
+        let posts = [&browser[..], &[("content-type", FORM)]].concat();
+        let foreign = [("cookie", cookie.as_str()), ("content-type", FORM), ("origin", EVIL), ("sec-fetch-site", "cross-site")];
+        let refused = scene.served.exchange("POST", &format!("{path}/approve"), &foreign, self::form(&[("digest", &digest)])).await;
+        assert_eq!(refused.status, 403, "{}", refused.text);
+        assert!(scene.tool.ledger().is_empty());
+        let body = self::form(&[("digest", &digest), ("reason", "looks right")]);
+        let decided = scene.served.exchange("POST", &format!("{path}/approve"), &posts, body.clone()).await;
+        assert_eq!((decided.status, decided.header("location")), (303, path.as_str()), "{}", decided.text);
+        let again = scene.served.exchange("POST", &format!("{path}/approve"), &posts, body).await;
+        assert_eq!(again.status, 409, "a second click is told that it is decided: {}", again.text);
+        scene.tool.reached(1).await;
+        let request = scene.as_("GET", &path, &[("authorization", &alice), ("prefer", "wait=5")], &Value::Null).await;
+        assert_eq!((request.str("/decision/by"), request.str("/decision/reason")), ("bob".to_owned(), "looks right".to_owned()));
+
+        let left = scene.served.exchange("POST", "/sign-out", &posts, "").await;
+        assert_eq!((left.status, left.header("location")), (303, "/sign-in"), "{}", left.text);
+        assert_eq!(scene.served.exchange("GET", &path, &browser[..2], "").await.status, 303, "the session is over");
+        scene.ran_once();
+    }
+
+    async fn person_with_curl_and_a_cookie_jar_decides(on: On) {
+        let scene = serve(on, "{ groups: [finance] }").await;
+        let alice = bearer(ALICE);
+        let (path, task) = scene.held(&[("authorization", &alice)]).await;
+        let url = task.str("/pending/0/url");
+        let origin = format!("http://{}", scene.served.address);
+        let curl = |arguments: &[&str]| {
+            let mut command = std::process::Command::new("curl");
+            command.args(["-s", "--noproxy", "*", "-b", "jar", "-c", "jar", "-H", "Accept: text/html", "-w", "\n%{http_code} %{url_effective}"]);
+            let done = command.args(arguments).current_dir(scene.folder.path()).output().unwrap();
+            assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+            String::from_utf8(done.stdout).unwrap()
+        };
+        let way_in = curl(&["-L", &url]);
+        assert!(way_in.contains(r#"type="password""#) && way_in.contains("\n200 "), "{way_in}");
+        let next = format!("next={path}");
+        let key = format!("key={BOB}");
+        let shown = curl(&["-L", "--data-urlencode", &key, "--data-urlencode", &next, &format!("{origin}/sign-in")]);
+        assert!(shown.contains("Refund 120 for order 17") && shown.ends_with(&format!("200 {url}")), "{shown}");
+        let digest = format!("digest={}", hidden(&shown, "digest"));
+        let decided = curl(&["-L", "--data-urlencode", &digest, &format!("{url}/approve")]);
+        assert!(decided.contains("bob") && decided.ends_with(&format!("200 {url}")) && !decided.contains("<button type=\"submit\" class=\"approve"), "{decided}");
+        scene.tool.reached(1).await;
+        let out = curl(&["-L", "-X", "POST", &format!("{origin}/sign-out")]);
+        assert!(!out.contains(BOB), "{out}");
+        let after = curl(&["-L", &url]);
+        assert!(after.contains("/sign-in?next="), "{after}");
+        scene.ran_once();
+    }
+}
+
+fn form(fields: &[(&str, &str)]) -> String {
+    url::form_urlencoded::Serializer::new(String::new())
+        .extend_pairs(fields)
+        .finish()
+}
+
+/// The value of a hidden field of a page.
+fn hidden(page: &str, name: &str) -> String {
+    let (_, rest) = page
+        .split_once(&format!("name=\"{name}\" value=\""))
+        .unwrap_or_else(|| panic!("no {name} in {page}"));
+    rest.split('"').next().unwrap().to_owned()
+}

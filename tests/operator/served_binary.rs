@@ -1,0 +1,245 @@
+//! The program, serving a configuration file in a temporary folder.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::support::test_app::Reply;
+
+/// `holdpoint serve`; it is stopped with this value.
+pub struct Served {
+    pub process: Child,
+    pub address: String,
+    lines: Arc<Mutex<Vec<String>>>,
+    reader: Option<JoinHandle<()>>,
+    client: reqwest::Client,
+    key: Option<&'static str>,
+}
+
+impl Served {
+    /// Writes the file, serves it on a free port, and returns once it listens.
+    pub fn start(folder: &Path, yaml: &str, variables: &[(&str, &str)]) -> Self {
+        std::fs::write(folder.join("holdpoint.yaml"), yaml).unwrap();
+        Self::with(
+            folder,
+            &[
+                "serve",
+                "--config",
+                "holdpoint.yaml",
+                "--listen",
+                "127.0.0.1:0",
+            ],
+            variables,
+        )
+    }
+
+    /// Like `start`, in a process with these limits of open files: soft and hard.
+    pub fn limited(folder: &Path, yaml: &str, soft: u32, hard: u32) -> Self {
+        std::fs::write(folder.join("holdpoint.yaml"), yaml).unwrap();
+        let program = env!("CARGO_BIN_EXE_holdpoint");
+        let serve = format!(
+            "ulimit -Sn {soft}; ulimit -Hn {hard}; exec '{program}' serve --config holdpoint.yaml --listen 127.0.0.1:0"
+        );
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", &serve]);
+        Self::spawn(shell, folder, &[])
+    }
+
+    pub fn with(folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_holdpoint"));
+        program.args(arguments);
+        Self::spawn(program, folder, variables)
+    }
+
+    fn spawn(mut command: Command, folder: &Path, variables: &[(&str, &str)]) -> Self {
+        let mut process = command
+            .env_clear()
+            .envs(variables.iter().copied())
+            .current_dir(folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut log = BufReader::new(process.stderr.take().unwrap()).lines();
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let mut address = None;
+        while address.is_none() {
+            let line = log
+                .next()
+                .unwrap_or_else(|| panic!("it ended: {:?}", lines.lock().unwrap()))
+                .unwrap();
+            let (_, rest) = line.split_once("listening").unwrap_or_default();
+            address = rest.split("127.0.0.1:").nth(1).map(|port| {
+                format!(
+                    "127.0.0.1:{}",
+                    port.chars()
+                        .take_while(char::is_ascii_digit)
+                        .collect::<String>()
+                )
+            });
+            lines.lock().unwrap().push(line);
+        }
+        let kept = Arc::clone(&lines);
+        let reader = std::thread::spawn(move || {
+            for line in log.map_while(Result::ok) {
+                kept.lock().unwrap().push(line);
+            }
+        });
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a test is a client like any other"
+        )]
+        let client = reqwest::Client::builder()
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+            .build()
+            .unwrap();
+        Self {
+            process,
+            address: address.unwrap(),
+            lines,
+            reader: Some(reader),
+            client,
+            key: None,
+        }
+    }
+
+    /// Sends this key from now on.
+    pub fn bearer(mut self, key: &'static str) -> Self {
+        self.key = Some(key);
+        self
+    }
+
+    pub async fn get(&self, path: &str) -> String {
+        self.send(self.client.get(format!("http://{}{path}", self.address)))
+            .await
+    }
+
+    /// The status of a GET; 0 without an answer.
+    pub async fn status(&self, path: &str) -> u16 {
+        let reply = self
+            .client
+            .get(format!("http://{}{path}", self.address))
+            .send()
+            .await;
+        reply.map_or(0, |reply| reply.status().as_u16())
+    }
+
+    pub async fn post(&self, path: &str, body: &Value) -> Value {
+        let request = self.client.post(format!("http://{}{path}", self.address));
+        let request = request
+            .header("content-type", "application/json")
+            .body(body.to_string());
+        serde_json::from_str(&self.send(request).await).unwrap()
+    }
+
+    /// Any request, with these headers and no others; redirects are not followed.
+    pub async fn exchange(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Vec<u8>>,
+    ) -> Reply {
+        let method = reqwest::Method::from_bytes(method.as_bytes()).unwrap();
+        let mut request = self
+            .client
+            .request(method, format!("http://{}{path}", self.address))
+            .body(body.into());
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let reply = request.send().await.unwrap();
+        let (status, headers) = (reply.status().as_u16(), reply.headers().clone());
+        let text = reply.text().await.unwrap();
+        let body = serde_json::from_str(&text).unwrap_or(Value::Null);
+        Reply {
+            status,
+            headers,
+            text,
+            body,
+        }
+    }
+
+    async fn send(&self, request: reqwest::RequestBuilder) -> String {
+        let request = if let Some(key) = self.key {
+            request.bearer_auth(key)
+        } else {
+            request
+        };
+        request.send().await.unwrap().text().await.unwrap()
+    }
+
+    /// Creates a task; returns it as the POST answers, once it has to wait or has ended.
+    pub async fn task(&self, input: &str) -> Value {
+        self.post("/v1/tasks", &json!({"input": input})).await
+    }
+
+    /// The log lines so far.
+    pub fn lines(&self) -> Vec<String> {
+        self.lines.lock().unwrap().clone()
+    }
+
+    /// Approves the one request that a task waits for.
+    pub async fn approve(&self, task: &Value) -> Value {
+        let url = task["pending"][0]["request_id"]
+            .as_str()
+            .unwrap_or_else(|| panic!("no request: {task}"));
+        self.post(&format!("/resume/{url}"), &json!({"action": "approve"}))
+            .await
+    }
+
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.process)
+    }
+
+    /// Sends SIGTERM and waits for the end.
+    pub fn terminate(&mut self) -> ExitStatus {
+        kill_process(self.pid(), Signal::TERM).unwrap();
+        self.process.wait().unwrap()
+    }
+
+    /// Sends SIGKILL and waits for the end.
+    pub fn kill(&mut self) {
+        kill_process(self.pid(), Signal::KILL).unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// The whole log; call it when the process has ended.
+    pub fn log(&mut self) -> String {
+        if let Some(reader) = self.reader.take() {
+            reader.join().unwrap();
+        }
+        self.lines.lock().unwrap().join("\n")
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A temporary folder.
+pub struct Folder(tempfile::TempDir);
+
+impl Folder {
+    pub fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.path().join(name)
+    }
+}

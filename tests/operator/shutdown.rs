@@ -1,0 +1,219 @@
+//! SIGTERM, whatever is in flight.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::served_binary::{Folder, Served};
+use crate::api::approval_cycle::on_both;
+use crate::support::database::Database;
+use crate::support::fake_chat_completions::{FakeModel, calls, says};
+use crate::support::fake_tool::FakeTool;
+use crate::support::test_app::On;
+
+/// One tool at the fake endpoint that every call may run.
+fn paying(model: &FakeModel, tool: &FakeTool, database: &Database, effect: &str) -> String {
+    format!(
+        "models: {{ m: {{ provider: openai, model: x, base_url: '{}' }} }}
+agents: {{ a: {{ model: m, tools: [pay] }} }}
+tools: {{ pay: {{ effect: {effect}, http: {{ url: '{}/pay', timeout: 2m }} }} }}
+policy: [ {{ name: all, tools: [pay], decide: allow }} ]
+server: {{ wait: 300s }}
+database: {{ url: '{}' }}
+",
+        model.base_url,
+        tool.url,
+        database.url()
+    )
+}
+
+fn signal(served: &Served) {
+    rustix::process::kill_process(served.pid(), rustix::process::Signal::TERM).unwrap();
+}
+
+/// Returns once the service reports not ready: by then the rest of the shutdown has begun, too.
+async fn not_ready(served: &Served) {
+    while served.status("/readyz").await != 503 {}
+}
+
+/// The task once it no longer runs.
+async fn ended(served: &Served, task: &Value) -> Value {
+    let path = format!("/v1/tasks/{}", task["task_id"].as_str().unwrap());
+    loop {
+        let seen: Value = serde_json::from_str(&served.get(&path).await).unwrap();
+        if seen["status"] != "Running" {
+            return seen;
+        }
+    }
+}
+
+on_both! {
+    async fn sigterm_answers_waiting_clients_lets_a_call_end_and_takes_no_work(on: On) {
+        let (model, tool, folder) = (FakeModel::start().await, FakeTool::start().await, Folder::new());
+        let database = database(on).await;
+        let yaml = paying(&model, &tool, &database, "once");
+        let mut served = Served::start(folder.path(), &yaml, &[]);
+        model.then(calls(&[("pay", "{}")]));
+        tool.close();
+        let (answer, ()) = tokio::join!(served.task("pay"), async {
+            tool.reached(1).await;
+            signal(&served);
+        });
+        assert_eq!(answer["status"], "Running", "the waiting client is answered: {answer}");
+        not_ready(&served).await;
+        assert_eq!(served.status("/healthz").await, 200, "it lives");
+        let path = format!("/v1/tasks/{}", answer["task_id"].as_str().unwrap());
+        let seen: Value = serde_json::from_str(&served.get(&path).await).unwrap();
+        assert_eq!(seen["status"], "Running", "a new request is still answered: {seen}");
+        let refused = served.task("more").await;
+        assert_eq!((&refused["status"], &refused["code"]), (&json!(503), &json!("unavailable")), "{refused}");
+        let began = Instant::now();
+        tool.open();
+        assert_eq!(served.process.wait().unwrap().code(), Some(0));
+        assert!(began.elapsed() < Duration::from_secs(20), "it ended before its time limit");
+        assert_eq!(model.sent().len(), 1, "no new effect began");
+
+        let again = Served::start(folder.path(), &yaml, &[]);
+        model.otherwise(|_| says("done"));
+        let task = ended(&again, &answer).await;
+        assert_eq!(task["status"], "Completed", "the result was kept: {task}");
+        assert_eq!(tool.ledger().len(), 1, "the call did not run again");
+    }
+}
+
+async fn database(on: On) -> Database {
+    match on {
+        On::Sqlite => Database::sqlite(),
+        On::Postgres => Database::postgres().await,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn released_task_continues_at_once_on_another_replica() {
+    let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
+    let (folder, other) = (Folder::new(), Folder::new());
+    let database = Database::postgres().await;
+    let yaml = paying(&model, &tool, &database, "once");
+    let mut served = Served::start(folder.path(), &yaml, &[]);
+    model.then(calls(&[("pay", "{}")]));
+    tool.close();
+    let (answer, ()) = tokio::join!(served.task("pay"), async {
+        tool.reached(1).await;
+        signal(&served);
+    });
+    let other = Served::start(other.path(), &yaml, &[]);
+    model.otherwise(|_| says("done"));
+    tool.open();
+    let began = Instant::now();
+    assert_eq!(ended(&other, &answer).await["status"], "Completed");
+    assert!(
+        began.elapsed() < Duration::from_secs(28),
+        "a lease lasts 30 s: {:?}",
+        began.elapsed()
+    );
+    assert_eq!(served.process.wait().unwrap().code(), Some(0));
+    assert_eq!(tool.ledger().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hanging_call_delays_shutdown_only_for_its_time_and_its_task_is_released() {
+    let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
+    let (folder, other) = (Folder::new(), Folder::new());
+    let database = Database::postgres().await;
+    let yaml = paying(&model, &tool, &database, "idempotent");
+    let mut served = Served::start(folder.path(), &yaml, &[]);
+    let mut impatient = Served::start(other.path(), &yaml, &[]);
+    tool.close();
+    model.then(calls(&[("pay", "{}")]));
+    let (answer, ()) = tokio::join!(served.task("pay"), async {
+        tool.reached(1).await;
+        signal(&served);
+    });
+    let began = Instant::now();
+    model.then(calls(&[("pay", "{}")]));
+    tokio::join!(impatient.task("pay"), async {
+        tool.reached(2).await;
+        signal(&impatient);
+    });
+    not_ready(&impatient).await;
+    let told = Instant::now();
+    signal(&impatient);
+    assert_eq!(impatient.process.wait().unwrap().code(), Some(0));
+    assert!(
+        told.elapsed() < Duration::from_secs(15),
+        "a second SIGTERM ends it at once: {:?}",
+        told.elapsed()
+    );
+    assert_eq!(served.process.wait().unwrap().code(), Some(0));
+    let taken = began.elapsed();
+    assert!(
+        taken > Duration::from_secs(10) && taken < Duration::from_mins(1),
+        "{taken:?}"
+    );
+    let third = Served::start(folder.path(), &yaml, &[]);
+    model.otherwise(|_| says("done"));
+    tool.open();
+    let began = Instant::now();
+    assert_eq!(
+        ended(&third, &answer).await["status"],
+        "Completed",
+        "a repeatable call is repeated"
+    );
+    assert!(
+        began.elapsed() < Duration::from_secs(28),
+        "a lease lasts 30 s: {:?}",
+        began.elapsed()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_service_ends_its_commands_and_does_not_run_them_again() {
+    let (model, folder) = (FakeModel::start().await, Folder::new());
+    let yaml = format!(
+        "models: {{ m: {{ provider: openai, model: x, base_url: '{}' }} }}
+agents: {{ a: {{ model: m, tools: [sh] }} }}
+tools: {{ sh: {{ shell: {{ env: [PATH], timeout: 10m }} }} }}
+policy: [ {{ name: all, tools: [sh], decide: allow }} ]
+auth: {{ api_keys: [ {{ user: alice, key: alice-key-0123456789 }} ] }}
+server: {{ wait: 0s }}
+",
+        model.base_url
+    );
+    let life = folder.file("life");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &life, rustix::fs::Mode::RWXU).unwrap();
+    let variables = [("PATH", "/usr/bin:/bin")];
+    let mut served = Served::start(folder.path(), &yaml, &variables).bearer("alice-key-0123456789");
+    model.then(calls(&[(
+        "sh",
+        r#"{"command": "exec 9>life; echo up >&9; sleep 600 & sleep 600"}"#,
+    )]));
+    let task = served.task("go").await;
+    let mut life = BufReader::new(File::open(life).unwrap());
+    let mut said = String::new();
+    life.read_line(&mut said).unwrap();
+    assert_eq!(said, "up\n");
+    served.process.kill().unwrap();
+    served.process.wait().unwrap();
+    assert_eq!(
+        life.read_to_string(&mut said).unwrap(),
+        0,
+        "every process that held the pipe is gone"
+    );
+
+    let again = Served::start(folder.path(), &yaml, &variables).bearer("alice-key-0123456789");
+    let path = format!("/v1/tasks/{}", task["task_id"].as_str().unwrap());
+    let mut seen = json!(null);
+    while seen["status"] != "Paused" {
+        seen = serde_json::from_str(&again.get(&path).await).unwrap();
+        assert!(
+            seen["status"] == "Running" || seen["status"] == "Paused",
+            "{seen}"
+        );
+    }
+    assert_eq!(
+        seen["pending"][0]["kind"], "reconcile",
+        "the call's outcome is unknown: {seen}"
+    );
+}

@@ -1,0 +1,173 @@
+//! A database that goes away during a commit.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use holdpoint::store::{CommitError, Settings, Store};
+use holdpoint::task::id::TaskId;
+use holdpoint::world::SystemClock;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, UnixStream};
+
+use super::store_fixture::{StoreFixture, change, fresh, new_task, said};
+use crate::support::postgres::run;
+
+/// A proxy to the server that swallows the replies to the next few commits and then cuts the
+/// connection.
+pub(crate) struct Lossy {
+    pub(crate) url: String,
+    pub(crate) swallow: Arc<AtomicUsize>,
+    listener: tokio::task::JoinHandle<()>,
+}
+
+/// Text that only the committer's statement contains.
+const MARK: &[u8] = b"the text that marks the commit";
+
+/// A proxy that may lose the replies to commits that contain `mark`.
+pub(crate) async fn lossy(fixture: &StoreFixture, mark: &'static [u8]) -> Lossy {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (socket, name) = {
+        let rest = fixture
+            .settings
+            .url
+            .strip_prefix("postgres://postgres@")
+            .expect("the throwaway cluster");
+        let (socket, name) = rest.rsplit_once('/').unwrap();
+        (
+            format!("{}/.s.PGSQL.5432", socket.replace("%2F", "/")),
+            name.to_owned(),
+        )
+    };
+    let swallow = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&swallow);
+    #[expect(clippy::disallowed_methods, reason = "it ends with the test's runtime")]
+    let listener = tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let (socket, counter) = (socket.clone(), Arc::clone(&counter));
+            tokio::spawn(async move {
+                let server = UnixStream::connect(socket).await.unwrap();
+                let (mut from_client, mut to_client) = client.into_split();
+                let (mut from_server, mut to_server) = server.into_split();
+                let lost = Arc::new(AtomicUsize::new(0));
+                let marked = Arc::clone(&lost);
+                tokio::spawn(async move {
+                    let mut bytes = vec![0; 1 << 16];
+                    while let Ok(read @ 1..) = from_client.read(&mut bytes).await {
+                        let commit = bytes[..read]
+                            .windows(mark.len())
+                            .any(|window| window == mark);
+                        let some = |left: usize| left.checked_sub(1);
+                        if commit
+                            && counter
+                                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, some)
+                                .is_ok()
+                        {
+                            marked.store(1, Ordering::SeqCst);
+                        }
+                        if to_server.write_all(&bytes[..read]).await.is_err() {
+                            return;
+                        }
+                    }
+                });
+                let mut bytes = vec![0; 1 << 16];
+                while let Ok(read @ 1..) = from_server.read(&mut bytes).await {
+                    // The server has committed; the reply is lost.
+                    if lost.load(Ordering::SeqCst) == 1
+                        || to_client.write_all(&bytes[..read]).await.is_err()
+                    {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    Lossy {
+        url: format!("postgres://postgres@127.0.0.1:{port}/{name}"),
+        swallow,
+        listener,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commit_whose_answer_was_lost_is_found_by_its_id_and_not_written_twice() {
+    let fixture = StoreFixture::postgres().await;
+    let way = lossy(&fixture, MARK).await;
+    let settings = Settings {
+        url: way.url.clone(),
+        ..Settings::default()
+    };
+    let store = Store::open(&settings, Arc::new(SystemClock)).await.unwrap();
+    for lost in 1..4 {
+        let id = TaskId(fresh());
+        let mut new = new_task(id, "acme", "alice");
+        new.facts.push(said(std::str::from_utf8(MARK).unwrap()));
+        way.swallow.store(lost, Ordering::SeqCst);
+        let at = store.commit(change(id, vec![new])).await.unwrap().at;
+        let journal = fixture.store.journal(id).await.unwrap().unwrap();
+        assert_eq!((journal.items.len(), journal.row.version), (3, 1));
+        assert_eq!(journal.items[0].at, at);
+
+        let mut next = fixture.next(id).await;
+        next.facts = vec![said(std::str::from_utf8(MARK).unwrap())];
+        way.swallow.store(lost, Ordering::SeqCst);
+        store.commit(change(id, vec![next.clone()])).await.unwrap();
+        assert_eq!(
+            store.commit(change(id, vec![next])).await,
+            Err(CommitError::Stale)
+        );
+        assert_eq!(fixture.store.task(id).await.unwrap().unwrap().version, 2);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_backends_cost_no_commit() {
+    let fixture = StoreFixture::postgres().await;
+    let mut writers = tokio::task::JoinSet::new();
+    for _ in 0..40 {
+        let store = fixture.store.clone();
+        writers.spawn(async move {
+            for _ in 0..5 {
+                let id = TaskId(fresh());
+                store
+                    .commit(change(id, vec![new_task(id, "acme", "alice")]))
+                    .await
+                    .unwrap();
+            }
+        });
+    }
+    for _ in 0..6 {
+        let kill = "select pg_terminate_backend(pid) from pg_stat_activity
+            where datname = current_database() and application_name = 'holdpoint'";
+        run(&fixture.settings.url, kill.to_owned()).await;
+    }
+    writers.join_all().await;
+    assert_eq!(fixture.number("select count(*) from agent_task").await, 200);
+    assert_eq!(
+        fixture.number("select count(*) from agent_task_item").await,
+        400
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commit_without_a_connection_is_unavailable_and_not_written() {
+    let fixture = StoreFixture::postgres().await;
+    let way = lossy(&fixture, MARK).await;
+    let timeout = std::time::Duration::from_millis(300);
+    let settings = Settings {
+        url: way.url.clone(),
+        acquire_timeout: timeout,
+        ..Settings::default()
+    };
+    let store = Store::open(&settings, Arc::new(SystemClock)).await.unwrap();
+    // The proxy is gone before the pool has made its first connection.
+    way.listener.abort();
+    assert!(way.listener.await.unwrap_err().is_cancelled());
+    let id = TaskId(fresh());
+    let result = store
+        .commit(change(id, vec![new_task(id, "acme", "alice")]))
+        .await;
+    assert_eq!(result, Err(CommitError::Unavailable));
+    assert!(!store.ready().await);
+    assert!(fixture.store.task(id).await.unwrap().is_none());
+}

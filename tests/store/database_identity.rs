@@ -1,0 +1,178 @@
+//! The database's identity: stored at the first start, compared on every new connection, and the
+//! consequences of a difference.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::sync::Arc;
+
+use holdpoint::store::{OpenError, Settings, Store};
+use holdpoint::task::time::Time;
+use holdpoint::world::SystemClock;
+
+use super::store_fixture::{StoreFixture, both, finance};
+use crate::support::postgres::{Cluster, run};
+
+/// The same database, opened by another process.
+async fn again(fixture: &StoreFixture, restored: bool) -> Store {
+    let settings = Settings {
+        restored,
+        ..fixture.settings.clone()
+    };
+    Store::open(&settings, fixture.clock.clone()).await.unwrap()
+}
+
+both! {
+    async fn reopened_database_is_not_uncertain(fixture) {
+        let (task, question) = fixture.paused(finance(1)).await;
+        fixture.store.close().await;
+        let store = again(&fixture, false).await;
+        assert_eq!(store.journal(task).await.unwrap().unwrap().history_uncertain_until, None);
+        assert!(!store.request(question.request_id).await.unwrap().unwrap().doubted);
+        assert_eq!(store.history_uncertain_until(), None);
+    }
+
+    async fn restored_database_is_uncertain_up_to_now_but_not_for_later_items(fixture) {
+        let (task, question) = fixture.paused(finance(1)).await;
+        fixture.store.close().await;
+        let store = again(&fixture, true).await;
+        let journal = store.journal(task).await.unwrap().unwrap();
+        let history_uncertain_until = journal.history_uncertain_until.unwrap();
+        assert!(journal.items.iter().all(|item| item.at <= history_uncertain_until));
+        assert_eq!(store.history_uncertain_until(), Some(history_uncertain_until));
+        let row = store.request(question.request_id).await.unwrap().unwrap();
+        assert!(row.doubted);
+        assert_eq!(store.pending(task, task).await.unwrap(), [row]);
+        let fixture = StoreFixture { store, ..fixture };
+        let (later, question) = fixture.paused(finance(1)).await;
+        assert!(!fixture.store.request(question.request_id).await.unwrap().unwrap().doubted);
+        let journal = fixture.store.journal(later).await.unwrap().unwrap();
+        assert!(journal.items.iter().all(|item| item.at > history_uncertain_until), "a new history is complete");
+        fixture.store.close().await;
+        assert_eq!(again(&fixture, false).await.history_uncertain_until(), Some(history_uncertain_until), "once set, it stays");
+    }
+
+    async fn restore_with_a_clock_that_is_behind_covers_every_item(fixture) {
+        let task = fixture.task().await;
+        let ahead = fixture.number("select max(updated_at) + 3600000000 from agent_task").await;
+        fixture.numbers(&format!("update agent_task set updated_at = {ahead} returning updated_at")).await.unwrap();
+        fixture.store.close().await;
+        let store = again(&fixture, true).await;
+        assert_eq!(store.journal(task).await.unwrap().unwrap().history_uncertain_until, Some(Time(ahead)));
+    }
+}
+
+const OTHER: &str = "update database_identity set identity = '17/00000009/1' where identity is not null returning id";
+
+#[tokio::test]
+async fn changed_server_is_recognized_at_the_start() {
+    let fixture = StoreFixture::postgres().await;
+    let task = fixture.task().await;
+    fixture.store.close().await;
+    assert_eq!(
+        fixture.number(OTHER).await,
+        1,
+        "it was stored at the first start"
+    );
+    let store = again(&fixture, false).await;
+    let journal = store.journal(task).await.unwrap().unwrap();
+    assert!(
+        journal
+            .history_uncertain_until
+            .is_some_and(|at| journal.items.iter().all(|item| item.at <= at))
+    );
+    store.close().await;
+    assert_eq!(
+        again(&fixture, false).await.history_uncertain_until(),
+        journal.history_uncertain_until,
+        "this server's identity is stored from now on"
+    );
+}
+
+#[tokio::test]
+async fn changed_server_is_recognized_on_the_next_connection() {
+    let fixture = StoreFixture::postgres().await;
+    let task = fixture.task().await;
+    assert_eq!(fixture.number(OTHER).await, 1);
+    let ended = "select count(pg_terminate_backend(pid)) from pg_stat_activity
+        where datname = current_database() and application_name = 'holdpoint'";
+    assert!(fixture.number(ended).await > 0);
+    let journal = loop {
+        // The first reads find that their connection is gone.
+        if let Ok(journal) = fixture.store.journal(task).await {
+            break journal.unwrap();
+        }
+    };
+    assert!(journal.history_uncertain_until.is_some());
+    assert_eq!(
+        fixture.store.history_uncertain_until(),
+        journal.history_uncertain_until
+    );
+}
+
+#[tokio::test]
+async fn changed_server_found_by_many_at_once_gets_one_moment() {
+    let fixture = StoreFixture::postgres().await;
+    let task = fixture.task().await;
+    fixture.store.close().await;
+    assert_eq!(fixture.number(OTHER).await, 1);
+    let stores = futures_util::future::join_all((0..8).map(|_| again(&fixture, false))).await;
+    let mut moments = Vec::new();
+    for store in stores {
+        moments.push(
+            store
+                .journal(task)
+                .await
+                .unwrap()
+                .unwrap()
+                .history_uncertain_until
+                .unwrap(),
+        );
+    }
+    moments.dedup();
+    assert_eq!(moments.len(), 1);
+}
+
+/// A hosted server does not always reveal its identity. A server that reveals one counts as another
+/// than a server that does not.
+#[tokio::test]
+async fn unprivileged_user_can_read_the_server_identity_and_a_silent_server_is_still_used() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let cluster = Cluster::start(&folder.path().join("pg"), "", std::process::id());
+    run(
+        &cluster.url("postgres"),
+        "create role plain login".to_owned(),
+    )
+    .await;
+    run(
+        &cluster.url("postgres"),
+        "create database fixture owner plain".to_owned(),
+    )
+    .await;
+    let url = cluster.url("fixture");
+    let settings = Settings {
+        url: url.replace("postgres@", "plain@"),
+        ..Settings::default()
+    };
+    let open = async || -> Result<Store, OpenError> {
+        Store::open(&settings, Arc::new(SystemClock)).await
+    };
+    let store = open().await.unwrap();
+    assert!(store.ready().await && store.history_uncertain_until().is_none());
+    store.close().await;
+    run(
+        &url,
+        "revoke execute on function pg_control_system() from public".to_owned(),
+    )
+    .await;
+    let untold = open().await.unwrap().history_uncertain_until();
+    assert!(untold.is_some(), "the server revealed its identity before");
+    assert_eq!(open().await.unwrap().history_uncertain_until(), untold);
+    run(
+        &url,
+        "grant execute on function pg_control_system() to public".to_owned(),
+    )
+    .await;
+    assert!(open().await.unwrap().history_uncertain_until() > untold);
+    // The watcher removes the folder's content.
+    let _ = folder.keep();
+}

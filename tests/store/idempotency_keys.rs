@@ -1,0 +1,164 @@
+//! How long an idempotency key lasts.
+
+use std::time::Duration;
+
+use holdpoint::store::CommitError;
+use holdpoint::task::change::{Change, IdempotencyRow};
+use holdpoint::task::id::{RequestId, TaskId};
+use holdpoint::task::user::{UserId, UserIds};
+
+use super::store_fixture::{StoreFixture, both, change, fresh, new_task};
+
+const DAY: Duration = Duration::from_hours(24);
+
+fn row(key: &str, task_id: TaskId, request_id: Option<RequestId>) -> IdempotencyRow {
+    IdempotencyRow {
+        tenant: "acme".to_owned(),
+        user_id: "alice".to_owned(),
+        person: UserId::from("alice").folded(),
+        path: "POST /v1/tasks".to_owned(),
+        key: key.to_owned(),
+        body_digest: "00".to_owned(),
+        task_id,
+        request_id,
+    }
+}
+
+/// The creation of a task under a key.
+fn create(key: &str, request_id: Option<RequestId>) -> (TaskId, Change) {
+    let id = TaskId(fresh());
+    let mut create = change(id, vec![new_task(id, "acme", "alice")]);
+    create.idempotency = Some(row(key, id, request_id));
+    (id, create)
+}
+
+/// The creation of a task under a key, by a user in this spelling, while ids are compared as `ids`
+/// says.
+fn create_as(user: &str, ids: UserIds, key: &str) -> (TaskId, Change) {
+    let id = TaskId(fresh());
+    let mut create = change(id, vec![new_task(id, "acme", user)]);
+    let person = ids.id(user).folded();
+    create.idempotency = Some(IdempotencyRow {
+        user_id: user.to_owned(),
+        person,
+        ..row(key, id, None)
+    });
+    (id, create)
+}
+
+/// The stored row of a key, looked up by this spelling of the user.
+async fn stored(fixture: &StoreFixture, user: &str, key: &str) -> Option<IdempotencyRow> {
+    fixture
+        .store
+        .idempotency("acme", &user.into(), "POST /v1/tasks", key)
+        .await
+        .unwrap()
+}
+
+/// The task of a key, looked up by this spelling of the user.
+async fn known(fixture: &StoreFixture, user: &str, key: &str) -> Option<TaskId> {
+    stored(fixture, user, key).await.map(|row| row.task_id)
+}
+
+both! {
+    async fn key_lasts_a_day_and_then_counts_as_never_used(fixture) {
+        let (first, one) = create("k", None);
+        fixture.store.commit(one).await.unwrap();
+        fixture.forward(DAY.checked_sub(Duration::from_secs(30)).unwrap());
+        assert_eq!(known(&fixture, "alice", "k").await, Some(first));
+        assert_eq!(fixture.store.commit(create("k", None).1).await, Err(CommitError::Refused));
+        fixture.forward(Duration::from_secs(30));
+        assert_eq!(known(&fixture, "alice", "k").await, None);
+        // Several commits try the key anew at once: one of them gets it.
+        let attempts: Vec<_> = (0..8).map(|_| create("k", None)).collect();
+        let ids: Vec<_> = attempts.iter().map(|(id, _)| *id).collect();
+        let commits = attempts.into_iter().map(|(_, change)| fixture.store.commit(change));
+        let results = futures_util::future::join_all(commits).await;
+        assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1, "{results:?}");
+        assert!(results.iter().all(|result| matches!(result, Ok(_) | Err(CommitError::Refused))), "{results:?}");
+        let winner = ids[results.iter().position(Result::is_ok).unwrap()];
+        assert_eq!(stored(&fixture, "alice", "k").await, Some(row("k", winner, None)));
+        assert_eq!(fixture.number("select count(*) from agent_task").await, 2, "nothing is left of the others");
+    }
+
+    async fn spent_key_is_used_anew_in_another_spelling_of_its_user(fixture) {
+        // `alice` stored a row when ids were compared byte by byte: now both spellings have one.
+        let (_, exact) = create_as("alice", UserIds::Exact, "k");
+        fixture.store.commit(exact).await.unwrap();
+        fixture.forward(DAY);
+        let (first, one) = create_as("Alice", UserIds::Folded, "k");
+        fixture.store.commit(one).await.unwrap();
+        assert_eq!(fixture.number("select count(*) from idempotency").await, 2);
+        assert_eq!(fixture.store.commit(create_as("ALICE", UserIds::Folded, "k").1).await, Err(CommitError::Refused));
+        assert_eq!(known(&fixture, "alice", "k").await, Some(first));
+        fixture.forward(DAY);
+        assert_eq!(known(&fixture, "alice", "k").await, None);
+        // Several spellings try the key anew at once: one of them gets it.
+        let attempts: Vec<_> = ["alice", "Alice", "ALICE", "alice", "aLICE", "Alice"]
+            .map(|spelling| create_as(spelling, UserIds::Folded, "k"))
+            .into();
+        let ids: Vec<_> = attempts.iter().map(|(id, _)| *id).collect();
+        let commits = attempts.into_iter().map(|(_, change)| fixture.store.commit(change));
+        let results = futures_util::future::join_all(commits).await;
+        assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1, "{results:?}");
+        assert!(results.iter().all(|result| matches!(result, Ok(_) | Err(CommitError::Refused))), "{results:?}");
+        let winner = ids[results.iter().position(Result::is_ok).unwrap()];
+        for spelling in ["alice", "Alice", "ALICE", "aLICE", "alICE"] {
+            assert_eq!(known(&fixture, spelling, "k").await, Some(winner), "{spelling}");
+        }
+        assert_eq!(fixture.number("select count(*) from agent_task").await, 3, "nothing is left of the others");
+    }
+
+    async fn spent_keys_of_two_spellings_give_way_to_the_first_use_of_either(fixture) {
+        fixture.store.commit(create_as("alice", UserIds::Exact, "k").1).await.unwrap();
+        fixture.forward(DAY);
+        fixture.store.commit(create_as("Alice", UserIds::Folded, "k").1).await.unwrap();
+        fixture.forward(DAY);
+        assert_eq!(fixture.number("select count(*) from idempotency").await, 2);
+        let (id, anew) = create_as("alice", UserIds::Folded, "k");
+        fixture.store.commit(anew).await.unwrap();
+        assert_eq!(known(&fixture, "ALICE", "k").await, Some(id));
+        assert_eq!(fixture.number("select count(*) from idempotency").await, 1);
+    }
+
+    async fn key_of_an_answer_is_kept_from_every_spelling_of_its_user(fixture) {
+        let (_, mut answer) = create_as("Alice", UserIds::Folded, "k");
+        answer.idempotency.as_mut().unwrap().request_id = Some(RequestId(fresh()));
+        fixture.store.commit(answer).await.unwrap();
+        fixture.forward(DAY * 400);
+        assert_eq!(fixture.store.commit(create_as("alice", UserIds::Folded, "k").1).await, Err(CommitError::Refused));
+        // Rows of other people, paths and keys are unaffected.
+        for (user, key) in [("Bob", "k"), ("Alice", "l")] {
+            fixture.store.commit(create_as(user, UserIds::Folded, key).1).await.unwrap();
+        }
+        fixture.forward(DAY);
+        fixture.store.commit(create_as("alice", UserIds::Folded, "l").1).await.unwrap();
+        assert_eq!(fixture.number("select count(*) from idempotency where user_id in ('Alice', 'Bob')").await, 2);
+    }
+
+    async fn idempotency_key_of_a_decision_lasts_as_long_as_its_request(fixture) {
+        let request = RequestId(fresh());
+        let (id, answer) = create("k", Some(request));
+        fixture.store.commit(answer).await.unwrap();
+        fixture.forward(DAY * 400);
+        let found = fixture.store.idempotency("acme", &"alice".into(), "POST /v1/tasks", "k").await.unwrap();
+        assert_eq!(found, Some(row("k", id, Some(request))));
+        assert_eq!(fixture.store.commit(create("k", None).1).await, Err(CommitError::Refused));
+        fixture.store.remove_spent_keys().await.unwrap();
+        assert_eq!(fixture.number("select count(*) from idempotency").await, 1);
+    }
+
+    async fn only_spent_keys_are_removed(fixture) {
+        for number in 0..3 {
+            fixture.store.commit(create(&format!("old{number}"), None).1).await.unwrap();
+        }
+        fixture.forward(DAY);
+        fixture.store.commit(create("young", None).1).await.unwrap();
+        // A key that is used anew starts its lifetime again.
+        fixture.store.commit(create("old1", None).1).await.unwrap();
+        assert!(!fixture.store.remove_spent_keys().await.unwrap(), "there are no more");
+        assert_eq!(fixture.number("select count(*) from idempotency").await, 2);
+        let old = fixture.store.idempotency("acme", &"alice".into(), "POST /v1/tasks", "old1").await.unwrap();
+        assert!(old.is_some());
+    }
+}

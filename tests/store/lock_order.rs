@@ -1,0 +1,286 @@
+//! Rows of several tasks and requests, while another transaction holds one of them: they are locked
+//! in the order of their ids, counted on after the wait, and judged by no process's own clock. On
+//! Postgres; `SQLite` has one writer at a time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdpoint::store::Store;
+use holdpoint::task::change::Counters;
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::{CloseReason, Fact};
+use holdpoint::task::request::RequestKind;
+use holdpoint::task::status::{RequestStatus, TaskStatus};
+use holdpoint::task::verdict::Terms;
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
+use uuid::Uuid;
+
+use super::store_fixture::{
+    LEASE, ManualClock, StoreFixture, asked, change, child_task, claim, finance, fresh, status,
+};
+use super::tree_reads::counted;
+
+/// A table and its key column.
+type Rows = (&'static str, &'static str);
+
+const TASKS: Rows = ("agent_task", "task_id");
+const REQUESTS: Rows = ("intervention_request", "request_id");
+
+/// Another transaction, which holds one row until it is dropped or rolled back.
+async fn holding(fixture: &StoreFixture, (table, key): Rows, id: Uuid) -> PgConnection {
+    let mut other = PgConnection::connect(&fixture.settings.url).await.unwrap();
+    other.execute("begin").await.unwrap();
+    let sql = format!("select 1 from {table} where {key} = '{id}' for update");
+    other.execute(AssertSqlSafe(sql)).await.unwrap();
+    other
+}
+
+/// Returns once so many statements wait for a lock.
+async fn waiting(fixture: &StoreFixture, statements: i64) {
+    let waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+    while fixture.number(waiting).await < statements {}
+}
+
+/// Asserts that `write`, which waits for the middle one of these rows, holds all before it and none
+/// after it.
+async fn locks_in_order(
+    fixture: &StoreFixture,
+    rows: Rows,
+    ids: &[Uuid],
+    write: impl Future<Output = ()>,
+) {
+    let (table, key) = rows;
+    let mut sorted = ids.to_vec();
+    sorted.sort_unstable();
+    let middle = sorted.len() / 2;
+    let mut other = holding(fixture, rows, sorted[middle]).await;
+    let looks = async {
+        waiting(fixture, 1).await;
+        let free = format!(
+            "select count(*) from (select {key} from {table} for update skip locked) as free"
+        );
+        let after = sorted[middle + 1..]
+            .iter()
+            .map(|id| format!("'{id}'"))
+            .collect::<Vec<_>>()
+            .join(", ");
+        let named = format!(
+            "select count(*) from (select {key} from {table} where {key} in ({after}) for update skip locked) as free"
+        );
+        let (all, after) = (fixture.number(&free).await, fixture.number(&named).await);
+        other.execute("rollback").await.unwrap();
+        (all, after)
+    };
+    let ((), (all, after)) = tokio::join!(write, looks);
+    let expected = i64::try_from(sorted.len() - middle - 1).unwrap();
+    assert_eq!(
+        (all, after),
+        (expected, expected),
+        "the rows before are held, the rows after are not"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commit_locks_its_tasks_in_the_order_of_their_ids() {
+    let fixture = StoreFixture::postgres().await;
+    let root = fixture.task().await;
+    let mut children: Vec<TaskId> = (0..8).map(|_| TaskId(fresh())).collect();
+    for child in &children {
+        fixture
+            .store
+            .commit(change(root, vec![child_task(*child, root)]))
+            .await
+            .unwrap();
+    }
+    children.reverse();
+    let counters = Counters {
+        model_calls: 1,
+        ..Counters::default()
+    };
+    let tasks: Vec<_> = children
+        .iter()
+        .chain([&root])
+        .map(|task| counted(*task, counters))
+        .collect();
+    let ids: Vec<_> = tasks.iter().map(|task| task.task_id.0).collect();
+    let write = async { assert!(fixture.store.commit(change(root, tasks)).await.is_ok()) };
+    locks_in_order(&fixture, TASKS, &ids, write).await;
+    assert_eq!(
+        fixture
+            .number("select sum(model_calls)::bigint from agent_task")
+            .await,
+        9
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commit_locks_its_requests_in_the_order_of_their_ids() {
+    let fixture = StoreFixture::postgres().await;
+    let root = fixture.task().await;
+    let mut children: Vec<TaskId> = (0..9).map(|_| TaskId(fresh())).collect();
+    let (mut requests, mut closing) = (Vec::new(), Vec::new());
+    for child in &children {
+        fixture
+            .store
+            .commit(change(root, vec![child_task(*child, root)]))
+            .await
+            .unwrap();
+        let asked = asked(RequestKind::Approval, finance(1), 1);
+        let mut asks = fixture.next(*child).await;
+        asks.facts = vec![Fact::InterventionRequested(asked.clone())];
+        asks.counters.open_requests = 1;
+        fixture
+            .store
+            .commit(change(root, vec![asks]))
+            .await
+            .unwrap();
+        requests.push(asked.request_id);
+    }
+    children.reverse();
+    requests.reverse();
+    for (child, request_id) in children.iter().zip(&requests) {
+        let mut closes = fixture.next(*child).await;
+        let (request_id, status) = (*request_id, RequestStatus::Withdrawn);
+        closes.facts = vec![Fact::RequestClosed {
+            request_id,
+            status,
+            reason: CloseReason::Canceled,
+        }];
+        closes.counters.open_requests = -1;
+        closing.push(closes);
+    }
+    let ids: Vec<_> = requests.iter().map(|request| request.0).collect();
+    let write = async { assert!(fixture.store.commit(change(root, closing)).await.is_ok()) };
+    locks_in_order(&fixture, REQUESTS, &ids, write).await;
+    assert_eq!(
+        fixture
+            .number("select count(*) from intervention_request where status = 'withdrawn'")
+            .await,
+        9
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leases_are_renewed_and_released_in_the_order_of_their_ids() {
+    let fixture = StoreFixture::postgres().await;
+    for _ in 0..9 {
+        fixture.task().await;
+    }
+    let mut tasks = claim(&fixture.store, "me", 9).await;
+    tasks.sort_unstable();
+    tasks.reverse();
+    let ids: Vec<_> = tasks.iter().map(|task| task.0).collect();
+    let renews = async {
+        assert_eq!(
+            fixture
+                .store
+                .renew("me", LEASE, &tasks)
+                .await
+                .unwrap()
+                .len(),
+            9
+        );
+    };
+    locks_in_order(&fixture, TASKS, &ids, renews).await;
+    let releases =
+        async { assert_eq!(fixture.store.release("me", &tasks).await.unwrap().len(), 9) };
+    locks_in_order(&fixture, TASKS, &ids, releases).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn simultaneous_changes_of_two_children_are_both_counted_on_their_root() {
+    let fixture = StoreFixture::postgres().await;
+    let replica = Store::open(&fixture.settings, fixture.clock.clone())
+        .await
+        .unwrap();
+    let root = fixture.task().await;
+    let (one, other) = (TaskId(fresh()), TaskId(fresh()));
+    for child in [one, other] {
+        let counters = Counters {
+            busy: 1,
+            ..Counters::default()
+        };
+        fixture
+            .store
+            .commit(change(
+                root,
+                vec![child_task(child, root), counted(root, counters)],
+            ))
+            .await
+            .unwrap();
+    }
+    let mut holder = holding(&fixture, TASKS, root.0).await;
+    let mut changes = Vec::new();
+    for child in [one, other] {
+        let mut pauses = fixture.next(child).await;
+        let asked = asked(RequestKind::Approval, Terms::default(), 1);
+        pauses.facts = vec![
+            Fact::InterventionRequested(asked),
+            status(TaskStatus::Paused),
+        ];
+        pauses.counters = Counters {
+            busy: -1,
+            open_requests: 1,
+            model_calls: 1,
+            ..Counters::default()
+        };
+        let counters = pauses.counters;
+        changes.push(change(root, vec![pauses, counted(root, counters)]));
+    }
+    let second = changes.pop().unwrap();
+    let lets_go = async {
+        waiting(&fixture, 2).await;
+        holder.execute("rollback").await.unwrap();
+    };
+    let (here, there, ()) = tokio::join!(
+        fixture.store.commit(changes.remove(0)),
+        replica.commit(second),
+        lets_go
+    );
+    assert!(here.is_ok() && there.is_ok(), "{here:?} {there:?}");
+    let row = fixture.store.task(root).await.unwrap().unwrap();
+    assert_eq!((row.busy, row.open_requests, row.model_calls), (1, 2, 2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replica_with_a_fast_clock_ends_no_lease_no_deadline_and_no_key() {
+    let fixture = StoreFixture::postgres().await;
+    let ahead = i64::try_from(Duration::from_hours(24 * 365 * 100).as_micros()).unwrap();
+    let clock = Arc::new(ManualClock::at(1_700_000_000_000_000 + ahead));
+    let replica = Store::open(&fixture.settings, clock).await.unwrap();
+    let leased = fixture.task().await;
+    assert_eq!(claim(&fixture.store, "me", 1).await, [leased]);
+    let (_, asked) = fixture.paused(finance(1)).await;
+    assert!(claim(&replica, "other", 9).await.is_empty());
+    assert_eq!(
+        replica.renew("me", LEASE, &[leased]).await.unwrap(),
+        [leased]
+    );
+    assert!(replica.overdue(9).await.unwrap().is_empty());
+    assert!(
+        !replica
+            .request(asked.request_id)
+            .await
+            .unwrap()
+            .unwrap()
+            .expired
+    );
+    assert!(!replica.remove_spent_keys().await.unwrap());
+    // A renewed lease lasts no longer than the renewal says.
+    fixture.forward(LEASE + Duration::from_secs(1));
+    assert_eq!(claim(&fixture.store, "other", 9).await, [leased]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claim_waits_for_no_row_locked_by_another_writer() {
+    let fixture = StoreFixture::postgres().await;
+    let (held, free) = (fixture.task().await, fixture.task().await);
+    let mut other = holding(&fixture, TASKS, held.0).await;
+    assert_eq!(
+        claim(&fixture.store, "me", 9).await,
+        [free],
+        "the other task is being driven"
+    );
+    other.execute("rollback").await.unwrap();
+    assert_eq!(claim(&fixture.store, "me", 9).await, [held]);
+}

@@ -1,0 +1,377 @@
+//! A store on either engine, and changes to write into it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use holdpoint::store::{CommitError, Drive, Settings, Store};
+use holdpoint::task::change::{
+    Change, Committed, Counters, Guard, LeaseChange, NewTask, TaskChange,
+};
+use holdpoint::task::decision::{Action, CallAnswer, Decision};
+use holdpoint::task::id::{CallId, ChangeId, RequestId, TaskId};
+use holdpoint::task::item::{Fact, Part, PartType};
+use holdpoint::task::request::{CallSpec, RequestKind, RequestSpec};
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::time::Time;
+use holdpoint::task::tool_spec::Effect;
+use holdpoint::task::verdict::{Approvers, Terms, Verdict};
+use holdpoint::world::Clock;
+use sqlx::{
+    AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _, SqliteConnection,
+};
+use uuid::Uuid;
+
+use crate::support::postgres::{TestDatabase, database};
+
+/// Makes two tests of each body: one per engine.
+macro_rules! both {
+    ($($(#[$doc:meta])* async fn $name:ident($fixture:ident) $body:block)*) => {
+        $($(#[$doc])* async fn $name($fixture: $crate::store::store_fixture::StoreFixture) $body)*
+        mod sqlite {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() { super::$name($crate::store::store_fixture::StoreFixture::sqlite().await).await })*
+        }
+        mod postgres {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() { super::$name($crate::store::store_fixture::StoreFixture::postgres().await).await })*
+        }
+    };
+}
+pub(crate) use both;
+
+/// A clock that moves only when a test moves it.
+#[derive(Debug)]
+pub struct ManualClock(AtomicI64);
+
+impl ManualClock {
+    /// A clock that shows this moment, in microseconds since 1970.
+    pub fn at(moment: i64) -> Self {
+        Self(AtomicI64::new(moment))
+    }
+}
+
+#[async_trait::async_trait]
+impl Clock for ManualClock {
+    fn now(&self) -> Time {
+        Time(self.0.fetch_add(1, Ordering::Relaxed))
+    }
+    fn uptime(&self) -> Duration {
+        // The clock stands still except for the time that a test lets pass.
+        Duration::from_secs(u64::try_from(self.0.load(Ordering::Relaxed) / 1_000_000).unwrap())
+    }
+    async fn sleep(&self, _: Duration) {}
+}
+
+/// Keeps the database alive.
+pub enum KeptDatabase {
+    Folder { _kept: tempfile::TempDir },
+    Postgres { _kept: TestDatabase },
+}
+
+/// A store with its database.
+pub struct StoreFixture {
+    pub store: Store,
+    pub settings: Settings,
+    pub clock: Arc<ManualClock>,
+    pub kept: KeptDatabase,
+}
+
+impl StoreFixture {
+    pub async fn sqlite() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite://{}", folder.path().join("test.db").display());
+        Self::on(url, KeptDatabase::Folder { _kept: folder }).await
+    }
+
+    pub async fn postgres() -> Self {
+        let database = database().await;
+        Self::on(
+            database.url.clone(),
+            KeptDatabase::Postgres { _kept: database },
+        )
+        .await
+    }
+
+    /// Another fixture on the same engine.
+    pub async fn like(other: &Self) -> Self {
+        if other.is_postgres() {
+            Self::postgres().await
+        } else {
+            Self::sqlite().await
+        }
+    }
+
+    async fn on(url: String, kept: KeptDatabase) -> Self {
+        let settings = Settings {
+            url,
+            ..Settings::default()
+        };
+        let clock = Arc::new(ManualClock::at(1_700_000_000_000_000));
+        let store = Store::open(&settings, clock.clone()).await.unwrap();
+        Self {
+            store,
+            settings,
+            clock,
+            kept,
+        }
+    }
+
+    pub fn forward(&self, by: Duration) {
+        self.clock
+            .0
+            .fetch_add(i64::try_from(by.as_micros()).unwrap(), Ordering::Relaxed);
+        self.store.set_clock_forward(by);
+    }
+
+    pub fn is_postgres(&self) -> bool {
+        matches!(self.kept, KeptDatabase::Postgres { .. })
+    }
+
+    /// Runs a statement beside the store and returns its numbers, first column only.
+    pub async fn numbers(&self, sql: &str) -> Result<Vec<i64>, sqlx::Error> {
+        let sql = AssertSqlSafe(sql.to_owned());
+        if self.is_postgres() {
+            let mut connection = PgConnection::connect(&self.settings.url).await?;
+            let rows = connection.fetch_all(sql).await?;
+            return Ok(rows.iter().map(|row| row.get::<i64, _>(0)).collect());
+        }
+        let mut connection = SqliteConnection::connect(&self.settings.url).await?;
+        let rows = connection.fetch_all(sql).await?;
+        Ok(rows.iter().map(|row| row.get::<i64, _>(0)).collect())
+    }
+
+    pub async fn number(&self, sql: &str) -> i64 {
+        self.numbers(sql).await.unwrap()[0]
+    }
+
+    pub async fn write(&self, task: TaskChange) -> Result<Committed, CommitError> {
+        let root = task.task_id;
+        self.store.commit(change(root, vec![task])).await
+    }
+
+    /// A running task with its first two items.
+    pub async fn task(&self) -> TaskId {
+        self.task_of("acme", "alice").await
+    }
+
+    pub async fn task_of(&self, tenant: &str, user: &str) -> TaskId {
+        let id = TaskId(fresh());
+        self.write(new_task(id, tenant, user)).await.unwrap();
+        id
+    }
+
+    /// A task with an open request; returns both.
+    pub async fn paused(&self, terms: Terms) -> (TaskId, RequestSpec) {
+        let id = self.task().await;
+        let asked = asked(RequestKind::Approval, terms, 1);
+        self.pause(id, &asked).await;
+        (id, asked)
+    }
+
+    pub async fn pause(&self, id: TaskId, asked: &RequestSpec) {
+        let mut pause = self.next(id).await;
+        pause.facts = vec![
+            Fact::InterventionRequested(asked.clone()),
+            status(TaskStatus::Paused),
+        ];
+        pause.counters = Counters {
+            busy: -1,
+            open_requests: 1,
+            ..Counters::default()
+        };
+        pause.lease = LeaseChange::Park { wake_in: None };
+        self.write(pause).await.unwrap();
+    }
+
+    /// A change of the task at the version it has now.
+    pub async fn next(&self, id: TaskId) -> TaskChange {
+        let row = self.store.task(id).await.unwrap().unwrap();
+        TaskChange {
+            task_id: id,
+            guard: Guard::Version(row.version),
+            facts: Vec::new(),
+            last_seq: row.last_seq,
+            agent_version: None,
+            credentials: Vec::new(),
+            counters: Counters::default(),
+            lease: LeaseChange::Keep,
+        }
+    }
+
+    /// The change with which a person's answer ends the only request of a task.
+    pub async fn deciding(
+        &self,
+        id: TaskId,
+        asked: &RequestSpec,
+        by: &str,
+        action: Action,
+    ) -> TaskChange {
+        let mut change = self.next(id).await;
+        change.facts = vec![
+            decided(asked, by, action, true),
+            status(TaskStatus::Running),
+        ];
+        change.counters = Counters {
+            busy: 1,
+            open_requests: -1,
+            ..Counters::default()
+        };
+        change
+    }
+}
+
+/// How long the leases of these claims last.
+pub const LEASE: Duration = Duration::from_secs(30);
+
+/// Claims as a process that would drive a task alone; returns the tasks that it may drive now.
+pub async fn claim(store: &Store, owner: &str, limit: i64) -> Vec<TaskId> {
+    let claimed = store.claim(owner, LEASE, limit, true).await.unwrap();
+    claimed
+        .into_iter()
+        .filter(|claimed| claimed.drive != Drive::Later)
+        .map(|claimed| claimed.task)
+        .collect()
+}
+
+#[expect(clippy::disallowed_methods, reason = "tests may be surprised")]
+pub fn fresh() -> Uuid {
+    Uuid::now_v7()
+}
+
+pub fn change(root: TaskId, tasks: Vec<TaskChange>) -> Change {
+    Change {
+        id: ChangeId(fresh()),
+        root,
+        tasks,
+        resumed: Vec::new(),
+        idempotency: None,
+    }
+}
+
+pub fn new_task(id: TaskId, tenant: &str, user: &str) -> TaskChange {
+    let new = NewTask {
+        tenant: tenant.to_owned(),
+        user_id: user.to_owned(),
+        session_id: "s".to_owned(),
+        agent: "billing".to_owned(),
+        agent_version: "sha256:0".to_owned(),
+        parent: None,
+        agent_path: vec!["billing".to_owned()],
+        metadata: "{\"b\":1,\"a\":[2.50]}".to_owned(),
+    };
+    TaskChange {
+        task_id: id,
+        guard: Guard::New(Box::new(new)),
+        facts: vec![status(TaskStatus::Running), said("hello")],
+        last_seq: 0,
+        agent_version: None,
+        credentials: Vec::new(),
+        counters: Counters {
+            busy: 1,
+            ..Counters::default()
+        },
+        lease: LeaseChange::Queue,
+    }
+}
+
+pub fn child_task(id: TaskId, parent: TaskId) -> TaskChange {
+    let mut task = new_task(id, "acme", "alice");
+    if let Guard::New(new) = &mut task.guard {
+        new.parent = Some((parent, CallId(fresh())));
+        new.agent_path.push("analyst".to_owned());
+        "analyst".clone_into(&mut new.agent);
+    }
+    task
+}
+
+pub fn status(status: TaskStatus) -> Fact {
+    Fact::TaskStatus {
+        status,
+        error: None,
+        output: None,
+    }
+}
+
+pub fn said(text: &str) -> Fact {
+    let part = Part {
+        content_type: PartType::Text,
+        content: text.to_owned(),
+    };
+    Fact::UserMessage {
+        items: vec![part],
+        user_context: None,
+        by: "alice".to_owned(),
+        groups: Vec::new(),
+    }
+}
+
+pub fn asked(kind: RequestKind, terms: Terms, calls: usize) -> RequestSpec {
+    let call = || CallSpec {
+        tool_call_id: CallId(fresh()),
+        name: "refund_payment".to_owned(),
+        arguments_text: "{\"amount\":120}".to_owned(),
+        effect: Effect::Once,
+        target: "POST http://payments.internal".to_owned(),
+        address: None,
+        summary: "Refund 120".to_owned(),
+        warnings: Vec::new(),
+        needs_decision: true,
+        verdict: Verdict::Hold,
+        rule: None,
+        reason: None,
+        parameters: serde_json::json!({"type": "object"}),
+        digest: "sha256:1".to_owned(),
+        definition: None,
+        editor: None,
+    };
+    RequestSpec {
+        request_id: RequestId(fresh()),
+        kind,
+        pending_tool_calls: (0..calls).map(|_| call()).collect(),
+        terms,
+        digest: "sha256:2".to_owned(),
+        question: None,
+        details: None,
+        form: None,
+        seal: None,
+    }
+}
+
+pub fn decided(asked: &RequestSpec, by: &str, action: Action, closes: bool) -> Fact {
+    let answer = CallAnswer::plain(action);
+    let decisions: BTreeMap<CallId, CallAnswer> = asked
+        .own_calls()
+        .map(|call| (call.tool_call_id, answer.clone()))
+        .collect();
+    let decision = Decision {
+        action,
+        by: by.to_owned(),
+        via: None,
+        groups: Vec::new(),
+        reason: None,
+        then: None,
+        response: None,
+        result_text: None,
+        decisions,
+        closes,
+    };
+    Fact::Decision {
+        request_id: asked.request_id,
+        decision,
+    }
+}
+
+pub fn finance(required: u32) -> Terms {
+    let approvers = Approvers {
+        owner: false,
+        users: vec!["carol".to_owned()],
+        groups: vec!["finance".to_owned()],
+        required,
+    };
+    Terms {
+        approvers,
+        ..Terms::default()
+    }
+}

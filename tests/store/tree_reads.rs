@@ -1,0 +1,394 @@
+//! Trees of tasks are read whole, as of one moment.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use holdpoint::store::{CommitError, Store, TaskFilter, TreeSnapshot};
+use holdpoint::task::change::{Counters, Guard, LeaseChange, TaskChange, TaskRow};
+use holdpoint::task::id::{CallId, TaskId};
+use holdpoint::task::item::{Fact, Usage};
+use holdpoint::task::request::{RequestKind, RequestSpec};
+
+use super::store_fixture::{
+    StoreFixture, asked, both, change, child_task, finance, fresh, new_task, said,
+};
+
+pub const BUSY: Counters = Counters {
+    busy: 1,
+    open_requests: 0,
+    usage: Usage {
+        prompt_tokens: 0,
+        completion_tokens: 0,
+        total_tokens: 0,
+    },
+    model_calls: 0,
+};
+pub const DONE: Counters = Counters { busy: -1, ..BUSY };
+pub const CALLED: Counters = Counters {
+    busy: 0,
+    model_calls: 1,
+    ..BUSY
+};
+
+/// A tree of four levels: a root, and three children of each task above the last level.
+#[derive(Clone)]
+pub struct Grown {
+    pub root: TaskId,
+    pub levels: Vec<Vec<TaskId>>,
+    parents: BTreeMap<TaskId, TaskId>,
+}
+
+impl Grown {
+    /// All tasks, level by level.
+    pub fn all(&self) -> impl Iterator<Item = TaskId> + '_ {
+        self.levels.iter().flatten().copied()
+    }
+
+    /// The ancestors of a task, its parent first.
+    pub fn above(&self, task: TaskId) -> Vec<TaskId> {
+        std::iter::successors(self.parents.get(&task).copied(), |above| {
+            self.parents.get(above).copied()
+        })
+        .collect()
+    }
+
+    /// A task and its descendants, level by level.
+    pub fn below(&self, task: TaskId) -> Vec<TaskId> {
+        self.all()
+            .filter(|other| *other == task || self.above(*other).contains(&task))
+            .collect()
+    }
+
+    pub fn leaf(&self, number: usize) -> TaskId {
+        self.levels[3][number]
+    }
+}
+
+/// Grows a tree, three children in a commit.
+pub async fn grown(fixture: &StoreFixture) -> Grown {
+    let root = fixture.task().await;
+    let mut tree = Grown {
+        root,
+        levels: vec![vec![root]],
+        parents: BTreeMap::new(),
+    };
+    for level in 0..3 {
+        let mut next = Vec::new();
+        for parent in tree.levels[level].clone() {
+            let children: Vec<TaskId> = (0..3).map(|_| TaskId(fresh())).collect();
+            tree.parents
+                .extend(children.iter().map(|child| (*child, parent)));
+            let mut tasks = vec![starting(fixture, parent, &children).await];
+            tasks.extend(children.iter().map(|child| child_task(*child, parent)));
+            for above in tree.above(parent) {
+                tasks.push(TaskChange {
+                    counters: tasks[0].counters,
+                    ..fixture.next(above).await
+                });
+            }
+            fixture.store.commit(change(root, tasks)).await.unwrap();
+            next.extend(children);
+        }
+        tree.levels.push(next);
+    }
+    tree
+}
+
+/// The parent's part of the commit that starts these children.
+pub async fn starting(fixture: &StoreFixture, parent: TaskId, children: &[TaskId]) -> TaskChange {
+    let started = |child: &TaskId| Fact::SubAgentStarted {
+        tool_call_id: CallId(fresh()),
+        child_task_id: *child,
+        agent: "analyst".to_owned(),
+    };
+    let busy = i32::try_from(children.len()).unwrap();
+    TaskChange {
+        facts: children.iter().map(started).collect(),
+        counters: Counters { busy, ..BUSY },
+        ..fixture.next(parent).await
+    }
+}
+
+/// Counts on a task as it was read, fenced by its version.
+pub fn fenced(row: &TaskRow, counters: Counters) -> TaskChange {
+    TaskChange {
+        guard: Guard::Version(row.version),
+        last_seq: row.last_seq,
+        ..counted(row.task_id, counters)
+    }
+}
+
+/// Counts on a task, whatever its version.
+pub fn counted(task_id: TaskId, counters: Counters) -> TaskChange {
+    TaskChange {
+        task_id,
+        guard: Guard::Any,
+        facts: Vec::new(),
+        last_seq: 0,
+        agent_version: None,
+        counters,
+        lease: LeaseChange::Keep,
+        credentials: Vec::new(),
+    }
+}
+
+pub async fn row(fixture: &StoreFixture, task: TaskId) -> TaskRow {
+    fixture.store.task(task).await.unwrap().unwrap()
+}
+
+pub async fn read(fixture: &StoreFixture, root: TaskId) -> TreeSnapshot {
+    fixture.store.tree(root, 0).await.unwrap().unwrap()
+}
+
+/// The task of each item in the order of the events, with the item's number in its journal.
+pub fn order(tree: &TreeSnapshot, after: i64) -> Vec<(TaskId, i64)> {
+    tree.items
+        .iter()
+        .filter(|item| item.event > after)
+        .map(|item| (item.task_id, item.item.seq))
+        .collect()
+}
+
+pub fn literal(fixture: &StoreFixture, task: TaskId) -> String {
+    if fixture.is_postgres() {
+        format!("'{task}'")
+    } else {
+        format!("x'{}'", task.0.simple())
+    }
+}
+
+/// Asserts what holds for a tree at any moment, when each commit writes two items into one task and
+/// counts one model call on it and on its ancestors.
+pub fn agrees(grown: &Grown, tree: &TreeSnapshot, after: i64) {
+    let events: Vec<i64> = tree.items.iter().map(|item| item.event).collect();
+    assert_eq!(
+        events,
+        (after + 1..=tree.last_event).collect::<Vec<_>>(),
+        "no event is missing and none is extra"
+    );
+    assert_eq!(
+        tree.rows.iter().map(|row| row.last_seq).sum::<i64>(),
+        tree.last_event
+    );
+    if after > 0 {
+        return;
+    }
+    let of = |task: TaskId| {
+        tree.items
+            .iter()
+            .filter(move |item| item.task_id == task)
+            .map(|item| &item.item)
+    };
+    for row in &tree.rows {
+        let seqs: Vec<i64> = of(row.task_id).map(|item| item.seq).collect();
+        assert_eq!(seqs, (1..=row.last_seq).collect::<Vec<_>>());
+        let below = grown.below(row.task_id).into_iter().flat_map(of);
+        let called = below.filter(|item| item.fact == said("one")).count();
+        assert_eq!(
+            row.model_calls,
+            i64::try_from(called).unwrap(),
+            "the row counts what its items say"
+        );
+    }
+}
+
+/// Writes pairs of items into one task after the other, and counts on its ancestors, until so many
+/// are stored.
+pub async fn write_on(store: Store, grown: Grown, salt: usize, commits: usize) {
+    let all: Vec<TaskId> = grown.all().collect();
+    let (mut written, mut tried) = (0, salt * 11);
+    while written < commits {
+        tried += 7;
+        let task = all[tried % all.len()];
+        let row = store.task(task).await.unwrap().unwrap();
+        let mut tasks = vec![TaskChange {
+            facts: vec![said("one"), said("two")],
+            ..fenced(&row, CALLED)
+        }];
+        for above in grown.above(task) {
+            let row = store.task(above).await.unwrap().unwrap();
+            tasks.push(if tried.is_multiple_of(2) {
+                fenced(&row, CALLED)
+            } else {
+                counted(above, CALLED)
+            });
+        }
+        match store.commit(change(grown.root, tasks)).await {
+            Ok(_) => written += 1,
+            Err(error) => assert_eq!(error, CommitError::Stale),
+        }
+    }
+}
+
+both! {
+    async fn tree_is_read_whole_with_its_items_in_event_order(fixture) {
+        let (grown, other) = (grown(&fixture).await, grown(&fixture).await);
+        let tree = read(&fixture, grown.root).await;
+        let ids: Vec<TaskId> = tree.rows.iter().map(|row| row.task_id).collect();
+        assert_eq!(ids, grown.all().collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>());
+        assert_eq!(ids.len(), 40);
+        agrees(&grown, &tree, 0);
+        for row in &tree.rows {
+            let journal = fixture.store.journal(row.task_id).await.unwrap().unwrap();
+            assert_eq!(journal.row, *row);
+            let items = tree.items.iter().filter(|item| item.task_id == row.task_id).map(|item| item.item.clone());
+            assert_eq!(items.collect::<Vec<_>>(), journal.items);
+            assert_eq!(row.next_event, if row.task_id == grown.root { tree.last_event } else { 0 });
+            assert_eq!(usize::try_from(row.busy).unwrap(), grown.below(row.task_id).len());
+        }
+        assert!(tree.items.iter().all(|item| item.item.at <= tree.now));
+        assert_eq!(tree.history_uncertain_until, None);
+        for after in [1, 70, tree.last_event, tree.last_event + 5] {
+            let rest = fixture.store.tree(grown.root, after).await.unwrap().unwrap();
+            assert_eq!((&rest.rows, rest.last_event), (&tree.rows, tree.last_event));
+            assert_eq!(rest.items, tree.items.iter().filter(|item| item.event > after).cloned().collect::<Vec<_>>());
+        }
+        for none in [grown.leaf(0), grown.levels[1][0], TaskId(fresh())] {
+            assert!(fixture.store.tree(none, 0).await.unwrap().is_none(), "only roots have a tree");
+        }
+        let filter = |roots| TaskFilter { tenant: "acme".to_owned(), limit: 99, roots, ..TaskFilter::default() };
+        let of_both = fixture.store.tasks(&filter(vec![grown.root, other.root])).await.unwrap().rows;
+        assert_eq!(of_both.len(), 80);
+        let mut of_one = fixture.store.tasks(&filter(vec![grown.root])).await.unwrap().rows;
+        of_one.reverse();
+        assert_eq!(of_one, tree.rows);
+    }
+
+    async fn task_is_parked_only_without_queueing_lease_or_wake_time(fixture) {
+        let root = fixture.task().await;
+        let time = Duration::from_mins(1);
+        let mut expected = BTreeMap::from([(root, false)]);
+        for (lease, parked) in [
+            (LeaseChange::Queue, false),
+            (LeaseChange::Take { owner: "me".to_owned(), time }, false),
+            (LeaseChange::Park { wake_in: Some(time) }, false),
+            (LeaseChange::Park { wake_in: None }, true),
+        ] {
+            let child = TaskId(fresh());
+            let begins = TaskChange { lease: lease.clone(), ..child_task(child, root) };
+            fixture.store.commit(change(root, vec![begins])).await.unwrap();
+            assert_eq!(row(&fixture, child).await.parked, parked, "{lease:?}");
+            let becomes = TaskChange { lease, ..fixture.next(child).await };
+            fixture.store.commit(change(root, vec![becomes])).await.unwrap();
+            expected.insert(child, parked);
+        }
+        let tree = read(&fixture, root).await;
+        assert_eq!(tree.rows.iter().map(|row| (row.task_id, row.parked)).collect::<BTreeMap<_, _>>(), expected);
+    }
+
+    async fn open_requests_of_every_subtree_are_found_in_the_order_they_were_asked(fixture) {
+        let (grown, other) = (grown(&fixture).await, grown(&fixture).await);
+        let mut questions: Vec<(TaskId, RequestSpec)> = Vec::new();
+        for tree in [&other, &grown] {
+            questions = tree.all().map(|task| (task, asked(RequestKind::Approval, finance(1), 1))).collect();
+            // In neither the order of the task ids nor that of the request ids.
+            questions.sort_by_key(|(task, _)| task.0.as_u128().swap_bytes());
+            let mut asks = Vec::new();
+            for (task, asked) in &questions {
+                let facts = vec![Fact::InterventionRequested(asked.clone())];
+                let open_requests = i32::try_from(tree.below(*task).len()).unwrap();
+                asks.push(TaskChange { facts, counters: Counters { busy: 0, open_requests, ..BUSY }, ..fixture.next(*task).await });
+            }
+            fixture.store.commit(change(tree.root, asks)).await.unwrap();
+        }
+        for task in grown.all() {
+            let below = grown.below(task);
+            let expected: Vec<_> =
+                questions.iter().filter(|(task, _)| below.contains(task)).map(|(task, asked)| (*task, asked.clone())).collect();
+            let found = fixture.store.pending(grown.root, task).await.unwrap();
+            assert!(found.iter().all(|found| found.root_task_id == grown.root));
+            assert_eq!(found.into_iter().map(|found| (found.task_id, found.asked)).collect::<Vec<_>>(), expected);
+            assert_eq!(usize::try_from(row(&fixture, task).await.open_requests).unwrap(), expected.len());
+        }
+        assert!(fixture.store.pending(other.root, grown.leaf(0)).await.unwrap().is_empty(), "of another tree");
+    }
+
+    async fn rows_and_items_agree_while_four_write_to_the_tree(fixture) {
+        let grown = grown(&fixture).await;
+        // On Postgres a second replica writes, too: it shares no queue with the first.
+        let other = if fixture.is_postgres() {
+            Store::open(&fixture.settings, fixture.clock.clone()).await.unwrap()
+        } else {
+            fixture.store.clone()
+        };
+        let over = Arc::new(AtomicBool::new(false));
+        let mut readers = tokio::task::JoinSet::new();
+        for salt in 0..2 {
+            let (store, grown, over) = (fixture.store.clone(), grown.clone(), Arc::clone(&over));
+            readers.spawn(async move {
+                let (mut reads, mut after) = (0, 0);
+                while !over.load(Ordering::Relaxed) {
+                    let tree = store.tree(grown.root, after).await.unwrap().unwrap();
+                    agrees(&grown, &tree, after);
+                    reads += 1;
+                    // One reader reads the whole tree each time, the other only what is new.
+                    after = if salt == 0 { 0 } else { tree.last_event };
+                }
+                reads
+            });
+        }
+        let mut writers = tokio::task::JoinSet::new();
+        for salt in 0..4_usize {
+            let store = if salt.is_multiple_of(2) { fixture.store.clone() } else { other.clone() };
+            writers.spawn(write_on(store, grown.clone(), salt, 80));
+        }
+        writers.join_all().await;
+        over.store(true, Ordering::Relaxed);
+        let reads = readers.join_all().await;
+        assert!(reads.iter().all(|reads| *reads > 10), "{reads:?}");
+        let tree = read(&fixture, grown.root).await;
+        agrees(&grown, &tree, 0);
+        assert_eq!(tree.rows[0].model_calls, 4 * 80);
+        other.close().await;
+    }
+
+    async fn unreadable_task_of_a_tree_is_reported(fixture) {
+        let damages = [
+            "update agent_task_item set body = '{' where seq = 2 and task_id = ",
+            "delete from agent_task_item where seq = 1 and task_id = ",
+            "delete from agent_task_item where seq = 2 and task_id = ",
+            "update agent_task set agent_path = '[' where task_id = ",
+            "update agent_task set last_seq = 7 where task_id = ",
+        ];
+        for damage in damages {
+            let (grown, sound) = (grown(&fixture).await, fixture.task().await);
+            let leaf = grown.leaf(7);
+            fixture.numbers(&format!("{damage}{}", literal(&fixture, leaf))).await.unwrap();
+            let tree = fixture.store.tree(grown.root, 0).await.unwrap().unwrap();
+            assert_eq!(tree.unreadable, BTreeSet::from([leaf]), "{damage}");
+            assert_eq!((tree.rows.len(), tree.items.iter().any(|line| line.task_id == grown.root)), (40, true));
+            assert_eq!(fixture.store.unreadable(), [leaf], "{damage}");
+            assert!(fixture.store.tree(sound, 0).await.unwrap().is_some());
+        }
+        assert!(fixture.store.unreadable().is_empty());
+    }
+
+    async fn gap_in_a_journal_is_found_and_only_a_damaged_task_stays_reported(fixture) {
+        let grown = grown(&fixture).await;
+        let leaf = grown.leaf(7);
+        let tree = read(&fixture, grown.root).await;
+        let place = |seq| tree.items.iter().find(|item| (item.task_id, item.item.seq) == (leaf, seq)).unwrap().event;
+        let id = literal(&fixture, leaf);
+        fixture.numbers(&format!("delete from agent_task_item where seq = 1 and task_id = {id}")).await.unwrap();
+        // No item after the gap is known to be missing.
+        assert!(fixture.store.tree(grown.root, place(1)).await.unwrap().is_some());
+        assert!(fixture.store.tree(grown.root, place(1) - 1).await.unwrap().is_some());
+        let reported = fixture.store.unreadable();
+        assert!(reported.contains(&leaf));
+        for task in reported {
+            assert_eq!(fixture.store.damaged_task(task).await.unwrap().is_some(), task == leaf);
+        }
+        fixture.numbers(&format!("delete from agent_task_item where seq = 2 and task_id = {id}")).await.unwrap();
+        assert!(fixture.store.tree(grown.root, place(2) - 1).await.unwrap().is_some());
+        assert!(fixture.store.unreadable().contains(&leaf));
+    }
+
+    async fn new_root_has_a_tree_of_its_own(fixture) {
+        let id = TaskId(fresh());
+        fixture.write(new_task(id, "acme", "alice")).await.unwrap();
+        let tree = read(&fixture, id).await;
+        assert_eq!((tree.rows.len(), tree.last_event, order(&tree, 0)), (1, 2, vec![(id, 1), (id, 2)]));
+    }
+}

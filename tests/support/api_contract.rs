@@ -1,0 +1,165 @@
+//! The API document as a promise: every answer that a test gets must be one that it describes.
+
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex};
+
+use jsonschema::Validator;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::test_app::Reply;
+
+static DOCUMENT: LazyLock<Value> =
+    LazyLock::new(|| serde_json::from_str(&holdpoint::http::openapi::openapi_json()).unwrap());
+static VALIDATORS: LazyLock<Mutex<HashMap<String, &'static Validator>>> =
+    LazyLock::new(Mutex::default);
+
+/// Fails where an operation answered with a status, a type or a body that the document does not
+/// know.
+pub fn is_kept(method: &Method, path: &str, reply: &Reply) {
+    let Some((name, operation)) = operation(method, path) else {
+        return;
+    };
+    // A 404 or 405 may answer the address instead of the operation.
+    if [405, 404].contains(&reply.status)
+        && operation["responses"]
+            .get(reply.status.to_string())
+            .is_none()
+    {
+        return;
+    }
+    let described = &operation["responses"][reply.status.to_string()];
+    let kind = reply
+        .header("content-type")
+        .split(';')
+        .next()
+        .unwrap_or_default();
+    // The document describes the stream in prose: as a response it would cost generated clients the
+    // type of the JSON answer.
+    if *method == Method::POST && reply.status == 200 && kind == "text/event-stream" {
+        let said = operation["description"].as_str().unwrap_or_default();
+        assert!(
+            said.contains("`Accept: text/event-stream`"),
+            "{name} does not say that it streams"
+        );
+        return;
+    }
+    // It describes the page of a request in prose, too.
+    if *method != Method::POST
+        && reply.status == 200
+        && kind == "text/html"
+        && path.contains("/resume/")
+    {
+        let page = described["content"]["text/html"].is_object();
+        assert!(
+            page || operation["description"]
+                .as_str()
+                .unwrap_or_default()
+                .contains("`text/html`"),
+            "{name} has no page"
+        );
+        return;
+    }
+    assert!(
+        described.is_object(),
+        "{name} does not say that it answers {}: {}",
+        reply.status,
+        reply.text
+    );
+    assert!(
+        !reply.header("x-request-id").is_empty(),
+        "{name} names no request"
+    );
+    let error_page = reply.status >= 400
+        && kind == "text/html"
+        && ["/resume/", "/sign-", "/problems/"]
+            .iter()
+            .any(|start| path.contains(start));
+    if reply.text.is_empty() || *method == Method::HEAD || error_page {
+        return;
+    }
+    let schema = &described["content"][kind]["schema"];
+    assert!(
+        schema.is_object(),
+        "{name} does not say that {} is {kind}",
+        reply.status
+    );
+    let Some(component) = schema["$ref"].as_str() else {
+        return;
+    };
+    let found: Vec<String> = validator(component)
+        .iter_errors(&reply.body)
+        .map(|error| error.to_string())
+        .collect();
+    assert!(
+        found.is_empty(),
+        "{name} {}: {found:?} in {}",
+        reply.status,
+        reply.text
+    );
+}
+
+/// Fails if an event's data differs from the document's description.
+pub fn is_an_event(name: &str, data: &Value) {
+    let component = DOCUMENT["components"]["schemas"]["StreamedEvent"]["discriminator"]["mapping"]
+        [name]
+        .as_str();
+    let Some(component) = component else {
+        panic!("no event is called {name}")
+    };
+    let found: Vec<String> = validator(component)
+        .iter_errors(data)
+        .map(|error| error.to_string())
+        .collect();
+    assert!(found.is_empty(), "{name}: {found:?} in {data}");
+    assert!(
+        is_a("StreamedEvent", data) && data["event"] == name,
+        "{name}: {data}"
+    );
+}
+
+/// Whether a value is one of that component.
+pub fn is_a(component: &str, value: &Value) -> bool {
+    validator(&format!("#/components/schemas/{component}")).is_valid(value)
+}
+
+fn operation(method: &Method, path: &str) -> Option<(String, &'static Value)> {
+    let method = if *method == Method::HEAD {
+        "get".to_owned()
+    } else {
+        method.as_str().to_ascii_lowercase()
+    };
+    let path = path.split('?').next()?;
+    let (template, item) = DOCUMENT["paths"]
+        .as_object()?
+        .iter()
+        .find(|(template, _)| fits(template, path))?;
+    Some((format!("{method} {template}"), item.get(&method)?))
+}
+
+fn fits(template: &str, path: &str) -> bool {
+    let (template, path): (Vec<_>, Vec<_>) =
+        (template.split('/').collect(), path.split('/').collect());
+    template.len() == path.len()
+        && template.iter().zip(&path).all(|(wanted, found)| {
+            wanted == found || (wanted.starts_with('{') && !found.is_empty())
+        })
+}
+
+fn validator(component: &str) -> &'static Validator {
+    VALIDATORS
+        .lock()
+        .unwrap()
+        .entry(component.to_owned())
+        .or_insert_with(|| {
+            let mut root = DOCUMENT.clone();
+            root["$ref"] = json!(component);
+            root["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
+            Box::leak(Box::new(
+                jsonschema::options()
+                    .should_validate_formats(true)
+                    .build(&root)
+                    .unwrap(),
+            ))
+        })
+}

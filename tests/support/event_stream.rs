@@ -1,0 +1,162 @@
+//! A reader of an event stream that keeps to the standard.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use reqwest::header::HeaderMap;
+use serde_json::Value;
+use tokio::time::timeout;
+
+use super::api_contract;
+
+/// Upper bound for anything to arrive.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// One event, durable or passing.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    pub id: Option<i64>,
+    pub name: String,
+    pub data: Value,
+}
+
+/// An element of a stream.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Said {
+    Event(Event),
+    Comment,
+    Retry(u64),
+}
+
+/// A stream that is being read.
+pub struct Watch {
+    pub status: u16,
+    pub headers: HeaderMap,
+    response: reqwest::Response,
+    bytes: Vec<u8>,
+    said: VecDeque<Said>,
+}
+
+impl Watch {
+    pub fn new(response: reqwest::Response) -> Self {
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        Self {
+            status,
+            headers,
+            response,
+            bytes: Vec::new(),
+            said: VecDeque::new(),
+        }
+    }
+
+    pub fn header(&self, name: &str) -> &str {
+        self.headers
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or("")
+    }
+
+    /// The next element; `None` at the end.
+    pub async fn said(&mut self) -> Option<Said> {
+        loop {
+            if let Some(said) = self.said.pop_front() {
+                return Some(said);
+            }
+            let chunk = timeout(PATIENCE, self.response.chunk())
+                .await
+                .expect("nothing came")
+                .expect("a clean end");
+            let Some(chunk) = chunk else {
+                assert!(
+                    self.bytes.is_empty(),
+                    "it ended within an event: {}",
+                    String::from_utf8_lossy(&self.bytes)
+                );
+                return None;
+            };
+            self.bytes.extend_from_slice(&chunk);
+            while let Some(end) = self.bytes.windows(2).position(|pair| pair == b"\n\n") {
+                let block: Vec<u8> = self.bytes.drain(..end + 2).collect();
+                self.said
+                    .push_back(block_of(std::str::from_utf8(&block).unwrap()));
+            }
+        }
+    }
+
+    /// The next event; `None` at the end.
+    pub async fn event(&mut self) -> Option<Event> {
+        loop {
+            match self.said().await? {
+                Said::Event(event) => return Some(event),
+                Said::Comment | Said::Retry(_) => {}
+            }
+        }
+    }
+
+    /// The events up to one of that name.
+    pub async fn until(&mut self, name: &str) -> Vec<Event> {
+        let mut events = Vec::new();
+        loop {
+            let next = self.event().await;
+            let Some(event) = next else {
+                panic!("it ended before {name}: {events:#?}")
+            };
+            let found = event.name == name;
+            events.push(event);
+            if found {
+                return events;
+            }
+        }
+    }
+
+    /// The events up to the end, which must come.
+    pub async fn rest(&mut self) -> Vec<Event> {
+        let mut events = Vec::new();
+        let rest = async {
+            while let Some(event) = self.event().await {
+                events.push(event);
+            }
+        };
+        timeout(2 * PATIENCE, rest).await.expect("no end came");
+        events
+    }
+}
+
+/// Only the stored events.
+pub fn durable(events: &[Event]) -> Vec<Event> {
+    events
+        .iter()
+        .filter(|event| event.id.is_some())
+        .cloned()
+        .collect()
+}
+
+/// The numbers of the stored events.
+pub fn numbers(events: &[Event]) -> Vec<i64> {
+    events.iter().filter_map(|event| event.id).collect()
+}
+
+/// The names of all events.
+pub fn names(events: &[Event]) -> Vec<&str> {
+    events.iter().map(|event| event.name.as_str()).collect()
+}
+
+fn block_of(block: &str) -> Said {
+    let (mut id, mut name, mut data) = (None, None, Vec::new());
+    for line in block.trim_end_matches('\n').split('\n') {
+        match line.split_once(':').unwrap() {
+            ("", _) => return Said::Comment,
+            ("retry", time) => return Said::Retry(time.trim().parse().unwrap()),
+            ("id", number) => id = Some(number.trim().parse().unwrap()),
+            ("event", word) => name = Some(word.trim().to_owned()),
+            ("data", text) => data.push(text.strip_prefix(' ').unwrap_or(text)),
+            (other, _) => panic!("no field {other}"),
+        }
+    }
+    let (name, data) = (
+        name.unwrap(),
+        serde_json::from_str(&data.join("\n")).unwrap(),
+    );
+    api_contract::is_an_event(&name, &data);
+    Said::Event(Event { id, name, data })
+}

@@ -1,0 +1,507 @@
+//! The whole service in this process, on a real port, with a real database, a fake model and a fake
+//! tool.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdpoint::app::{self, DatabaseOptions, Replica};
+use holdpoint::config::environment::Environment;
+use holdpoint::config::layers::Flags;
+use holdpoint::config::{self, Source};
+use holdpoint::store::Store;
+use holdpoint::task::time::Time;
+use holdpoint::world::{Clock, RandomIds, SystemClock};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::database::Database;
+use super::event_stream::{Event, Watch};
+use super::fake_chat_completions::FakeModel;
+use super::fake_tool::FakeTool;
+
+/// The engine on which a test runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum On {
+    Sqlite,
+    Postgres,
+}
+
+pub struct TestApp {
+    running: Option<Replica>,
+    yaml: String,
+    clock: Arc<dyn Clock>,
+    pub model: FakeModel,
+    pub tool: FakeTool,
+    pub database: Database,
+    http: reqwest::Client,
+}
+
+/// A caller of the service.
+pub struct Actor<'a> {
+    app: &'a TestApp,
+    key: Option<&'static str>,
+    headers: Vec<(String, String)>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Reply {
+    pub status: u16,
+    pub headers: reqwest::header::HeaderMap,
+    pub text: String,
+    pub body: Value,
+}
+
+impl Reply {
+    pub fn str(&self, pointer: &str) -> String {
+        self.body
+            .pointer(pointer)
+            .and_then(Value::as_str)
+            .unwrap_or_else(|| panic!("no {pointer} in {}", self.text))
+            .to_owned()
+    }
+
+    pub fn header(&self, name: &str) -> &str {
+        self.headers
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or("")
+    }
+}
+
+pub const ALICE: &str = "alice-key-0123456789";
+pub const BOB: &str = "bob-key-0123456789ab";
+pub const CAROL: &str = "carol-key-0123456789";
+pub const OPS: &str = "ops-key-0123456789ab";
+pub const WEB: &str = "web-key-0123456789ab";
+pub const OTHER: &str = "other-key-0123456789";
+
+/// Accounts of two tenants: alice creates tasks, bob of finance approves, carol has no part in
+/// them.
+pub const ACCOUNTS: &str = r#"
+auth:
+  api_keys:
+    - { user: alice, tenant: acme, groups: [support], key: "alice-key-0123456789" }
+    - { user: bob, tenant: acme, groups: [finance], key: "bob-key-0123456789ab" }
+    - { user: carol, tenant: acme, key: "carol-key-0123456789" }
+    - { user: ops, tenant: acme, key: "ops-key-0123456789ab", admin: true, may: [read] }
+    - { user: web, tenant: acme, key: "web-key-0123456789ab", act_as: true }
+    - { user: mallory, tenant: other, groups: [finance], key: "other-key-0123456789" }
+"#;
+
+/// Tools of every effect at the fake endpoint, one agent, and rules that allow, hold and deny.
+pub const REFUNDS: &str = r#"
+models:
+  main: { provider: openai, base_url: "{model}", model: fake, api_key: "${MODEL_KEY}", retries: 1 }
+tools:
+  lookup: { effect: read_only, http: { method: POST, url: "{tool}/lookup" }, parameters: { type: object, properties: { order: { type: integer } } } }
+  tag: { effect: idempotent, http: { method: POST, url: "{tool}/tag" }, parameters: { type: object, properties: { text: { type: string } } } }
+  refund:
+    description: Pay an order back.
+    summary: "Refund {amount} for order {order}"
+    parameters: { type: object, properties: { order: { type: integer }, amount: { type: number, exclusiveMinimum: 0 } }, required: [order, amount] }
+    http: { method: POST, url: "{tool}/refund", headers: { X-Secret: "${TOOL_SECRET}" }, timeout: 5s }
+  forbidden: { http: { method: POST, url: "{tool}/forbidden" } }
+agents:
+  billing: { description: Refunds., model: main, instructions: You handle refunds., tools: [lookup, tag, refund, forbidden] }
+policy:
+  - { name: reads, tools: [lookup, tag], decide: allow }
+  - { name: small, tools: [refund], when: "args.amount <= 20.0", decide: allow }
+  - { name: large, tools: [refund], decide: hold, reason: Refunds above 20 need a look., approvers: {approvers} }
+  - { name: never, tools: [forbidden], decide: deny, reason: Not this one. }
+"#;
+
+impl TestApp {
+    /// The refund agent with accounts; the owner decides.
+    pub async fn start(on: On) -> Self {
+        Self::with(
+            on,
+            &(REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS),
+        )
+        .await
+    }
+
+    /// The refund agent with accounts; only finance decides.
+    pub async fn with_finance(on: On) -> Self {
+        Self::with(
+            on,
+            &(REFUNDS.replace("{approvers}", "{ groups: [finance] }") + ACCOUNTS),
+        )
+        .await
+    }
+
+    /// The refund agent without accounts.
+    pub async fn open(on: On) -> Self {
+        Self::with(on, &REFUNDS.replace("{approvers}", "{ groups: [finance] }")).await
+    }
+
+    /// Any configuration; `{model}` and `{tool}` in it are the fake endpoints.
+    pub async fn with(on: On, yaml: &str) -> Self {
+        Self::on_database(
+            database(on).await,
+            yaml,
+            FakeModel::start().await,
+            FakeTool::start().await,
+        )
+        .await
+    }
+
+    /// Like `with`, but the worker never looks for overdue requests by itself: a passed deadline is
+    /// not swept.
+    pub async fn unswept(on: On, yaml: &str) -> Self {
+        let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
+        Self::by_clock(Arc::new(Unswept), database(on).await, yaml, model, tool).await
+    }
+
+    /// Like `with`, by another clock than the machine's.
+    pub async fn timed(on: On, yaml: &str, clock: Arc<dyn Clock>) -> Self {
+        let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
+        let mut app = Self::by_clock(clock, database(on).await, yaml, model, tool).await;
+        // A leap in time ends idle connections: a reused one might just be closing.
+        app.http = client(0);
+        app
+    }
+
+    /// The refund agent on the caller's database, such as one of a server that the test breaks. Its
+    /// database timeouts are short.
+    pub async fn at(url: &str) -> Self {
+        let times = "\ndatabase: { acquire_timeout: 3s, statement_timeout: 2s }\n";
+        let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS + times;
+        Self::on_database(
+            Database::at(url),
+            &yaml,
+            FakeModel::start().await,
+            FakeTool::start().await,
+        )
+        .await
+    }
+
+    /// Another replica on the same database, with the same fakes.
+    pub async fn replica(&self) -> Self {
+        Self::on_database(
+            self.database.shared(),
+            &self.yaml,
+            self.model.clone(),
+            self.tool.clone(),
+        )
+        .await
+    }
+
+    async fn on_database(database: Database, yaml: &str, model: FakeModel, tool: FakeTool) -> Self {
+        Self::by_clock(Arc::new(SystemClock), database, yaml, model, tool).await
+    }
+
+    async fn by_clock(
+        clock: Arc<dyn Clock>,
+        database: Database,
+        yaml: &str,
+        model: FakeModel,
+        tool: FakeTool,
+    ) -> Self {
+        let yaml = yaml
+            .replace("{model}", &model.base_url)
+            .replace("{tool}", &tool.url);
+        let running = Some(start(&yaml, &database, &clock).await);
+        Self {
+            running,
+            yaml,
+            clock,
+            model,
+            tool,
+            database,
+            http: client(usize::MAX),
+        }
+    }
+
+    fn running(&self) -> &Replica {
+        self.running.as_ref().unwrap()
+    }
+
+    /// The store of the running service.
+    pub fn store(&self) -> &Store {
+        &self.running().store
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.running().address)
+    }
+
+    /// Stops as on SIGTERM, and starts again on the same database.
+    pub async fn restart(&mut self) {
+        self.running.take().unwrap().stop().await;
+        self.running = Some(start(&self.yaml, &self.database, &self.clock).await);
+    }
+
+    /// Restarts with another configuration.
+    pub async fn restart_with(&mut self, change: impl Fn(&str) -> String) {
+        self.yaml = change(&self.yaml);
+        self.restart().await;
+    }
+
+    pub fn owner(&self) -> Actor<'_> {
+        self.actor(ALICE)
+    }
+
+    pub fn approver(&self) -> Actor<'_> {
+        self.actor(BOB)
+    }
+
+    pub fn stranger(&self) -> Actor<'_> {
+        self.actor(CAROL)
+    }
+
+    pub fn actor(&self, key: &'static str) -> Actor<'_> {
+        Actor {
+            app: self,
+            key: Some(key),
+            headers: Vec::new(),
+        }
+    }
+
+    pub fn nobody(&self) -> Actor<'_> {
+        Actor {
+            app: self,
+            key: None,
+            headers: Vec::new(),
+        }
+    }
+
+    /// A task whose model asks for one refund of 120, which is held.
+    pub async fn held(&self) -> Held {
+        self.held_by(&self.owner()).await
+    }
+
+    /// Like `held`, created by this actor.
+    pub async fn held_by(&self, actor: &Actor<'_>) -> Held {
+        self.model.then(super::fake_chat_completions::calls(&[(
+            "refund",
+            r#"{"order": 17, "amount": 120}"#,
+        )]));
+        let reply = actor.post("/v1/tasks", &json!({"input": "please"})).await;
+        assert_eq!(
+            (reply.status, reply.str("/status").as_str()),
+            (201, "Paused"),
+            "{}",
+            reply.text
+        );
+        Held {
+            task: reply.str("/task_id"),
+            request: reply.str("/pending/0/request_id"),
+            call: reply.str("/pending/0/tool_calls/0/tool_call_id"),
+            body: reply.body,
+        }
+    }
+
+    pub async fn stop(mut self) {
+        self.running.take().unwrap().stop().await;
+    }
+}
+
+/// A task that waits for a person.
+#[derive(Clone, Debug)]
+pub struct Held {
+    pub task: String,
+    pub request: String,
+    pub call: String,
+    pub body: Value,
+}
+
+/// A client that keeps at most so many idle connections.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test is a client like any other"
+)]
+fn client(kept: usize) -> reqwest::Client {
+    let builder = reqwest::Client::builder()
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy();
+    builder.pool_max_idle_per_host(kept).build().unwrap()
+}
+
+async fn database(on: On) -> Database {
+    match on {
+        On::Sqlite => Database::sqlite(),
+        On::Postgres => Database::postgres().await,
+    }
+}
+
+/// The machine's clock, but the worker's sleep between two rounds never ends.
+struct Unswept;
+
+#[async_trait::async_trait]
+impl Clock for Unswept {
+    fn now(&self) -> Time {
+        SystemClock.now()
+    }
+
+    fn uptime(&self) -> Duration {
+        SystemClock.uptime()
+    }
+
+    async fn sleep(&self, time: Duration) {
+        if time == Duration::from_millis(500) {
+            std::future::pending::<()>().await;
+        }
+        SystemClock.sleep(time).await;
+    }
+}
+
+async fn start(yaml: &str, database: &Database, clock: &Arc<dyn Clock>) -> Replica {
+    let flags = Flags {
+        listen: Some("127.0.0.1:0".to_owned()),
+        database_url: Some(database.url().to_owned()),
+    };
+    let source = Source::File("holdpoint.yaml".into(), yaml.to_owned());
+    let loaded = config::load(source, &environment(), &flags, app::check);
+    let (config, _) = loaded.unwrap_or_else(|report| panic!("{report}"));
+    let options = DatabaseOptions {
+        permit_unsafe: true,
+        ..DatabaseOptions::default()
+    };
+    Replica::start(
+        config,
+        Arc::clone(clock),
+        Arc::new(RandomIds),
+        None,
+        options,
+    )
+    .await
+    .unwrap()
+}
+
+/// The values of `${…}` in the test configurations.
+fn environment() -> Environment {
+    Environment::of(
+        &[
+            ("MODEL_KEY", "sk-model-key-0123456789"),
+            ("TOOL_SECRET", "tool-secret-0123456789"),
+        ],
+        &[],
+    )
+}
+
+impl Actor<'_> {
+    #[must_use]
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub async fn get(&self, path: &str) -> Reply {
+        self.send(Method::GET, path, None).await
+    }
+
+    pub async fn post(&self, path: &str, body: &Value) -> Reply {
+        self.send(
+            Method::POST,
+            path,
+            Some(("application/json", body.to_string())),
+        )
+        .await
+    }
+
+    /// A POST without a body.
+    pub async fn hit(&self, path: &str) -> Reply {
+        self.send(Method::POST, path, None).await
+    }
+
+    /// A POST of any bytes that says they are JSON.
+    pub async fn bytes(&self, path: &str, bytes: Vec<u8>) -> Reply {
+        self.exchange(Method::POST, path, Some(("application/json", bytes)))
+            .await
+    }
+
+    pub async fn send(&self, method: Method, path: &str, body: Option<(&str, String)>) -> Reply {
+        self.exchange(
+            method,
+            path,
+            body.map(|(content_type, text)| (content_type, text.into_bytes())),
+        )
+        .await
+    }
+
+    async fn exchange(&self, method: Method, path: &str, body: Option<(&str, Vec<u8>)>) -> Reply {
+        let reply = self.sent(method.clone(), path, body).await;
+        let (status, headers) = (reply.status().as_u16(), reply.headers().clone());
+        let text = reply.text().await.unwrap();
+        let body = serde_json::from_str(&text).unwrap_or(Value::Null);
+        let reply = Reply {
+            status,
+            headers,
+            text,
+            body,
+        };
+        super::api_contract::is_kept(&method, path, &reply);
+        reply
+    }
+
+    /// Watches a task, from after the event with that number if one is given.
+    pub async fn watch(&self, task: &str, after: Option<i64>) -> Watch {
+        let query = after.map_or(String::new(), |after| format!("?after={after}"));
+        let path = format!("/v1/tasks/{task}/events{query}");
+        Watch::new(self.sent(Method::GET, &path, None).await)
+    }
+
+    /// The events up to the end of the stream.
+    pub async fn events(&self, task: &str, after: Option<i64>) -> Vec<Event> {
+        let mut watch = self.watch(task, after).await;
+        assert_eq!(watch.status, 200);
+        watch.rest().await
+    }
+
+    /// A POST that requests the stream of the events it causes.
+    pub async fn post_and_watch(&self, path: &str, body: &Value) -> Watch {
+        let body = Some(("application/json", body.to_string().into_bytes()));
+        let asking = Actor {
+            app: self.app,
+            key: self.key,
+            headers: self.headers.clone(),
+        };
+        Watch::new(
+            asking
+                .header("accept", "text/event-stream")
+                .sent(Method::POST, path, body)
+                .await,
+        )
+    }
+
+    /// Watches a task. `None` where the connection was closed before it answered.
+    pub async fn try_watch(&self, task: &str) -> Option<Watch> {
+        self.try_sent(Method::GET, &format!("/v1/tasks/{task}/events"), None)
+            .await
+            .ok()
+            .map(Watch::new)
+    }
+
+    async fn sent(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<(&str, Vec<u8>)>,
+    ) -> reqwest::Response {
+        self.try_sent(method, path, body).await.unwrap()
+    }
+
+    async fn try_sent(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<(&str, Vec<u8>)>,
+    ) -> reqwest::Result<reqwest::Response> {
+        let url = if path.starts_with("http") {
+            path.to_owned()
+        } else {
+            format!("{}{path}", self.app.url())
+        };
+        let mut request = self.app.http.request(method, url);
+        if let Some(key) = self.key {
+            request = request.bearer_auth(key);
+        }
+        for (name, value) in &self.headers {
+            request = request.header(name, value.as_bytes());
+        }
+        if let Some((content_type, bytes)) = body {
+            request = request.header("content-type", content_type).body(bytes);
+        }
+        request.send().await
+    }
+}
