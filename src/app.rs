@@ -1,5 +1,6 @@
 //! The composition root: the only file that names concrete implementations.
 
+mod database;
 mod serving;
 
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use self::database::DatabaseOptions;
 use crate::agent::{Agents, Offer};
 use crate::config::Config;
 use crate::config::report::Line;
@@ -22,7 +24,7 @@ use crate::http::api::agents::{AgentCard, ToolCard};
 use crate::http::events::seats::Seats;
 use crate::http::server::body::Parsing;
 use crate::http::server::connections::Connections;
-use crate::http::server::descriptors;
+use crate::http::server::descriptors::{self, Share};
 use crate::http::server::origin::Origins;
 use crate::http::server::serve::Server;
 use crate::http::server::wrong_keys::WrongKeys;
@@ -34,7 +36,7 @@ use crate::model::scripted::Scripted;
 use crate::net::Net;
 use crate::people::may::Roster;
 use crate::policy::Policy;
-use crate::store::{self, CommitError, OpenError, Outage, Store};
+use crate::store::Store;
 pub use crate::telemetry::LogFormat;
 use crate::telemetry::gauges::Gauges;
 use crate::telemetry::{self, Census, Metrics};
@@ -52,17 +54,6 @@ pub struct ServeOptions {
     pub database: DatabaseOptions,
 }
 
-/// An operator's statements about the database at start.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct DatabaseOptions {
-    /// `--restored`: the database is a restored backup or a promoted standby.
-    pub restored: bool,
-    /// `--unsafe`: a database that may lose commits is only warned about, not refused.
-    pub permit_unsafe: bool,
-}
-
-/// How long the start waits for a database that does not answer.
-const PATIENCE: Duration = Duration::from_mins(1);
 /// How long running calls may take to end on SIGTERM.
 const DRAIN: Duration = Duration::from_secs(25);
 /// How long the rest may take after that: answers in flight, commits, connections.
@@ -182,52 +173,18 @@ impl Replica {
         metrics: Option<Metrics>,
         database: DatabaseOptions,
     ) -> anyhow::Result<Self> {
-        let store = open(&config, &clock, database).await?;
-        store.set_clock_forward(failpoint::clock().unwrap_or_default());
-        store.observe_batches(
-            |size| tracing::info!(target: telemetry::TARGET, metric = "commit_batch", size),
-        );
+        let store = opened(&config, &clock, database).await?;
         let share = serving::share(&config)?;
         let (listener, address) = serving::bind(&config.server.listen).await?;
-        let apart = match &config.server.metrics_listen {
-            Some(address) => Some(serving::bind(address).await?),
-            None => None,
-        };
+        let apart = serving::bind_metrics(&config).await?;
         let metrics_address = apart.as_ref().map(|(_, address)| *address);
         let rooms = Rooms::furnish(&config, &clock)?;
-        keep(&store, &rooms.agents, &clock).await?;
+        database::keep_definitions(&store, &rooms.agents, &clock).await?;
         let roster = Roster::new(config.directory());
-        let engine = Engine::new(Parts {
-            store: store.clone(),
-            agents: Arc::clone(&rooms.agents),
-            policy: rooms.policy,
-            catalog: Arc::clone(&rooms.catalog),
-            models: rooms.models,
-            roster: roster.clone(),
-            sealer: config.sealer(),
-            clock: Arc::clone(&clock),
-            ids: Arc::clone(&ids),
-            settings: engine_settings(&config),
-        });
+        let engine = rooms.engine(&config, &store, &roster, &clock, &ids);
         let (stop, handlers) = (CancellationToken::new(), TaskTracker::new());
-        let metrics = match metrics {
-            Some(metrics) => metrics,
-            None => Metrics::new()?,
-        };
-        let measured = store.clone();
-        let count = Arc::new(
-            move || -> std::pin::Pin<Box<dyn Future<Output = Census> + Send>> {
-                let store = measured.clone();
-                Box::pin(async move { census(&store).await })
-            },
-        );
-        let timed = Arc::clone(&clock);
-        let gauges = Gauges::new(count, Arc::new(move || timed.uptime()), handlers.clone());
-        let public_url = config
-            .server
-            .public_url
-            .clone()
-            .unwrap_or_else(|| format!("http://{address}"));
+        let metrics = metrics.map_or_else(Metrics::new, Ok)?;
+        let gauges = gauges(&store, &clock, &handlers);
         let (service, scraped) = http::routers(Http {
             engine: Arc::clone(&engine),
             store: store.clone(),
@@ -236,19 +193,7 @@ impl Replica {
             ids,
             clock: Arc::clone(&clock),
             origins: Origins::default(),
-            settings: http::Settings {
-                public_url,
-                request_url: config.server.request_url.clone(),
-                cors_origins: config.server.cors_origins.clone(),
-                wait: config.server.wait,
-                max_streams: share.streams(config.server.max_streams),
-                max_streams_per_caller: config.server.max_streams_per_caller,
-                stream_life: config.server.stream_life,
-                open: config.auth.is_none(),
-                metrics_apart: apart.is_some(),
-                roster,
-                sealer: config.sealer(),
-            },
+            settings: http_settings(&config, address, &share, roster),
             shutdown: stop.clone(),
             tracker: handlers.clone(),
             seats: Seats::default(),
@@ -267,20 +212,16 @@ impl Replica {
         };
         let mut servers = vec![(listener, server(service, share.connections as usize))];
         servers.extend(apart.map(|(listener, _)| (listener, server(scraped, SCRAPERS))));
-        let (server, worker) = (
-            serving::serving(servers, closed.clone()),
-            working(Arc::clone(&engine)),
-        );
         Ok(Self {
             address,
             metrics_address,
+            server: serving::serving(servers, closed.clone()),
+            worker: working(Arc::clone(&engine)),
             engine,
             store,
             stop,
             closed,
             handlers,
-            server,
-            worker,
         })
     }
 
@@ -311,6 +252,45 @@ fn working(engine: Arc<Engine>) -> JoinHandle<()> {
     tokio::spawn(engine.work())
 }
 
+/// Opens the database, with the failpoints' clock and the metric of batches.
+async fn opened(
+    config: &Config,
+    clock: &Arc<dyn Clock>,
+    database: DatabaseOptions,
+) -> anyhow::Result<Store> {
+    let store = database::open(config, clock, database).await?;
+    store.set_clock_forward(failpoint::clock().unwrap_or_default());
+    store.observe_batches(
+        |size| tracing::info!(target: telemetry::TARGET, metric = "commit_batch", size),
+    );
+    Ok(store)
+}
+
+fn http_settings(
+    config: &Config,
+    address: SocketAddr,
+    share: &Share,
+    roster: Roster,
+) -> http::Settings {
+    let server = &config.server;
+    http::Settings {
+        public_url: server
+            .public_url
+            .clone()
+            .unwrap_or_else(|| format!("http://{address}")),
+        request_url: server.request_url.clone(),
+        cors_origins: server.cors_origins.clone(),
+        wait: server.wait,
+        max_streams: share.streams(server.max_streams),
+        max_streams_per_caller: server.max_streams_per_caller,
+        stream_life: server.stream_life,
+        open: config.auth.is_none(),
+        metrics_apart: server.metrics_listen.is_some(),
+        roster,
+        sealer: config.sealer(),
+    }
+}
+
 fn engine_settings(config: &Config) -> engine::Settings {
     let usual = engine::Settings::default();
     engine::Settings {
@@ -318,51 +298,6 @@ fn engine_settings(config: &Config) -> engine::Settings {
         lease: failpoint::lease().unwrap_or(usual.lease),
         ..usual
     }
-}
-
-/// Opens the database, waiting for one that does not answer. Nothing listens meanwhile.
-async fn open(
-    config: &Config,
-    clock: &Arc<dyn Clock>,
-    options: DatabaseOptions,
-) -> anyhow::Result<Store> {
-    let since = clock.uptime();
-    let settings = store::Settings {
-        restored: options.restored,
-        ..config.store(options.permit_unsafe)
-    };
-    let outage = Outage::new(&settings, Arc::clone(clock));
-    loop {
-        match Store::open(&settings, Arc::clone(clock)).await {
-            Ok(store) => {
-                outage.answered();
-                return Ok(store);
-            }
-            Err(OpenError::Unavailable { reason, .. })
-                if clock.uptime().saturating_sub(since) < PATIENCE =>
-            {
-                outage.failed(&reason);
-                clock.sleep(Duration::from_secs(1)).await;
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
-/// Stores the agents' definitions, waiting if the database has become unavailable since it was
-/// opened.
-async fn keep(store: &Store, agents: &Agents, clock: &Arc<dyn Clock>) -> anyhow::Result<()> {
-    let since = clock.uptime();
-    for agent in agents.all() {
-        while let Err(error) = store.agent_version(&agent.version, &agent.definition).await {
-            if error != CommitError::Unavailable || clock.uptime().saturating_sub(since) >= PATIENCE
-            {
-                return Err(error.into());
-            }
-            clock.sleep(Duration::from_millis(500)).await;
-        }
-    }
-    Ok(())
 }
 
 /// The parts of an engine, built from the configuration.
@@ -427,6 +362,28 @@ impl Rooms {
             agents,
         })
     }
+
+    fn engine(
+        &self,
+        config: &Config,
+        store: &Store,
+        roster: &Roster,
+        clock: &Arc<dyn Clock>,
+        ids: &Arc<dyn Ids>,
+    ) -> Arc<Engine> {
+        Engine::new(Parts {
+            store: store.clone(),
+            agents: Arc::clone(&self.agents),
+            policy: Arc::clone(&self.policy),
+            catalog: Arc::clone(&self.catalog),
+            models: self.models.clone(),
+            roster: roster.clone(),
+            sealer: config.sealer(),
+            clock: Arc::clone(clock),
+            ids: Arc::clone(ids),
+            settings: engine_settings(config),
+        })
+    }
 }
 
 /// The agents as `GET /v1/agents` shows them.
@@ -458,6 +415,18 @@ fn cards(agents: &Agents, catalog: &Catalog) -> Vec<AgentCard> {
         open_to: agent.open_to.clone(),
     });
     cards.collect()
+}
+
+/// The gauges, whose counts come from the database.
+fn gauges(store: &Store, clock: &Arc<dyn Clock>, handlers: &TaskTracker) -> Arc<Gauges> {
+    let (store, clock) = (store.clone(), Arc::clone(clock));
+    let count = Arc::new(
+        move || -> std::pin::Pin<Box<dyn Future<Output = Census> + Send>> {
+            let store = store.clone();
+            Box::pin(async move { census(&store).await })
+        },
+    );
+    Gauges::new(count, Arc::new(move || clock.uptime()), handlers.clone())
 }
 
 async fn census(store: &Store) -> Census {
@@ -518,61 +487,4 @@ Its model is scripted: it plays a small refund conversation from a file, it is n
 "
     );
     let _ = std::io::Write::write_all(&mut std::io::stdout().lock(), text.as_bytes());
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Mutex;
-
-    use async_trait::async_trait;
-
-    use super::*;
-    use crate::config::environment::Environment;
-    use crate::config::layers::Flags;
-    use crate::config::{self, Source};
-    use crate::task::time::Time;
-
-    /// A clock whose time passes only in sleeps.
-    #[derive(Default)]
-    struct Sleeper(Mutex<Duration>);
-
-    #[async_trait]
-    impl Clock for Sleeper {
-        fn now(&self) -> Time {
-            SystemClock.now()
-        }
-
-        fn uptime(&self) -> Duration {
-            *self.0.lock().unwrap()
-        }
-
-        async fn sleep(&self, time: Duration) {
-            *self.0.lock().unwrap() += time;
-        }
-    }
-
-    #[tokio::test]
-    async fn database_that_does_not_answer_is_waited_for_one_minute() {
-        let gone = std::net::TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap();
-        let flags = Flags {
-            listen: None,
-            database_url: Some(format!("postgres://user:a-password@{gone}/db")),
-        };
-        let (config, _) =
-            config::load(Source::Demo, &Environment::default(), &flags, check).unwrap();
-        let slept = Arc::new(Sleeper::default());
-        let clock: Arc<dyn Clock> = Arc::<Sleeper>::clone(&slept);
-        let error = open(&config, &clock, DatabaseOptions::default())
-            .await
-            .unwrap_err();
-        assert_eq!(slept.uptime(), PATIENCE);
-        let said = format!("{error:#} {error:?}");
-        assert!(
-            !said.contains("a-password") && said.contains(&gone.to_string()),
-            "{said}"
-        );
-    }
 }

@@ -212,86 +212,108 @@ impl Metrics {
     }
 }
 
-impl Instruments {
-    fn new() -> prometheus::Result<Self> {
-        let registry = Registry::new();
-        let counter = |name: &str, help: &str, labels: &[&str]| {
-            let counter = IntCounterVec::new(Opts::new(name, help), labels)?;
-            registry
-                .register(Box::new(counter.clone()))
-                .map(|()| counter)
-        };
-        let gauge = |name: &str, help: &str, labels: &[&str]| {
-            let gauge = IntGaugeVec::new(Opts::new(name, help), labels)?;
-            registry.register(Box::new(gauge.clone())).map(|()| gauge)
-        };
-        let histogram = |name: &str, help: &str, labels: &[&str], buckets: &[f64]| {
-            let histogram = HistogramVec::new(
-                HistogramOpts::new(name, help).buckets(buckets.to_vec()),
-                labels,
-            )?;
-            registry
-                .register(Box::new(histogram.clone()))
-                .map(|()| histogram)
-        };
+/// Registers instruments as it builds them.
+struct Builder(Registry);
+
+impl Builder {
+    fn counter(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+    ) -> prometheus::Result<IntCounterVec> {
+        let counter = IntCounterVec::new(Opts::new(name, help), labels)?;
+        self.0.register(Box::new(counter.clone()))?;
+        Ok(counter)
+    }
+
+    fn gauge(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntGaugeVec> {
+        let gauge = IntGaugeVec::new(Opts::new(name, help), labels)?;
+        self.0.register(Box::new(gauge.clone()))?;
+        Ok(gauge)
+    }
+
+    fn histogram(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+        buckets: &[f64],
+    ) -> prometheus::Result<HistogramVec> {
+        let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
+        let histogram = HistogramVec::new(options, labels)?;
+        self.0.register(Box::new(histogram.clone()))?;
+        Ok(histogram)
+    }
+
+    /// The version, and the instruments without labels: event streams and batch sizes.
+    fn unlabelled(&self) -> prometheus::Result<(IntGauge, Histogram)> {
         let streams = IntGauge::new("holdpoint_event_streams", "Event streams that are open.")?;
-        registry.register(Box::new(streams.clone()))?;
+        self.0.register(Box::new(streams.clone()))?;
         let size = HistogramOpts::new(
             "holdpoint_commit_batch_size",
             "Changes that were committed together.",
         );
         let batch = Histogram::with_opts(size.buckets(BATCH.to_vec()))?;
-        registry.register(Box::new(batch.clone()))?;
-        let build = gauge(
+        self.0.register(Box::new(batch.clone()))?;
+        let build = self.gauge(
             "holdpoint_build_info",
             "Which version this is.",
             &["version"],
         )?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        Ok((streams, batch))
+    }
+}
+
+impl Instruments {
+    fn new() -> prometheus::Result<Self> {
+        let build = Builder(Registry::new());
+        let (streams, batch) = build.unlabelled()?;
         Ok(Self {
-            http: histogram(
+            http: build.histogram(
                 "holdpoint_http_request_duration_seconds",
                 "How long HTTP requests took to answer.",
                 &["operation", "status"],
                 &SECONDS,
             )?,
-            tasks: gauge("holdpoint_tasks", "Tasks, by status.", &["status"])?,
-            open: gauge(
+            tasks: build.gauge("holdpoint_tasks", "Tasks, by status.", &["status"])?,
+            open: build.gauge(
                 "holdpoint_requests_open",
                 "Requests that wait for a human.",
                 &["kind"],
             )?,
-            closed: counter(
+            closed: build.counter(
                 "holdpoint_requests_closed_total",
                 "Requests that were closed.",
                 &["kind", "outcome"],
             )?,
-            wait: histogram(
+            wait: build.histogram(
                 "holdpoint_request_wait_seconds",
                 "How long requests waited.",
                 &["kind"],
                 &HUMAN,
             )?,
-            model: histogram(
+            model: build.histogram(
                 "holdpoint_model_call_duration_seconds",
                 "How long models took to answer.",
                 &["model", "outcome"],
                 &SECONDS,
             )?,
-            tool: histogram(
+            tool: build.histogram(
                 "holdpoint_tool_call_duration_seconds",
                 "How long tools took to answer.",
                 &["tool", "outcome"],
                 &SECONDS,
             )?,
-            unknown: counter(
+            unknown: build.counter(
                 "holdpoint_unknown_outcomes_total",
                 "Calls whose outcome nobody knows.",
                 &["tool"],
             )?,
             streams,
             batch,
-            registry,
+            registry: build.0,
         })
     }
 }

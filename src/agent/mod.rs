@@ -11,6 +11,7 @@ use serde_json::Value;
 use self::version::{Fill, Unreadable};
 use crate::task::limits::Limits;
 use crate::task::request::RequestKind;
+pub use crate::task::request_kind::HumanKind;
 use crate::task::user::UserId;
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -53,46 +54,6 @@ pub struct SubAgent {
     pub description: String,
     /// Whether the conversation continues across the calls of one root task.
     pub session: bool,
-}
-
-/// What an agent may ask a human.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize, schemars::JsonSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum HumanKind {
-    /// `request_human_guidance`.
-    Guidance,
-    /// `request_credentials`.
-    Credentials,
-    /// `request_confirmation`.
-    Confirmation,
-}
-
-impl HumanKind {
-    pub const ALL: [Self; 3] = [Self::Guidance, Self::Credentials, Self::Confirmation];
-
-    /// The word in the configuration and on the wire.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        self.request().as_str()
-    }
-
-    /// The kind of request it opens.
-    #[must_use]
-    pub fn request(self) -> RequestKind {
-        match self {
-            Self::Guidance => RequestKind::Guidance,
-            Self::Credentials => RequestKind::Credentials,
-            Self::Confirmation => RequestKind::Confirmation,
-        }
-    }
-
-    /// The name of its tool.
-    #[must_use]
-    pub fn tool(self) -> &'static str {
-        self.request().tool().unwrap_or_default()
-    }
 }
 
 /// The people who may use an agent: everyone in at least one of the lists.

@@ -12,6 +12,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{Agent, HumanKind, Offer, SubAgent};
 use crate::task::request::sha256;
+use crate::task::text::canonical_json;
 
 /// Keys left out of a version: limits and `open_to` always come from the current configuration.
 const CURRENT: [&str; 2] = ["limits", "open_to"];
@@ -55,7 +56,7 @@ pub fn definition<'a>(
     let tools = tools.into_iter().map(|tool| {
         let told = json!({
             "description": described(&tool.definition), "parameters": tool.parameters,
-            "digest": digest(&text(&tool.definition)),
+            "digest": digest(&canonical_json(&tool.definition)),
         });
         (tool.name, told)
     });
@@ -64,7 +65,7 @@ pub fn definition<'a>(
         .into_iter()
         .map(|(name, value)| (name.to_owned(), described(&value)));
     let subs: Map<String, Value> = subs.collect();
-    text(&json!({"agent": own, "name": name, "tools": tools, "sub_agents": subs}))
+    canonical_json(&json!({"agent": own, "name": name, "tools": tools, "sub_agents": subs}))
 }
 
 /// The digest of a definition: the version.
@@ -215,44 +216,6 @@ pub fn read(definition: &str, fill: &Fill) -> Result<Agent, Unreadable> {
         human: agent.human,
         ..Agent::default()
     })
-}
-
-fn text(value: &Value) -> String {
-    let mut text = String::new();
-    canonical(value, &mut text);
-    text
-}
-
-/// JSON with sorted keys and no blanks: equal values give equal text, however they were written.
-pub fn canonical(value: &Value, out: &mut String) {
-    match value {
-        Value::Object(members) => {
-            let sorted: BTreeMap<&String, &Value> = members.iter().collect();
-            out.push('{');
-            for (index, (key, below)) in sorted.into_iter().enumerate() {
-                if index > 0 {
-                    out.push(',');
-                }
-                out.push_str(&Value::from(key.as_str()).to_string());
-                out.push(':');
-                canonical(below, out);
-            }
-            out.push('}');
-        }
-        Value::Array(elements) => {
-            out.push('[');
-            for (index, below) in elements.iter().enumerate() {
-                if index > 0 {
-                    out.push(',');
-                }
-                canonical(below, out);
-            }
-            out.push(']');
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
-            out.push_str(&value.to_string())
-        }
-    }
 }
 
 #[cfg(test)]

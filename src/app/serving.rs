@@ -25,6 +25,19 @@ pub(super) async fn bind(address: &str) -> anyhow::Result<(TcpListener, SocketAd
     Ok((listener, address))
 }
 
+/// Listens on the metrics' own address, if there is one.
+///
+/// # Errors
+/// When the address cannot be bound.
+pub(super) async fn bind_metrics(
+    config: &Config,
+) -> anyhow::Result<Option<(TcpListener, SocketAddr)>> {
+    Ok(match &config.server.metrics_listen {
+        Some(address) => Some(bind(address).await?),
+        None => None,
+    })
+}
+
 /// Divides the process's descriptors among connections, database and tools, and logs the result.
 ///
 /// # Errors

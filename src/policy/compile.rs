@@ -10,7 +10,7 @@ use super::cel::{self, Node};
 use super::check::{Findings, look};
 use super::rules::{Decide, Rule};
 use super::shape::Shape;
-use crate::task::tool_spec::{ToolKind, ToolSpec};
+use crate::task::tool_spec::ToolSpec;
 use crate::task::verdict::Terms;
 use crate::world::Mistakes;
 
@@ -54,7 +54,7 @@ impl Tools {
     /// Whether the rule applies to a tool. A `Human` tool must be named; a glob does not match it.
     fn cover(&self, tool: &ToolSpec) -> bool {
         self.names.contains(&tool.name)
-            || (tool.kind != ToolKind::Human
+            || (!tool.kind.facts().asks_person
                 && self.globs.iter().any(|glob| glob.is_match(&tool.name)))
     }
 }
@@ -62,7 +62,7 @@ impl Tools {
 impl Compiled {
     /// Whether the rule applies to a tool. An `allow` never applies to a `Human` tool.
     pub(super) fn covers(&self, tool: &ToolSpec) -> bool {
-        self.tools.cover(tool) && (tool.kind != ToolKind::Human || self.decide != Decide::Allow)
+        self.tools.cover(tool) && (!tool.kind.facts().asks_person || self.decide != Decide::Allow)
     }
 }
 
@@ -152,7 +152,9 @@ impl Compiled {
             .filter(|(tool, _)| covers.cover(tool))
             .collect();
         if rule.decide == Decide::Allow
-            && covered.iter().any(|(tool, _)| tool.kind == ToolKind::Human)
+            && covered
+                .iter()
+                .any(|(tool, _)| tool.kind.facts().asks_person)
         {
             let detail = format!(
                 "rule `{}`: an `allow` has no effect on a tool that asks a human",

@@ -135,17 +135,15 @@ fn conclude(kind: ToolKind, mut opinions: Vec<Opinion>) -> Judgement {
     let asking = opinions
         .pop()
         .unwrap_or(Opinion::Faulted("The agent is not known.".to_owned()));
-    let allowed = match (asking, kind) {
-        (Opinion::Rule(Decide::Allow, judgement), _) => Some(judgement),
-        (Opinion::None, ToolKind::Agent | ToolKind::External) => {
-            Some(unruled(Verdict::Allow, None))
-        }
-        (Opinion::None, ToolKind::Human) => Some(unruled(Verdict::Human, None)),
-        (Opinion::None, ToolKind::Http | ToolKind::Shell) => {
+    let facts = kind.facts();
+    let allowed = match asking {
+        Opinion::Rule(Decide::Allow, judgement) => Some(judgement),
+        Opinion::None if facts.without_rule == Verdict::Hold => {
             opinions.push(Opinion::Faulted("No rule matches.".to_owned()));
             None
         }
-        (asking @ (Opinion::Rule(Decide::Hold | Decide::Deny, _) | Opinion::Faulted(_)), _) => {
+        Opinion::None => Some(unruled(facts.without_rule, None)),
+        asking @ (Opinion::Rule(Decide::Hold | Decide::Deny, _) | Opinion::Faulted(_)) => {
             opinions.push(asking);
             None
         }
@@ -161,7 +159,7 @@ fn conclude(kind: ToolKind, mut opinions: Vec<Opinion>) -> Judgement {
     }
     let held = held.or_else(|| faulted.map(|notice| unruled(Verdict::Hold, Some(notice))));
     match (held, allowed) {
-        (Some(held), _) if kind == ToolKind::Human => Judgement {
+        (Some(held), _) if facts.asks_person => Judgement {
             verdict: Verdict::Human,
             ..held
         },

@@ -5,174 +5,17 @@ use std::collections::BTreeMap;
 
 use uuid::Uuid;
 
-use crate::task::change::{Change, Guard, IdempotencyRow, LeaseChange, TaskChange};
+use super::rows::{
+    ANY, ApproverLine, AskedLine, CredentialLine, DecisionLine, FixedLine, ItemLine, KEEP, NEW,
+    Needs, PARK, QUEUE, Rows, TAKE, TaskLine, TouchedLine, VERSION,
+};
+use crate::task::change::{Change, Guard, LeaseChange, TaskChange};
 use crate::task::credential::SealedCredential;
 use crate::task::decision::{Action, CallAnswer, Decision};
 use crate::task::id::{RequestId, TaskId};
 use crate::task::item::Fact;
 use crate::task::request::RequestSpec;
 use crate::task::status::{RequestStatus, TaskStatus};
-
-/// A change, ready to be written.
-#[derive(Debug)]
-pub(super) struct Rows {
-    pub(super) root: TaskId,
-    pub(super) change: Uuid,
-    /// The affected tasks; always includes the root if there are items.
-    pub(super) tasks: Vec<TaskLine>,
-    pub(super) items: Vec<ItemLine>,
-    /// Opened requests.
-    pub(super) asked: Vec<AskedLine>,
-    /// The approvers of the opened requests.
-    pub(super) approvers: Vec<ApproverLine>,
-    /// Requests that are answered or closed.
-    pub(super) touched: Vec<TouchedLine>,
-    pub(super) decisions: Vec<DecisionLine>,
-    pub(super) credentials: Vec<CredentialLine>,
-    pub(super) idempotency: Option<IdempotencyRow>,
-}
-
-/// The version at which a row must be found, as a number for SQL.
-pub(super) const NEW: i64 = 0;
-pub(super) const VERSION: i64 = 1;
-pub(super) const ANY: i64 = 2;
-
-/// The terminal statuses.
-const ENDS: [TaskStatus; 3] = [
-    TaskStatus::Completed,
-    TaskStatus::Failed,
-    TaskStatus::Canceled,
-];
-
-/// The effect on a lease, as a number for SQL.
-pub(super) const KEEP: i64 = 0;
-pub(super) const TAKE: i64 = 1;
-pub(super) const QUEUE: i64 = 2;
-pub(super) const PARK: i64 = 3;
-
-/// The effect on one task's row.
-#[derive(Debug)]
-pub(super) struct TaskLine {
-    pub(super) task_id: Uuid,
-    pub(super) guard: i64,
-    pub(super) version: i64,
-    pub(super) last_seq: i64,
-    /// How many items the task's journal gains.
-    pub(super) facts: i64,
-    /// How many events the tree gains: the items of the whole change, set on the root's row only.
-    pub(super) events: i64,
-    pub(super) busy: i64,
-    pub(super) open_requests: i64,
-    pub(super) prompt_tokens: i64,
-    pub(super) completion_tokens: i64,
-    pub(super) total_tokens: i64,
-    pub(super) model_calls: i64,
-    pub(super) status: Option<&'static str>,
-    pub(super) status_seq: i64,
-    /// For an existing task: the new agent version, if it changes.
-    pub(super) agent_version: Option<String>,
-    pub(super) lease: i64,
-    pub(super) lease_owner: Option<String>,
-    /// The duration of the lease, or the time until a parked task wakes, in microseconds.
-    pub(super) lease_time: Option<i64>,
-    pub(super) fixed: Option<FixedLine>,
-}
-
-/// The immutable columns of a new task.
-#[derive(Debug)]
-pub(super) struct FixedLine {
-    pub(super) parent_task_id: Option<Uuid>,
-    pub(super) parent_call_id: Option<Uuid>,
-    pub(super) tenant: String,
-    pub(super) user_id: String,
-    pub(super) session_id: String,
-    pub(super) agent: String,
-    pub(super) agent_version: String,
-    pub(super) agent_path: String,
-    pub(super) metadata: String,
-}
-
-#[derive(Debug)]
-pub(super) struct ItemLine {
-    pub(super) task_id: Uuid,
-    pub(super) seq: i64,
-    /// The item's position within the change, from 1.
-    pub(super) ordinal: i64,
-    pub(super) kind: &'static str,
-    pub(super) role: &'static str,
-    pub(super) request_id: Option<Uuid>,
-    pub(super) body: String,
-}
-
-#[derive(Debug)]
-pub(super) struct AskedLine {
-    pub(super) request_id: Uuid,
-    pub(super) task_id: Uuid,
-    pub(super) seq: i64,
-    pub(super) kind: &'static str,
-    pub(super) status: RequestStatus,
-    pub(super) required: i64,
-    pub(super) call_id: Option<Uuid>,
-    /// In microseconds from now.
-    pub(super) expires_in: Option<i64>,
-}
-
-/// An approver of a request.
-#[derive(Debug)]
-pub(super) struct ApproverLine {
-    pub(super) request_id: Uuid,
-    pub(super) task_id: Uuid,
-    pub(super) kind: &'static str,
-    /// `None` stands for the owner.
-    pub(super) name: Option<String>,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct TouchedLine {
-    pub(super) request_id: Uuid,
-    /// The status in which it must be found.
-    pub(super) needs: Needs,
-    /// Its new status; `None` if it is only resumed.
-    pub(super) status: Option<RequestStatus>,
-    /// Whether it becomes `resumed` if it is `responded`.
-    pub(super) resumed: bool,
-}
-
-/// The state in which a request must be found, by the database's clock.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Needs {
-    /// Any state.
-    #[default]
-    Nothing,
-    /// Pending, before or after its deadline.
-    Open,
-    /// Pending and past its deadline.
-    Overdue,
-    /// Pending and before its deadline, as for a decision.
-    InTime,
-}
-
-/// A person's answer for one call.
-#[derive(Debug)]
-pub(super) struct DecisionLine {
-    pub(super) request_id: Uuid,
-    /// `None` stands for the request's own call.
-    pub(super) call_id: Option<Uuid>,
-    pub(super) user_id: String,
-    pub(super) action: &'static str,
-    /// Whether the answer settles its call regardless of the number of approvals required.
-    pub(super) settles: bool,
-    pub(super) task_id: Uuid,
-    pub(super) seq: i64,
-}
-
-#[derive(Debug)]
-pub(super) struct CredentialLine {
-    pub(super) task_id: Uuid,
-    pub(super) sealed: SealedCredential,
-    /// In microseconds from now.
-    pub(super) expires_in: Option<i64>,
-}
 
 /// Turns a change into rows; `None` if it cannot be stored (a NUL in a name, a task twice, items
 /// for an ancestor).
@@ -213,38 +56,7 @@ pub(super) fn rows(change: Change) -> Option<Rows> {
     rows.storable().then_some(rows)
 }
 
-impl Needs {
-    /// Whether the request must still be pending.
-    pub(super) fn open(self) -> bool {
-        self != Self::Nothing
-    }
-}
-
-impl TouchedLine {
-    /// The request's final status, as far as this change determines it.
-    pub(super) fn end(&self) -> Option<RequestStatus> {
-        if self.resumed && self.status == Some(RequestStatus::Responded) {
-            return Some(RequestStatus::Resumed);
-        }
-        self.status
-    }
-}
-
-impl TaskLine {
-    /// Whether the task becomes terminal in this change, which also deletes its credentials.
-    pub(super) fn ends(&self) -> bool {
-        ENDS.iter().any(|end| self.status == Some(end.as_str()))
-    }
-}
-
 impl Rows {
-    /// Whether the root runs after this change; `None` if the change does not set its status.
-    pub(super) fn root_runs(&self) -> Option<bool> {
-        let root = self.tasks.iter().find(|line| line.task_id == self.root.0)?;
-        root.status
-            .map(|status| status == TaskStatus::Running.as_str())
-    }
-
     fn add_task(
         &mut self,
         task: TaskChange,
@@ -286,16 +98,34 @@ impl Rows {
             lease_time,
             fixed,
         };
-        let mut seq = task.last_seq;
-        for fact in task.facts {
+        self.add_items(&mut line, task.facts, touched)?;
+        if guard == NEW && line.status.is_none() {
+            line.status = Some(TaskStatus::Running.as_str());
+        }
+        if !line.ends() {
+            self.keep(task.task_id.0, task.credentials);
+        }
+        self.tasks.push(line);
+        Some(())
+    }
+
+    /// Adds a task's new items, and its status by them.
+    fn add_items(
+        &mut self,
+        line: &mut TaskLine,
+        facts: Vec<Fact>,
+        touched: &mut BTreeMap<Uuid, TouchedLine>,
+    ) -> Option<()> {
+        let mut seq = line.last_seq;
+        for fact in facts {
             seq += 1;
             if let Fact::TaskStatus { status, .. } = &fact {
                 line.status = Some(status.as_str());
                 line.status_seq = seq;
             }
-            self.follow(&fact, task.task_id, seq, touched);
+            self.follow(&fact, TaskId(line.task_id), seq, touched);
             self.items.push(ItemLine {
-                task_id: task.task_id.0,
+                task_id: line.task_id,
                 seq,
                 ordinal: i64::try_from(self.items.len()).ok()? + 1,
                 kind: fact.type_name(),
@@ -304,13 +134,6 @@ impl Rows {
                 body: serde_json::to_string(&fact).ok()?,
             });
         }
-        if guard == NEW && line.status.is_none() {
-            line.status = Some(TaskStatus::Running.as_str());
-        }
-        if !line.ends() {
-            self.keep(task.task_id.0, task.credentials);
-        }
-        self.tasks.push(line);
         Some(())
     }
 
@@ -470,68 +293,6 @@ impl Rows {
             lease_time: None,
             fixed: None,
         });
-    }
-
-    /// Whether no text contains a NUL, which only one of the engines accepts. (JSON escapes it.)
-    fn storable(&self) -> bool {
-        let tasks = self.tasks.iter().flat_map(|line| {
-            let fixed = line.fixed.iter().flat_map(|fixed| {
-                [
-                    &fixed.tenant,
-                    &fixed.user_id,
-                    &fixed.session_id,
-                    &fixed.agent,
-                    &fixed.agent_version,
-                    &fixed.agent_path,
-                    &fixed.metadata,
-                ]
-            });
-            fixed
-                .chain(line.agent_version.iter())
-                .chain(line.lease_owner.iter())
-        });
-        let people = self.decisions.iter().map(|line| &line.user_id);
-        let approvers = self.approvers.iter().filter_map(|line| line.name.as_ref());
-        let key = self.idempotency.iter().flat_map(|row| {
-            [
-                &row.tenant,
-                &row.user_id,
-                &row.path,
-                &row.key,
-                &row.body_digest,
-            ]
-        });
-        let bodies = self.items.iter().map(|line| &line.body);
-        let sealed = self.credentials.iter().map(|line| &line.sealed);
-        let sealed = sealed.flat_map(|sealed| [&sealed.name, &sealed.key_id, &sealed.text]);
-        !tasks
-            .chain(people)
-            .chain(approvers)
-            .chain(key)
-            .chain(bodies)
-            .chain(sealed)
-            .any(|text| text.contains('\0'))
-    }
-
-    /// The size of the change's text in bytes.
-    pub(super) fn size(&self) -> usize {
-        let items: usize = self.items.iter().map(|item| item.body.len()).sum();
-        items
-            + self
-                .credentials
-                .iter()
-                .map(|line| line.sealed.text.len())
-                .sum::<usize>()
-    }
-
-    /// The first item: identifies a change whose commit result was lost.
-    pub(super) fn first_item(&self) -> Option<(Uuid, i64)> {
-        self.items.first().map(|item| (item.task_id, item.seq))
-    }
-
-    /// Whether sending the change twice cannot write it twice: at least one of its rows is fenced.
-    pub(super) fn fenced(&self) -> bool {
-        self.tasks.iter().any(|line| line.guard != ANY)
     }
 }
 

@@ -14,9 +14,10 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::batch::{QUEUE, Rows, rows};
+use super::batch::rows;
 use super::db::{Db, Engine, Failure, Sql, Value, sql};
 use super::feed::Feed;
+use super::rows::{QUEUE, Rows};
 use super::{CommitError, commit_postgres, commit_sqlite};
 use crate::task::change::{Change, Committed};
 use crate::task::id::TaskId;

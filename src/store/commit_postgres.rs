@@ -6,8 +6,8 @@
 //! the tables, which would see them as they were before it. Nothing is written for a change that is
 //! not taken. Each task row is updated once.
 
-use super::batch::{Needs, Rows};
 use super::db::{Db, Failure, Sql, Value};
+use super::rows::{Needs, Rows};
 
 /// Differs because `SQLite` has no data-modifying CTEs, no arrays and no row locks: see
 /// `commit_sqlite.rs`.

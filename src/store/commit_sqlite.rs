@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use serde_json::{Value as Json, json};
 use uuid::Uuid;
 
-use super::batch::{ANY, NEW, Needs, Rows, TaskLine, VERSION};
 use super::db::{Db, Failure, LiteTx, Value, hex, list};
+use super::rows::{ANY, NEW, Needs, Rows, TaskLine, VERSION};
 use crate::task::user::UserKey;
 
 pub(super) const READ_TASKS: &str = "select task_id, root_task_id, version, last_seq, next_event,

@@ -63,3 +63,44 @@ impl Failure {
         )
     }
 }
+
+/// Why a change was not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CommitError {
+    /// Another commit came first: read again.
+    #[error("another commit came first")]
+    Stale,
+    /// A constraint of the database refuses it: a used idempotency key, or a bug.
+    #[error("a constraint forbids it")]
+    Refused,
+    /// Nothing was written: the database does not answer or accepts no writes now.
+    #[error("the database does not answer")]
+    Unavailable,
+    /// The outcome is unknown: the commit result was lost and could not be looked up.
+    #[error("the database's answer was lost")]
+    Unknown,
+}
+
+/// Why a read failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The database does not answer.
+    #[error("the database does not answer")]
+    Unavailable,
+    /// A stored value cannot be decoded.
+    #[error("what is stored cannot be understood: {0}")]
+    Corrupt(String),
+}
+
+impl From<Failure> for ReadError {
+    fn from(failure: Failure) -> Self {
+        if !failure.unreached() {
+            tracing::warn!(error = %failure.error, sent = failure.sent, "the database could not be read");
+        }
+        if failure.corrupt() {
+            Self::Corrupt(failure.error.to_string())
+        } else {
+            Self::Unavailable
+        }
+    }
+}

@@ -25,8 +25,10 @@ mod outage;
 mod page;
 mod relay;
 mod requests;
+mod rows;
 mod sessions;
 mod settings;
+mod sql;
 mod tasks;
 mod tree;
 mod users;
@@ -45,8 +47,9 @@ pub use self::settings::{OpenError, Settings};
 
 use self::commit::Committer;
 pub use self::damaged_task::DamagedTask;
-use self::db::{Db, Engine, Failure, Value, sql};
+use self::db::{Db, Engine, Value, sql};
 pub use self::events::{Event, Events, Part, Portion};
+pub use self::failure::{CommitError, ReadError};
 use self::feed::Feed;
 pub use self::feed::{Heard, Listener, News};
 #[doc(hidden)]
@@ -156,34 +159,6 @@ pub struct Person {
     pub groups: Vec<String>,
     /// Whether the person may decide everything: the case without accounts.
     pub everything: bool,
-}
-
-/// Why a change was not written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CommitError {
-    /// Another commit came first: read again.
-    #[error("another commit came first")]
-    Stale,
-    /// A constraint of the database refuses it: a used idempotency key, or a bug.
-    #[error("a constraint forbids it")]
-    Refused,
-    /// Nothing was written: the database does not answer or accepts no writes now.
-    #[error("the database does not answer")]
-    Unavailable,
-    /// The outcome is unknown: the commit result was lost and could not be looked up.
-    #[error("the database's answer was lost")]
-    Unknown,
-}
-
-/// Why a read failed.
-#[derive(Debug, thiserror::Error)]
-pub enum ReadError {
-    /// The database does not answer.
-    #[error("the database does not answer")]
-    Unavailable,
-    /// A stored value cannot be decoded.
-    #[error("what is stored cannot be understood: {0}")]
-    Corrupt(String),
 }
 
 /// The handle to the database. Cheap to clone.
@@ -492,18 +467,5 @@ impl Store {
 
     fn db(&self) -> &Db {
         &self.inner.db
-    }
-}
-
-impl From<Failure> for ReadError {
-    fn from(failure: Failure) -> Self {
-        if !failure.unreached() {
-            tracing::warn!(error = %failure.error, sent = failure.sent, "the database could not be read");
-        }
-        if failure.corrupt() {
-            Self::Corrupt(failure.error.to_string())
-        } else {
-            Self::Unavailable
-        }
     }
 }

@@ -104,23 +104,7 @@ async fn postgres(
     let options = options
         .application_name("holdpoint")
         .disable_statement_logging();
-    let mut first = match tokio::time::timeout(settings.acquire_timeout, options.connect()).await {
-        Ok(connection) => connection.map_err(|error| refused(&error, outage))?,
-        Err(_) => return Err(outage.unavailable(&timed_out())),
-    };
-    let checked = async {
-        primary(&mut first)
-            .await
-            .map_err(|error| refused(&error, outage))?;
-        durable(&mut first, settings.unsafe_ok, outage).await
-    };
-    let checked = tokio::time::timeout(settings.statement_timeout + WAY, checked).await;
-    checked.map_err(|_| outage.unavailable(&timed_out()))??;
-    if schema == Schema::Migrate {
-        alone(&mut first, clock, outage).await?;
-    }
-    bring_up(&POSTGRES, &mut first, schema).await?;
-    let _ = first.close().await;
+    prepare_postgres(&options, settings, schema, clock, outage).await?;
     let timeout = settings.statement_timeout.as_millis().to_string();
     let options = options
         .options(SESSION)
@@ -154,6 +138,34 @@ async fn postgres(
         probe: pool(options.clone().options(planned_anew), 1),
         relay: pool(options.options(planned_anew), 1),
     })
+}
+
+/// Checks the server and brings the schema up, on a connection of its own.
+async fn prepare_postgres(
+    options: &PgConnectOptions,
+    settings: &Settings,
+    schema: Schema,
+    clock: &Arc<dyn Clock>,
+    outage: &Outage,
+) -> Result<(), OpenError> {
+    let mut first = match tokio::time::timeout(settings.acquire_timeout, options.connect()).await {
+        Ok(connection) => connection.map_err(|error| refused(&error, outage))?,
+        Err(_) => return Err(outage.unavailable(&timed_out())),
+    };
+    let checked = async {
+        primary(&mut first)
+            .await
+            .map_err(|error| refused(&error, outage))?;
+        durable(&mut first, settings.unsafe_ok, outage).await
+    };
+    let checked = tokio::time::timeout(settings.statement_timeout + WAY, checked).await;
+    checked.map_err(|_| outage.unavailable(&timed_out()))??;
+    if schema == Schema::Migrate {
+        alone(&mut first, clock, outage).await?;
+    }
+    bring_up(&POSTGRES, &mut first, schema).await?;
+    let _ = first.close().await;
+    Ok(())
 }
 
 /// Refuses a standby: its data may be stale, and it accepts no writes.

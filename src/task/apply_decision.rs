@@ -48,13 +48,10 @@ impl Progress {
     pub(super) fn asked(&mut self, asked: &RequestSpec, asked_at: Time) {
         for call in asked.own_calls() {
             if let Some(state) = self.call_mut(call.tool_call_id) {
-                state.phase = match asked.kind {
-                    RequestKind::Reconcile => Phase::OutcomeUnknown(asked.request_id),
-                    RequestKind::Approval
-                    | RequestKind::Guidance
-                    | RequestKind::Credentials
-                    | RequestKind::Confirmation
-                    | RequestKind::ExternalResult => Phase::Asked(asked.request_id),
+                state.phase = if asked.kind.facts().outcome_unknown {
+                    Phase::OutcomeUnknown(asked.request_id)
+                } else {
+                    Phase::Asked(asked.request_id)
                 };
             }
         }
@@ -108,8 +105,7 @@ impl Progress {
             if let Some(state) = self.call_mut(call.tool_call_id)
                 && state.is_asked_by(open.asked.request_id)
             {
-                let doubtful = open.asked.kind == RequestKind::Reconcile;
-                state.phase = if doubtful {
+                state.phase = if open.asked.kind.facts().outcome_unknown {
                     state.unasked()
                 } else {
                     Phase::New
@@ -126,7 +122,7 @@ impl Progress {
             .iter()
             .filter(|(_, action)| **action == Action::Respond)
         {
-            if open.asked.kind == RequestKind::Approval
+            if open.asked.kind.facts().decides_calls
                 && let Some(state) = self.call_mut(*call)
                 && !matches!(state.phase, Phase::Done(_))
             {
@@ -174,7 +170,7 @@ impl Progress {
         };
         let name = state.call.name.clone();
         self.filled_in |= kind == RequestKind::Credentials && answer.action == Action::Respond;
-        if kind == RequestKind::Approval {
+        if kind.facts().decides_calls {
             self.remember(id, &phase, decision, answer);
         }
         let Some(state) = self.call_mut(id) else {
@@ -263,6 +259,36 @@ impl Progress {
     }
 }
 
+/// The phase of a call whose confirmation is answered; its result tells the agent.
+fn confirmed(yes: bool, comment: Option<&String>) -> Phase {
+    let mut said = json!({"confirmed": yes});
+    if let (Some(comment), Value::Object(members)) = (comment, &mut said) {
+        members.insert("comment".to_owned(), Value::from(comment.as_str()));
+    }
+    Phase::Settled(Outcome::Responded, said.to_string())
+}
+
+/// The phase of a call about which a person rejected a request of this kind.
+fn rejected(kind: RequestKind, state: &CallState, reason: Option<&String>) -> Phase {
+    let told = reason.map_or(String::new(), |reason| format!(" Reason: {reason}"));
+    match kind {
+        RequestKind::Reconcile => Phase::Settled(
+            Outcome::Failed,
+            format!(
+                "Nobody knows whether this call took effect. A human was asked and said not to count on it.{told}"
+            ),
+        ),
+        RequestKind::Approval | RequestKind::ExternalResult => {
+            let text = state.not_run("A human rejected this call", "; it was not run.");
+            Phase::Settled(Outcome::Rejected, format!("{text}{told}"))
+        }
+        RequestKind::Guidance | RequestKind::Credentials | RequestKind::Confirmation => {
+            let text = state.not_run("A human was asked and declined to answer", ".");
+            Phase::Settled(Outcome::Rejected, format!("{text}{told}"))
+        }
+    }
+}
+
 /// A call's phase after an answer; `None` where the phase does not change.
 fn phase_after(
     state: &CallState,
@@ -273,7 +299,6 @@ fn phase_after(
 ) -> Option<Phase> {
     let (kind, id) = (open.asked.kind, state.call.tool_call_id);
     let reason = answer.reason.as_ref().or(decision.reason.as_ref());
-    let told = reason.map_or(String::new(), |reason| format!(" Reason: {reason}"));
     let approved = |digest: String, rule: Option<String>| {
         let mut by = open.approvals.get(&id).cloned().unwrap_or_default();
         if answer.action == Action::Edit {
@@ -290,11 +315,7 @@ fn phase_after(
     };
     match (kind, answer.action) {
         (RequestKind::Confirmation, Action::Approve | Action::Reject) => {
-            let mut said = json!({"confirmed": answer.action == Action::Approve});
-            if let (Some(reason), Value::Object(members)) = (reason, &mut said) {
-                members.insert("comment".to_owned(), Value::from(reason.as_str()));
-            }
-            Some(Phase::Settled(Outcome::Responded, said.to_string()))
+            Some(confirmed(answer.action == Action::Approve, reason))
         }
         (_, Action::Approve | Action::Retry) => leave.then(|| {
             let shown = open.asked.own_calls().find(|call| call.tool_call_id == id);
@@ -312,20 +333,7 @@ fn phase_after(
                 held()
             })
         }
-        (RequestKind::Reconcile, Action::Reject) => Some(Phase::Settled(
-            Outcome::Failed,
-            format!(
-                "Nobody knows whether this call took effect. A human was asked and said not to count on it.{told}"
-            ),
-        )),
-        (RequestKind::Approval | RequestKind::ExternalResult, Action::Reject) => {
-            let text = state.not_run("A human rejected this call", "; it was not run.");
-            Some(Phase::Settled(Outcome::Rejected, format!("{text}{told}")))
-        }
-        (RequestKind::Guidance | RequestKind::Credentials, Action::Reject) => {
-            let text = state.not_run("A human was asked and declined to answer", ".");
-            Some(Phase::Settled(Outcome::Rejected, format!("{text}{told}")))
-        }
+        (_, Action::Reject) => Some(rejected(kind, state, reason)),
         (RequestKind::Credentials, Action::Respond) => Some(after_credentials(state, decision)),
         (_, Action::Respond) => {
             let result = answer

@@ -17,6 +17,7 @@ pub mod quarantine;
 pub mod question;
 pub mod rejections;
 pub mod request;
+pub mod request_kind;
 pub mod request_state;
 pub mod restore;
 pub mod status;

@@ -30,7 +30,8 @@ impl Progress {
     #[must_use]
     pub fn is_blocked(&self) -> bool {
         let unasked = |state: &CallState| matches!(state.phase, Phase::Held(_) | Phase::Human(_));
-        self.open.iter().any(|open| open.asked.kind.blocks()) || self.unfinished().any(unasked)
+        self.open.iter().any(|open| open.asked.kind.facts().blocks)
+            || self.unfinished().any(unasked)
     }
 
     /// Whether the task has work left that waits neither for an open request nor for a sub-agent.
@@ -71,7 +72,7 @@ impl Progress {
         let decides = |open: &Open| open.decided.get(&state.call.tool_call_id) == given;
         self.open
             .iter()
-            .any(|open| open.asked.kind == RequestKind::Approval && decides(open))
+            .any(|open| open.asked.kind.facts().decides_calls && decides(open))
     }
 
     /// How many more requests the tree may open.
@@ -106,7 +107,7 @@ pub(super) fn questions(progress: &Progress) -> Vec<Question> {
             | Phase::Delegated(_)
             | Phase::Done(_) => continue,
         };
-        let shares = kind == RequestKind::Approval && state.edited.is_none();
+        let shares = kind.facts().decides_calls && state.edited.is_none();
         let with = |(alike, question): &&mut (bool, Question)| {
             shares && *alike && question.terms == *terms
         };

@@ -6,86 +6,9 @@ use sha2::{Digest as _, Sha256};
 
 use super::decision::Action;
 use super::id::{CallId, RequestId, TaskId};
+pub use super::request_kind::RequestKind;
 use super::tool_spec::{Effect, ToolSpec};
 use super::verdict::{Terms, Verdict};
-
-/// Kind of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RequestKind {
-    /// Asks whether calls may run.
-    Approval,
-    /// The agent asks for guidance.
-    Guidance,
-    /// Asks for a login that a call needs.
-    Credentials,
-    /// The agent asks for a confirmation.
-    Confirmation,
-    /// The caller runs the tool and posts its result.
-    ExternalResult,
-    /// Asks for the unknown outcome of a call.
-    Reconcile,
-}
-
-impl RequestKind {
-    /// All kinds.
-    pub const ALL: [Self; 6] = [
-        Self::Approval,
-        Self::Guidance,
-        Self::Credentials,
-        Self::Confirmation,
-        Self::ExternalResult,
-        Self::Reconcile,
-    ];
-
-    /// The word on the wire and in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Approval => "approval",
-            Self::Guidance => "guidance",
-            Self::Credentials => "credentials",
-            Self::Confirmation => "confirmation",
-            Self::ExternalResult => "external_result",
-            Self::Reconcile => "reconcile",
-        }
-    }
-
-    /// The kind with this word, compared byte by byte.
-    #[must_use]
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
-    }
-
-    /// The tool with which a model opens a request of this kind, if any.
-    #[must_use]
-    pub fn tool(self) -> Option<&'static str> {
-        match self {
-            Self::Guidance => Some("request_human_guidance"),
-            Self::Credentials => Some("request_credentials"),
-            Self::Confirmation => Some("request_confirmation"),
-            Self::Approval | Self::ExternalResult | Self::Reconcile => None,
-        }
-    }
-
-    /// The kind of request that a model opens with the tool of this name, compared byte by byte.
-    #[must_use]
-    pub fn of_tool(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.tool() == Some(name))
-    }
-
-    /// Whether a request of this kind can be approved at all, whatever its rule allows.
-    #[must_use]
-    pub fn can_be_approved(self) -> bool {
-        matches!(self, Self::Approval | Self::Confirmation)
-    }
-
-    /// Whether no call of the turn runs while such a request is open.
-    #[must_use]
-    pub fn blocks(self) -> bool {
-        self != Self::ExternalResult
-    }
-}
 
 /// A warning for an approver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -285,12 +208,10 @@ impl RequestSpec {
     /// other answer needs one person.
     #[must_use]
     pub fn required(&self) -> u32 {
-        match self.kind {
-            RequestKind::Approval | RequestKind::Reconcile => self.terms.approvers.required,
-            RequestKind::Guidance
-            | RequestKind::Credentials
-            | RequestKind::Confirmation
-            | RequestKind::ExternalResult => 1,
+        if self.kind.facts().counts_approvers {
+            self.terms.approvers.required
+        } else {
+            1
         }
     }
 
@@ -298,24 +219,14 @@ impl RequestSpec {
     /// rule's `allow` narrows only those of an approval.
     #[must_use]
     pub fn actions(&self, required: u32) -> Vec<Action> {
-        match self.kind {
-            RequestKind::Approval => [
-                Action::Approve,
-                Action::Reject,
-                Action::Edit,
-                Action::Respond,
-            ]
-            .into_iter()
-            .filter(|action| {
-                self.terms.allow.contains(action) && (*action != Action::Respond || required < 2)
-            })
-            .collect(),
-            RequestKind::Confirmation => vec![Action::Approve, Action::Reject, Action::Respond],
-            RequestKind::Reconcile => vec![Action::Retry, Action::Respond, Action::Reject],
-            RequestKind::Guidance | RequestKind::Credentials | RequestKind::ExternalResult => {
-                vec![Action::Respond, Action::Reject]
-            }
-        }
+        let facts = self.kind.facts();
+        let by_rule = |action: &Action| {
+            self.terms.allow.contains(action) && (*action != Action::Respond || required < 2)
+        };
+        let actions = facts.actions.iter().copied();
+        actions
+            .filter(|action| !facts.decides_calls || by_rule(action))
+            .collect()
     }
 }
 

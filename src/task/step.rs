@@ -9,7 +9,6 @@ use super::id::{CallId, RequestId, TaskId};
 use super::item::Outcome;
 use super::question::{Question, awaited, delegated, outside, questions};
 use super::status::TaskStatus;
-use super::tool_spec::ToolKind;
 use super::turn::{Last, Progress};
 
 /// The next step. Deliberately exhaustive: a new step must break every driver.
@@ -134,14 +133,19 @@ pub fn next_step(progress: &Progress, budget: &Budget) -> Step {
     if !progress.open.is_empty() || progress.unfinished().next().is_some() {
         return Step::Wait(awaited(progress, Vec::new()));
     }
-    match &progress.last {
-        Last::Model(turn) if turn.tool_calls.is_empty() => {
+    after_turn(progress, budget)
+}
+
+/// The step after a turn whose calls all have results: a turn without calls is the last one.
+fn after_turn(progress: &Progress, budget: &Budget) -> Step {
+    match (&progress.last, budget.spent) {
+        (Last::Model(turn), _) if turn.tool_calls.is_empty() => {
             Step::Finish(Ending::Completed(turn.text.clone().unwrap_or_default()))
         }
-        Last::Nothing | Last::User | Last::Model(_) => match budget.spent {
-            Some(limit) => Step::Finish(Ending::Failed(Failure::limit(limit))),
-            None => Step::CallModel,
-        },
+        (Last::Nothing | Last::User | Last::Model(_), Some(limit)) => {
+            Step::Finish(Ending::Failed(Failure::limit(limit)))
+        }
+        (Last::Nothing | Last::User | Last::Model(_), None) => Step::CallModel,
     }
 }
 
@@ -166,8 +170,7 @@ fn at_work(state: &CallState, budget: &Budget) -> bool {
 /// The next calls, in the model's order: repeatable neighbours together, any other call alone.
 fn next_together(progress: &Progress) -> Vec<CallId> {
     let mut together = Vec::new();
-    let ours =
-        |state: &&CallState| !matches!(state.performer, ToolKind::External | ToolKind::Agent);
+    let ours = |state: &&CallState| !state.performer.facts().performed_elsewhere;
     for state in progress.unfinished().filter(ours) {
         let repeatable = state.effect.repeatable();
         match state.phase {

@@ -1,7 +1,49 @@
 //! Text that both engines can store (no U+0000, which Postgres refuses), cuts at character
-//! boundaries, JSON pointers, and a map over the texts of a JSON value.
+//! boundaries, JSON pointers, canonical JSON, and a map over the texts of a JSON value.
+
+use std::collections::BTreeMap;
 
 use serde_json::Value;
+
+/// JSON with sorted keys and no blanks: equal values give equal text, however they were written.
+/// Digests of agents and of tools are over this text.
+#[must_use]
+pub fn canonical_json(value: &Value) -> String {
+    let mut text = String::new();
+    put_canonical(value, &mut text);
+    text
+}
+
+fn put_canonical(value: &Value, out: &mut String) {
+    match value {
+        Value::Object(members) => {
+            let sorted: BTreeMap<&String, &Value> = members.iter().collect();
+            out.push('{');
+            for (index, (key, below)) in sorted.into_iter().enumerate() {
+                if index > 0 {
+                    out.push(',');
+                }
+                out.push_str(&Value::from(key.as_str()).to_string());
+                out.push(':');
+                put_canonical(below, out);
+            }
+            out.push('}');
+        }
+        Value::Array(elements) => {
+            out.push('[');
+            for (index, below) in elements.iter().enumerate() {
+                if index > 0 {
+                    out.push(',');
+                }
+                put_canonical(below, out);
+            }
+            out.push(']');
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
+            out.push_str(&value.to_string());
+        }
+    }
+}
 
 /// Replaces each U+0000 by U+FFFD. For text from a model or a tool; a request with U+0000 is
 /// refused.

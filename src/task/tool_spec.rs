@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::time::Duration;
 
+use super::verdict::Verdict;
+
 /// What repeating a call does.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
@@ -52,6 +54,43 @@ pub enum ToolKind {
     Agent,
     /// By a person: the three `request_…` tools.
     Human,
+}
+
+/// The properties in which the kinds of tool differ.
+#[derive(Clone, Copy, Debug)]
+pub struct ToolKindFacts {
+    /// Verdict on a call that no rule matches.
+    pub without_rule: Verdict,
+    /// Whether the calls leave the queue in which a turn's calls run one after the other: another
+    /// task, or the caller, performs them.
+    pub performed_elsewhere: bool,
+    /// Whether a rule has to name the tool, no rule allows it, and an earlier rejection does not
+    /// refuse it: its call is itself a question to a person.
+    pub asks_person: bool,
+}
+
+impl ToolKind {
+    /// The row of the kind.
+    #[must_use]
+    pub const fn facts(self) -> ToolKindFacts {
+        match self {
+            Self::Http | Self::Shell => ToolKindFacts {
+                without_rule: Verdict::Hold,
+                performed_elsewhere: false,
+                asks_person: false,
+            },
+            Self::External | Self::Agent => ToolKindFacts {
+                without_rule: Verdict::Allow,
+                performed_elsewhere: true,
+                asks_person: false,
+            },
+            Self::Human => ToolKindFacts {
+                without_rule: Verdict::Human,
+                performed_elsewhere: false,
+                asks_person: true,
+            },
+        }
+    }
 }
 
 /// A tool as a model, a rule and an approver see it.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::call_state::{CallState, Phase, Start, UNKNOWN};
 use super::decision::{Action, Then, Vote};
-use super::id::{CallId, RequestId};
+use super::id::{CallId, RequestId, TaskId};
 use super::item::{Fact, Item, Outcome, Turn};
 use super::quarantine::Quarantine;
 use super::rejections::{RejectedCall, RejectedCalls};
@@ -154,16 +154,7 @@ impl Progress {
         self.quarantine.apply(&item.fact, &self.calls);
         match &item.fact {
             Fact::TaskStatus { status, .. } => self.status_changed(*status, item.at),
-            Fact::UserMessage { groups, .. } => {
-                self.last = Last::User;
-                self.groups.clone_from(groups);
-                self.calls.iter_mut().for_each(CallState::passed_over);
-                if !self.of_sub_agent {
-                    self.rejections.forget();
-                    self.message_uncertain = item.seq <= self.uncertain_seq;
-                    self.counts_anew(item.at);
-                }
-            }
+            Fact::UserMessage { groups, .. } => self.user_spoke(groups, item),
             Fact::AssistantMessage(turn) => self.answered(turn, item.seq <= self.uncertain_seq),
             Fact::Judged {
                 tool_call_id,
@@ -199,11 +190,7 @@ impl Progress {
                     timeout: Duration::from_millis(*timeout_ms),
                     replica: replica.clone(),
                 };
-                if let Some(state) = self.call_mut(*tool_call_id) {
-                    state.attempts = *attempt;
-                    state.start = Some(start.clone());
-                    state.phase = Phase::Started(start);
-                }
+                self.started(*tool_call_id, start);
             }
             Fact::ToolResult(result) => {
                 if let Some(state) = self.call_mut(result.tool_call_id) {
@@ -214,14 +201,35 @@ impl Progress {
                 tool_call_id,
                 child_task_id,
                 ..
-            } => {
-                self.starts_since_message += 1;
-                self.starts += 1;
-                if let Some(state) = self.call_mut(*tool_call_id) {
-                    state.phase = Phase::Delegated(*child_task_id);
-                }
-            }
+            } => self.delegated(*tool_call_id, *child_task_id),
             Fact::LateResult(_) => {}
+        }
+    }
+
+    fn user_spoke(&mut self, groups: &[String], item: &Item) {
+        self.last = Last::User;
+        self.groups = groups.to_vec();
+        self.calls.iter_mut().for_each(CallState::passed_over);
+        if !self.of_sub_agent {
+            self.rejections.forget();
+            self.message_uncertain = item.seq <= self.uncertain_seq;
+            self.counts_anew(item.at);
+        }
+    }
+
+    fn started(&mut self, call: CallId, start: Start) {
+        if let Some(state) = self.call_mut(call) {
+            state.attempts = start.attempt;
+            state.start = Some(start.clone());
+            state.phase = Phase::Started(start);
+        }
+    }
+
+    fn delegated(&mut self, call: CallId, child: TaskId) {
+        self.starts_since_message += 1;
+        self.starts += 1;
+        if let Some(state) = self.call_mut(call) {
+            state.phase = Phase::Delegated(child);
         }
     }
 

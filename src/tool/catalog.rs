@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::credential::PlainFields;
@@ -19,6 +19,7 @@ use crate::net::Net;
 use crate::secret::Redactor;
 use crate::task::request::RequestKind;
 use crate::task::request::sha256;
+use crate::task::text::canonical_json;
 use crate::task::tool_spec::{Effect, SummaryPart, ToolKind, ToolSpec, summary_parts};
 use crate::world::Mistakes;
 
@@ -232,7 +233,7 @@ impl Settings {
 
 /// `sha256:…` over a definition, independent of the order of its members.
 pub(super) fn definition_of(definition: &Value) -> String {
-    sha256(&Sha256::digest(canonical(definition).to_string()))
+    sha256(&Sha256::digest(canonical_json(definition)))
 }
 
 impl Catalog {
@@ -486,26 +487,6 @@ fn check_command(name: &str, parameters: &Value, mistakes: &mut Mistakes) {
             &["tools", name, "parameters"],
             format!("`{name}` must declare `command`, required, of type string"),
         );
-    }
-}
-
-/// The same JSON with the members of every object sorted by name.
-fn canonical(value: &Value) -> Value {
-    match value {
-        Value::Object(members) => {
-            let sorted: BTreeMap<&String, Value> = members
-                .iter()
-                .map(|(name, value)| (name, canonical(value)))
-                .collect();
-            Value::Object(
-                sorted
-                    .into_iter()
-                    .map(|(name, value)| (name.clone(), value))
-                    .collect::<Map<_, _>>(),
-            )
-        }
-        Value::Array(elements) => Value::Array(elements.iter().map(canonical).collect()),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.clone(),
     }
 }
 

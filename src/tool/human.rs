@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use super::catalog::{Entry, definition_of};
 use super::schema::CompiledSchema;
 use crate::task::request::RequestKind;
+use crate::task::request_kind::HumanKind;
 use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
 
 /// A credential that may be asked for, as described to the approver and the model.
@@ -53,13 +54,13 @@ pub struct Question {
 /// service.
 #[must_use]
 pub fn entry(kind: RequestKind, services: &[Service]) -> Option<Entry> {
-    let name = kind.tool()?;
-    let parameters = parameters(kind, services)?;
+    let human = kind.facts().human?;
+    let parameters = parameters(human, services)?;
     let schema = CompiledSchema::closed(&parameters).ok()?;
     let (kind_of_tool, effect, target) = (ToolKind::Human, Effect::ReadOnly, "human");
     // A person who fills in a credential agrees to its fields and receivers, so the definition
     // covers both.
-    let asked: Vec<Value> = if kind == RequestKind::Credentials {
+    let asked: Vec<Value> = if human == HumanKind::Credentials {
         let fields = |service: &Service| {
             let fields = service
                 .fields
@@ -78,8 +79,8 @@ pub fn entry(kind: RequestKind, services: &[Service]) -> Option<Entry> {
         "kind": kind_of_tool, "target": target, "effect": effect.as_str(), "parameters": parameters, "services": asked,
     }));
     let spec = ToolSpec {
-        name: name.to_owned(),
-        description: description(kind, services)?,
+        name: human.tool().to_owned(),
+        description: description(human, services),
         parameters,
         effect,
         kind: kind_of_tool,
@@ -97,19 +98,19 @@ pub fn entry(kind: RequestKind, services: &[Service]) -> Option<Entry> {
     })
 }
 
-fn description(kind: RequestKind, services: &[Service]) -> Option<String> {
+fn description(kind: HumanKind, services: &[Service]) -> String {
     match kind {
-        RequestKind::Guidance => Some(
+        HumanKind::Guidance => {
             "Ask a human a question and wait for the answer. Use it when what is wanted is unclear, when several ways \
              are open and the choice is not yours, or when you are stuck. Not for passwords, keys or other secrets."
-                .to_owned(),
-        ),
-        RequestKind::Confirmation => Some(
+                .to_owned()
+        }
+        HumanKind::Confirmation => {
             "Ask a human to confirm something before you go on, and wait for a yes or a no. The answer is advice: a call \
              that needs an approval is held for one all the same."
-                .to_owned(),
-        ),
-        RequestKind::Credentials => {
+                .to_owned()
+        }
+        HumanKind::Credentials => {
             let list: Vec<String> = services
                 .iter()
                 .map(|service| match service.description.trim() {
@@ -117,23 +118,22 @@ fn description(kind: RequestKind, services: &[Service]) -> Option<String> {
                     said => format!("`{}` ({said})", service.name),
                 })
                 .collect();
-            Some(format!(
+            format!(
                 "Ask a human for the login of a service, so that your tools can use it. You are told that it was given, \
                  never what it is. Services: {}.",
                 list.join(", ")
-            ))
+            )
         }
-        RequestKind::Approval | RequestKind::ExternalResult | RequestKind::Reconcile => None,
     }
 }
 
-fn parameters(kind: RequestKind, services: &[Service]) -> Option<Value> {
+fn parameters(kind: HumanKind, services: &[Service]) -> Option<Value> {
     let text = |description: &str| json!({"type": "string", "description": description});
     let needed =
         |description: &str| json!({"type": "string", "minLength": 1, "description": description});
     let texts = |description: &str| json!({"type": "array", "items": {"type": "string"}, "description": description});
     let (properties, required) = match kind {
-        RequestKind::Guidance => {
+        HumanKind::Guidance => {
             let tried = json!({
                 "type": ["array", "string"], "items": {"type": "string"},
                 "description": "What you have tried already.",
@@ -151,7 +151,7 @@ fn parameters(kind: RequestKind, services: &[Service]) -> Option<Value> {
             });
             (properties, "question")
         }
-        RequestKind::Confirmation => {
+        HumanKind::Confirmation => {
             let properties = json!({
                 "action": needed("What you are about to do, precisely."),
                 "reason": text("Why."),
@@ -160,7 +160,7 @@ fn parameters(kind: RequestKind, services: &[Service]) -> Option<Value> {
             });
             (properties, "action")
         }
-        RequestKind::Credentials => {
+        HumanKind::Credentials => {
             let names: Vec<&str> = services
                 .iter()
                 .map(|service| service.name.as_str())
@@ -175,9 +175,6 @@ fn parameters(kind: RequestKind, services: &[Service]) -> Option<Value> {
                 "service",
             )
         }
-        RequestKind::Approval | RequestKind::ExternalResult | RequestKind::Reconcile => {
-            return None;
-        }
     };
     Some(
         json!({"type": "object", "properties": properties, "required": [required], "additionalProperties": false}),
@@ -189,8 +186,11 @@ fn parameters(kind: RequestKind, services: &[Service]) -> Option<Value> {
 /// # Errors
 /// Why the call is invalid; never quotes a value.
 pub fn question(kind: RequestKind, args: &Value, services: &[Service]) -> Result<Question, String> {
-    match kind {
-        RequestKind::Guidance => {
+    let Some(human) = kind.facts().human else {
+        return Err("no tool asks this kind of question".to_owned());
+    };
+    match human {
+        HumanKind::Guidance => {
             let mut details = Map::new();
             keep(args, "context", &mut details);
             if let Some(tried) = args
@@ -216,7 +216,7 @@ pub fn question(kind: RequestKind, args: &Value, services: &[Service]) -> Result
                 form: Some(form),
             })
         }
-        RequestKind::Confirmation => {
+        HumanKind::Confirmation => {
             let mut details = Map::new();
             for name in ["reason", "risks", "alternatives"] {
                 keep(args, name, &mut details);
@@ -229,7 +229,7 @@ pub fn question(kind: RequestKind, args: &Value, services: &[Service]) -> Result
                 form: Some(form),
             })
         }
-        RequestKind::Credentials => {
+        HumanKind::Credentials => {
             let name = args.get("service").and_then(Value::as_str);
             let service = services
                 .iter()
@@ -242,9 +242,6 @@ pub fn question(kind: RequestKind, args: &Value, services: &[Service]) -> Result
                 details: Some(json!({"service": service.name})),
                 form: Some(credential_form(service)),
             })
-        }
-        RequestKind::Approval | RequestKind::ExternalResult | RequestKind::Reconcile => {
-            Err("no tool asks this kind of question".to_owned())
         }
     }
 }

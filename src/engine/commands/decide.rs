@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::decision_input::{DecisionInput, JudgedEdit, ValidDecision, fitting, invalid};
+use super::decision_input::{DecisionInput, fitting, invalid};
+use super::valid_decision::{JudgedEdit, ValidDecision};
 use super::{Accepted, Key, Refusal, TRIES};
 use crate::agent::Agent;
 use crate::engine::Engine;
@@ -22,7 +23,7 @@ use crate::task::item::{CloseReason, Fact};
 use crate::task::request::RequestKind;
 use crate::task::status::RequestStatus;
 use crate::task::turn::Open;
-use crate::task::verdict::{Judgement, Verdict};
+use crate::task::verdict::{Judgement, Terms, Verdict};
 
 impl Engine {
     /// Stores a person's decision and continues the task.
@@ -38,11 +39,7 @@ impl Engine {
         answer: DecisionInput,
         key: Option<Key>,
     ) -> Result<Accepted, Refusal> {
-        let row = self
-            .store
-            .request(request)
-            .await?
-            .ok_or(Refusal::NotFound)?;
+        let row = self.stored_request(request).await?;
         self.decide_read(caller, row, answer, key).await
     }
 
@@ -73,35 +70,18 @@ impl Engine {
         for _ in 0..TRIES {
             let row = match read.take() {
                 Some(row) => row,
-                None => self
-                    .store
-                    .request(request)
-                    .await?
-                    .ok_or(Refusal::NotFound)?,
+                None => self.stored_request(request).await?,
             };
-            let given = match self.judge_answer(caller, &row, &answer) {
-                // The pointer of a misfit may name a member whose name is secret.
-                Err(refusal @ Refusal::Invalid(_)) if answer.edits().next().is_some() => {
-                    let session = self.load(row.task_id).await?.ok_or(Refusal::NotFound)?;
-                    self.refuse_secrets(&session, answer.edits().collect())
-                        .await?;
-                    return Err(refusal);
-                }
-                said => said?,
-            };
+            let given = self.judge_answer(caller, &row, &answer).await?;
             let mut session = self.load(row.task_id).await?.ok_or(Refusal::NotFound)?;
             let Some(open) = session.own.progress.open(request).cloned() else {
                 // Answered or closed between the two reads: the next read says so.
                 continue;
             };
             let agent = self.agent_of(&session.own.row).await?;
-            let damaged = damage(&session, request);
-            let damaged = damaged.or_else(|| {
-                agent
-                    .clone()
-                    .err()
-                    .filter(|why| why.code == FailureCode::Integrity)
-            });
+            let unreadable = agent.as_ref().err();
+            let unreadable = unreadable.filter(|why| why.code == FailureCode::Integrity);
+            let damaged = damage(&session, request).or_else(|| unreadable.cloned());
             if let Some(failure) = damaged {
                 if self.damaged(session, failure).await? {
                     return Err(Refusal::Withdrawn(request));
@@ -139,9 +119,33 @@ impl Engine {
         Err(Refusal::Unavailable)
     }
 
-    /// Validates an answer as far as the request's row allows, before the journal is read, in the
-    /// contract's order.
-    fn judge_answer(
+    async fn stored_request(&self, request: RequestId) -> Result<RequestRow, Refusal> {
+        let row = self.store.request(request).await?;
+        row.ok_or(Refusal::NotFound)
+    }
+
+    /// Validates an answer as far as the request's row allows. The journal is read only where an
+    /// invalid answer may name a secret.
+    async fn judge_answer(
+        &self,
+        caller: &Caller,
+        row: &RequestRow,
+        answer: &DecisionInput,
+    ) -> Result<ValidDecision, Refusal> {
+        match self.judge_by_row(caller, row, answer) {
+            // The pointer of a misfit may name a member whose name is secret.
+            Err(refusal @ Refusal::Invalid(_)) if answer.edits().next().is_some() => {
+                let session = self.load(row.task_id).await?.ok_or(Refusal::NotFound)?;
+                self.refuse_secrets(&session, answer.edits().collect())
+                    .await?;
+                Err(refusal)
+            }
+            judged => judged,
+        }
+    }
+
+    /// Validates an answer by the request's row alone, in the contract's order.
+    fn judge_by_row(
         &self,
         caller: &Caller,
         row: &RequestRow,
@@ -227,18 +231,7 @@ impl Engine {
             return Ok(());
         }
         session.resume_if_unblocked();
-        for (tool_call_id, judgement) in anew {
-            let Some(state) = session.own.progress.call(tool_call_id) else {
-                continue;
-            };
-            let (effect, performer) = (state.effect, state.performer);
-            session.push(Fact::Judged {
-                tool_call_id,
-                judgement,
-                effect,
-                performer,
-            });
-        }
+        push_judgements(session, anew);
         Ok(())
     }
 
@@ -277,23 +270,8 @@ impl Engine {
         });
         let state = CallState { edited, ..known };
         let now = self.verdict(session, agent, &state).await;
-        let refused =
-            |detail: String| Err(invalid(&format!("/decisions/{call}/arguments"), detail));
-        let why = now
-            .reason
-            .clone()
-            .unwrap_or_else(|| "no reason is given".to_owned());
-        let (leave, anew) = match now.verdict {
-            Verdict::Deny => return refused(format!("arguments that no rule refuses: {why}")),
-            Verdict::Invalid | Verdict::Human => {
-                return refused(format!("arguments that fit: {why}"));
-            }
-            Verdict::Allow => (true, None),
-            Verdict::Hold if now.terms.as_ref() == Some(&open.asked.terms) => {
-                (true, Some(now.clone()))
-            }
-            Verdict::Hold => (false, Some(now.clone())),
-        };
+        let refused = |detail: String| invalid(&format!("/decisions/{call}/arguments"), detail);
+        let (leave, anew) = after_edit(&now, &open.asked.terms).map_err(refused)?;
         // Where several approvals are required, the author of new bytes does not count.
         let leave = leave && required_of(caller, &open.asked) < 2;
         let anew = anew.filter(|anew| !leave && state.judgement.as_ref() != Some(anew));
@@ -306,7 +284,9 @@ impl Engine {
             .offered(agent, &state.call.name)
             .map(|entry| &entry.spec);
         let Some(spec) = spec else {
-            return refused("this call cannot be edited: its tool is gone".to_owned());
+            return Err(refused(
+                "this call cannot be edited: its tool is gone".to_owned(),
+            ));
         };
         let digest = session.digest(spec, call, text, rule.as_deref());
         Ok((
@@ -331,12 +311,8 @@ impl Engine {
         open: &Open,
         calls: &[CallId],
     ) -> bool {
-        match open.asked.kind {
-            RequestKind::Approval | RequestKind::ExternalResult | RequestKind::Credentials => {}
-            // These requests ask for no run of a tool and do not depend on its definition.
-            RequestKind::Guidance | RequestKind::Confirmation | RequestKind::Reconcile => {
-                return false;
-            }
+        if !open.asked.kind.facts().depends_on_tool {
+            return false;
         }
         if open.asked.kind == RequestKind::Credentials && !self.asks_as_before(agent, &open.asked) {
             return true;
@@ -386,5 +362,33 @@ impl Engine {
             Err(CommitError::Unavailable) => Err(Refusal::Unavailable),
             Err(CommitError::Stale | CommitError::Refused | CommitError::Unknown) => Ok(false),
         }
+    }
+}
+
+/// Journals the judgements of edited calls.
+fn push_judgements(session: &mut TaskSession, judgements: Vec<(CallId, Judgement)>) {
+    for (tool_call_id, judgement) in judgements {
+        let Some(state) = session.own.progress.call(tool_call_id) else {
+            continue;
+        };
+        let (effect, performer) = (state.effect, state.performer);
+        session.push(Fact::Judged {
+            tool_call_id,
+            judgement,
+            effect,
+            performer,
+        });
+    }
+}
+
+/// Whether an edit approves its call, and the judgement to journal. `terms` are those of the
+/// request; the error is the expected value of arguments that a rule refuses or that do not fit.
+fn after_edit(now: &Judgement, terms: &Terms) -> Result<(bool, Option<Judgement>), String> {
+    let why = now.reason.as_deref().unwrap_or("no reason is given");
+    match now.verdict {
+        Verdict::Deny => Err(format!("arguments that no rule refuses: {why}")),
+        Verdict::Invalid | Verdict::Human => Err(format!("arguments that fit: {why}")),
+        Verdict::Allow => Ok((true, None)),
+        Verdict::Hold => Ok((now.terms.as_ref() == Some(terms), Some(now.clone()))),
     }
 }

@@ -1,20 +1,19 @@
-//! Validates a person's answer against the request's rule and form, and turns it into a decision.
-//! Writes nothing.
+//! A person's answer as sent, and its validation against the request's rule and form. Writes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use super::valid_decision::ValidDecision;
 use super::{FieldError, Refusal};
 use crate::people::Caller;
-use crate::people::may::{Roster, answers, required_of, wrote};
+use crate::people::may::{Roster, answers, wrote};
 use crate::secret::Secret;
 use crate::store::RequestRow;
-use crate::task::decision::{Action, CallAnswer, Decision, Edit, Then};
-use crate::task::id::CallId;
+use crate::task::decision::{Action, Then};
 use crate::task::request::{CallSpec, RequestKind, RequestSpec};
+use crate::task::request_kind::ResponseKind;
 use crate::task::text::pointer;
-use crate::task::turn::Open;
 use crate::tool::arguments;
 use crate::tool::credential::is_sendable;
 use crate::tool::schema::{CompiledSchema, Misfits};
@@ -79,28 +78,6 @@ pub struct CallReply {
     pub result: Option<String>,
 }
 
-/// An answer that fits its request.
-#[derive(Clone, Debug)]
-pub(crate) struct ValidDecision {
-    /// The answers by call; `None`: one answer for every call that is still undecided.
-    named: Option<BTreeMap<CallId, CallReply>>,
-    /// The action on calls without an answer of their own.
-    action: Action,
-    reason: Option<String>,
-    then: Option<Then>,
-    /// The filled-in form.
-    pub response: Option<Secret<Value>>,
-    result: Option<String>,
-}
-
-/// An edit that the policy has judged.
-#[derive(Clone, Debug)]
-pub(crate) struct JudgedEdit {
-    pub edit: Edit,
-    /// Whether it approves the new bytes.
-    pub leave: bool,
-}
-
 /// Validates a body against its request.
 ///
 /// # Errors
@@ -125,12 +102,12 @@ pub(crate) fn fitting(
             let asked = &row.asked;
             let own = *action == Action::Approve
                 && asked.own_calls().all(|call| wrote(caller, asked, call));
-            if own && asked.kind == RequestKind::Approval {
+            if own && asked.kind.facts().decides_calls {
                 return Err(own_words());
             }
             // Of an approval, these stand inside `decisions` only.
             let of_calls = |action: &Action| matches!(action, Action::Edit | Action::Respond);
-            allowed.retain(|action| asked.kind != RequestKind::Approval || !of_calls(action));
+            allowed.retain(|action| !asked.kind.facts().decides_calls || !of_calls(action));
             if !allowed.contains(action) {
                 return Err(invalid("/action", one_of(&allowed)));
             }
@@ -158,52 +135,33 @@ fn per_call(
     allowed: &[Action],
     replies: &BTreeMap<String, CallReply>,
 ) -> Result<ValidDecision, Refusal> {
-    if asked.kind != RequestKind::Approval {
+    if !asked.kind.facts().decides_calls {
         let detail = "this kind of request has one call: say `action`".to_owned();
         return Err(invalid("/decisions", detail));
     }
     let (mut errors, mut named, mut thens) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
     for (name, reply) in replies {
         let place = pointer("/decisions", name);
-        let mut add = |member: &str, detail: String| {
-            errors.push(FieldError {
-                pointer: format!("{place}{member}"),
-                detail,
-            });
+        let error = |(member, detail): (String, String)| FieldError {
+            pointer: format!("{place}{member}"),
+            detail,
         };
         let call = asked
             .own_calls()
             .find(|call| call.tool_call_id.to_string() == *name);
         let Some(call) = call else {
-            add(
-                "",
-                "the `tool_call_id` of a call that needs a decision".to_owned(),
-            );
+            let detail = "the `tool_call_id` of a call that needs a decision".to_owned();
+            errors.push(error((String::new(), detail)));
             continue;
         };
         if reply.action == Action::Approve && wrote(caller, asked, call) {
             return Err(own_words());
         }
-        if !allowed.contains(&reply.action) {
-            add("/action", one_of(allowed));
-        }
-        if reply.action == Action::Edit
-            && let Err(misfits) = read_edit(call, reply.arguments.as_deref().unwrap_or_default())
-        {
-            misfits
-                .0
-                .into_iter()
-                .for_each(|misfit| add(&format!("/arguments{}", misfit.pointer), misfit.detail));
-        }
-        if reply.then.is_some() && reply.action != Action::Reject {
-            add("/then", "only beside a reject".to_owned());
-        }
+        errors.extend(misfits_of(call, allowed, reply).into_iter().map(error));
         thens.extend(reply.then);
         if thens.len() > 1 {
-            add(
-                "/then",
-                "the same for every call: it holds for the request".to_owned(),
-            );
+            let detail = "the same for every call: it holds for the request".to_owned();
+            errors.push(error(("/then".to_owned(), detail)));
         }
         named.insert(call.tool_call_id, reply.clone());
     }
@@ -228,17 +186,32 @@ fn per_call(
     })
 }
 
+/// The members of a reply that do not fit its call, each with the expected value.
+fn misfits_of(call: &CallSpec, allowed: &[Action], reply: &CallReply) -> Vec<(String, String)> {
+    let mut misfits = Vec::new();
+    if !allowed.contains(&reply.action) {
+        misfits.push(("/action".to_owned(), one_of(allowed)));
+    }
+    if reply.action == Action::Edit
+        && let Err(found) = read_edit(call, reply.arguments.as_deref().unwrap_or_default())
+    {
+        let found = found.0.into_iter();
+        misfits
+            .extend(found.map(|misfit| (format!("/arguments{}", misfit.pointer), misfit.detail)));
+    }
+    if reply.then.is_some() && reply.action != Action::Reject {
+        misfits.push(("/then".to_owned(), "only beside a reject".to_owned()));
+    }
+    misfits
+}
+
 /// Reads the filled-in form, by the request's schema.
 fn read_response(
     asked: &RequestSpec,
     action: Action,
     response: Option<&Secret<String>>,
 ) -> Result<Option<Secret<Value>>, Refusal> {
-    use RequestKind::{Approval, Confirmation, Credentials, ExternalResult, Guidance, Reconcile};
-    let wanted = match asked.kind {
-        Guidance | Credentials | Confirmation => action == Action::Respond,
-        Approval | ExternalResult | Reconcile => false,
-    };
+    let wanted = action == Action::Respond && asked.kind.facts().response == ResponseKind::Form;
     match (wanted, response) {
         (false, None) => Ok(None),
         (false, Some(_)) => Err(invalid(
@@ -259,7 +232,7 @@ fn read_response(
             };
             let value = arguments::read(text.reveal(), &form)
                 .map_err(|misfits| misfit("/response", misfits))?;
-            if asked.kind == Credentials {
+            if asked.kind == RequestKind::Credentials {
                 no_controls(&value)?;
             }
             Ok(Some(Secret::new(value)))
@@ -290,13 +263,9 @@ fn no_controls(value: &Value) -> Result<(), Refusal> {
 
 /// Checks a posted result against the form that the tool asks for, if any.
 fn read_result(asked: &RequestSpec, action: Action, result: Option<&str>) -> Result<(), Refusal> {
-    let wanted = match asked.kind {
-        RequestKind::ExternalResult | RequestKind::Reconcile => action == Action::Respond,
-        RequestKind::Approval
-        | RequestKind::Guidance
-        | RequestKind::Credentials
-        | RequestKind::Confirmation => false,
-    };
+    let content = asked.kind.facts().response;
+    let wanted = action == Action::Respond
+        && matches!(content, ResponseKind::Result | ResponseKind::FormResult);
     match (wanted, result) {
         (false, None) => Ok(()),
         (false, Some(_)) => Err(invalid("/result", "no result with this answer".to_owned())),
@@ -305,7 +274,7 @@ fn read_result(asked: &RequestSpec, action: Action, result: Option<&str>) -> Res
             let Some(form) = asked
                 .form
                 .as_ref()
-                .filter(|_| asked.kind == RequestKind::ExternalResult)
+                .filter(|_| content == ResponseKind::FormResult)
             else {
                 return Ok(());
             };
@@ -329,164 +298,6 @@ fn read_edit(call: &CallSpec, text: &str) -> Result<Value, Misfits> {
             "",
             "this call cannot be edited: its tool is gone",
         )),
-    }
-}
-
-impl ValidDecision {
-    /// The undecided calls that the answer concerns.
-    ///
-    /// # Errors
-    /// `AlreadyDecided` when another answer to one of them, or this person's earlier one, came
-    /// first.
-    pub fn targets(&self, caller: &Caller, open: &Open) -> Result<Vec<CallId>, Refusal> {
-        let request = open.asked.request_id;
-        let lost = |call: CallId| Refusal::AlreadyDecided {
-            request,
-            call: Some(call),
-        };
-        let own = |call: CallId| open.answered_by(call, &caller.user_id);
-        if let Some(named) = &self.named {
-            let taken = named
-                .keys()
-                .find(|call| open.decided.contains_key(call) || own(**call));
-            return taken.map_or_else(
-                || Ok(named.keys().copied().collect()),
-                |call| Err(lost(*call)),
-            );
-        }
-        let mut left: Vec<CallId> = open
-            .asked
-            .own_calls()
-            .map(|call| call.tool_call_id)
-            .collect();
-        left.retain(|call| !open.decided.contains_key(call));
-        let counted = matches!(self.action, Action::Approve | Action::Retry);
-        match left.iter().find(|call| own(**call)) {
-            Some(call) if !counted || left.iter().all(|call| own(*call)) => Err(lost(*call)),
-            Some(_) | None => {
-                left.retain(|call| !own(*call));
-                if left.is_empty() {
-                    Err(Refusal::AlreadyDecided {
-                        request,
-                        call: None,
-                    })
-                } else {
-                    Ok(left)
-                }
-            }
-        }
-    }
-
-    /// The edited arguments, by call.
-    pub fn edits(&self) -> impl Iterator<Item = (CallId, &str)> {
-        let named = self.named.iter().flatten();
-        named.filter_map(|(call, reply)| {
-            let text = reply
-                .arguments
-                .as_deref()
-                .filter(|_| reply.action == Action::Edit)?;
-            Some((*call, text))
-        })
-    }
-
-    fn reply(&self, call: CallId) -> CallReply {
-        let named = self.named.as_ref().and_then(|named| named.get(&call));
-        named.cloned().unwrap_or_else(|| CallReply {
-            action: self.action,
-            reason: self.reason.clone(),
-            then: self.then,
-            arguments: None,
-            result: self.result.clone(),
-        })
-    }
-
-    /// The decision for the journal. `shown` is the part of the response that every reader may see.
-    pub fn decision(
-        &self,
-        caller: &Caller,
-        open: &Open,
-        targets: &[CallId],
-        edits: &BTreeMap<CallId, JudgedEdit>,
-        shown: Option<Value>,
-    ) -> Decision {
-        let required = required_of(caller, &open.asked);
-        let answer = |call: CallId| {
-            let reply = self.reply(call);
-            let judged = edits.get(&call);
-            let leave = match reply.action {
-                Action::Approve | Action::Retry => {
-                    open.approved_with(call, &caller.user_id) >= required
-                }
-                Action::Edit => judged.is_some_and(|judged| judged.leave),
-                Action::Reject | Action::Respond | Action::Mixed => false,
-            };
-            let edit = judged.map(|judged| judged.edit.clone());
-            CallAnswer {
-                action: reply.action,
-                reason: reply.reason,
-                edit,
-                result_text: reply.result,
-                leave,
-            }
-        };
-        let decisions: BTreeMap<_, _> = targets.iter().map(|call| (*call, answer(*call))).collect();
-        let (then, closes) = self.then(open, &decisions);
-        Decision {
-            action: self.action,
-            by: caller.user_id.to_string(),
-            via: caller.via.clone(),
-            groups: caller
-                .via
-                .as_ref()
-                .map(|_| caller.groups.clone())
-                .unwrap_or_default(),
-            reason: self.reason.clone(),
-            then,
-            response: shown,
-            result_text: self.result.clone(),
-            decisions,
-            closes,
-        }
-    }
-
-    /// The consequence of a rejection, and whether the request ends with this answer.
-    fn then(&self, open: &Open, decisions: &BTreeMap<CallId, CallAnswer>) -> (Option<Then>, bool) {
-        let ends_task = self.then.is_some_and(|then| then != Then::Continue);
-        let outcome = |call: CallId| {
-            let now = decisions
-                .get(&call)
-                .filter(|answer| answer.settles())
-                .map(|answer| answer.action);
-            now.or_else(|| open.decided.get(&call).copied())
-        };
-        let outcomes: Vec<_> = open
-            .asked
-            .own_calls()
-            .map(|call| outcome(call.tool_call_id))
-            .collect();
-        let closes = ends_task || outcomes.iter().all(Option::is_some);
-        if ends_task || !closes {
-            return (self.then, closes);
-        }
-        let rejects = decisions
-            .values()
-            .any(|answer| answer.action == Action::Reject);
-        let all_rejected = outcomes
-            .iter()
-            .all(|outcome| *outcome == Some(Action::Reject));
-        let said = self.then.or(open.then);
-        let then = match open.asked.kind {
-            RequestKind::Approval if all_rejected => {
-                Some(said.unwrap_or(open.asked.terms.on_reject))
-            }
-            RequestKind::Approval
-            | RequestKind::Guidance
-            | RequestKind::Credentials
-            | RequestKind::Confirmation
-            | RequestKind::ExternalResult
-            | RequestKind::Reconcile => rejects.then_some(Then::Continue),
-        };
-        (then, closes)
     }
 }
 

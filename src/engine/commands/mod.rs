@@ -11,6 +11,7 @@ mod idempotency;
 mod message;
 mod retry;
 mod submit;
+mod valid_decision;
 
 use std::collections::BTreeMap;
 

@@ -64,7 +64,7 @@ impl Driver<'_> {
     /// Denies a call that a person has rejected before, without a new request; a call that a person
     /// approved is exempt.
     fn earlier_rejection(&self, state: &CallState) -> Option<Judgement> {
-        if state.approval.is_some() || state.performer == ToolKind::Human {
+        if state.approval.is_some() || state.performer.facts().asks_person {
             return None;
         }
         let text = state.arguments_text();

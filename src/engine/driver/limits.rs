@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use super::{Driver, Stop};
 use crate::engine::runtime::in_flight_model_calls::{InFlightModelCall, ModelCallGuard};
+use crate::task::call_state::CallState;
 use crate::task::change::TaskRow;
 use crate::task::id::TaskId;
 use crate::task::limits::Limits;
+use crate::task::tool_spec::ToolKind;
 use crate::task::turn::Progress;
+use crate::task::verdict::Verdict;
 
 impl Driver<'_> {
     /// The task and its ancestors, each with the current limits of its agent.
@@ -24,6 +27,54 @@ impl Driver<'_> {
             }
         }
         levels
+    }
+
+    /// The limit, of this task or of an ancestor, that forbids another sub-agent, in words for the
+    /// model.
+    pub(crate) fn sub_agent_limit(&self, state: &CallState) -> Option<String> {
+        let name = &state.call.name;
+        self.agent.sub_agent(name)?;
+        let earlier = self
+            .session
+            .own
+            .progress
+            .calls
+            .iter()
+            .take_while(|call| call.call.tool_call_id != state.call.tool_call_id);
+        let starts = |call: &&CallState| {
+            let judged = call.judgement.as_ref().map(|judgement| judgement.verdict);
+            call.turn == state.turn
+                && call.performer == ToolKind::Agent
+                && matches!(judged, Some(Verdict::Allow | Verdict::Hold))
+        };
+        let most = self.agent.limits.max_children;
+        if earlier.filter(starts).count() >= usize::try_from(most).unwrap_or(usize::MAX) {
+            return Some(format!(
+                "the limit max_children is reached: a turn may start {most} sub-agents"
+            ));
+        }
+        let depth = self.session.own.row.agent_path.len() + 1;
+        for (row, limits) in self.limits_on_path() {
+            let levels = depth.saturating_sub(row.agent_path.len());
+            if levels > usize::try_from(limits.max_depth).unwrap_or(usize::MAX) {
+                let most = limits.max_depth;
+                return Some(format!(
+                    "the limit max_depth is reached: {most} levels of sub-agents below {}",
+                    row.agent
+                ));
+            }
+            let started = self
+                .session
+                .sum_over_subtree(row.task_id, |progress| progress.starts_since_message);
+            if started >= limits.max_tasks {
+                let most = limits.max_tasks;
+                return Some(format!(
+                    "the limit max_tasks is reached: {most} sub-agents of {} since the user's last message",
+                    row.agent
+                ));
+            }
+        }
+        None
     }
 
     /// Registers the model call that is about to be made. The inner `Err` names a limit that it

@@ -12,12 +12,14 @@ mod model_turn;
 mod open_requests;
 mod send;
 mod start_calls;
+mod stop;
 mod sub_agents;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 pub(crate) use self::delta_stream::DeltaStream;
+pub(crate) use self::stop::Stop;
 use super::Engine;
 use super::recovery::damaged_task::no_progress;
 use super::session::TaskSession;
@@ -32,16 +34,6 @@ pub(crate) struct Driver<'e> {
     engine: &'e Engine,
     session: &'e mut TaskSession,
     agent: &'e Agent,
-}
-
-/// Why a driver stops before the task waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stop {
-    /// Another commit came first, and the session was carried over to the new journal: ask
-    /// `next_step` again.
-    Again,
-    /// Another driver has the task, or the command that opened the session was refused.
-    Lost,
 }
 
 impl Engine {

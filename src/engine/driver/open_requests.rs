@@ -47,13 +47,13 @@ impl Driver<'_> {
                 continue;
             };
             let own = |state: &CallState| question.calls.contains(&state.call.tool_call_id);
-            let shown = |state: &&CallState| match question.kind {
-                RequestKind::Approval => state.turn == first.turn,
-                RequestKind::Guidance
-                | RequestKind::Credentials
-                | RequestKind::Confirmation
-                | RequestKind::ExternalResult
-                | RequestKind::Reconcile => own(state),
+            let whole_turn = question.kind.facts().decides_calls;
+            let shown = |state: &&CallState| {
+                if whole_turn {
+                    state.turn == first.turn
+                } else {
+                    own(state)
+                }
             };
             let calls = self.session.own.progress.calls.iter().filter(shown);
             let calls = calls

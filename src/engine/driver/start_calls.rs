@@ -1,5 +1,6 @@
 //! Starts calls that may run: judges each once more, journals its start, and then sends it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Driver, Stop};
@@ -7,7 +8,8 @@ use crate::engine::recovery::integrity::damage_before;
 use crate::task::id::CallId;
 use crate::task::item::{Fact, Outcome};
 use crate::task::step::{Budget, Ending};
-use crate::tool::{Invocation, arguments};
+use crate::tool::credential::Credentials;
+use crate::tool::{Invocation, Tool, arguments};
 
 impl Driver<'_> {
     /// Starts and sends these calls, where they still may run.
@@ -19,6 +21,42 @@ impl Driver<'_> {
         if self.ask_for_missing(calls, &credentials) {
             return Ok(());
         }
+        let mut attempts = self.journal_starts(calls, &credentials);
+        if attempts.is_empty() {
+            // No tool here performs these calls: without results, the loop would ask for ever.
+            let failed = |id: &CallId| {
+                (
+                    *id,
+                    Outcome::Failed,
+                    "Nothing here can run this call.".to_owned(),
+                )
+            };
+            self.session
+                .settle_calls(calls.iter().map(failed).collect());
+            return Ok(());
+        }
+        let in_flight_calls: Vec<_> = attempts
+            .iter()
+            .map(|(_, call)| self.engine.in_flight_calls.register(call.call_id))
+            .collect();
+        self.save(self.engine.take_lease()).await?;
+        if self.engine.store.history_uncertain_until() > self.session.history_uncertain_until {
+            tracing::warn!(task = %self.session.task_id(), "the history was lost before a call was sent; it was not sent");
+            return self.engine.reload_uncertain(self.session).await;
+        }
+        for (in_flight, (_, call)) in in_flight_calls.iter().zip(&mut attempts) {
+            call.permit = self.send_permit(in_flight);
+        }
+        self.session.in_flight_calls = in_flight_calls;
+        self.send(&attempts).await
+    }
+
+    /// Journals the start of each call that a tool here performs, and returns their attempts.
+    fn journal_starts(
+        &mut self,
+        calls: &[CallId],
+        credentials: &Credentials,
+    ) -> Vec<(Arc<dyn Tool>, Invocation)> {
         let mut attempts = Vec::new();
         for id in calls {
             let Some(state) = self.session.own.progress.call(*id).cloned() else {
@@ -56,33 +94,7 @@ impl Driver<'_> {
                 },
             ));
         }
-        if attempts.is_empty() {
-            // No tool here performs these calls: without results, the loop would ask for ever.
-            let failed = |id: &CallId| {
-                (
-                    *id,
-                    Outcome::Failed,
-                    "Nothing here can run this call.".to_owned(),
-                )
-            };
-            self.session
-                .settle_calls(calls.iter().map(failed).collect());
-            return Ok(());
-        }
-        let in_flight_calls: Vec<_> = attempts
-            .iter()
-            .map(|(_, call)| self.engine.in_flight_calls.register(call.call_id))
-            .collect();
-        self.save(self.engine.take_lease()).await?;
-        if self.engine.store.history_uncertain_until() > self.session.history_uncertain_until {
-            tracing::warn!(task = %self.session.task_id(), "the history was lost before a call was sent; it was not sent");
-            return self.engine.reload_uncertain(self.session).await;
-        }
-        for (in_flight, (_, call)) in in_flight_calls.iter().zip(&mut attempts) {
-            call.permit = self.send_permit(in_flight);
-        }
-        self.session.in_flight_calls = in_flight_calls;
-        self.send(&attempts).await
+        attempts
     }
 
     /// Whether these calls may still start: by the history, by the stored requests that approved

@@ -6,14 +6,32 @@ use serde_json::Value;
 use super::{Driver, Stop};
 use crate::agent::{Agent, SubAgent};
 use crate::engine::session::task_draft::{TaskDraft, unsaved_row};
+use crate::engine::session::tree::RelatedDraft;
 use crate::task::call_state::CallState;
 use crate::task::change::{Guard, LeaseChange, NewTask, TaskRow};
 use crate::task::id::{CallId, TaskId};
 use crate::task::item::{Fact, Outcome, Part, PartType};
 use crate::task::status::TaskStatus;
-use crate::task::tool_spec::ToolKind;
+use crate::task::time::Time;
 use crate::task::turn::Progress;
-use crate::task::verdict::{Judgement, Verdict};
+use crate::task::verdict::Judgement;
+
+/// Reopens the ended task of a conversation with the next message.
+fn continue_conversation(related: &mut RelatedDraft, agent: &Agent, message: Fact, now: Time) {
+    (related.begins, related.lease) = (true, LeaseChange::Queue);
+    related.draft.pin(&agent.version);
+    let failed = related.draft.row.status == TaskStatus::Failed;
+    related.draft.status(TaskStatus::Running, now);
+    // Calls that a failed task had started stay open for a reconcile request.
+    let text = "The conversation went on; this call was not run.";
+    related.draft.close_calls(
+        |call| !failed || call.attempts == 0,
+        Outcome::Withdrawn,
+        text,
+        now,
+    );
+    related.draft.push(message, now);
+}
 
 impl Driver<'_> {
     /// Creates a task for each of these calls, where they still may run.
@@ -76,19 +94,7 @@ impl Driver<'_> {
             agent: agent.name.clone(),
         });
         if let Some((related, _)) = earlier.and_then(|task| self.session.relative_mut(task)) {
-            (related.begins, related.lease) = (true, LeaseChange::Queue);
-            related.draft.pin(&agent.version);
-            let failed = related.draft.row.status == TaskStatus::Failed;
-            related.draft.status(TaskStatus::Running, now);
-            // Calls that a failed task had started stay open for a reconcile request.
-            let text = "The conversation went on; this call was not run.";
-            related.draft.close_calls(
-                |call| !failed || call.attempts == 0,
-                Outcome::Withdrawn,
-                text,
-                now,
-            );
-            related.draft.push(message, now);
+            continue_conversation(related, agent, message, now);
             return;
         }
         let own = &self.session.own.row;
@@ -132,53 +138,5 @@ impl Driver<'_> {
             |row: &&TaskRow| row.status.is_terminal() && self.session.tree.is_readable(row.task_id);
         let known = self.session.tree.rows().filter(ours).filter(over);
         known.map(|row| row.task_id).max().filter(|_| sub.session)
-    }
-
-    /// The limit, of this task or of an ancestor, that forbids another sub-agent, in words for the
-    /// model.
-    pub(crate) fn sub_agent_limit(&self, state: &CallState) -> Option<String> {
-        let name = &state.call.name;
-        self.agent.sub_agent(name)?;
-        let earlier = self
-            .session
-            .own
-            .progress
-            .calls
-            .iter()
-            .take_while(|call| call.call.tool_call_id != state.call.tool_call_id);
-        let starts = |call: &&CallState| {
-            let judged = call.judgement.as_ref().map(|judgement| judgement.verdict);
-            call.turn == state.turn
-                && call.performer == ToolKind::Agent
-                && matches!(judged, Some(Verdict::Allow | Verdict::Hold))
-        };
-        let most = self.agent.limits.max_children;
-        if earlier.filter(starts).count() >= usize::try_from(most).unwrap_or(usize::MAX) {
-            return Some(format!(
-                "the limit max_children is reached: a turn may start {most} sub-agents"
-            ));
-        }
-        let depth = self.session.own.row.agent_path.len() + 1;
-        for (row, limits) in self.limits_on_path() {
-            let levels = depth.saturating_sub(row.agent_path.len());
-            if levels > usize::try_from(limits.max_depth).unwrap_or(usize::MAX) {
-                let most = limits.max_depth;
-                return Some(format!(
-                    "the limit max_depth is reached: {most} levels of sub-agents below {}",
-                    row.agent
-                ));
-            }
-            let started = self
-                .session
-                .sum_over_subtree(row.task_id, |progress| progress.starts_since_message);
-            if started >= limits.max_tasks {
-                let most = limits.max_tasks;
-                return Some(format!(
-                    "the limit max_tasks is reached: {most} sub-agents of {} since the user's last message",
-                    row.agent
-                ));
-            }
-        }
-        None
     }
 }

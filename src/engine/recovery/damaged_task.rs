@@ -21,7 +21,7 @@ impl Engine {
             match self.end_from_row(task, Vec::new()).await {
                 Ok(_) => {}
                 Err(CommitError::Refused) => {
-                    tracing::error!(%task, "an unreadable task cannot be ended")
+                    tracing::error!(%task, "an unreadable task cannot be ended");
                 }
                 Err(CommitError::Stale | CommitError::Unavailable | CommitError::Unknown) => {
                     self.store.report_unreadable(task);

@@ -62,12 +62,7 @@ fn log(draft: &TaskDraft, fact: &Fact) {
             status: TaskStatus::Paused,
             ..
         } => {
-            let open = draft
-                .progress
-                .open
-                .iter()
-                .map(|open| open.asked.request_id.to_string());
-            let request_ids = open.collect::<Vec<_>>().join(" ");
+            let request_ids = open_requests(draft);
             if request_ids.is_empty() {
                 tracing::info!(%task_id, %root_task_id, agent, "the task waits for people whom its sub-agents ask");
             } else {
@@ -114,6 +109,13 @@ fn log(draft: &TaskDraft, fact: &Fact) {
         | Fact::ToolStarted { .. }
         | Fact::SubAgentStarted { .. } => {}
     }
+}
+
+/// The ids of the task's own open requests.
+fn open_requests(draft: &TaskDraft) -> String {
+    let open = draft.progress.open.iter();
+    let ids: Vec<_> = open.map(|open| open.asked.request_id.to_string()).collect();
+    ids.join(" ")
 }
 
 fn log_result(draft: &TaskDraft, result: &ToolResult) {

@@ -159,7 +159,7 @@ impl Engine {
                 }
                 Drive::Fresh => drivers.push(engine.take_over(task, lease(), slot(), None).boxed()),
                 Drive::Again => {
-                    drivers.push(engine.take_over_again(task, lease(), slot(), None).boxed())
+                    drivers.push(engine.take_over_again(task, lease(), slot(), None).boxed());
                 }
                 Drive::Alone if self.dies_of_reading(fruitless) => {
                     drivers.push(engine.end_unread(task, lease()).boxed());
@@ -229,7 +229,7 @@ impl Engine {
             match self.store.begin(&self.replica, task, true).await {
                 Ok(begun) => break begun,
                 Err(error) => {
-                    tracing::warn!(%task, %error, "the beginning of work on a task could not be noted")
+                    tracing::warn!(%task, %error, "the beginning of work on a task could not be noted");
                 }
             }
             if self.back_off().await.is_err() {

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use super::{TaskSession, is_external};
+use super::TaskSession;
+use super::pending::is_external;
 use crate::engine::Engine;
 use crate::engine::driver::Stop;
 use crate::engine::runtime::leases::Lease;

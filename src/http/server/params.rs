@@ -4,6 +4,7 @@ use utoipa::IntoParams;
 use uuid::Uuid;
 
 use crate::http::wire;
+use crate::task::request::RequestKind;
 
 /// Of a POST that moves a task.
 #[derive(Debug, IntoParams)]
@@ -140,7 +141,7 @@ pub(crate) struct RequestQuery {
     /// Only those that stand so; `pending` unless given (with `task_id`: any).
     status: Option<Vec<wire::request::WireRequestStatus>>,
     /// Only those of these kinds.
-    kind: Option<Vec<wire::request::WireRequestKind>>,
+    kind: Option<Vec<RequestKind>>,
     /// Only those that these agents asked.
     agent: Option<Vec<String>>,
     /// Only those of these sessions.

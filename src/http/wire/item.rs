@@ -6,12 +6,13 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::decision::WireDecision;
-use super::request::{RequestedCall, WireRequestKind, WireRequestStatus, WireVerdict, asked_call};
+use super::request::{RequestedCall, WireRequestStatus, WireVerdict, asked_call};
 use super::task::{TaskError, WireTaskStatus};
 use super::wire_enum;
 use crate::http::Settings;
 use crate::task::id::TaskId;
 use crate::task::item::{self, Fact, Item, ToolResult, Turn};
+use crate::task::request::RequestKind;
 
 wire_enum! {
     /// What `content` is.
@@ -158,7 +159,7 @@ items! {
         #[schema(format = Uuid)]
         request_id: String,
         /// What kind.
-        kind: WireRequestKind,
+        kind: RequestKind,
         /// The calls, as they were asked.
         pending_tool_calls: Vec<RequestedCall>,
     }
@@ -342,7 +343,7 @@ impl AgentTaskItem {
             Fact::InterventionRequested(asked) => {
                 build!(InterventionRequested, InterventionRequestedItem, head, {
                     request_id: asked.request_id.to_string(),
-                    kind: asked.kind.into(),
+                    kind: asked.kind,
                     pending_tool_calls: asked.pending_tool_calls.iter().map(asked_call).collect(),
                 })
             }

@@ -11,18 +11,12 @@ use crate::http::server::json;
 use crate::people::Caller;
 use crate::people::may::{answers, can_decide};
 use crate::store::RequestRow;
-use crate::task::request::{self, CallSpec, Warning};
+use crate::task::request::{CallSpec, RequestKind, Warning};
 use crate::task::request_state::RequestState;
 use crate::task::restore::MAY_ALREADY_HAVE_RUN;
 use crate::task::user::UserIds;
 use crate::task::{status, tool_spec, verdict};
 
-wire_enum! {
-    /// What kind of question.
-    WireRequestKind as RequestKind from request::RequestKind, "snake_case" {
-        Approval, Guidance, Credentials, Confirmation, ExternalResult, Reconcile
-    }
-}
 wire_enum! {
     /// Where a request stands.
     WireRequestStatus as RequestStatus from status::RequestStatus, "snake_case" { Pending, Responded, Resumed, Expired, Withdrawn }
@@ -63,7 +57,7 @@ pub(crate) struct InterventionRequest {
     /// Names from the root's agent to the one that asked.
     pub agent_path: Vec<String>,
     /// What kind.
-    pub kind: WireRequestKind,
+    pub kind: RequestKind,
     /// Where it stands.
     pub status: WireRequestStatus,
     /// The rule's own message, or "Human intervention required."
@@ -256,7 +250,7 @@ impl InterventionRequest {
             root_task_id: row.root_task_id.to_string(),
             session_id: row.session_id.clone(),
             agent_path: row.agent_path.clone(),
-            kind: asked.kind.into(),
+            kind: asked.kind,
             status: row.status.into(),
             message: asked
                 .terms

@@ -4,11 +4,12 @@
 use maud::{Markup, html};
 
 use super::View;
+use super::kind::part;
 use super::question::{decision_of, exact, names, prose};
 use crate::http::pages::layout::{moment, said, visible};
 use crate::http::pages::translations::fill;
 use crate::http::wire::decision::WireDecision;
-use crate::http::wire::request::{RequestedCall, WireEffect, WireRequestKind, WireVerdict};
+use crate::http::wire::request::{RequestedCall, WireEffect, WireVerdict};
 use crate::task::restore::MAY_ALREADY_HAVE_RUN;
 use crate::task::text_safety::{
     HIDDEN_CHARACTERS, LARGE, LONG_BLANKS, LOOK_ALIKE, MIXED_SCRIPTS, OVERLAY, RIGHT_TO_LEFT,
@@ -69,15 +70,7 @@ fn written(view: &View<'_>, call: &RequestedCall) -> String {
     if let Some(editor) = own.and_then(|own| own.editor.as_deref()) {
         return fill(words.by_editor, &[("user", &visible(editor))]);
     }
-    match view.request.kind {
-        WireRequestKind::Approval => words.by_agent_arguments,
-        WireRequestKind::Reconcile => words.by_agent_sent,
-        WireRequestKind::Guidance
-        | WireRequestKind::Credentials
-        | WireRequestKind::Confirmation
-        | WireRequestKind::ExternalResult => words.by_agent_asking,
-    }
-    .to_owned()
+    part(view.request.kind, words).arguments_of.to_owned()
 }
 
 /// The subject of a warning, in the reader's language; the warning's detail may have no

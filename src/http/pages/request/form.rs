@@ -17,6 +17,7 @@ use crate::http::server::json::{self, Unread};
 use crate::store::RequestRow;
 use crate::task::decision::Action;
 use crate::task::request::{CallSpec, RequestKind};
+use crate::task::request_kind::ResponseKind;
 
 /// The body (contract, section 4) that the submitted fields stand for.
 ///
@@ -171,19 +172,21 @@ impl Form {
             body.put("action", Value::from(action.as_str()).to_string());
         }
         if action.as_deref() == Some(Action::Respond.as_str()) {
-            match row.asked.kind {
-                RequestKind::Confirmation => self.confirmed(body),
-                RequestKind::Guidance | RequestKind::Credentials => {
+            match row.asked.kind.facts().response {
+                ResponseKind::Form if row.asked.kind == RequestKind::Confirmation => {
+                    self.confirmed(body);
+                }
+                ResponseKind::Form => {
                     let schema = row.asked.form.clone().unwrap_or_else(default_form);
                     self.filled_in("response", &schema, body);
                 }
-                RequestKind::ExternalResult => match &row.asked.form {
+                ResponseKind::FormResult => match &row.asked.form {
                     Some(schema) if schema::fields(schema).is_some() => {
-                        self.filled_in("result", schema, body)
+                        self.filled_in("result", schema, body);
                     }
                     Some(_) | None => self.result("", "/result", body),
                 },
-                RequestKind::Reconcile | RequestKind::Approval => self.result("", "/result", body),
+                ResponseKind::Result | ResponseKind::PerCall => self.result("", "/result", body),
             }
         }
         self.text("then", "then", body);

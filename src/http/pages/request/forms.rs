@@ -9,28 +9,28 @@ use serde_json::Value;
 use super::deadline::span;
 use super::form::default_form;
 use super::inputs::InputField;
+use super::kind::part;
 use super::question::{by_rule, then_cancel};
 use super::submitted::FormName;
 use super::{View, choices, schema};
 use crate::http::pages::layout::{has_right_to_left, visible};
 use crate::http::pages::translations::fill;
-use crate::http::wire::request::WireRequestKind;
 use crate::task::decision::Action;
+use crate::task::request::RequestKind;
 
 /// Every form that this reader may use.
 pub(crate) fn all(view: &View<'_>) -> Vec<Markup> {
     let mut forms = Vec::new();
-    if view.takes(Action::Respond) && view.request.kind != WireRequestKind::Approval {
+    if view.takes(Action::Respond) && view.request.kind != RequestKind::Approval {
         forms.push(answer(view));
     }
     if view.takes(Action::Retry) {
         forms.push(retry(view));
     }
-    if view.request.kind == WireRequestKind::Approval {
+    if view.request.kind == RequestKind::Approval {
         forms.extend(choices::each(view));
     }
-    let confirms =
-        view.request.kind == WireRequestKind::Confirmation && view.takes(Action::Respond);
+    let confirms = view.request.kind == RequestKind::Confirmation && view.takes(Action::Respond);
     if view.takes(Action::Approve) && !confirms {
         forms.push(approve(view));
     }
@@ -38,7 +38,7 @@ pub(crate) fn all(view: &View<'_>) -> Vec<Markup> {
     if view.takes(Action::Reject) && !confirms {
         forms.push(reject(view));
     }
-    if view.request.kind == WireRequestKind::Approval {
+    if view.request.kind == RequestKind::Approval {
         forms.extend(choices::only(view));
     }
     forms
@@ -62,7 +62,7 @@ pub(crate) fn reason(view: &View<'_>, form: FormName, name: &str) -> Markup {
 /// other kind the agent goes on.
 pub(crate) fn then(view: &View<'_>, form: FormName) -> Markup {
     let words = view.words;
-    let approval = view.request.kind == WireRequestKind::Approval;
+    let approval = view.request.kind == RequestKind::Approval;
     let unless = if approval {
         words.then_as_ruled
     } else {
@@ -78,7 +78,7 @@ pub(crate) fn then(view: &View<'_>, form: FormName) -> Markup {
     .filter(|(value, _)| approval || *value != "continue")
     .collect();
     let hint = approval.then(|| fill(words.then_rule, &[("then", by_rule(view))]));
-    let label = if view.request.kind == WireRequestKind::Confirmation {
+    let label = if view.request.kind == RequestKind::Confirmation {
         words.then_label_no
     } else {
         words.then_label
@@ -103,7 +103,7 @@ fn counted(view: &View<'_>, one: &'static str, all: &str) -> String {
 /// Approves everything that is open.
 pub(crate) fn approve(view: &View<'_>) -> Markup {
     let words = view.words;
-    let (head, button) = if view.request.kind == WireRequestKind::Confirmation {
+    let (head, button) = if view.request.kind == RequestKind::Confirmation {
         (words.confirm_yes, words.confirm_yes.to_owned())
     } else {
         (
@@ -120,24 +120,17 @@ pub(crate) fn approve(view: &View<'_>) -> Markup {
 
 /// Rejects everything that is open.
 pub(crate) fn reject(view: &View<'_>) -> Markup {
-    let words = view.words;
-    let (head, button) = match view.request.kind {
-        WireRequestKind::Approval => (
-            words.reject_head,
-            counted(view, words.reject, words.reject_all),
-        ),
-        WireRequestKind::Confirmation => (words.decline_confirmation, words.confirm_no.to_owned()),
-        WireRequestKind::Reconcile => (words.give_up_head, words.give_up.to_owned()),
-        WireRequestKind::Guidance
-        | WireRequestKind::Credentials
-        | WireRequestKind::ExternalResult => (words.decline_head, words.decline.to_owned()),
-    };
+    let part = part(view.request.kind, view.words);
+    let button = part.reject_all.map_or_else(
+        || part.reject.to_owned(),
+        |all| counted(view, part.reject, all),
+    );
     let body = html! {
         (reason(view, FormName::Reject, "reason"))
         (then(view, FormName::Reject))
         button.no type="submit" { (button) }
     };
-    html! { section { h3 { (head) } (form(view, "/reject", &body)) } }
+    html! { section { h3 { (part.reject_head) } (form(view, "/reject", &body)) } }
 }
 
 fn retry(view: &View<'_>) -> Markup {
@@ -151,22 +144,13 @@ fn retry(view: &View<'_>) -> Markup {
 }
 
 fn answer(view: &View<'_>) -> Markup {
-    let words = view.words;
-    let (head, body) = match view.request.kind {
-        WireRequestKind::Guidance => (words.answer_head, guidance(view)),
-        WireRequestKind::Confirmation => (words.answer_head, confirmation(view)),
-        WireRequestKind::Credentials => (words.credentials_head, credentials(view)),
-        WireRequestKind::ExternalResult => (words.external_head, external(view)),
-        WireRequestKind::Reconcile | WireRequestKind::Approval => {
-            (words.reconcile_head, reconcile(view))
-        }
-    };
-    let body = html! { input type="hidden" name="action" value="respond"; (body) };
-    html! { section { h3 { (head) } (form(view, "", &body)) } }
+    let part = part(view.request.kind, view.words);
+    let body = html! { input type="hidden" name="action" value="respond"; ((part.answer)(view)) };
+    html! { section { h3 { (part.answer_head) } (form(view, "", &body)) } }
 }
 
 /// The agent's form. Its labels are the agent's words, so they are shown inside the agent's box.
-fn guidance(view: &View<'_>) -> Markup {
+pub(super) fn guidance(view: &View<'_>) -> Markup {
     let words = view.words;
     let own = view.request.form.as_ref();
     let schema = own.cloned().unwrap_or_else(default_form);
@@ -227,7 +211,7 @@ fn fields(view: &View<'_>, schema: &Value, secret: bool, offered: &[String]) -> 
     }
 }
 
-fn confirmation(view: &View<'_>) -> Markup {
+pub(super) fn confirmation(view: &View<'_>) -> Markup {
     let words = view.words;
     html! {
         p { (words.shown_to_model) }
@@ -239,7 +223,7 @@ fn confirmation(view: &View<'_>) -> Markup {
 }
 
 /// The operator's form for credentials, with their purpose and the tools that receive them.
-fn credentials(view: &View<'_>) -> Markup {
+pub(super) fn credentials(view: &View<'_>) -> Markup {
     let words = view.words;
     let form = view.request.form.as_ref();
     let receivers = form
@@ -286,7 +270,7 @@ fn forgotten(view: &View<'_>) -> String {
 }
 
 /// The form for a result, by the operator's schema.
-fn external(view: &View<'_>) -> Markup {
+pub(super) fn external(view: &View<'_>) -> Markup {
     let words = view.words;
     let form = view.request.form.as_ref();
     html! {
@@ -305,7 +289,7 @@ fn expects_json(form: Option<&Value>) -> bool {
     word.is_some_and(|word| word != "string")
 }
 
-fn reconcile(view: &View<'_>) -> Markup {
+pub(super) fn reconcile(view: &View<'_>) -> Markup {
     html! { (result(view, "text")) button type="submit" { (view.words.reconcile_send) } }
 }
 

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::kind::{fate_while_open, part};
 use crate::http::pages::layout::visible;
 use crate::http::pages::translations::{Translations, fill};
 use crate::store::RequestRow;
@@ -214,13 +215,7 @@ impl Aftermath {
 
     fn open_fate(&self, trace: &Trace) -> Fate {
         match (trace.asked.map(|(_, kind)| kind), self.ended) {
-            (Some(RequestKind::Reconcile), _) => Fate::Doubtful,
-            (Some(RequestKind::Credentials), _) => Fate::NeedsLogin,
-            (Some(RequestKind::ExternalResult), _) => Fate::AwaitsResult,
-            (
-                Some(RequestKind::Approval | RequestKind::Guidance | RequestKind::Confirmation),
-                _,
-            ) => Fate::AskedAgain,
+            (Some(kind), _) => fate_while_open(kind),
             (None, _) if trace.answered_later => Fate::AnsweredLater,
             (None, Some(_)) if trace.at_work => Fate::Unknown,
             (None, None) if trace.at_work => Fate::Running,
@@ -356,23 +351,18 @@ fn head(
     aftermath: Option<&Aftermath>,
     words: &Translations,
 ) -> &'static str {
-    use RequestKind::{Approval, Confirmation, Credentials, ExternalResult, Guidance, Reconcile};
-    match (row.asked.kind, action) {
-        (Confirmation, Action::Approve) => words.head_confirmed,
-        (Confirmation, Action::Respond) if confirmed(row) => words.head_confirmed,
-        (Confirmation, Action::Reject | Action::Respond) => words.head_refused,
-        (Approval, Action::Reject) => words.head_rejected,
-        (Approval, Action::Respond) => words.head_supplied,
-        (Reconcile, Action::Reject) => words.head_given_up,
-        (_, Action::Reject) => words.head_declined,
-        (_, Action::Approve) => words.head_approved,
-        (_, Action::Edit) if is_approval(row, aftermath) => words.head_edited,
-        (_, Action::Edit) => words.head_changed,
-        (_, Action::Retry) => words.head_again,
-        (Credentials, Action::Respond) => words.head_login,
-        (ExternalResult, Action::Respond) => words.head_result,
-        (Guidance | Reconcile, Action::Respond) => words.head_answered,
-        (_, Action::Mixed) => words.head_decided,
+    let part = part(row.asked.kind, words);
+    let confirms = row.asked.kind == RequestKind::Confirmation;
+    match action {
+        Action::Approve if confirms => words.head_confirmed,
+        Action::Respond if confirms && confirmed(row) => words.head_confirmed,
+        Action::Respond => part.responded,
+        Action::Reject => part.rejected,
+        Action::Approve => words.head_approved,
+        Action::Edit if is_approval(row, aftermath) => words.head_edited,
+        Action::Edit => words.head_changed,
+        Action::Retry => words.head_again,
+        Action::Mixed => words.head_decided,
     }
 }
 

@@ -8,7 +8,7 @@ use super::View;
 use super::schema::{Field, Takes};
 use super::submitted::{FieldMistake, FormName, SubmittedForm};
 use crate::http::pages::layout::{said, visible};
-use crate::http::wire::request::WireRequestKind;
+use crate::task::request::RequestKind;
 
 pub(crate) struct InputField<'v> {
     view: &'v View<'v>,
@@ -117,7 +117,7 @@ impl<'v> InputField<'v> {
 
     /// The style of labels that are the agent's words and not the operator's.
     fn of_agent(&self) -> Option<&'static str> {
-        (self.view.request.kind == WireRequestKind::Guidance).then_some("exact")
+        (self.view.request.kind == RequestKind::Guidance).then_some("exact")
     }
 
     /// A field of a schema. The text of a `secret` field is hidden while it is typed, and never
@@ -218,7 +218,7 @@ fn mistake(view: &View<'_>, wrong: &FieldMistake) -> Markup {
 /// All mistakes, at the top of the page, each with a link to its field.
 pub(crate) fn summary(view: &View<'_>, typed: &SubmittedForm) -> Markup {
     let words = view.words;
-    let secret = view.row.asked.kind == crate::task::request::RequestKind::Credentials;
+    let secret = view.row.asked.kind == RequestKind::Credentials;
     html! {
         div.errors role="alert" tabindex="-1" autofocus {
             h2 { (words.not_stored) }

@@ -5,9 +5,11 @@ use maud::{Markup, html};
 use serde_json::{Map, Value};
 
 use super::View;
+use super::kind::part;
 use crate::http::pages::follow;
 use crate::http::pages::translations::Translations;
 use crate::http::wire::request::WireRequestStatus;
+use crate::task::request::RequestKind;
 
 /// The place right below the heading where the script announces that the request was answered
 /// meanwhile.
@@ -55,7 +57,6 @@ fn spoken(words: &Translations) -> Map<String, Value> {
     let named = named![
         by_agent by_result between colon has_expired was_withdrawn
         did_approve did_reject did_edit did_respond did_retry did_mixed
-        kind_approval kind_guidance kind_credentials kind_confirmation kind_external_result kind_reconcile
         live_running live_paused live_completed live_failed live_canceled
         live_follows live_again live_ended live_over live_reload live_cut
         meanwhile_decided meanwhile_answered
@@ -65,9 +66,13 @@ fn spoken(words: &Translations) -> Map<String, Value> {
         outcome_succeeded outcome_failed outcome_invalid outcome_denied outcome_rejected
         outcome_responded outcome_expired outcome_withdrawn outcome_canceled outcome_unknown
     ];
+    let kinds =
+        RequestKind::ALL.map(|kind| (format!("kind_{}", kind.as_str()), part(kind, words).heading));
     named
+        .map(|(name, word)| (name.to_owned(), word))
         .into_iter()
-        .map(|(name, word)| (name.to_owned(), Value::from(word)))
+        .chain(kinds)
+        .map(|(name, word)| (name, Value::from(word)))
         .collect()
 }
 

@@ -12,6 +12,7 @@ mod forms;
 mod headline;
 mod inputs;
 pub(crate) mod invalid_form;
+mod kind;
 mod live;
 mod question;
 pub(crate) mod reject_page;
@@ -39,15 +40,14 @@ use super::translations::Translations;
 use crate::http::api::access;
 use crate::http::server::problem::{Problem, prefix};
 use crate::http::wire::decision::DecisionAction;
-use crate::http::wire::request::{
-    InterventionRequest, RequestedCall, WireRequestKind, WireRequestStatus, state,
-};
+use crate::http::wire::request::{InterventionRequest, RequestedCall, WireRequestStatus, state};
 use crate::http::{Http, Settings};
 use crate::people::Caller;
 use crate::people::may::{may_decide, required_of};
 use crate::store::{ReadError, RequestRow};
 use crate::task::decision::Action;
 use crate::task::id::RequestId;
+use crate::task::request::RequestKind;
 use crate::task::status;
 use crate::task::time::Time;
 
@@ -180,8 +180,7 @@ impl<'a> View<'a> {
         if approves && self.request.approval_url.is_none() {
             return Some(words.not_of_kind);
         }
-        let by_rule =
-            self.request.kind == WireRequestKind::Approval && !terms.allow.contains(&action);
+        let by_rule = self.request.kind == RequestKind::Approval && !terms.allow.contains(&action);
         Some(if by_rule {
             words.rule_forbids
         } else {

@@ -7,30 +7,19 @@ use super::View;
 use super::call::warnings;
 use super::deadline::when;
 use super::headline::of_agent;
+use super::kind::part;
 use crate::http::pages::layout::{moment, visible};
 use crate::http::pages::translations::{Translations, fill};
 use crate::http::wire::decision::{DecisionAction, ThenAction, WireDecision};
 use crate::http::wire::exact::Exact;
-use crate::http::wire::request::WireRequestKind;
 use crate::task::decision::Then;
+use crate::task::request::RequestKind;
 
 /// The page's heading: the operator's message, or the kind of question.
 pub(crate) fn heading(view: &View<'_>) -> String {
     match &view.row.asked.terms.message {
         Some(message) => visible(message),
-        None => kind(view).to_owned(),
-    }
-}
-
-fn kind(view: &View<'_>) -> &'static str {
-    let words = view.words;
-    match view.request.kind {
-        WireRequestKind::Approval => words.kind_approval,
-        WireRequestKind::Guidance => words.kind_guidance,
-        WireRequestKind::Credentials => words.kind_credentials,
-        WireRequestKind::Confirmation => words.kind_confirmation,
-        WireRequestKind::ExternalResult => words.kind_external_result,
-        WireRequestKind::Reconcile => words.kind_reconcile,
+        None => part(view.request.kind, view.words).heading.to_owned(),
     }
 }
 
@@ -52,14 +41,11 @@ pub(crate) fn open_status(view: &View<'_>) -> Markup {
 pub(crate) fn question(view: &View<'_>) -> Markup {
     let (words, request) = (view.words, &view.request);
     html! {
-        @match request.kind {
-            WireRequestKind::Reconcile => { p { (words.reconcile_about) } (known(view)) }
-            WireRequestKind::ExternalResult => { p { (words.external_about) } }
-            WireRequestKind::Approval | WireRequestKind::Guidance | WireRequestKind::Credentials | WireRequestKind::Confirmation => {}
-        }
+        @if let Some(about) = part(request.kind, words).about { p { (about) } }
+        @if request.kind == RequestKind::Reconcile { (known(view)) }
         // The details of a login only repeat the service's name, which its form gives in the
         // operator's words.
-        @let ours = matches!(request.kind, WireRequestKind::Reconcile | WireRequestKind::Credentials);
+        @let ours = matches!(request.kind, RequestKind::Reconcile | RequestKind::Credentials);
         @let details = request.details.as_ref().filter(|_| !ours);
         // The call of a question never runs and has no card of its own, so its text is shown here,
         // completely and in its order.
@@ -180,7 +166,7 @@ pub(crate) fn about(view: &View<'_>) -> Markup {
         section {
             h2 { (words.about) }
             dl {
-                dt { (words.kind) } dd { (kind(view)) }
+                dt { (words.kind) } dd { (part(view.request.kind, view.words).heading) }
                 @if let Some(call) = request.tool_calls.first().filter(|call| of_agent(view.row) && call.rule.is_some()) {
                     dt { (words.rule) } dd { (call.rule.as_deref().map(visible).unwrap_or_default()) }
                     @if let Some(reason) = &call.reason { dt { (words.reason) } dd { (visible(reason)) } }
@@ -252,7 +238,7 @@ pub(crate) fn decision_of(view: &View<'_>, decision: &WireDecision, whole: bool)
         Some(via) => fill(words.by_via_at, &[("user", &by), ("via", via), ("at", &at)]),
         None => fill(words.by_at, &[("user", &by), ("at", &at)]),
     };
-    let secret = view.request.kind == WireRequestKind::Credentials;
+    let secret = view.request.kind == RequestKind::Credentials;
     html! {
         p { strong { (did(decision.action, words)) } " " (said) }
         dl {

@@ -1,0 +1,129 @@
+//! The database at start: an unreachable one is waited for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::agent::Agents;
+use crate::config::Config;
+use crate::store::{self, CommitError, OpenError, Outage, Store};
+use crate::world::Clock;
+
+/// An operator's statements about the database at start.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DatabaseOptions {
+    /// `--restored`: the database is a restored backup or a promoted standby.
+    pub restored: bool,
+    /// `--unsafe`: a database that may lose commits is only warned about, not refused.
+    pub permit_unsafe: bool,
+}
+
+/// How long the start waits for a database that does not answer.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Opens the database, waiting for one that does not answer. Nothing listens meanwhile.
+pub(super) async fn open(
+    config: &Config,
+    clock: &Arc<dyn Clock>,
+    options: DatabaseOptions,
+) -> anyhow::Result<Store> {
+    let since = clock.uptime();
+    let settings = store::Settings {
+        restored: options.restored,
+        ..config.store(options.permit_unsafe)
+    };
+    let outage = Outage::new(&settings, Arc::clone(clock));
+    loop {
+        match Store::open(&settings, Arc::clone(clock)).await {
+            Ok(store) => {
+                outage.answered();
+                return Ok(store);
+            }
+            Err(OpenError::Unavailable { reason, .. })
+                if clock.uptime().saturating_sub(since) < PATIENCE =>
+            {
+                outage.failed(&reason);
+                clock.sleep(Duration::from_secs(1)).await;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Stores the agents' definitions, waiting if the database has become unavailable since it was
+/// opened.
+pub(super) async fn keep_definitions(
+    store: &Store,
+    agents: &Agents,
+    clock: &Arc<dyn Clock>,
+) -> anyhow::Result<()> {
+    let since = clock.uptime();
+    for agent in agents.all() {
+        while let Err(error) = store.agent_version(&agent.version, &agent.definition).await {
+            if error != CommitError::Unavailable || clock.uptime().saturating_sub(since) >= PATIENCE
+            {
+                return Err(error.into());
+            }
+            clock.sleep(Duration::from_millis(500)).await;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use async_trait::async_trait;
+
+    use super::*;
+    use crate::app::check;
+    use crate::config::environment::Environment;
+    use crate::config::layers::Flags;
+    use crate::config::{self, Source};
+    use crate::task::time::Time;
+    use crate::world::SystemClock;
+
+    /// A clock whose time passes only in sleeps.
+    #[derive(Default)]
+    struct Sleeper(Mutex<Duration>);
+
+    #[async_trait]
+    impl Clock for Sleeper {
+        fn now(&self) -> Time {
+            SystemClock.now()
+        }
+
+        fn uptime(&self) -> Duration {
+            *self.0.lock().unwrap()
+        }
+
+        async fn sleep(&self, time: Duration) {
+            *self.0.lock().unwrap() += time;
+        }
+    }
+
+    #[tokio::test]
+    async fn database_that_does_not_answer_is_waited_for_one_minute() {
+        let gone = std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        let flags = Flags {
+            listen: None,
+            database_url: Some(format!("postgres://user:a-password@{gone}/db")),
+        };
+        let (config, _) =
+            config::load(Source::Demo, &Environment::default(), &flags, check).unwrap();
+        let slept = Arc::new(Sleeper::default());
+        let clock: Arc<dyn Clock> = Arc::<Sleeper>::clone(&slept);
+        let error = open(&config, &clock, DatabaseOptions::default())
+            .await
+            .unwrap_err();
+        assert_eq!(slept.uptime(), PATIENCE);
+        let said = format!("{error:#} {error:?}");
+        assert!(
+            !said.contains("a-password") && said.contains(&gone.to_string()),
+            "{said}"
+        );
+    }
+}

@@ -1,0 +1,274 @@
+//! Pending facts that cannot be computed again: results of calls, and the model's answer. They are
+//! kept over a reload.
+
+use super::TaskSession;
+use crate::task::call_state::{CallState, Phase};
+use crate::task::failure::{Failure, FailureCode};
+use crate::task::id::CallId;
+use crate::task::item::{CloseReason, Fact, Outcome, ToolResult};
+use crate::task::status::RequestStatus;
+use crate::task::text::cleaned;
+use crate::task::time::Time;
+use crate::task::tool_spec::ToolKind;
+use crate::tool::ToolAnswer;
+
+impl TaskSession {
+    /// Results of calls that are not durable.
+    pub(crate) fn pending_results(&self) -> Vec<ToolResult> {
+        // The result of a sub-agent is read again from its task.
+        let delegated = |call| {
+            self.own
+                .progress
+                .call(call)
+                .is_some_and(|known| known.performer == ToolKind::Agent)
+        };
+        let results = self.own.pushed().iter().filter_map(|item| {
+            let (Fact::ToolResult(result) | Fact::LateResult(result)) = &item.fact else {
+                return None;
+            };
+            Some(result)
+        });
+        results
+            .filter(|result| is_external(result.outcome) && !delegated(result.tool_call_id))
+            .cloned()
+            .collect()
+    }
+
+    /// The model's answer or failure, where it is not durable.
+    pub(crate) fn pending_answer(&self) -> Option<PendingAnswer> {
+        let failed = |failure: &Failure| failure.code == FailureCode::ModelFailed;
+        let answers = |fact: &&Fact| {
+            matches!(fact, Fact::AssistantMessage(_))
+                || matches!(fact, Fact::TaskStatus { error: Some(error), .. } if failed(error))
+        };
+        let fact = self
+            .own
+            .pushed()
+            .iter()
+            .map(|item| &item.fact)
+            .find(answers)?
+            .clone();
+        let shown = self.own.items.iter().take(self.own.committed);
+        Some(PendingAnswer {
+            fact,
+            shown: shown.map(|item| (item.seq, item.at)).collect(),
+        })
+    }
+
+    /// Keeps a pending answer after a reload, where the journal is the one that the model was shown
+    /// plus late results at most. Any other journal drops the answer and retracts its deltas.
+    pub(crate) fn restore_answer(&mut self, answer: Option<PendingAnswer>) {
+        let follows = |answer: &PendingAnswer| {
+            let (items, shown) = (&self.own.items, &answer.shown);
+            let mut since = items.iter().skip(shown.len());
+            items
+                .iter()
+                .map(|item| (item.seq, item.at))
+                .take(shown.len())
+                .eq(shown.iter().copied())
+                && since.all(|item| matches!(item.fact, Fact::LateResult(_)))
+        };
+        match answer.filter(follows) {
+            Some(answer) => self.push(answer.fact),
+            None => self.delta_stream = None,
+        }
+    }
+
+    /// Whether a result still applies to its call. The result of an attempt that was never sent
+    /// does not, once there was another attempt or a request about it.
+    fn still_applies(&self, result: &ToolResult) -> bool {
+        let Some(attempt) = self.not_sent.get(&result.tool_call_id) else {
+            return true;
+        };
+        let state = self.own.progress.call(result.tool_call_id);
+        state.is_some_and(|call| {
+            call.attempts == *attempt && call.phase == Phase::Done(Outcome::Unknown)
+        })
+    }
+
+    /// Whether the journal has this very result, because a commit whose answer was lost stored it.
+    fn is_journaled(&self, result: &ToolResult) -> bool {
+        self.own
+            .items
+            .iter()
+            .any(|item| matches!(&item.fact, Fact::ToolResult(known) | Fact::LateResult(known) if known == result))
+    }
+
+    /// Adds results to a newer reading.
+    pub(crate) fn add_results(&mut self, results: Vec<ToolResult>) {
+        for result in results
+            .into_iter()
+            .filter(|result| self.still_applies(result))
+            .collect::<Vec<_>>()
+        {
+            self.add_result(result);
+        }
+    }
+
+    /// Journals a result: as the call's own, together with the end of its reconcile request, or as
+    /// a late result.
+    fn add_result(&mut self, result: ToolResult) {
+        if self.is_journaled(&result) {
+            return;
+        }
+        let state = self.own.progress.call(result.tool_call_id);
+        // The journal lost the start of this attempt in a restore.
+        let start_lost = state.is_some_and(CallState::ready_but_uncertain);
+        match state.map(|state| state.phase.clone()) {
+            Some(Phase::OutcomeUnknown(request_id)) => {
+                self.push(Fact::RequestClosed {
+                    request_id,
+                    status: RequestStatus::Withdrawn,
+                    reason: CloseReason::AnsweredLate,
+                });
+                self.resume_if_unblocked();
+                self.push(Fact::ToolResult(result));
+            }
+            // After a person's `retry`, and before the new attempt, the first attempt's answer is
+            // still the result.
+            Some(Phase::Started(_) | Phase::Approved(_) | Phase::Settled(Outcome::Unknown, _)) => {
+                self.push(Fact::ToolResult(result));
+            }
+            Some(Phase::Allowed) if start_lost => self.push(Fact::ToolResult(result)),
+            Some(
+                Phase::New
+                | Phase::Allowed
+                | Phase::Held(_)
+                | Phase::Human(_)
+                | Phase::Asked(_)
+                | Phase::Settled(..)
+                | Phase::Delegated(_)
+                | Phase::Done(_),
+            )
+            | None => self.push(Fact::LateResult(result)),
+        }
+    }
+
+    /// Records the answer to an attempt, or the problem of an attempt whose outcome is unknown.
+    pub(crate) fn record_result(&mut self, tool_call_id: CallId, name: String, answer: ToolAnswer) {
+        let (outcome, content, http_status) = match answer {
+            ToolAnswer::Succeeded {
+                content,
+                http_status,
+            } => (Outcome::Succeeded, content, http_status),
+            ToolAnswer::Failed {
+                content,
+                http_status,
+            } => (Outcome::Failed, content, http_status),
+            ToolAnswer::Unknown { problem } => {
+                self.unknown.insert(tool_call_id, problem);
+                return;
+            }
+        };
+        self.unknown.remove(&tool_call_id);
+        self.push(Fact::ToolResult(ToolResult {
+            tool_call_id,
+            name,
+            outcome,
+            content: cleaned(content),
+            http_status,
+        }));
+    }
+}
+
+/// A model's answer or failure, with `seq` and time of each item that the model was shown.
+pub(crate) struct PendingAnswer {
+    fact: Fact,
+    shown: Vec<(i64, Time)>,
+}
+
+/// Whether the outcome came from outside and cannot be computed again.
+pub(super) fn is_external(outcome: Outcome) -> bool {
+    matches!(outcome, Outcome::Succeeded | Outcome::Failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::session::task_draft::tests::{message, row};
+    use crate::task::change::{Journal, TaskRow};
+    use crate::task::item::{FinishReason, Item, Turn, Usage};
+    use crate::task::status::TaskStatus;
+    use uuid::Uuid;
+
+    fn journal(facts: &[Fact], at: Time) -> Journal {
+        let items: Vec<_> = facts
+            .iter()
+            .cloned()
+            .zip(1..)
+            .map(|(fact, seq)| Item { seq, at, fact })
+            .collect();
+        Journal {
+            row: TaskRow {
+                last_seq: i64::try_from(items.len()).unwrap(),
+                ..row()
+            },
+            items,
+            now: at,
+            history_uncertain_until: None,
+        }
+    }
+
+    #[test]
+    fn answer_is_kept_only_where_it_follows_what_the_model_was_shown() {
+        let status = |status| Fact::TaskStatus {
+            status,
+            error: None,
+            output: None,
+        };
+        let late = Fact::LateResult(ToolResult {
+            tool_call_id: CallId(Uuid::nil()),
+            name: "pay".to_owned(),
+            outcome: Outcome::Succeeded,
+            content: String::new(),
+            http_status: None,
+        });
+        let answer = Fact::AssistantMessage(Turn {
+            turn: 1,
+            text: Some("done".to_owned()),
+            tool_calls: Vec::new(),
+            finish_reason: FinishReason::Stop,
+            usage: Usage::default(),
+            raw: serde_json::Value::Null,
+        });
+        let (shown, at, later) = (
+            vec![status(TaskStatus::Running), message()],
+            Time(1),
+            Time(2),
+        );
+        let with = |facts: &[&Fact]| {
+            shown
+                .iter()
+                .chain(facts.iter().copied())
+                .cloned()
+                .collect::<Vec<_>>()
+        };
+        let canceled = status(TaskStatus::Canceled);
+        for (name, newer, at, kept) in [
+            ("the same journal", with(&[]), at, true),
+            ("a late result", with(&[&late]), at, true),
+            ("a cancel", with(&[&canceled]), at, false),
+            (
+                "the user's next message",
+                with(&[&late, &canceled, &message()]),
+                at,
+                false,
+            ),
+            ("the answer itself", with(&[&answer]), at, false),
+            (
+                "a history whose end was lost",
+                shown[..1].to_vec(),
+                at,
+                false,
+            ),
+            ("another history", with(&[]), later, false),
+        ] {
+            let mut session = TaskSession::new(journal(&shown, Time(1)));
+            session.push(answer.clone());
+            let answered = session.pending_answer();
+            session.replace(journal(&newer, at));
+            session.restore_answer(answered);
+            assert_eq!(session.unsaved(), kept, "{name}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The texts and the form in which the pages of the kinds of request differ: one row for each kind.
+
+use maud::Markup;
+
+use super::View;
+use super::forms;
+use super::headline::Fate;
+use crate::http::pages::translations::Translations;
+use crate::task::request::RequestKind;
+
+/// The part of a page that depends on the kind of its request.
+pub(crate) struct KindPart {
+    /// The heading, where the operator has no message.
+    pub heading: &'static str,
+    /// The paragraph about the request, besides the agent's own words.
+    pub about: Option<&'static str>,
+    /// Says whose words the arguments are, and what they are for.
+    pub arguments_of: &'static str,
+    /// The heading of the form that responds.
+    pub answer_head: &'static str,
+    /// The fields of the form that responds.
+    pub answer: fn(&View<'_>) -> Markup,
+    /// The heading of the form that rejects.
+    pub reject_head: &'static str,
+    /// The button that rejects.
+    pub reject: &'static str,
+    /// The button that rejects several calls, with their `{count}`.
+    pub reject_all: Option<&'static str>,
+    /// The headline of a response.
+    pub responded: &'static str,
+    /// The headline of a rejection.
+    pub rejected: &'static str,
+}
+
+/// The row of a kind, in the language of `words`.
+pub(crate) fn part(kind: RequestKind, words: &Translations) -> KindPart {
+    match kind {
+        RequestKind::Approval => approval(words),
+        RequestKind::Guidance => guidance(words),
+        RequestKind::Credentials => credentials(words),
+        RequestKind::Confirmation => confirmation(words),
+        RequestKind::ExternalResult => external_result(words),
+        RequestKind::Reconcile => reconcile(words),
+    }
+}
+
+/// The fate of a call about which another request, of this kind, is open.
+pub(crate) fn fate_while_open(kind: RequestKind) -> Fate {
+    match kind {
+        RequestKind::Approval | RequestKind::Guidance | RequestKind::Confirmation => {
+            Fate::AskedAgain
+        }
+        RequestKind::Credentials => Fate::NeedsLogin,
+        RequestKind::ExternalResult => Fate::AwaitsResult,
+        RequestKind::Reconcile => Fate::Doubtful,
+    }
+}
+
+fn approval(words: &Translations) -> KindPart {
+    KindPart {
+        heading: words.kind_approval,
+        about: None,
+        arguments_of: words.by_agent_arguments,
+        answer_head: words.reconcile_head,
+        answer: forms::reconcile,
+        reject_head: words.reject_head,
+        reject: words.reject,
+        reject_all: Some(words.reject_all),
+        responded: words.head_supplied,
+        rejected: words.head_rejected,
+    }
+}
+
+fn guidance(words: &Translations) -> KindPart {
+    KindPart {
+        heading: words.kind_guidance,
+        about: None,
+        arguments_of: words.by_agent_asking,
+        answer_head: words.answer_head,
+        answer: forms::guidance,
+        reject_head: words.decline_head,
+        reject: words.decline,
+        reject_all: None,
+        responded: words.head_answered,
+        rejected: words.head_declined,
+    }
+}
+
+fn credentials(words: &Translations) -> KindPart {
+    KindPart {
+        heading: words.kind_credentials,
+        about: None,
+        arguments_of: words.by_agent_asking,
+        answer_head: words.credentials_head,
+        answer: forms::credentials,
+        reject_head: words.decline_head,
+        reject: words.decline,
+        reject_all: None,
+        responded: words.head_login,
+        rejected: words.head_declined,
+    }
+}
+
+/// A response of a confirmation says yes or no; the headline of a yes is `head_confirmed`.
+fn confirmation(words: &Translations) -> KindPart {
+    KindPart {
+        heading: words.kind_confirmation,
+        about: None,
+        arguments_of: words.by_agent_asking,
+        answer_head: words.answer_head,
+        answer: forms::confirmation,
+        reject_head: words.decline_confirmation,
+        reject: words.confirm_no,
+        reject_all: None,
+        responded: words.head_refused,
+        rejected: words.head_refused,
+    }
+}
+
+fn external_result(words: &Translations) -> KindPart {
+    KindPart {
+        heading: words.kind_external_result,
+        about: Some(words.external_about),
+        arguments_of: words.by_agent_asking,
+        answer_head: words.external_head,
+        answer: forms::external,
+        reject_head: words.decline_head,
+        reject: words.decline,
+        reject_all: None,
+        responded: words.head_result,
+        rejected: words.head_declined,
+    }
+}
+
+fn reconcile(words: &Translations) -> KindPart {
+    KindPart {
+        heading: words.kind_reconcile,
+        about: Some(words.reconcile_about),
+        arguments_of: words.by_agent_sent,
+        answer_head: words.reconcile_head,
+        answer: forms::reconcile,
+        reject_head: words.give_up_head,
+        reject: words.give_up,
+        reject_all: None,
+        responded: words.head_answered,
+        rejected: words.head_given_up,
+    }
+}

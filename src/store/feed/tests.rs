@@ -1,0 +1,139 @@
+//! Watchers, listeners and other replicas are notified of what they asked for.
+
+use super::*;
+use crate::task::delta::Said;
+use crate::task::time::Time;
+use uuid::Uuid;
+
+fn tree(number: u128) -> TaskId {
+    TaskId(Uuid::from_u128(number))
+}
+
+fn reset(root: TaskId) -> Delta {
+    let asking = Uuid::nil();
+    let (agent_path, turn, after_seq, at) = (Vec::new(), 1, 1, Time(0));
+    Delta {
+        root_task_id: root,
+        task_id: root,
+        agent_path,
+        turn,
+        after_seq,
+        asking,
+        at,
+        said: Said::Reset,
+    }
+}
+
+#[test]
+fn only_watchers_of_the_changed_tree_are_notified() {
+    let feed = Feed::default();
+    let (mut first, second) = (feed.watch(tree(1)), feed.watch(tree(2)));
+    feed.tell(tree(1), Some(false), 1);
+    assert!(first.has_changed().unwrap());
+    assert_eq!(
+        *first.borrow_and_update(),
+        News {
+            commits: 1,
+            running: Some(false)
+        }
+    );
+    feed.tell(tree(1), None, 1);
+    assert_eq!(
+        *first.borrow_and_update(),
+        News {
+            commits: 2,
+            running: Some(false)
+        }
+    );
+    assert!(!second.has_changed().unwrap());
+}
+
+#[test]
+fn feed_knows_which_trees_have_listeners() {
+    let feed = Feed::default();
+    let listener = feed.listen(tree(1), feed.attend(tree(1)));
+    let _attends = feed.attend(tree(2));
+    assert_eq!(
+        [1, 2, 3].map(|number| feed.is_listened_to(tree(number))),
+        [true, false, false]
+    );
+    feed.wanted([tree(3)]);
+    drop(listener);
+    assert_eq!(
+        [1, 2, 3].map(|number| feed.is_listened_to(tree(number))),
+        [false, false, true]
+    );
+}
+
+#[test]
+fn feed_keeps_nothing_for_unwatched_trees() {
+    let feed = Feed::default();
+    for number in 0..10_000 {
+        drop((feed.watch(tree(number)), feed.attend(tree(number))));
+    }
+    assert!(locked(&feed.trees).senders.len() < 200);
+    assert!(feed.take().is_empty(), "nobody is there to be told");
+}
+
+#[tokio::test]
+async fn slow_listener_misses_deltas_but_no_news() {
+    let feed = Feed::default();
+    let mut listener = feed.attend(tree(1));
+    feed.tell(tree(1), None, 1);
+    (0..3 * PIECES).for_each(|_| feed.say(reset(tree(1))));
+    assert_eq!(listener.next().await, Heard::News, "it waits for no piece");
+    for _ in 0..PIECES {
+        assert_eq!(
+            listener.next().await,
+            Heard::Delta(Arc::new(reset(tree(1))))
+        );
+    }
+    assert_eq!(listener.piece(), None);
+}
+
+#[test]
+fn other_replicas_hear_only_of_the_trees_they_listen_to() {
+    let feed = Feed::default();
+    feed.open();
+    let _both = [(); 2].map(|()| feed.listen(tree(1), feed.attend(tree(1))));
+    assert_eq!(feed.take().wants, BTreeSet::from([tree(1)]));
+    feed.wanted([tree(2)]);
+    for root in [1, 2, 2, 3].map(tree) {
+        feed.tell(root, Some(true), 1);
+        feed.say(reset(root));
+    }
+    let out = feed.take();
+    assert_eq!(
+        (out.news, out.said.len()),
+        (BTreeMap::from([(tree(2), Some(true))]), 2)
+    );
+}
+
+#[test]
+fn replica_without_peers_announces_no_work() {
+    let feed = Feed::default();
+    feed.open();
+    feed.queued();
+    assert!(feed.take().is_empty());
+    feed.met();
+    feed.queued();
+    assert!(feed.take().work);
+}
+
+#[tokio::test]
+async fn known_event_number_is_no_news() {
+    let feed = Feed::default();
+    let mut listener = feed.attend(tree(1));
+    let news = |feed: &Feed| feed.with(tree(1), |senders| senders.news.borrow().commits);
+    for (last_event, told) in [(5, 1), (5, 1), (7, 2), (7, 2)] {
+        feed.reached(tree(1), last_event);
+        assert_eq!(news(&feed), told);
+    }
+    assert_eq!(listener.next().await, Heard::News);
+    feed.tell(tree(1), None, 2);
+    feed.reached(tree(1), 9);
+    assert_eq!(news(&feed), 3);
+    feed.heard(tree(1), None);
+    feed.reached(tree(1), 9);
+    assert_eq!(news(&feed), 5);
+}

@@ -1,0 +1,105 @@
+//! A statement in the dialect of each engine: written once with the `sql!` macro, which spells the
+//! few expressions that differ, or as an explicit [`Sql`] with a comment that begins *Differs
+//! because*.
+
+/// One statement in the dialect of each engine.
+#[derive(Clone, Copy, Debug)]
+pub struct Sql {
+    /// The text for Postgres.
+    pub postgres: &'static str,
+    /// The text for `SQLite`.
+    pub sqlite: &'static str,
+    /// Whether every row it touches is found by its key, so that one plan stays good however the
+    /// tables grow.
+    pub by_key: bool,
+}
+
+impl Sql {
+    /// The same statement, planned once: planning it each time would cost more than running it.
+    pub(super) const fn by_key(self) -> Self {
+        Self {
+            by_key: true,
+            ..self
+        }
+    }
+}
+
+/// Writes a statement for both engines. A literal is the same on both; parentheses mark what
+/// differs: `(now $n)` the current time, `(any $n type)` membership in a list, `(none $n type)`
+/// whether that list is empty; `(task)` and `(request)` are the columns that several statements
+/// read. On Postgres the time is a subquery, so that it is evaluated once and can be used to search
+/// an index.
+macro_rules! sql {
+    (@pg [$($out:tt)*]) => { concat!($($out)*) };
+    (@pg [$($out:tt)*] (now $n:literal) $($rest:tt)*) => {
+        sql!(@pg [$($out)* "(select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $", $n, "::bigint)",] $($rest)*)
+    };
+    (@pg [$($out:tt)*] (any $n:literal $kind:ident) $($rest:tt)*) => {
+        sql!(@pg [$($out)* "= any($", $n, "::", stringify!($kind), "[])",] $($rest)*)
+    };
+    (@pg [$($out:tt)*] (none $n:literal $kind:ident) $($rest:tt)*) => {
+        sql!(@pg [$($out)* "cardinality($", $n, "::", stringify!($kind), "[]) = 0",] $($rest)*)
+    };
+    (@$engine:ident [$($out:tt)*] (task) $($rest:tt)*) => {
+        sql!(@$engine [$($out)* "t.task_id, t.root_task_id, t.parent_task_id, t.parent_call_id, t.tenant, t.user_id,
+            t.session_id, t.agent, t.agent_version, t.agent_path, t.metadata, t.status, t.version, t.last_seq, t.busy,
+            t.open_requests, t.prompt_tokens, t.completion_tokens, t.total_tokens, t.model_calls, t.lease_owner,
+            t.lease_until, (t.phase = 'parked' and t.wake_at is null) as parked, t.takeovers, t.fruitless,
+            t.next_event, t.created_at, t.updated_at, s.body as status_body",] $($rest)*)
+    };
+    (@$engine:ident [$($out:tt)*] (request) $($rest:tt)*) => {
+        sql!(@$engine [$($out)* "r.request_id, r.task_id, r.root_task_id, r.tenant, t.user_id as owner, t.session_id,
+            t.agent_path, r.status, r.created_at, r.expires_at, r.seq as asked_seq, i.seq, i.at, i.body,
+            (select doubted_at from database_identity where id = 1) as doubted_at",] $($rest)*)
+    };
+    (@$engine:ident [$($out:tt)*] (fitting_tasks $bytes:literal) $($rest:tt)*) => {
+        sql!(@$engine [$($out)* ", sized (task_id, size) as (
+            select p.task_id, octet_length(t.metadata) + coalesce(octet_length(s.body), 0) + case
+                when t.open_requests = 0 then 0
+                else coalesce((select sum(octet_length(i.body))
+                   from intervention_request r join agent_task_item i on i.request_id = r.request_id
+                  where r.root_task_id = t.root_task_id and coalesce(r.status, '') = 'pending'
+                    and (t.parent_task_id is null or r.task_id = t.task_id)), 0) end
+              from page p join agent_task t on t.task_id = p.task_id
+              left join agent_task_item s on s.task_id = t.task_id and s.seq = t.status_seq
+         ),
+         summed (task_id, size, upto, found) as (
+            select task_id, size, sum(size) over (order by task_id desc), count(*) over () from sized
+         )
+         select ",] (task) ", p.found
+           from summed p join agent_task t on t.task_id = p.task_id
+           left join agent_task_item s on s.task_id = t.task_id and s.seq = t.status_seq
+          where p.upto <= $" $bytes " or p.upto = p.size order by t.task_id desc" $($rest)*)
+    };
+    (@$engine:ident [$($out:tt)*] (fitting_requests $bytes:literal) $($rest:tt)*) => {
+        sql!(@$engine [$($out)* ", sized (request_id, size) as (
+            select p.request_id,
+                   (select coalesce(sum(octet_length(i.body)), 0) from agent_task_item i where i.request_id = p.request_id)
+              from page p
+         ),
+         summed (request_id, size, upto, found) as (
+            select request_id, size, sum(size) over (order by request_id), count(*) over () from sized
+         )
+         select ",] (request) ", p.found, " (now 1) " as moment
+           from summed p join intervention_request r on r.request_id = p.request_id
+           join agent_task t on t.task_id = r.task_id join agent_task_item i on i.request_id = r.request_id
+          where p.upto <= $" $bytes " or p.upto = p.size order by r.request_id, i.seq" $($rest)*)
+    };
+    (@pg [$($out:tt)*] $part:literal $($rest:tt)*) => { sql!(@pg [$($out)* $part,] $($rest)*) };
+    (@lite [$($out:tt)*]) => { concat!($($out)*) };
+    (@lite [$($out:tt)*] (now $n:literal) $($rest:tt)*) => { sql!(@lite [$($out)* "$", $n,] $($rest)*) };
+    (@lite [$($out:tt)*] (any $n:literal uuid) $($rest:tt)*) => {
+        sql!(@lite [$($out)* "in (select unhex(value) from json_each($", $n, "))",] $($rest)*)
+    };
+    (@lite [$($out:tt)*] (any $n:literal text) $($rest:tt)*) => {
+        sql!(@lite [$($out)* "in (select value from json_each($", $n, "))",] $($rest)*)
+    };
+    (@lite [$($out:tt)*] (none $n:literal $kind:ident) $($rest:tt)*) => {
+        sql!(@lite [$($out)* "json_array_length($", $n, ") = 0",] $($rest)*)
+    };
+    (@lite [$($out:tt)*] $part:literal $($rest:tt)*) => { sql!(@lite [$($out)* $part,] $($rest)*) };
+    ($($part:tt)*) => {
+        $crate::store::sql::Sql { postgres: sql!(@pg [] $($part)*), sqlite: sql!(@lite [] $($part)*), by_key: false }
+    };
+}
+pub(super) use sql;

@@ -1,0 +1,287 @@
+//! The kinds of request. Everything that is a property of a kind stands in its row of
+//! [`KindFacts`]: a new kind is a variant, a row, and the code that only it needs.
+
+use serde::{Deserialize, Serialize};
+
+use super::decision::Action;
+
+/// Kind of a request.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    utoipa::ToSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum RequestKind {
+    /// Asks whether calls may run.
+    Approval,
+    /// The agent asks for guidance.
+    Guidance,
+    /// Asks for a login that a call needs.
+    Credentials,
+    /// The agent asks for a confirmation.
+    Confirmation,
+    /// The caller runs the tool and posts its result.
+    ExternalResult,
+    /// Asks for the unknown outcome of a call.
+    Reconcile,
+}
+
+/// The properties in which the kinds of request differ.
+#[derive(Clone, Copy, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "a row of independent properties"
+)]
+pub struct KindFacts {
+    /// The word on the wire and in the database.
+    pub word: &'static str,
+    /// The agent's question that opens such a request, if any.
+    pub human: Option<HumanKind>,
+    /// The actions that it takes, in the order in which they are shown.
+    pub actions: &'static [Action],
+    /// The content of a `respond`.
+    pub response: ResponseKind,
+    /// Whether no call of the turn runs while such a request is open.
+    pub blocks: bool,
+    /// Whether it decides calls of the turn under a rule: it shows the whole turn, takes an answer
+    /// for each call, and follows the rule's `allow` and `on_reject`. Any other kind has one call.
+    pub decides_calls: bool,
+    /// Whether the rule's number of approvers has to agree; otherwise one person answers.
+    pub counts_approvers: bool,
+    /// Whether the outcome of its call is unknown while it is open.
+    pub outcome_unknown: bool,
+    /// Whether an answer depends on the tool's definition: a changed one withdraws the request.
+    pub depends_on_tool: bool,
+}
+
+/// The content of a `respond`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResponseKind {
+    /// A result for each call, inside `decisions`.
+    PerCall,
+    /// `response`: the filled-in form.
+    Form,
+    /// `result`: any JSON value.
+    Result,
+    /// `result`: a JSON value that fits the form, where there is one.
+    FormResult,
+}
+
+const APPROVAL: KindFacts = KindFacts {
+    word: "approval",
+    human: None,
+    actions: &[
+        Action::Approve,
+        Action::Reject,
+        Action::Edit,
+        Action::Respond,
+    ],
+    response: ResponseKind::PerCall,
+    blocks: true,
+    decides_calls: true,
+    counts_approvers: true,
+    outcome_unknown: false,
+    depends_on_tool: true,
+};
+
+const GUIDANCE: KindFacts = KindFacts {
+    word: "guidance",
+    human: Some(HumanKind::Guidance),
+    actions: &[Action::Respond, Action::Reject],
+    response: ResponseKind::Form,
+    blocks: true,
+    decides_calls: false,
+    counts_approvers: false,
+    outcome_unknown: false,
+    depends_on_tool: false,
+};
+
+const CREDENTIALS: KindFacts = KindFacts {
+    word: "credentials",
+    human: Some(HumanKind::Credentials),
+    actions: &[Action::Respond, Action::Reject],
+    response: ResponseKind::Form,
+    blocks: true,
+    decides_calls: false,
+    counts_approvers: false,
+    outcome_unknown: false,
+    depends_on_tool: true,
+};
+
+const CONFIRMATION: KindFacts = KindFacts {
+    word: "confirmation",
+    human: Some(HumanKind::Confirmation),
+    actions: &[Action::Approve, Action::Reject, Action::Respond],
+    response: ResponseKind::Form,
+    blocks: true,
+    decides_calls: false,
+    counts_approvers: false,
+    outcome_unknown: false,
+    depends_on_tool: false,
+};
+
+const EXTERNAL_RESULT: KindFacts = KindFacts {
+    word: "external_result",
+    human: None,
+    actions: &[Action::Respond, Action::Reject],
+    response: ResponseKind::FormResult,
+    blocks: false,
+    decides_calls: false,
+    counts_approvers: false,
+    outcome_unknown: false,
+    depends_on_tool: true,
+};
+
+const RECONCILE: KindFacts = KindFacts {
+    word: "reconcile",
+    human: None,
+    actions: &[Action::Retry, Action::Respond, Action::Reject],
+    response: ResponseKind::Result,
+    blocks: true,
+    decides_calls: false,
+    counts_approvers: true,
+    outcome_unknown: true,
+    depends_on_tool: false,
+};
+
+impl RequestKind {
+    /// All kinds.
+    pub const ALL: [Self; 6] = [
+        Self::Approval,
+        Self::Guidance,
+        Self::Credentials,
+        Self::Confirmation,
+        Self::ExternalResult,
+        Self::Reconcile,
+    ];
+
+    /// The row of the kind.
+    #[must_use]
+    pub const fn facts(self) -> KindFacts {
+        match self {
+            Self::Approval => APPROVAL,
+            Self::Guidance => GUIDANCE,
+            Self::Credentials => CREDENTIALS,
+            Self::Confirmation => CONFIRMATION,
+            Self::ExternalResult => EXTERNAL_RESULT,
+            Self::Reconcile => RECONCILE,
+        }
+    }
+
+    /// The word on the wire and in the database.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        self.facts().word
+    }
+
+    /// The kind with this word, compared byte by byte.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
+    }
+
+    /// The tool with which a model opens a request of this kind, if any.
+    #[must_use]
+    pub fn tool(self) -> Option<&'static str> {
+        self.facts().human.map(HumanKind::tool)
+    }
+
+    /// The kind of request that a model opens with the tool of this name, compared byte by byte.
+    #[must_use]
+    pub fn of_tool(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.tool() == Some(name))
+    }
+
+    /// Whether a request of this kind can be approved at all, whatever its rule allows.
+    #[must_use]
+    pub fn can_be_approved(self) -> bool {
+        self.facts().actions.contains(&Action::Approve)
+    }
+}
+
+/// A question that an agent may ask a human.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum HumanKind {
+    /// `request_human_guidance`.
+    Guidance,
+    /// `request_credentials`.
+    Credentials,
+    /// `request_confirmation`.
+    Confirmation,
+}
+
+impl HumanKind {
+    /// All kinds of question.
+    pub const ALL: [Self; 3] = [Self::Guidance, Self::Credentials, Self::Confirmation];
+
+    /// The kind of request that it opens.
+    #[must_use]
+    pub const fn request(self) -> RequestKind {
+        match self {
+            Self::Guidance => RequestKind::Guidance,
+            Self::Credentials => RequestKind::Credentials,
+            Self::Confirmation => RequestKind::Confirmation,
+        }
+    }
+
+    /// The name of its tool.
+    #[must_use]
+    pub const fn tool(self) -> &'static str {
+        match self {
+            Self::Guidance => "request_human_guidance",
+            Self::Credentials => "request_credentials",
+            Self::Confirmation => "request_confirmation",
+        }
+    }
+
+    /// The word in the configuration and on the wire.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        self.request().as_str()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_the_table_are_the_words_of_serde() {
+        for kind in RequestKind::ALL {
+            assert_eq!(serde_json::json!(kind), kind.as_str());
+        }
+        for kind in HumanKind::ALL {
+            assert_eq!(serde_json::json!(kind), kind.as_str());
+        }
+    }
+
+    #[test]
+    fn request_kind_and_its_human_kind_name_each_other() {
+        for kind in HumanKind::ALL {
+            assert_eq!(kind.request().facts().human, Some(kind));
+        }
+        let human = RequestKind::ALL
+            .iter()
+            .filter_map(|kind| kind.facts().human);
+        assert_eq!(human.count(), HumanKind::ALL.len());
+    }
+
+    #[test]
+    fn only_a_kind_that_decides_calls_takes_edits_and_results_per_call() {
+        for kind in RequestKind::ALL {
+            let facts = kind.facts();
+            assert_eq!(facts.decides_calls, facts.actions.contains(&Action::Edit));
+            assert_eq!(facts.decides_calls, facts.response == ResponseKind::PerCall);
+        }
+    }
+}
