@@ -2,6 +2,7 @@
 
 mod canary;
 mod commands;
+mod configuration_page;
 mod connections;
 mod dump;
 mod example;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use holdpoint::secret::Secret;
 use holdpoint::store::{CommitError, Drive, Settings, Store};
 use holdpoint::task::change::{
     Change, Committed, Counters, Guard, LeaseChange, NewTask, TaskChange,
@@ -101,7 +102,7 @@ impl House {
 
     async fn on(url: String, ground: Ground) -> Self {
         let settings = Settings {
-            url,
+            url: Secret::new(url),
             ..Settings::default()
         };
         let clock = Arc::new(ManualClock::at(1_700_000_000_000_000));
