@@ -5,7 +5,6 @@ mod serving;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,10 +28,7 @@ use crate::http::server::origin::Origins;
 use crate::http::server::serve::Server;
 use crate::http::server::wrong_keys::WrongKeys;
 use crate::http::{self, Http};
-use crate::model::ModelClient;
-use crate::model::anthropic::Anthropic;
-use crate::model::openai::OpenAi;
-use crate::model::scripted::Scripted;
+use crate::model::{self, ModelClient};
 use crate::net::Net;
 use crate::people::may::Roster;
 use crate::policy::Policy;
@@ -64,17 +60,11 @@ const SCRAPERS: usize = 16;
 /// Adds the mistakes that the rooms find in their parts of the configuration.
 pub fn check(config: &Config, mistakes: &mut Mistakes) {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    for (name, settings) in config.openai_models() {
-        OpenAi::check(&settings, mistakes, &["models", &name]);
-    }
-    for (name, settings) in config.anthropic_models() {
-        Anthropic::check(&settings, mistakes, &["models", &name]);
-    }
-    for (name, script) in config.scripts() {
-        let _ = Scripted::load(name, script, Path::new(""), Arc::clone(&clock), mistakes);
+    for settings in config.models.values() {
+        model::check(settings, &clock, mistakes);
     }
     if let Ok(net) = Net::new() {
-        let catalog = Catalog::build(config.tools(), &net, &Arc::default(), mistakes);
+        let catalog = Catalog::build(config.tools.clone(), &net, &Arc::default(), mistakes);
         let _ = policy(config, &catalog, mistakes);
     }
     config.store(true).check(mistakes);
@@ -314,37 +304,12 @@ impl Rooms {
         let redactor = Arc::new(config.redactor());
         let mut mistakes = Mistakes::default();
         let mut models: BTreeMap<String, Arc<dyn ModelClient>> = BTreeMap::new();
-        for (name, settings) in config.openai_models() {
-            let client = OpenAi::new(
-                settings,
-                net.clone(),
-                Arc::clone(clock),
-                Arc::clone(&redactor),
-            )?;
-            models.insert(name, Arc::new(client));
-        }
-        for (name, settings) in config.anthropic_models() {
-            let client = Anthropic::new(
-                settings,
-                net.clone(),
-                Arc::clone(clock),
-                Arc::clone(&redactor),
-            )?;
-            models.insert(name, Arc::new(client));
-        }
-        for (name, script) in config.scripts() {
-            if let Some(script) = Scripted::load(
-                name,
-                script,
-                Path::new(""),
-                Arc::clone(clock),
-                &mut mistakes,
-            ) {
-                models.insert(name.to_owned(), Arc::new(script));
-            }
+        for (name, settings) in &config.models {
+            let client = model::client(settings, &net, clock, &redactor, &mut mistakes)?;
+            models.extend(client.map(|client| (name.clone(), client)));
         }
         let catalog = config.with_humans(Catalog::build(
-            config.tools(),
+            config.tools.clone(),
             &net,
             &redactor,
             &mut mistakes,

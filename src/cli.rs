@@ -46,7 +46,11 @@ enum Command {
         file: PathBuf,
     },
     /// Print the configuration's JSON Schema.
-    Schema,
+    Schema {
+        /// Print the reference page of the configuration instead.
+        #[arg(long)]
+        markdown: bool,
+    },
     /// Print the description of the API, as JSON.
     Openapi,
     /// Ask whether the service is ready.
@@ -111,10 +115,13 @@ pub fn run_with(
         Command::Check(common) => check(&common, environment),
         Command::Migrate(common) => migrate(&common, environment),
         Command::Init { file } => init(&file),
-        Command::Schema => match serde_json::to_string_pretty(&config::schema::schema()) {
-            Ok(text) => print(&format!("{text}\n")),
-            Err(error) => complain(FAILED, error),
-        },
+        Command::Schema { markdown: true } => print(&config::page::markdown()),
+        Command::Schema { markdown: false } => {
+            match serde_json::to_string_pretty(&config::schema::schema()) {
+                Ok(text) => print(&format!("{text}\n")),
+                Err(error) => complain(FAILED, error),
+            }
+        }
         Command::Openapi => print(&app::openapi()),
         Command::Health(common) => health(&common, environment),
         Command::Guard => app::guard(),

@@ -9,39 +9,34 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::secret::{Redactor, Secret};
+use crate::http::server::settings::ServerSettings;
+use crate::policy::Rule;
+use crate::secret::{self, Redactor, Secret};
+use crate::tool::{catalog, credential};
 use crate::world::Mistakes;
+use crate::{agent, model, people, store};
 use environment::Environment;
 use interpolate::{Filled, Interpolation};
 use layers::Flags;
-use parts::{AgentSettings, ToolSettings};
 use report::Report;
-use rules::RuleSettings;
-use settings::{
-    AuthSettings, CredentialSettings, DatabaseSettings, ModelSettings, SecretsSettings,
-    ServerSettings,
-};
 use tree::{Kind, Node, Origin};
 
 pub mod check;
 pub mod check_parts;
 pub mod check_people;
+pub mod check_rules;
 pub mod compose;
 pub mod decode;
 pub mod environment;
 pub mod interpolate;
 pub mod layers;
-pub mod parts;
+pub mod page;
 pub mod report;
 pub mod required;
-pub mod rooms;
-pub mod rules;
 pub mod schema;
 pub mod services;
-pub mod settings;
 pub mod tree;
 pub mod unexpanded;
-pub mod units;
 pub mod warnings;
 
 /// The configuration used when nothing is configured.
@@ -62,20 +57,20 @@ pub enum Source {
 pub struct Config {
     pub demo: bool,
     pub server: ServerSettings,
-    pub database: DatabaseSettings,
+    pub database: store::Settings,
     /// The accounts; `None` admits everyone, as `local`.
-    pub auth: Option<AuthSettings>,
+    pub auth: Option<people::settings::Settings>,
     /// The keys that seal stored credentials.
-    pub secrets: SecretsSettings,
+    pub secrets: secret::settings::Settings,
     /// The credentials that `request_credentials` may ask for.
-    pub credentials: BTreeMap<String, CredentialSettings>,
-    pub models: BTreeMap<String, ModelSettings>,
-    pub tools: BTreeMap<String, ToolSettings>,
-    pub agents: BTreeMap<String, AgentSettings>,
+    pub credentials: BTreeMap<String, credential::settings::Settings>,
+    pub models: BTreeMap<String, model::Settings>,
+    pub tools: BTreeMap<String, catalog::Settings>,
+    pub agents: BTreeMap<String, agent::Settings>,
     /// The agent for tasks that name none.
     pub default_agent: String,
     /// The rules, in order.
-    pub policy: Vec<RuleSettings>,
+    pub policy: Vec<Rule>,
     /// The unexpanded file with overrides applied, as JSON: digests are computed from it.
     pub unexpanded: Value,
     /// Every value to redact in text from outside, with its name.
@@ -242,15 +237,15 @@ fn sections(root: &mut Node, mistakes: &mut Mistakes) -> Config {
         database: section(root, "database", mistakes),
         auth: root.get("auth").is_some().then(|| {
             let api_keys = list(root, &["auth", "api_keys"], mistakes);
-            AuthSettings {
+            people::settings::Settings {
                 api_keys,
                 ..section(root, "auth", mistakes)
             }
         }),
         secrets: {
             let keys = list(root, &["secrets", "keys"], mistakes);
-            let _: SecretsSettings = section(root, "secrets", mistakes);
-            SecretsSettings { keys }
+            let _: secret::settings::Settings = section(root, "secrets", mistakes);
+            secret::settings::Settings { keys }
         },
         credentials: each(root, "credentials", mistakes),
         models: each(root, "models", mistakes),
@@ -359,14 +354,15 @@ fn fill(
         {
             *script = place(&["models", name, "script"], script);
         }
-        let own = match model.provider {
-            settings::Provider::Openai => Some("https://api.openai.com/v1"),
-            settings::Provider::Anthropic => Some("https://api.anthropic.com"),
-            settings::Provider::Scripted => None,
-        };
-        model.base_url = model.base_url.take().or_else(|| own.map(str::to_owned));
+        model.name.clone_from(name);
     }
     for (name, tool) in &mut config.tools {
+        tool.raw = config
+            .unexpanded
+            .get("tools")
+            .and_then(|tools| tools.get(name))
+            .cloned()
+            .unwrap_or_default();
         let Some(shell) = &mut tool.shell else {
             continue;
         };

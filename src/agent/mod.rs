@@ -1,6 +1,7 @@
 //! An agent's parts, who may use it, and the definition that a task is pinned to. Invariant: a task
 //! is pinned to a definition; limits and `open_to` always come from the current configuration.
 
+mod settings;
 pub mod version;
 
 use std::collections::BTreeMap;
@@ -8,6 +9,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+pub use self::settings::{OpenTo, Settings, SubAgent};
 use self::version::{Fill, Unreadable};
 use crate::task::limits::Limits;
 use crate::task::request::RequestKind;
@@ -44,24 +46,6 @@ pub struct Offer {
     pub description: String,
     /// JSON Schema of its arguments.
     pub parameters: Value,
-}
-
-/// An agent that another one may call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SubAgent {
-    pub agent: String,
-    /// The description for the caller's model.
-    pub description: String,
-    /// Whether the conversation continues across the calls of one root task.
-    pub session: bool,
-}
-
-/// The people who may use an agent: everyone in at least one of the lists.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OpenTo {
-    pub tenants: Vec<String>,
-    pub users: Vec<String>,
-    pub groups: Vec<String>,
 }
 
 impl OpenTo {

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::{Agent, HumanKind, Offer, SubAgent};
+use super::{Agent, Offer, Settings, SubAgent};
 use crate::task::request::sha256;
 use crate::task::text::canonical_json;
 
@@ -126,41 +126,15 @@ pub enum Unreadable {
 #[derive(Deserialize)]
 struct Kept {
     name: String,
-    agent: Own,
+    agent: Settings,
     tools: BTreeMap<String, Told>,
     sub_agents: BTreeMap<String, String>,
-}
-
-#[derive(Deserialize)]
-struct Own {
-    #[serde(default)]
-    description: String,
-    model: String,
-    #[serde(default)]
-    instructions: String,
-    #[serde(default)]
-    tools: Vec<String>,
-    #[serde(default)]
-    sub_agents: Vec<Sub>,
-    #[serde(default)]
-    human: Vec<HumanKind>,
 }
 
 #[derive(Deserialize)]
 struct Told {
     description: String,
     parameters: Value,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Sub {
-    Name(String),
-    Whole {
-        agent: String,
-        #[serde(default)]
-        session: bool,
-    },
 }
 
 /// Reads an agent back, with `${…}` expanded. It has the default limits and is open to everyone.
@@ -193,16 +167,9 @@ pub fn read(definition: &str, fill: &Fill) -> Result<Agent, Unreadable> {
         .into_iter()
         .map(offer)
         .collect::<Result<_, _>>()?;
-    let sub_agent = |sub| {
-        let (agent, session) = match sub {
-            Sub::Name(agent) => (agent, false),
-            Sub::Whole { agent, session } => (agent, session),
-        };
-        SubAgent {
-            description: sub_agents.get(&agent).cloned().unwrap_or_default(),
-            agent,
-            session,
-        }
+    let described = |sub: SubAgent| SubAgent {
+        description: sub_agents.get(&sub.agent).cloned().unwrap_or_default(),
+        ..sub
     };
     Ok(Agent {
         name,
@@ -212,7 +179,7 @@ pub fn read(definition: &str, fill: &Fill) -> Result<Agent, Unreadable> {
         tools: offers,
         version: digest(definition),
         definition: definition.to_owned(),
-        sub_agents: agent.sub_agents.into_iter().map(sub_agent).collect(),
+        sub_agents: agent.sub_agents.into_iter().map(described).collect(),
         human: agent.human,
         ..Agent::default()
     })
@@ -220,7 +187,7 @@ pub fn read(definition: &str, fill: &Fill) -> Result<Agent, Unreadable> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Agents;
+    use super::super::{Agents, HumanKind};
     use super::*;
     use crate::task::limits::Limits;
 

@@ -1,14 +1,14 @@
-//! Finds mistakes in the settings of the service itself. `check_parts.rs` checks tools, agents and
-//! rules, `check_people.rs` people.
+//! Finds mistakes in the settings of the service itself. `check_parts.rs` checks tools and
+//! agents, `check_rules.rs` rules, `check_people.rs` people.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use url::Url;
 
-use super::settings::{Provider, ServerSettings};
 use super::tree::{Kind, Node};
-use super::{Config, check_parts, check_people};
+use super::{Config, check_parts, check_people, check_rules};
+use crate::http::server::settings::{ServerSettings, address};
+use crate::model::Provider;
 use crate::world::Mistakes;
 
 /// Checks all settings, and sets derived ones (`public_url`, the default agent).
@@ -22,27 +22,9 @@ pub fn all(config: &mut Config, root: &Node, mistakes: &mut Mistakes) {
     models(config, root, mistakes);
     check_parts::tools(config, root, mistakes);
     check_parts::agents(config, root, mistakes);
-    check_parts::rules(config, root, mistakes);
+    check_rules::rules(config, root, mistakes);
     check_people::all(config, root, mistakes);
     default_agent(config, root, mistakes);
-}
-
-impl ServerSettings {
-    /// The address to listen on; `None` if it cannot be parsed.
-    #[must_use]
-    pub fn address(&self) -> Option<SocketAddr> {
-        address(&self.listen)
-    }
-}
-
-fn address(text: &str) -> Option<SocketAddr> {
-    if let Some(port) = text.strip_prefix("localhost:") {
-        return port
-            .parse()
-            .ok()
-            .map(|port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
-    }
-    text.parse().ok()
 }
 
 /// Checks the separate listener of `/metrics`.
@@ -175,7 +157,7 @@ pub fn at_least_one(place: &[&str], count: u32, mistakes: &mut Mistakes) {
 /// Reports a duration of zero.
 pub fn positive(place: &[&str], duration: Duration, mistakes: &mut Mistakes) {
     if duration.is_zero() {
-        mistakes.add(place, "expected more than nothing");
+        mistakes.add(place, "expected more than 0");
     }
 }
 
@@ -226,7 +208,7 @@ fn secrets(config: &Config, mistakes: &mut Mistakes) {
         {
             mistakes.add(
                 &[&place[..], &["id"]].concat(),
-                format!("the id `{}` is here for the second time", key.id),
+                format!("the id `{}` occurs twice", key.id),
             );
         }
         if !key.key.reveal().is_empty() && key.bytes().is_none() {
@@ -242,7 +224,7 @@ fn credentials(config: &Config, mistakes: &mut Mistakes) {
     if !config.credentials.is_empty() && config.secrets.keys.is_empty() {
         mistakes.add(
             &["credentials"],
-            "credentials need a key under `secrets.keys`, which seals what is given",
+            "credentials need a key under `secrets.keys`, which seals them",
         );
     }
     for (name, credential) in &config.credentials {
@@ -317,7 +299,7 @@ fn models(config: &Config, root: &Node, mistakes: &mut Mistakes) {
             if has("script") {
                 mistakes.add(
                     &["models", name, "script"],
-                    "`script` is of a `scripted` model only",
+                    "only a `scripted` model has a `script`",
                 );
             }
         }

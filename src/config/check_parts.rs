@@ -1,18 +1,15 @@
-//! Finds mistakes in tools, agents and rules, and in the names by which they refer to each other.
+//! Finds mistakes in tools and agents, and in the names by which they refer to each other.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use globset::GlobBuilder;
 use serde_json::Value;
 
 use super::Config;
 use super::check::{at_least_one, positive};
-use super::parts::ToolSettings;
-use super::rules::Decide;
 use super::tree::{Kind, Node};
 use crate::agent::HumanKind;
-use crate::task::decision::Action;
+use crate::tool::catalog;
 use crate::tool::credential::OPEN;
 use crate::world::Mistakes;
 
@@ -107,7 +104,7 @@ pub fn tools(config: &Config, root: &Node, mistakes: &mut Mistakes) {
             if shell.max_output == 0 {
                 mistakes.add(
                     &["tools", tool_name, "shell", "max_output"],
-                    "expected more than nothing",
+                    "expected more than 0",
                 );
             }
         }
@@ -131,11 +128,11 @@ fn kind(tool: &str, node: &Node, mistakes: &mut Mistakes) {
         }
         [] => mistakes.add(
             &["tools", tool],
-            "one of `http`, `shell` and `external` is missing: who performs it",
+            "one of `http`, `shell` and `external` is missing: it says how the tool is performed",
         ),
         [_, ..] => mistakes.add(
             &["tools", tool],
-            "one of `http`, `shell` and `external` is said, not several",
+            "only one of `http`, `shell` and `external` may be set",
         ),
     }
 }
@@ -208,7 +205,7 @@ fn tool_references(
     config: &Config,
     root: &Node,
     tool_name: &str,
-    tool: &ToolSettings,
+    tool: &catalog::Settings,
     mistakes: &mut Mistakes,
 ) {
     let mut texts: Vec<(Vec<&str>, &str)> = Vec::new();
@@ -317,7 +314,7 @@ pub fn agents(config: &Config, root: &Node, mistakes: &mut Mistakes) {
                 mistakes.add(&place, format!("the name `{offered}` is kept for `human`"));
             } else if let Some(other) = seen.insert(offered, list) {
                 let detail = if other == list {
-                    format!("`{offered}` is here for the second time")
+                    format!("`{offered}` is listed twice")
                 } else {
                     format!(
                         "`{offered}` is in `{other}` too: an agent's tools, sub-agents and `human` share one name space"
@@ -348,7 +345,7 @@ pub fn agents(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         {
             mistakes.warn(
                 &["agents", agent_name, "open_to"],
-                format!("nobody may use the agent `{agent_name}`"),
+                format!("no caller may use the agent `{agent_name}`"),
             );
         }
     }
@@ -366,8 +363,10 @@ fn asks_for_credentials(
     }
     let place = ["agents", agent, "human"];
     if config.credentials.is_empty() {
-        mistakes
-            .add(&place, "`credentials` is offered, but nothing is named under `credentials` that it could ask for");
+        mistakes.add(
+            &place,
+            "`credentials` is offered, but the section `credentials` is empty",
+        );
     } else if config.takers(agent).is_empty() {
         // An unreadable tool may take the credential.
         let read = |tool: &str| root.at(&["tools", tool]).is_some_and(|node| !node.broken);
@@ -381,149 +380,7 @@ fn asks_for_credentials(
     if config.secrets.keys.is_empty() {
         mistakes.add(
             &place,
-            "`credentials` needs a key under `secrets.keys`, which seals what is given",
+            "`credentials` needs a key under `secrets.keys`, which seals them",
         );
     }
-}
-
-/// Checks the rules. (The policy room checks expressions, `check_people.rs` people.)
-pub fn rules(config: &Config, root: &Node, mistakes: &mut Mistakes) {
-    let subs = config
-        .agents
-        .values()
-        .flat_map(|agent| agent.sub_agents.iter().map(|sub| sub.agent.as_str()));
-    let callable: BTreeSet<&str> = config
-        .tools
-        .keys()
-        .map(String::as_str)
-        .chain(subs)
-        .collect();
-    for (index, rule) in config.policy.iter().enumerate() {
-        let at = index.to_string();
-        if root.at(&["policy", &at]).is_none_or(|node| node.broken) {
-            continue;
-        }
-        let place = |rest: &[&str]| {
-            ["policy", &at]
-                .into_iter()
-                .chain(rest.iter().copied())
-                .map(str::to_owned)
-                .collect::<Vec<_>>()
-        };
-        let mut add = |rest: &[&str], detail: String| {
-            let place = place(rest);
-            mistakes.add(
-                &place.iter().map(String::as_str).collect::<Vec<_>>(),
-                detail,
-            );
-        };
-        if !rule.name.is_empty() {
-            if rule.name.chars().any(char::is_control) || rule.name.chars().count() > 128 {
-                add(
-                    &["name"],
-                    "a rule's name has 128 visible characters at most".to_owned(),
-                );
-            }
-            if config
-                .policy
-                .iter()
-                .take(index)
-                .any(|other| other.name == rule.name)
-            {
-                add(
-                    &["name"],
-                    format!("a rule before this one is called `{}` too", rule.name),
-                );
-            }
-        }
-        let mut matched: BTreeSet<&str> = BTreeSet::new();
-        for (entry, pattern) in rule.tools.iter().enumerate() {
-            let found = matches(pattern, &callable);
-            let human = HumanKind::ALL.iter().any(|kind| kind.tool() == pattern);
-            match found {
-                None => add(
-                    &["tools", &entry.to_string()],
-                    format!("`{pattern}` is neither a name nor a glob"),
-                ),
-                Some(found) if found.is_empty() && !human => {
-                    add(
-                        &["tools", &entry.to_string()],
-                        format!("`{pattern}` names no tool"),
-                    );
-                }
-                Some(found) => matched.extend(found),
-            }
-        }
-        if rule.when.as_ref().is_some_and(|when| when.len() > 1024) {
-            add(&["when"], "an expression has 1 KiB at most".to_owned());
-        }
-        if rule.approvers.required == 0 {
-            add(&["approvers", "required"], "expected 1 or more".to_owned());
-        }
-        if rule.expires_in.0.is_some_and(|time| time.is_zero()) {
-            add(
-                &["expires_in"],
-                "expected more than nothing; without a deadline it is `never`".to_owned(),
-            );
-        }
-        if rule.allow.is_empty() {
-            add(
-                &["allow"],
-                "an approval that allows no answer could not be answered".to_owned(),
-            );
-        }
-        for (entry, action) in rule.allow.iter().enumerate() {
-            if matches!(action, Action::Retry | Action::Mixed) {
-                let detail = format!(
-                    "`{}` is no answer to an approval: known are `approve`, `reject`, `edit`, `respond`",
-                    action.as_str()
-                );
-                add(&["allow", &entry.to_string()], detail);
-            }
-        }
-        let shell = matched.iter().find(|tool| {
-            config
-                .tools
-                .get(**tool)
-                .is_some_and(|tool| tool.shell.is_some())
-        });
-        if let (Decide::Allow, None, Some(shell)) = (rule.decide, &config.auth, shell) {
-            add(
-                &["decide"],
-                format!(
-                    "without `auth` no rule may allow a shell tool, and this one allows `{shell}`"
-                ),
-            );
-        }
-        let human = rule
-            .tools
-            .iter()
-            .any(|tool| HumanKind::ALL.iter().any(|kind| kind.tool() == tool));
-        if human && rule.decide == Decide::Allow {
-            let detail = "a `request_…` tool is itself the question: a rule sets its terms (`hold`) or refuses it (`deny`)";
-            mistakes.warn(&["policy", &at, "decide"], detail);
-        }
-    }
-}
-
-/// The tools that a pattern matches; `None` if the pattern is invalid. Only an exact name matches a
-/// `request_…` tool.
-fn matches<'t>(pattern: &str, callable: &BTreeSet<&'t str>) -> Option<Vec<&'t str>> {
-    if !pattern.contains(['*', '?', '[', '{', '\\', '!']) {
-        return Some(
-            callable
-                .iter()
-                .copied()
-                .filter(|tool| *tool == pattern)
-                .collect(),
-        );
-    }
-    let glob = GlobBuilder::new(pattern).build().ok()?.compile_matcher();
-    Some(
-        callable
-            .iter()
-            .copied()
-            .filter(|tool| glob.is_match(tool))
-            .collect(),
-    )
 }

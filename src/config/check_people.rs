@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use sha2::{Digest as _, Sha256};
 
 use super::Config;
-use super::rules::Decide;
-use super::settings::ApiKey;
 use super::tree::Node;
 use crate::people::directory::is_user;
+use crate::people::settings::{ApiKey, parse_hex};
+use crate::policy::Decide;
 use crate::task::user::UserKey;
 use crate::world::Mistakes;
 
@@ -20,7 +20,7 @@ pub fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     if written.is_some() && keys.is_none_or(|keys| keys.elements().is_empty() && !keys.broken) {
         mistakes.add(
             &["auth"],
-            "`api_keys` names nobody, so nobody could come in; without accounts there is no `auth`",
+            "`api_keys` is empty, so every request would be refused: name a key, or leave `auth` out",
         );
     }
     let mut seen: BTreeSet<[u8; 32]> = BTreeSet::new();
@@ -36,7 +36,7 @@ pub fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         if hash.is_some_and(|hash| !seen.insert(hash)) {
             mistakes.add(
                 &place,
-                "this key is here for the second time; each has its own",
+                "this key is used twice: each user has a key of their own",
             );
         }
         if key.user.is_empty() {
@@ -48,7 +48,7 @@ pub fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
             .or_insert_with(|| own.clone());
         if *first != own {
             let detail = format!(
-                "the user `{}` is here with other groups; the same user has the same groups",
+                "the user `{}` has other groups in another key: all keys of a user name the same groups",
                 key.user
             );
             mistakes.add(&[&place[..], &["groups"]].concat(), detail);
@@ -87,7 +87,7 @@ fn person(key: &ApiKey, place: &[&str], mistakes: &mut Mistakes) {
 fn secret(key: &ApiKey, node: &Node, place: &[&str], mistakes: &mut Mistakes) -> Option<[u8; 32]> {
     match (&key.key, &key.key_sha256) {
         (Some(_), Some(_)) => {
-            mistakes.add(place, "`key` or `key_sha256` is said, not both");
+            mistakes.add(place, "only one of `key` and `key_sha256` may be set");
             None
         }
         (Some(text), None) => {
@@ -129,19 +129,6 @@ fn secret(key: &ApiKey, node: &Node, place: &[&str], mistakes: &mut Mistakes) ->
     }
 }
 
-/// Parses 32 bytes in hex.
-#[must_use]
-pub fn parse_hex(text: &str) -> Option<[u8; 32]> {
-    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    let mut hash = [0; 32];
-    for (index, byte) in hash.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(text.get(2 * index..2 * index + 2)?, 16).ok()?;
-    }
-    Some(hash)
-}
-
 /// Checks that every rule with `hold` can be satisfied in some tenant.
 fn rules(config: &Config, keys: &[ApiKey], root: &Node, mistakes: &mut Mistakes) {
     let broken = root
@@ -170,7 +157,7 @@ fn rules(config: &Config, keys: &[ApiKey], root: &Node, mistakes: &mut Mistakes)
         let most = tenants.iter().map(could).max().unwrap_or(0);
         if most < approvers.required as usize {
             let detail = format!(
-                "in no tenant could this rule be satisfied: it asks for {} different people, and {most} could answer",
+                "no tenant can satisfy this rule: it needs {} different people, and {most} could answer",
                 rule.approvers.required
             );
             mistakes.add(&["policy", &at, "approvers"], detail);

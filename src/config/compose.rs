@@ -1,17 +1,18 @@
-//! Converts settings to people and agents.
+//! Builds people, agents, rules and the specs of tools from the settings of several rooms.
 
-use super::Config;
-use super::check_people::parse_hex;
-use super::interpolate;
-use super::parts::{AgentSettings, LimitsSettings};
-use super::settings::{ApiKey, Use};
+use std::collections::BTreeSet;
+
+use super::{Config, interpolate};
 use crate::agent::version::{self, Fill, Written};
-use crate::agent::{Agent, Agents, Offer, OpenTo, SubAgent};
-use crate::people::May;
+use crate::agent::{self, Agent, Agents, Offer, SubAgent};
 use crate::people::authenticator::{Authenticator, Keys, Open};
-use crate::people::directory::{Account, Directory, hash};
+use crate::people::directory::Directory;
+use crate::people::settings::ApiKey;
+use crate::policy::{Rule, RuleApprovers};
 use crate::secret::seal::Sealer;
-use crate::task::limits::Limits;
+use crate::store;
+use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
+use crate::tool::agent::spec;
 
 impl Config {
     /// The authenticator of requests.
@@ -33,7 +34,7 @@ impl Config {
             .values()
             .filter_map(|agent| agent.open_to.as_ref())
             .flat_map(|to| &to.users);
-        let accounts = Directory::new(auth.api_keys.iter().filter_map(account).collect());
+        let accounts = Directory::new(auth.api_keys.iter().filter_map(ApiKey::account).collect());
         Some(
             accounts
                 .comparing(auth.user_ids)
@@ -44,12 +45,7 @@ impl Config {
     /// The sealer for credentials, with all readable keys; `None` if there are none.
     #[must_use]
     pub fn sealer(&self) -> Option<Sealer> {
-        let keys = self
-            .secrets
-            .keys
-            .iter()
-            .filter_map(|key| Some((key.id.clone(), key.bytes()?)));
-        Sealer::new(keys.collect())
+        self.secrets.sealer()
     }
 
     #[must_use]
@@ -83,9 +79,9 @@ impl Config {
 
     /// A tool as offered to an agent, and as written.
     fn offered(&self, name: &str) -> Option<(Offer, Written)> {
-        let tool = self.tool(name, self.tools.get(name)?)?;
+        let tool = self.tools.get(name).filter(|tool| tool.is_performed())?;
         let parameters = tool.parameters();
-        let definition = self.unexpanded(&["tools", name]);
+        let definition = &tool.raw;
         let written = definition
             .get("parameters")
             .filter(|_| tool.parameters.is_some());
@@ -97,14 +93,14 @@ impl Config {
         Some((
             Offer {
                 name: name.to_owned(),
-                description: tool.description,
+                description: tool.description.clone(),
                 parameters,
             },
             written,
         ))
     }
 
-    fn agent(&self, name: &str, settings: &AgentSettings) -> Agent {
+    fn agent(&self, name: &str, settings: &agent::Settings) -> Agent {
         let (tools, written): (Vec<_>, Vec<_>) = settings
             .tools
             .iter()
@@ -129,57 +125,95 @@ impl Config {
             tools,
             version: version::digest(&definition),
             definition,
-            limits: limits(&settings.limits),
-            open_to: settings.open_to.as_ref().map(|to| OpenTo {
-                tenants: to.tenants.clone(),
-                users: to.users.clone(),
-                groups: to.groups.clone(),
-            }),
+            limits: settings.limits,
+            open_to: settings.open_to.clone(),
             sub_agents: settings
                 .sub_agents
                 .iter()
                 .map(|sub| SubAgent {
-                    agent: sub.agent.clone(),
                     description: described(&sub.agent).unwrap_or_default(),
-                    session: sub.session,
+                    ..sub.clone()
                 })
                 .collect(),
             human: settings.human.clone(),
         }
     }
+
+    /// The rules, in order. Without accounts all callers are one person, whose approval suffices.
+    #[must_use]
+    pub fn rules(&self) -> Vec<Rule> {
+        let accounts = self.auth.is_some();
+        let rules = self.policy.iter().map(|rule| Rule {
+            approvers: RuleApprovers {
+                required: if accounts { rule.approvers.required } else { 1 },
+                ..rule.approvers.clone()
+            },
+            ..rule.clone()
+        });
+        rules.collect()
+    }
+
+    #[must_use]
+    pub fn store(&self, permit_unsafe: bool) -> store::Settings {
+        store::Settings {
+            unsafe_ok: permit_unsafe,
+            ..self.database.clone()
+        }
+    }
+
+    /// Tools with mistakes, as far as readable, so that rules may name them.
+    pub fn unusable_tools<'c>(
+        &'c self,
+        usable: impl Fn(&str) -> bool + 'c,
+    ) -> impl Iterator<Item = ToolSpec> + 'c {
+        self.tools
+            .iter()
+            .filter(move |(name, _)| !usable(name))
+            .map(|(name, tool)| {
+                let spec = bare(name, ToolKind::Http);
+                let parameters = tool
+                    .parameters
+                    .clone()
+                    .unwrap_or_else(|| spec.parameters.clone());
+                ToolSpec { parameters, ..spec }
+            })
+    }
+
+    /// The tools that policy may name besides the configured ones: sub-agents and `request_…`
+    /// tools.
+    #[must_use]
+    pub fn other_tools(&self) -> Vec<ToolSpec> {
+        // An unknown agent is reported where it is listed, not in each rule that names it.
+        let agents = self.agents.values().flat_map(|agent| &agent.sub_agents);
+        let subs: BTreeSet<&str> = agents.map(|sub| sub.agent.as_str()).collect();
+        let mut specs: Vec<ToolSpec> = subs
+            .into_iter()
+            .map(spec)
+            .chain(self.human_tools())
+            .collect();
+        // A tool that cannot be offered is reported where it is listed, not in each rule that names
+        // it.
+        for kind in self.agents.values().flat_map(|agent| &agent.human) {
+            if !specs.iter().any(|spec| spec.name == kind.tool()) {
+                specs.push(bare(kind.tool(), ToolKind::Human));
+            }
+        }
+        specs
+    }
 }
 
-fn account(key: &ApiKey) -> Option<Account> {
-    let key_sha256 = match (&key.key, &key.key_sha256) {
-        (Some(text), None) => hash(text.reveal()),
-        (None, Some(hex)) => parse_hex(hex.reveal())?,
-        (_, _) => return None,
-    };
-    let may = |what: Use| key.may.contains(&what);
-    Some(Account {
-        user: key.user.clone(),
-        tenant: key.tenant.clone(),
-        groups: key.groups.clone(),
-        act_as: key.act_as,
-        admin: key.admin,
-        may: May {
-            create: may(Use::Create),
-            read: may(Use::Read),
-            decide: may(Use::Decide),
-        },
-        key_sha256,
-    })
-}
-
-#[must_use]
-pub fn limits(settings: &LimitsSettings) -> Limits {
-    Limits {
-        max_model_calls: settings.max_model_calls,
-        max_duration: settings.max_duration,
-        max_depth: settings.max_depth,
-        max_rejections: settings.max_rejections,
-        max_children: settings.max_children,
-        max_tasks: settings.max_tasks,
-        max_calls: settings.max_calls,
+/// A tool known only to rules.
+fn bare(name: &str, kind: ToolKind) -> ToolSpec {
+    ToolSpec {
+        name: name.to_owned(),
+        description: String::new(),
+        parameters: serde_json::json!({ "type": "object" }),
+        effect: Effect::Once,
+        kind,
+        target: String::new(),
+        summary: None,
+        timeout: std::time::Duration::ZERO,
+        definition: String::new(),
+        needs: Vec::new(),
     }
 }

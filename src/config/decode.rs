@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use serde::de::value::{MapAccessDeserializer, StrDeserializer};
+use serde::de::value::StrDeserializer;
 use serde::de::{
     self, Deserialize, DeserializeSeed, Expected, IntoDeserializer, Unexpected, Visitor,
 };
@@ -294,14 +294,6 @@ impl<'de> de::MapAccess<'de> for Entries<'de> {
         seed.deserialize(Reader(&entry.node))
             .map_err(|fault| fault.within(entry.key.clone()))
     }
-}
-
-/// Reads a visitor's map as a struct: for settings that are text or a map.
-///
-/// # Errors
-/// The struct's own.
-pub fn from_map<'de, T: Deserialize<'de>, A: de::MapAccess<'de>>(map: A) -> Result<T, A::Error> {
-    T::deserialize(MapAccessDeserializer::new(map))
 }
 
 #[cfg(test)]

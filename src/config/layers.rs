@@ -55,7 +55,7 @@ pub fn put_variables(
         let mut own = Mistakes::default();
         let Some(node) = tree::parse(value, Some(origin), &mut own).filter(|_| own.is_empty())
         else {
-            mistakes.add(&[&format!("@{name}")], "the variable's value is no YAML");
+            mistakes.add(&[&format!("@{name}")], "the variable's value is not YAML");
             continue;
         };
         if let Err(detail) = put(root, &path, node, known) {
@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(
             mistakes,
             [
-                "@HOLDPOINT_SERVER__LISTEN the variable's value is no YAML",
+                "@HOLDPOINT_SERVER__LISTEN the variable's value is not YAML",
                 "@HOLDPOINT_MODELS__M__API_KEY there is nothing below which `api_key` could stand",
                 "@HOLDPOINT_POLICY__GONE__DECIDE the list has no element `gone`",
             ]

@@ -6,12 +6,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::parts::{AgentSettings, ToolSettings};
-use super::rules::RuleSettings;
-use super::settings::{
-    AuthSettings, CredentialSettings, DatabaseSettings, ModelSettings, SecretsSettings,
-    ServerSettings,
-};
+use crate::http::server::settings::ServerSettings;
+use crate::policy::Rule;
+use crate::tool::{catalog, credential};
+use crate::{agent, model, people, secret, store};
 
 /// The configuration of Holdpoint.
 #[derive(Deserialize, JsonSchema)]
@@ -19,26 +17,28 @@ use super::settings::{
 #[schemars(title = "holdpoint.yaml", extend("required" = ["models", "agents"]))]
 #[derive(Default)]
 struct File {
-    /// Where and how the service listens.
+    /// The addresses and the capacity of the service.
     server: ServerSettings,
     /// The database.
-    database: DatabaseSettings,
-    /// Who may come in. Without it: loopback only, everybody is `local`.
-    auth: Option<AuthSettings>,
-    /// What seals credentials at rest.
-    secrets: SecretsSettings,
-    /// What `request_credentials` may ask for, by name.
-    credentials: BTreeMap<String, CredentialSettings>,
+    database: store::Settings,
+    /// The accounts. Default: no accounts; the service listens on loopback only, and every caller is
+    /// the user `local`.
+    auth: Option<people::settings::Settings>,
+    /// The sealing of credentials that the database keeps.
+    secrets: secret::settings::Settings,
+    /// The credentials that `request_credentials` may ask for, by name.
+    credentials: BTreeMap<String, credential::settings::Settings>,
     /// The models, by name.
-    models: BTreeMap<String, ModelSettings>,
+    models: BTreeMap<String, model::Settings>,
     /// The tools, by name.
-    tools: BTreeMap<String, ToolSettings>,
+    tools: BTreeMap<String, catalog::Settings>,
     /// The agents, by name.
-    agents: BTreeMap<String, AgentSettings>,
-    /// The agent of a task that names none; needed when there are several.
+    agents: BTreeMap<String, agent::Settings>,
+    /// The agent of a task that names none. Required if there are several agents.
     default_agent: Option<String>,
-    /// The rules; the first one that matches decides, what no rule matches is held.
-    policy: Vec<RuleSettings>,
+    /// The rules. The first rule that matches a call decides it; a call that no rule matches is
+    /// held.
+    policy: Vec<Rule>,
 }
 
 #[must_use]
@@ -84,19 +84,19 @@ mod tests {
     fn schema_describes_every_key_and_has_the_defaults() {
         let schema = schema();
         assert_eq!(schema["required"], serde_json::json!(["models", "agents"]));
-        let server = &schema["$defs"]["ServerSettings"]["properties"];
+        let server = &schema["$defs"]["Server"]["properties"];
         assert_eq!(server["wait"]["default"], "10s", "{server}");
         assert_eq!(server["listen"]["default"], "127.0.0.1:8080");
         assert_eq!(
-            schema["$defs"]["LimitsSettings"]["properties"]["max_duration"]["default"],
+            schema["$defs"]["Limits"]["properties"]["max_duration"]["default"],
             "1h"
         );
         assert_eq!(
-            schema["$defs"]["RuleSettings"]["properties"]["expires_in"]["default"],
+            schema["$defs"]["Rule"]["properties"]["expires_in"]["default"],
             "24h"
         );
         assert_eq!(
-            schema["$defs"]["ShellToolSettings"]["properties"]["max_output"]["default"],
+            schema["$defs"]["ShellTool"]["properties"]["max_output"]["default"],
             "64KiB"
         );
         described("", &schema);

@@ -4,11 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Config;
-use super::parts::ToolSettings;
 use crate::agent::HumanKind;
 use crate::task::request::RequestKind;
 use crate::task::tool_spec::{ToolKind, ToolSpec};
-use crate::tool::catalog::Catalog;
+use crate::tool::catalog::{self, Catalog};
 use crate::tool::credential::{PlainFields, references};
 use crate::tool::human::{self, Field, Service};
 
@@ -137,7 +136,7 @@ fn receiver(spec: &ToolSpec) -> String {
 }
 
 /// The texts of a tool that may refer to a credential.
-fn texts(tool: &ToolSettings) -> Vec<&str> {
+fn texts(tool: &catalog::Settings) -> Vec<&str> {
     let http = tool.http.iter().flat_map(|http| {
         std::iter::once(http.url.as_str())
             .chain(http.headers.values().map(|text| text.reveal().as_str()))
@@ -205,7 +204,7 @@ agents:
     fn catalog(config: &Config) -> Catalog {
         let mut mistakes = Mistakes::default();
         let catalog = Catalog::build(
-            config.tools(),
+            config.tools.clone(),
             &Net::new().unwrap(),
             &Arc::default(),
             &mut mistakes,

@@ -155,7 +155,7 @@ fn complete_file_of_the_contract_loads() {
     );
     let rules = config.rules();
     let catalog = Catalog::build(
-        config.tools(),
+        config.tools.clone(),
         &Net::new().unwrap(),
         &Arc::default(),
         &mut Mistakes::default(),
@@ -182,7 +182,7 @@ fn complete_file_of_the_contract_loads() {
     );
     assert_eq!(
         config.agents["billing"].limits,
-        parts::LimitsSettings::default()
+        crate::task::limits::Limits::default()
     );
     assert_eq!(
         config.server,
@@ -213,10 +213,7 @@ fn smallest_file_and_demonstration_load() {
         (config.default_agent.as_str(), config.auth.is_none()),
         ("helper", true)
     );
-    assert_eq!(
-        config.models["main"].base_url.as_deref(),
-        Some("https://api.openai.com/v1")
-    );
+    assert_eq!(config.models["main"].base_url, None);
     let (demo, report) = load(
         Source::Demo,
         &Environment::default(),
@@ -470,7 +467,7 @@ tools:
     )
     .unwrap();
     let catalog = Catalog::build(
-        config.tools(),
+        config.tools.clone(),
         &Net::new().unwrap(),
         &Arc::default(),
         &mut Mistakes::default(),

@@ -62,11 +62,11 @@ const BAD: &[(&str, &[&str])] = &[
     // repeated keys
     (
         "server: { wait: 1s, wait: 2s }\n",
-        &["3:21: server.wait: the key `wait` is here for the second time"],
+        &["3:21: server.wait: the key `wait` occurs twice"],
     ),
     (
         "database: {}\ndatabase: {}\n",
-        &["4:1: database: the key `database` is here for the second time"],
+        &["4:1: database: the key `database` occurs twice"],
     ),
     // durations and sizes
     (
@@ -139,7 +139,7 @@ const BAD: &[(&str, &[&str])] = &[
     (
         "auth: { api_keys: [] }\n",
         &[
-            "3:1: auth: `api_keys` names nobody, so nobody could come in; without accounts there is no `auth`",
+            "3:1: auth: `api_keys` is empty, so every request would be refused: name a key, or leave `auth` out",
         ],
     ),
     (
@@ -155,14 +155,14 @@ const BAD: &[(&str, &[&str])] = &[
         "auth: { user_ids: fold, api_keys: [ { user: bob, key: '0123456789abcdef' }, { user: BOB, groups: [g], key: '0123456789abcdeF' } ] }\n",
         &[
             "3:9: auth.user_ids: expected one of `folded`, `exact`",
-            "3:90: auth.api_keys[1].groups: the user `BOB` is here with other groups; the same user has the same groups",
+            "3:90: auth.api_keys[1].groups: the user `BOB` has other groups in another key: all keys of a user name the same groups",
         ],
     ),
     (
         "auth: { api_keys: [ { user: a b, key: '0123456789abcdef' }, { user: eve, key: '0123456789abcdef', groups: ['x,y'], may: [write] } ] }\n",
         &[
             "3:23: auth.api_keys[0].user: a user is 1 to 128 visible characters without blanks",
-            "3:61: auth.api_keys[1]: this key is here for the second time; each has its own",
+            "3:61: auth.api_keys[1]: this key is used twice: each user has a key of their own",
             "3:108: auth.api_keys[1].groups[0]: a group is 1 to 128 visible characters without commas",
             "3:122: auth.api_keys[1].may[0]: expected one of `create`, `read`, `decide`",
         ],
@@ -171,8 +171,8 @@ const BAD: &[(&str, &[&str])] = &[
         "auth: { api_keys: [ { user: bob, key_sha256: abc }, { user: bob, groups: [g], key: '0123456789abcdef', key_sha256: abc } ] }\n",
         &[
             "3:34: auth.api_keys[0].key_sha256: expected a SHA-256: 64 hex digits",
-            "3:53: auth.api_keys[1]: `key` or `key_sha256` is said, not both",
-            "3:66: auth.api_keys[1].groups: the user `bob` is here with other groups; the same user has the same groups",
+            "3:53: auth.api_keys[1]: only one of `key` and `key_sha256` may be set",
+            "3:66: auth.api_keys[1].groups: the user `bob` has other groups in another key: all keys of a user name the same groups",
         ],
     ),
     (
@@ -186,7 +186,7 @@ const BAD: &[(&str, &[&str])] = &[
         "secrets: { keys: [ { id: a, key: 'c2hvcnQ=' }, { id: a, key: 'MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=' }, {} ] }\n",
         &[
             "3:29: secrets.keys[0].key: expected 32 bytes in base64 (`openssl rand -base64 32`)",
-            "3:50: secrets.keys[1].id: the id `a` is here for the second time",
+            "3:50: secrets.keys[1].id: the id `a` occurs twice",
             "3:112: secrets.keys[2]: `id` is missing",
             "3:112: secrets.keys[2]: `key` is missing",
         ],
@@ -194,7 +194,7 @@ const BAD: &[(&str, &[&str])] = &[
     (
         "credentials: { 'a b': { fields: { x: { kind: y } } }, c: {} }\n",
         &[
-            "3:1: credentials: credentials need a key under `secrets.keys`, which seals what is given",
+            "3:1: credentials: credentials need a key under `secrets.keys`, which seals them",
             "3:16: credentials.a b: `a b` cannot be the name of a credential: a name is 1 to 64 of `A-Z a-z 0-9 _ -`",
             "3:40: credentials.a b.fields.x.kind: unknown key `kind`; known are `format`, `description`, `secret`",
             "3:55: credentials.c: `fields` is missing",
@@ -207,7 +207,7 @@ const BAD: &[(&str, &[&str])] = &[
             "3:29: policy[0].tools[0]: `gone` names no tool",
             "3:35: policy[0].tools[1]: `g*` names no tool",
             "3:44: policy[0].tools[3]: `[a` is neither a name nor a glob",
-            "3:69: policy[1].name: a rule before this one is called `x` too",
+            "3:69: policy[1].name: an earlier rule is also called `x`",
         ],
     ),
     (
@@ -238,8 +238,8 @@ const BAD: &[(&str, &[&str])] = &[
             "3:92: policy[0].allow[1]: `retry` is no answer to an approval: known are `approve`, `reject`, `edit`, `respond`",
             "3:100: policy[0].on_expiry: expected one of `continue`, `cancel`",
             "3:117: policy[0].on_reject: expected one of `continue`, `cancel`, `cancel_root`",
-            "3:134: policy[0].expires_in: expected more than nothing; without a deadline it is `never`",
-            "3:189: policy[1].allow: an approval that allows no answer could not be answered",
+            "3:134: policy[0].expires_in: expected more than 0, or `never` for no deadline",
+            "3:189: policy[1].allow: an approval allows at least one answer",
         ],
     ),
     // the default agent
@@ -267,11 +267,11 @@ const BAD: &[(&str, &[&str])] = &[
     // not YAML
     (
         "server: { listen: [\n",
-        &["3:19: this is no YAML: a value, a quote or an indentation is wrong here"],
+        &["3:19: this is not YAML: a value, a quote or an indentation is wrong here"],
     ),
     (
         "---\nserver: {}\n---\n{}\n",
-        &["3:1: a second document begins here; one is read"],
+        &["3:1: a second document begins here: the file holds one document"],
     ),
 ];
 
@@ -319,8 +319,8 @@ const BAD_PARTS: &[(&str, &[&str])] = &[
             "1:16: models.m.provider: expected one of `openai`, `anthropic`, `scripted`",
             "1:36: models.n: `provider` is missing",
             "1:53: models.o: `script` is missing: a scripted model has a file, or `builtin:refunds`",
-            "1:113: models.p.script: `script` is of a `scripted` model only",
-            "1:124: models.p.timeout: expected more than nothing",
+            "1:113: models.p.script: only a `scripted` model has a `script`",
+            "1:124: models.p.timeout: expected more than 0",
         ],
     ),
     (
@@ -361,32 +361,32 @@ const BAD_PARTS: &[(&str, &[&str])] = &[
         "models: { m: { provider: openai, model: x } }\nagents: { a: { model: m, tools: [gone, t, t, request_credentials], sub_agents: [b, t, { agent: a, sesion: true }, {}], human: [guidance, guidance, coffee] }, t: { model: m } }\ntools: { t: { http: { url: 'http://h/' } } }\ndefault_agent: a\n",
         &[
             "2:34: agents.a.tools[0]: no tool is called `gone`",
-            "2:43: agents.a.tools[2]: `t` is here for the second time",
+            "2:43: agents.a.tools[2]: `t` is listed twice",
             "2:46: agents.a.tools[3]: no tool is called `request_credentials`",
             "2:46: agents.a.tools[3]: the name `request_credentials` is kept for `human`",
             "2:81: agents.a.sub_agents[0]: no agent is called `b`",
             "2:84: agents.a.sub_agents[1]: `t` is in `tools` too: an agent's tools, sub-agents and `human` share one name space",
             "2:99: agents.a.sub_agents[2].sesion: unknown key `sesion`; known are `agent`, `session`",
             "2:115: agents.a.sub_agents[3]: `agent` is missing",
-            "2:138: agents.a.human[1]: `request_human_guidance` is here for the second time",
+            "2:138: agents.a.human[1]: `request_human_guidance` is listed twice",
             "2:148: agents.a.human[2]: expected one of `guidance`, `credentials`, `confirmation`",
         ],
     ),
     (
         "models: { m: { provider: openai, model: x } }\nagents: { a: { model: m, human: [credentials], limits: { max_calls: 0, max_duration: 0s, max_cost: 1 } } }\n",
         &[
-            "2:26: agents.a.human: `credentials` is offered, but nothing is named under `credentials` that it could ask for",
-            "2:26: agents.a.human: `credentials` needs a key under `secrets.keys`, which seals what is given",
+            "2:26: agents.a.human: `credentials` is offered, but the section `credentials` is empty",
+            "2:26: agents.a.human: `credentials` needs a key under `secrets.keys`, which seals them",
             "2:58: agents.a.limits.max_calls: expected 1 or more",
-            "2:72: agents.a.limits.max_duration: expected more than nothing",
+            "2:72: agents.a.limits.max_duration: expected more than 0",
             "2:90: agents.a.limits.max_cost: unknown key `max_cost`; known are `max_model_calls`, `max_duration`, `max_depth`, `max_rejections`, `max_children`, `max_tasks`, `max_calls`",
         ],
     ),
     (
         "models: { m: { provider: openai, model: x } }\nagents: { a: { model: m } }\ntools:\n  t: {}\n  u: { http: { url: 'http://h/' }, shell: {} }\n  v: { http: { method: FETCH, timeout: 11m } }\n  w: { effect: twice, http: }\n  x: { shell: { timeout: 11m, max_output: 1GB }, parameters: {} }\n  'y y': { external: {} }\n",
         &[
-            "4:3: tools.t: one of `http`, `shell` and `external` is missing: who performs it",
-            "5:3: tools.u: one of `http`, `shell` and `external` is said, not several",
+            "4:3: tools.t: one of `http`, `shell` and `external` is missing: it says how the tool is performed",
+            "5:3: tools.u: only one of `http`, `shell` and `external` may be set",
             "6:8: tools.v.http: `url` is missing",
             "6:16: tools.v.http.method: expected one of `GET`, `POST`, `PUT`, `PATCH`, `DELETE`",
             "6:31: tools.v.http.timeout: a tool's timeout is `10m` at most",
@@ -407,7 +407,7 @@ const BAD_PARTS: &[(&str, &[&str])] = &[
             "6:46: tools.t.http.headers.Authorization: no credential is called `jira`",
             "6:97: tools.t.http.headers.X: the credential `crm` has no field `key`",
             "6:126: tools.t.http.headers.Y: a `{{credential:` has no `}}`",
-            "7:1: credentials: credentials need a key under `secrets.keys`, which seals what is given",
+            "7:1: credentials: credentials need a key under `secrets.keys`, which seals them",
         ],
     ),
     (
@@ -420,7 +420,7 @@ const BAD_PARTS: &[(&str, &[&str])] = &[
             "6:17: tools.v.shell.env: a variable's name is not empty and has no `=`",
             "6:17: tools.v.shell.env: a credential is the value of a variable, not its name: `env: { NAME: \"{{credential:…}}\" }`",
             "7:24: tools.w.shell.env.A: a tool that takes a credential needs a key under `secrets.keys`, which seals it",
-            "8:1: credentials: credentials need a key under `secrets.keys`, which seals what is given",
+            "8:1: credentials: credentials need a key under `secrets.keys`, which seals them",
         ],
     ),
 ];

@@ -15,7 +15,7 @@ pub fn written(root: &Node, mistakes: &mut Mistakes) {
         if forgets_braces(text) {
             mistakes.warn(
                 &place,
-                "this begins like a variable and is taken as it stands: `${NAME}` is filled in",
+                "this value begins like a variable and is used as written: write `${NAME}` to expand it",
             );
         } else if let Some(header) = header(&place)
             && matches!(node.origin, Origin::File { .. })
@@ -71,7 +71,7 @@ pub fn read(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         .at(&["database", "url"])
         .is_some_and(|node| matches!(node.origin, Origin::Flag(_)));
     if from_flag && has_password(url) {
-        let detail = "whoever lists this machine's processes reads the password: say it with the variable \
+        let detail = "the list of processes shows the password: pass it in the variable \
                       `HOLDPOINT_DATABASE__URL` or `PGPASSWORD`";
         mistakes.warn(&["database", "url"], detail);
     }
@@ -112,7 +112,7 @@ mod tests {
         };
         let source = Source::File("h.yaml".into(), text.to_owned());
         let (_, report) = load(source, &environment, &flags, |config, mistakes| {
-            config.store(true).check(mistakes)
+            config.store(true).check(mistakes);
         })
         .unwrap();
         report.warnings.iter().map(ToString::to_string).collect()
@@ -121,7 +121,7 @@ mod tests {
     const BASE: &str =
         "models: { m: { provider: openai, model: x } }\nagents: { a: { model: m } }\n";
     const BRACES: &str =
-        "this begins like a variable and is taken as it stands: `${NAME}` is filled in";
+        "this value begins like a variable and is used as written: write `${NAME}` to expand it";
 
     #[test]
     fn value_that_begins_with_a_dollar_and_capitals_is_warned_about() {
@@ -217,7 +217,8 @@ secrets: {{ keys: [ {{ id: k, key: 'MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=
             assert!(
                 found
                     .iter()
-                    .all(|line| line.starts_with("--database-url: database.url: whoever lists")),
+                    .all(|line| line
+                        .starts_with("--database-url: database.url: the list of processes")),
                 "{found:?}"
             );
             assert!(!found.concat().contains("hunter2"));

@@ -53,7 +53,7 @@ fn closed_store() -> Store {
             .unwrap();
         runtime.block_on(async {
             let settings = crate::store::Settings {
-                url,
+                url: crate::secret::Secret::new(url),
                 ..crate::store::Settings::default()
             };
             let store = Store::open(&settings, Arc::new(SystemClock)).await.unwrap();

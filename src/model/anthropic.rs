@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 
 use super::clean::Cleaner;
 use super::endpoint::Endpoint;
-pub use super::endpoint::Settings;
 use super::protocol::{Attempt, Manner, Protocol, Thoughts};
+pub use super::settings::Settings;
 use super::{Answer, ModelClient, ModelError, Prompt, Sink};
 use crate::net::Net;
 use crate::secret::Redactor;
@@ -61,6 +61,7 @@ pub(super) struct Messages;
 
 impl Protocol for Messages {
     type Reading = stream::Stream;
+    const BASE_URL: &'static str = "https://api.anthropic.com";
     const PATH: &'static str = "/v1/messages";
     const OURS: &'static [&'static str] = &["messages", "tools", "model", "stream", "system"];
     const HEADERS: &'static [(&'static str, &'static str)] = &[("anthropic-version", "2023-06-01")];

@@ -8,17 +8,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use serde_json::Map;
 use tokio::task::JoinSet;
 
 use self::cases::{Case, Means, Step, cases};
 use self::traffic::{Played, Reply, Sent, Traffic};
 use super::anthropic::{Anthropic, Messages};
 use super::clean::Cleaner;
-use super::endpoint::Settings;
 use super::heard::{Heard, Told};
 use super::openai::{ChatCompletions, OpenAi};
 use super::protocol::{Attempt, Progress, Protocol, Reading, Telling};
+use super::settings::Settings;
 use super::sse::Decoder;
 use super::{Answer, ModelClient, ModelError, Prompt};
 use crate::net::Net;
@@ -72,18 +71,18 @@ impl Provider {
     fn settings(self, url: &str) -> Settings {
         Settings {
             name: "main".to_owned(),
-            base_url: if self == Self::OpenAi {
+            base_url: Some(if self == Self::OpenAi {
                 format!("{url}/v1")
             } else {
                 url.to_owned()
-            },
-            model: "m-1".to_owned(),
+            }),
+            model: Some("m-1".to_owned()),
             api_key: Some(Secret::new(KEY.to_owned())),
             timeout: Duration::from_secs(10),
             retries: 4,
             headers: [("X-Team".to_owned(), Secret::new("blue".to_owned()))].into(),
             query: [("team".to_owned(), Secret::new("blue".to_owned()))].into(),
-            body: Map::new(),
+            ..Settings::default()
         }
     }
 

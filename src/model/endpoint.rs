@@ -3,7 +3,6 @@
 //! pieces emitted for a failed attempt are taken back; every wait is bounded; no error contains a
 //! URL.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -12,8 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::HeaderMap;
 use reqwest::Response;
 use serde_json::{Map, Value};
 use url::Url;
@@ -21,142 +19,14 @@ use url::Url;
 use super::clean::Cleaner;
 use super::problem::said_in;
 use super::protocol::{Attempt, Protocol, Telling, Thoughts};
+use super::settings::Settings;
 use super::{Answer, Ended, ModelClient, ModelError, Prompt, Sink, retry};
 use crate::net::{self, Failure, Net};
-use crate::secret::{Redactor, Secret};
+use crate::secret::Redactor;
 use crate::task::text::from_bytes;
-use crate::world::{Clock, Mistakes};
+use crate::world::Clock;
 
 mod read;
-
-/// The operator's settings for one model behind an endpoint.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
-    /// The name in the configuration: errors and metrics use it.
-    pub name: String,
-    /// The protocol's path is appended to it.
-    pub base_url: String,
-    /// The provider's name for the model.
-    pub model: String,
-    /// Sent in the protocol's own header. A local model needs none.
-    pub api_key: Option<Secret<String>>,
-    /// How long one attempt waits for the answer to begin, and then for each next piece. The whole
-    /// answer may take ten times as long.
-    pub timeout: Duration,
-    /// The number of attempts after the first.
-    pub retries: u32,
-    /// Added to each request; a header with the name of one of the protocol's replaces it.
-    pub headers: BTreeMap<String, Secret<String>>,
-    /// Added to the URL of each request.
-    pub query: BTreeMap<String, Secret<String>>,
-    /// Merged into the body of each request.
-    pub body: Map<String, Value>,
-}
-
-impl Settings {
-    /// Adds every mistake in the settings, never quoting a value of a key, header or query.
-    pub(super) fn check<P: Protocol>(&self, mistakes: &mut Mistakes, place: &[&str]) {
-        let mut add = |keys: &[&str], detail: String| mistakes.add(&[place, keys].concat(), detail);
-        if let Err(detail) = self.address::<P>() {
-            add(&["base_url"], detail.to_owned());
-        }
-        if self.model.trim().is_empty() {
-            add(
-                &["model"],
-                format!(
-                    "model `{}` does not say what the provider calls it",
-                    self.name
-                ),
-            );
-        }
-        if self.timeout.is_zero() {
-            add(&["timeout"], "a timeout is longer than 0".to_owned());
-        }
-        if self.key::<P>().is_some_and(|key| key.is_err()) {
-            add(
-                &["api_key"],
-                "the key has characters that a header cannot hold".to_owned(),
-            );
-        }
-        for (name, value) in &self.headers {
-            if let Err(detail) = header(name, value) {
-                add(&["headers", name], detail);
-            }
-        }
-        for name in P::OURS {
-            if self.body.contains_key(*name) {
-                add(&["body", name], format!("`body` may not name `{name}`"));
-            }
-        }
-    }
-
-    fn address<P: Protocol>(&self) -> Result<Url, &'static str> {
-        let mut url = Url::parse(&self.base_url).map_err(|_| "base_url is no URL")?;
-        if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
-            return Err("base_url is an http or https URL");
-        }
-        if !url.username().is_empty() || url.password().is_some() {
-            return Err("base_url holds no user and no password: use api_key or headers");
-        }
-        if url.fragment().is_some() {
-            return Err("base_url has no fragment");
-        }
-        let path = format!("{}{}", url.path().trim_end_matches('/'), P::PATH);
-        url.set_path(&path);
-        if !self.query.is_empty() {
-            url.query_pairs_mut().extend_pairs(
-                self.query
-                    .iter()
-                    .map(|(name, value)| (name, value.reveal())),
-            );
-        }
-        Ok(url)
-    }
-
-    fn key<P: Protocol>(
-        &self,
-    ) -> Option<Result<(HeaderName, HeaderValue), http::header::InvalidHeaderValue>> {
-        let (name, value) = P::key(self.api_key.as_ref()?.reveal());
-        Some(HeaderValue::from_str(&value).map(|value| (name, value)))
-    }
-
-    /// The headers of each request; `None` if one of them cannot be sent.
-    fn header_map<P: Protocol>(&self) -> Option<HeaderMap> {
-        let mut map = HeaderMap::new();
-        map.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        map.insert(
-            ACCEPT,
-            HeaderValue::from_static("text/event-stream, application/json"),
-        );
-        for (name, value) in P::HEADERS {
-            map.insert(
-                HeaderName::from_static(name),
-                HeaderValue::from_static(value),
-            );
-        }
-        if let Some(key) = self.key::<P>() {
-            let (name, value) = key.ok()?;
-            map.insert(name, value);
-        }
-        for (name, value) in &self.headers {
-            let (name, value) = header(name, value).ok()?;
-            map.insert(name, value);
-        }
-        map.values_mut().for_each(|value| value.set_sensitive(true));
-        Some(map)
-    }
-}
-
-fn header(name: &str, value: &Secret<String>) -> Result<(HeaderName, HeaderValue), String> {
-    let read = HeaderName::from_bytes(name.as_bytes())
-        .map_err(|_| format!("`{name}` is no header name"))?;
-    if read == CONTENT_LENGTH || read == TRANSFER_ENCODING {
-        return Err(format!("the header `{name}` is set by the HTTP client"));
-    }
-    let value = HeaderValue::from_str(value.reveal())
-        .map_err(|_| format!("the value of `{name}` has characters that a header cannot hold"))?;
-    Ok((read, value))
-}
 
 /// The provider's id of the request, formatted for an error; empty if the answer has none.
 fn request_id(headers: &HeaderMap) -> String {
@@ -216,9 +86,9 @@ impl<P: Protocol> Endpoint<P> {
         let headers = settings
             .header_map::<P>()
             .ok_or_else(|| unusable("a header cannot be sent"))?;
+        let model = settings.model.unwrap_or_default();
         let Settings {
             name,
-            model,
             timeout,
             retries,
             body,

@@ -13,6 +13,7 @@ mod heard;
 mod problem;
 mod protocol;
 mod retry;
+mod settings;
 mod sse;
 
 use std::collections::BTreeMap;
@@ -23,6 +24,7 @@ use serde_json::{Value, json};
 
 #[cfg(test)]
 use self::heard::Unheard;
+pub use self::settings::{Provider, Settings, check, client};
 use crate::task::item::{FinishReason, Usage};
 use crate::task::transcript::Message;
 

@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 
 use super::clean::Cleaner;
 use super::endpoint::Endpoint;
-pub use super::endpoint::Settings;
 use super::protocol::{Attempt, Manner, Protocol, Thoughts};
+pub use super::settings::Settings;
 use super::{Answer, ModelClient, ModelError, Prompt, Sink};
 use crate::net::Net;
 use crate::secret::Redactor;
@@ -63,6 +63,7 @@ pub(super) struct ChatCompletions;
 
 impl Protocol for ChatCompletions {
     type Reading = stream::Streamed;
+    const BASE_URL: &'static str = "https://api.openai.com/v1";
     const PATH: &'static str = "/chat/completions";
     const OURS: &'static [&'static str] =
         &["messages", "tools", "model", "stream", "stream_options"];

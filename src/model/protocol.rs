@@ -14,6 +14,8 @@ use super::{Answer, Piece, Prompt, Sink};
 pub(super) trait Protocol: Send + Sync + 'static {
     /// The reader of a streamed answer.
     type Reading: Reading;
+    /// The provider's own address, where no `base_url` is configured.
+    const BASE_URL: &'static str;
     /// Appended to `base_url`.
     const PATH: &'static str;
     /// The members of a request's body that a configuration may not set.

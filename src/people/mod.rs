@@ -4,6 +4,7 @@ pub mod authenticator;
 pub mod directory;
 pub mod may;
 pub mod session;
+pub mod settings;
 
 use crate::task::user::UserId;
 

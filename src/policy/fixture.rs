@@ -5,9 +5,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{Case, Decide, Policy, Rule};
-use crate::task::decision::Then;
 use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
-use crate::task::verdict::{Judgement, OnExpiry};
+use crate::task::verdict::Judgement;
 use crate::world::Mistakes;
 
 pub(super) fn tool(name: &str, kind: ToolKind, parameters: Value) -> ToolSpec {
@@ -75,16 +74,11 @@ pub(super) fn rule(name: &str, tools: &[&str], when: &str, decide: Decide) -> Ru
         tools: tools.iter().map(ToString::to_string).collect(),
         when: (!when.is_empty()).then(|| when.to_owned()),
         decide,
-        reason: None,
-        message: None,
         approvers: super::RuleApprovers {
             groups: vec![name.to_owned()],
             ..Default::default()
         },
-        expires_in: None,
-        on_expiry: OnExpiry::default(),
-        on_reject: Then::default(),
-        allow: None,
+        ..Rule::default()
     }
 }
 

@@ -1,85 +1,100 @@
 //! A rule as an operator writes it, and the checks that need only the rule itself.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::task::decision::{Action, Then};
+use crate::task::units::{duration, duration_text};
 use crate::task::verdict::{Approvers, OnExpiry, Terms};
 use crate::world::Mistakes;
 
-/// One rule. The first that matches a call decides; what none matches is held.
+/// A rule. The first rule that matches a call decides it; a call that no rule matches is held.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(extend("required" = ["name", "tools", "decide"]))]
 pub struct Rule {
-    /// What a judgement calls it.
+    /// The name of the rule, 1 to 128 visible characters. Each rule has its own.
     pub name: String,
-    /// The tools it is about: names, and globs such as `files_*` or `*`.
+    /// The tools that the rule applies to: names, and globs such as `files_*` or `*`.
     pub tools: Vec<String>,
-    /// A CEL expression over `args`, `tool`, `agent`, `user`, `task` and `session`; without one it
-    /// matches always.
-    #[serde(default)]
+    /// The condition: a CEL expression over `args`, `tool`, `agent`, `user`, `task` and `session`,
+    /// 1 KiB at most. Without it the rule matches every call of its tools.
     pub when: Option<String>,
-    /// What it says of a call that it matches.
+    /// The verdict on a call that the rule matches.
     pub decide: Decide,
-    /// Why, for the one who decides and for the model.
-    #[serde(default)]
+    /// The reason, shown to the model and to the approvers.
     pub reason: Option<String>,
-    /// The words of its requests, instead of "Human intervention required."
-    #[serde(default)]
+    /// The message of the request. Default: "Human intervention required."
     pub message: Option<String>,
-    /// Who decides what it holds; the task's owner unless said.
-    #[serde(default)]
+    /// The people who may decide the request.
     pub approvers: RuleApprovers,
-    /// How long its requests stay open.
-    #[serde(default)]
-    pub expires_in: Option<Expiry>,
-    /// What happens to undecided calls then.
-    #[serde(default)]
+    /// How long the request stays open: a duration such as `30s`, `24h` or `7d`, or `never`.
+    pub expires_in: Expiry,
+    /// The effect of the deadline on calls without a decision.
     pub on_expiry: OnExpiry,
-    /// What a rejection of every call does unless the decision says `then`.
-    #[serde(default)]
+    /// The effect of a rejection of every call, unless the decision names another one.
     pub on_reject: Then,
-    /// The answers it allows of an approval; all unless said.
-    #[serde(default)]
-    pub allow: Option<Vec<Action>>,
+    /// The answers that an approval allows.
+    #[schemars(schema_with = "allow_schema")]
+    pub allow: Vec<Action>,
 }
 
-/// What a rule says.
+fn allow_schema(_: &mut SchemaGenerator) -> Schema {
+    let words = ["approve", "reject", "edit", "respond"];
+    json_schema!({"type": "array", "items": {"enum": words}, "minItems": 1, "default": words})
+}
+
+impl Default for Rule {
+    fn default() -> Self {
+        let terms = Terms::default();
+        Self {
+            name: String::new(),
+            tools: Vec::new(),
+            when: None,
+            decide: Decide::Hold,
+            reason: None,
+            message: None,
+            approvers: RuleApprovers::default(),
+            expires_in: terms.expires_in.map_or(Expiry::Never, Expiry::After),
+            on_expiry: terms.on_expiry,
+            on_reject: terms.on_reject,
+            allow: terms.allow,
+        }
+    }
+}
+
+/// The verdict of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Decide {
-    /// The call runs unasked.
+    /// The call runs without a request.
     Allow,
-    /// A human is asked first.
+    /// The call waits for a person's decision.
     Hold,
     /// The call is refused.
     Deny,
 }
 
-/// Who decides what a rule holds.
+/// The people who may decide a request.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "Approvers")]
 pub struct RuleApprovers {
-    /// Whether the task's owner may: unless said, only where neither users nor groups are named.
-    #[serde(default)]
+    /// Whether the task's owner may decide. Default: `true` if neither `users` nor `groups` names
+    /// anybody, else `false`.
     pub owner: Option<bool>,
-    /// Users by id.
-    #[serde(default)]
+    /// The ids of users who may decide.
     pub users: Vec<String>,
-    /// Groups by name.
-    #[serde(default)]
+    /// The names of groups whose members may decide.
     pub groups: Vec<String>,
-    /// How many different people have to approve.
-    #[serde(default = "one")]
+    /// The number of different people who have to approve.
     #[schemars(range(min = 1))]
     pub required: u32,
-}
-
-fn one() -> u32 {
-    1
 }
 
 impl Default for RuleApprovers {
@@ -93,8 +108,22 @@ impl Default for RuleApprovers {
     }
 }
 
-/// How long a request stays open: a duration (`30s`, `24h`, `7d`), or `never` for one that does not
-/// expire.
+impl RuleApprovers {
+    /// The approvers as a request keeps them.
+    #[must_use]
+    pub fn approvers(&self) -> Approvers {
+        let nobody = self.users.is_empty() && self.groups.is_empty();
+        Approvers {
+            owner: self.owner.unwrap_or(nobody),
+            users: self.users.clone(),
+            groups: self.groups.clone(),
+            required: self.required,
+        }
+    }
+}
+
+/// How long a request stays open: a duration (`30s`, `24h`, `7d`), or `never` for a request without
+/// a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiry {
     /// The request does not expire.
@@ -103,42 +132,34 @@ pub enum Expiry {
     After(Duration),
 }
 
-impl Expiry {
-    /// Parses `never`, or a positive whole number with `ms`, `s`, `m`, `h` or `d`.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
-        if text == "never" {
-            return Some(Self::Never);
-        }
-        let unit = text.find(|c: char| !c.is_ascii_digit())?;
-        let (number, unit) = text.split_at(unit);
-        let millis: u64 = match unit {
-            "ms" => 1,
-            "s" => 1000,
-            "m" => 60_000,
-            "h" => 3_600_000,
-            "d" => 86_400_000,
-            _ => return None,
-        };
-        let millis = number.parse::<u64>().ok()?.checked_mul(millis)?;
-        (millis > 0).then(|| Self::After(Duration::from_millis(millis)))
-    }
-}
-
 impl<'de> Deserialize<'de> for Expiry {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        Self::parse(&text).ok_or_else(|| {
-            serde::de::Error::custom("expected a duration such as `30s` or `24h`, or `never`")
-        })
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl Visitor<'_> for Text {
+            type Value = Expiry;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a duration such as `30s`, `24h` or `7d`, or `never`")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Expiry, E> {
+                if text == "never" {
+                    return Ok(Expiry::Never);
+                }
+                duration(text)
+                    .map(Expiry::After)
+                    .ok_or_else(|| E::invalid_value(Unexpected::Other("text"), &self))
+            }
+        }
+        from.deserialize_any(Text)
     }
 }
 
 impl Serialize for Expiry {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         match self {
-            Self::Never => serializer.serialize_str("never"),
-            Self::After(time) => serializer.collect_str(&format_args!("{}ms", time.as_millis())),
+            Self::Never => to.serialize_str("never"),
+            Self::After(time) => duration_text::serialize(time, to),
         }
     }
 }
@@ -149,12 +170,7 @@ impl JsonSchema for Expiry {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "description": "How long a request stays open: a duration (`30s`, `24h`, `7d`), or `never`.",
-            "type": "string",
-            "pattern": "^(never|[0-9]+(ms|s|m|h|d))$",
-            "default": "24h"
-        })
+        json_schema!({"type": "string", "pattern": "^([0-9]+(ms|s|m|h|d)|never)$"})
     }
 }
 
@@ -162,33 +178,18 @@ impl Rule {
     /// The terms of the requests for calls that the rule holds.
     #[must_use]
     pub fn terms(&self) -> Terms {
-        let RuleApprovers {
-            owner,
-            users,
-            groups,
-            required,
-        } = &self.approvers;
-        let standard = Terms::default();
+        let mut allow = self.allow.clone();
+        allow.sort_unstable();
+        allow.dedup();
         Terms {
-            approvers: Approvers {
-                owner: owner.unwrap_or(users.is_empty() && groups.is_empty()),
-                users: users.clone(),
-                groups: groups.clone(),
-                required: *required,
-            },
+            approvers: self.approvers.approvers(),
             expires_in: match self.expires_in {
-                None => standard.expires_in,
-                Some(Expiry::Never) => None,
-                Some(Expiry::After(time)) => Some(time),
+                Expiry::Never => None,
+                Expiry::After(time) => Some(time),
             },
             on_expiry: self.on_expiry,
             on_reject: self.on_reject,
-            allow: self.allow.as_ref().map_or(standard.allow, |said| {
-                let mut allow = said.clone();
-                allow.sort_unstable();
-                allow.dedup();
-                allow
-            }),
+            allow,
             message: self.message.clone(),
         }
     }
@@ -215,11 +216,13 @@ impl Rule {
                 "nobody could decide: neither the owner nor a user nor a group",
             );
         }
-        let Some(allow) = &self.allow else { return };
-        if allow.is_empty() {
+        if self.expires_in == Expiry::After(Duration::ZERO) {
+            mistakes.add(&at("expires_in"), "a deadline is longer than 0, or `never`");
+        }
+        if self.allow.is_empty() {
             mistakes.add(&at("allow"), "no answer would be possible");
         }
-        for action in allow {
+        for action in &self.allow {
             match action {
                 Action::Approve | Action::Reject | Action::Edit | Action::Respond => {}
                 Action::Retry | Action::Mixed => {

@@ -188,7 +188,7 @@ impl<'a> Survey<'a> {
                     }
                     Some(known) if known.shape == Shape::Untyped => known.shape = shape,
                     Some(known) if shape != Shape::Untyped && shape != known.shape => {
-                        known.shape = Shape::Untyped
+                        known.shape = Shape::Untyped;
                     }
                     Some(_) => {}
                 }

@@ -131,6 +131,7 @@ pub(super) fn reason(error: &sqlx::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::secret::Secret;
     use crate::task::time::Time;
     use crate::world::captured::Captured;
 
@@ -153,7 +154,7 @@ mod tests {
 
     fn settings(url: &str) -> Settings {
         Settings {
-            url: url.to_owned(),
+            url: Secret::new(url.to_owned()),
             ..Settings::default()
         }
     }

@@ -3,34 +3,47 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use schemars::JsonSchema;
+use serde::Deserialize;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
+use crate::secret::Secret;
+use crate::task::units::duration_text;
 use crate::world::Mistakes;
 
-/// The `database` key of the configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The database.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "Database")]
 pub struct Settings {
-    /// `sqlite://file` or `postgres://user@host/db`.
-    pub url: String,
-    /// The total number of connections (Postgres).
+    /// The database: `sqlite://<file>` or `postgres://user@host/db`. Default:
+    /// `sqlite://holdpoint.db`, a file beside the configuration.
+    pub url: Secret<String>,
+    /// The number of connections to Postgres.
     pub max_connections: u32,
-    /// How long to wait for a free connection.
+    /// How long a statement waits for a free connection.
+    #[serde(with = "duration_text")]
+    #[schemars(with = "duration_text::Text")]
     pub acquire_timeout: Duration,
-    /// The timeout of one statement.
+    /// How long one statement may run.
+    #[serde(with = "duration_text")]
+    #[schemars(with = "duration_text::Text")]
     pub statement_timeout: Duration,
-    /// Whether opening the store migrates the schema.
+    /// Whether `serve` applies the migrations at start.
     pub migrate: bool,
     /// Whether a Postgres that may lose confirmed commits causes only a warning.
+    #[serde(skip)]
     pub unsafe_ok: bool,
     /// Whether the operator says that the database is a restored backup, which the store cannot
     /// always detect.
+    #[serde(skip)]
     pub restored: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            url: "sqlite://holdpoint.db".to_owned(),
+            url: Secret::new("sqlite://holdpoint.db".to_owned()),
             max_connections: 32,
             acquire_timeout: Duration::from_secs(5),
             statement_timeout: Duration::from_secs(10),
@@ -89,13 +102,13 @@ impl Settings {
     }
 
     pub(super) fn address(&self) -> Option<Address<'_>> {
-        if self.url.starts_with("postgres://") || self.url.starts_with("postgresql://") {
-            return Some(Address::Postgres(&self.url));
+        let url = self.url.reveal();
+        if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+            return Some(Address::Postgres(url));
         }
-        let file = self
-            .url
+        let file = url
             .strip_prefix("sqlite://")
-            .or_else(|| self.url.strip_prefix("sqlite:"))?;
+            .or_else(|| url.strip_prefix("sqlite:"))?;
         Some(Address::Sqlite(file))
     }
 }
@@ -179,7 +192,7 @@ mod tests {
     #[test]
     fn mistakes_name_the_key_and_never_the_url() {
         let wrong = Settings {
-            url: "mysql://root:hunter2@x/y".to_owned(),
+            url: Secret::new("mysql://root:hunter2@x/y".to_owned()),
             max_connections: 0,
             acquire_timeout: Duration::ZERO,
             ..Settings::default()
@@ -212,7 +225,7 @@ mod tests {
         ] {
             let mut mistakes = Mistakes::default();
             Settings {
-                url: url.to_owned(),
+                url: Secret::new(url.to_owned()),
                 ..Settings::default()
             }
             .check(&mut mistakes);

@@ -2,22 +2,31 @@
 
 use std::time::Duration;
 
-/// An agent's limits; the default of each is the configuration's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::units::duration_text;
+
+/// The limits of an agent, counted from the last user message over its task and the tasks below it.
+/// A task keeps its own agent's limits and those of all its ancestors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Model answers.
+    /// The number of model calls.
     pub max_model_calls: u32,
-    /// Running time; waiting for a person does not count.
+    /// The time that the tasks spend running. Waiting for a person does not count.
+    #[serde(with = "duration_text")]
+    #[schemars(with = "duration_text::Text")]
     pub max_duration: Duration,
-    /// Levels of sub-agents below the task.
+    /// The number of levels of sub-agents below the task.
     pub max_depth: u32,
-    /// Calls refused because they repeat a rejected call.
+    /// The number of calls that are refused because they repeat a rejected call.
     pub max_rejections: u32,
-    /// Sub-agents started by one turn.
+    /// The number of sub-agents that one turn starts.
     pub max_children: u32,
-    /// Sub-agents started in the task's subtree.
+    /// The number of sub-agent tasks that are started below the task.
     pub max_tasks: u32,
-    /// Calls in one turn.
+    /// The number of calls in one turn. A turn with more calls runs none of them.
     pub max_calls: u32,
 }
 

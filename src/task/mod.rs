@@ -29,5 +29,6 @@ pub mod tool_spec;
 pub mod transcript;
 pub mod tree;
 pub mod turn;
+pub mod units;
 pub mod user;
 pub mod verdict;

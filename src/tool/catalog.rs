@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -23,31 +25,45 @@ use crate::task::text::canonical_json;
 use crate::task::tool_spec::{Effect, SummaryPart, ToolKind, ToolSpec, summary_parts};
 use crate::world::Mistakes;
 
-/// A tool as configured.
-#[derive(Clone, Debug)]
+/// A tool. Exactly one of `http`, `shell` and `external` says how it is performed.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "Tool", extend("oneOf" = [{"required": ["http"]}, {"required": ["shell"]}, {"required": ["external"]}]))]
 pub struct Settings {
     /// The description for the model.
     pub description: String,
-    /// The effect of a call.
+    /// The effect of repeating a call.
     pub effect: Effect,
-    /// JSON Schema of the arguments. Without it there are none (for a shell tool: the command).
-    pub parameters: Option<Value>,
-    /// Template of the summary line for an approver.
+    /// The line that an approver reads, such as `Refund {amount} for order {order}`. An argument is
+    /// filled in as text of at most 80 characters.
     pub summary: Option<String>,
-    pub kind: Kind,
+    /// The JSON Schema (2020-12) of the arguments. Default: no arguments. A shell tool has its own.
+    #[schemars(schema_with = "object_schema")]
+    pub parameters: Option<Value>,
+    /// The tool is an HTTP request.
+    pub http: Option<http::Settings>,
+    /// The tool is a command on this host.
+    pub shell: Option<shell::Settings>,
+    /// The caller performs the tool and posts its result.
+    pub external: Option<external::Settings>,
     /// The definition as written, before `${…}` expansion: the digest is over it.
+    #[serde(skip)]
     pub raw: Value,
 }
 
+fn object_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "object"})
+}
+
 /// How a tool is performed.
-#[derive(Clone, Debug)]
-pub enum Kind {
+#[derive(Clone, Copy, Debug)]
+enum Kind<'s> {
     /// By an HTTP request.
-    Http(http::Settings),
+    Http(&'s http::Settings),
     /// By a command.
-    Shell(shell::Settings),
+    Shell(&'s shell::Settings),
     /// By the caller.
-    External(external::Settings),
+    External(&'s external::Settings),
 }
 
 #[derive(Clone)]
@@ -97,13 +113,26 @@ struct Prepared {
 }
 
 impl Settings {
+    /// How the tool is performed; `None` if the settings do not say so.
+    fn kind(&self) -> Option<Kind<'_>> {
+        let http = self.http.as_ref().map(Kind::Http);
+        http.or_else(|| self.shell.as_ref().map(Kind::Shell))
+            .or_else(|| self.external.as_ref().map(Kind::External))
+    }
+
+    /// Whether the settings say how the tool is performed.
+    #[must_use]
+    pub fn is_performed(&self) -> bool {
+        self.kind().is_some()
+    }
+
     /// The schema of the arguments, with the kind's default if none was written.
     #[must_use]
     pub fn parameters(&self) -> Value {
-        match (&self.parameters, &self.kind) {
+        match (&self.parameters, self.kind()) {
             (Some(written), _) => written.clone(),
-            (None, Kind::Shell(_)) => shell::parameters(),
-            (None, Kind::Http(_) | Kind::External(_)) => {
+            (None, Some(Kind::Shell(_))) => shell::parameters(),
+            (None, Some(Kind::Http(_) | Kind::External(_)) | None) => {
                 json!({"type": "object", "properties": {}})
             }
         }
@@ -111,6 +140,7 @@ impl Settings {
 
     fn prepare(&self, name: &str, mistakes: &mut Mistakes) -> Option<Prepared> {
         let before = mistakes.found.len();
+        let performed = self.kind()?;
         let parameters = self.parameters();
         for flaw in parameters_flaws(&parameters) {
             mistakes.add(
@@ -124,7 +154,7 @@ impl Settings {
         let schema = CompiledSchema::closed(&parameters).ok();
         let (mut checked, mut form) = (None, None);
         let mut needs = BTreeSet::new();
-        let (kind, target, timeout) = match &self.kind {
+        let (kind, target, timeout) = match performed {
             Kind::Http(settings) => {
                 let (http, wrong) = settings.checked();
                 add_all(mistakes, &["tools", name, "http"], wrong);
@@ -202,22 +232,23 @@ impl Settings {
                 .try_fold(&self.raw, |value, key| value.get(key))
                 .cloned()
         };
-        let goes = match &self.kind {
-            Kind::Http(settings) => format!("{} {}", settings.method, settings.url),
-            Kind::Shell(_) | Kind::External(_) => target.to_owned(),
+        let goes = match self.kind() {
+            Some(Kind::Http(settings)) => format!("{} {}", settings.method, settings.url),
+            Some(Kind::Shell(_) | Kind::External(_)) | None => target.to_owned(),
         };
         let names = |names: Vec<&String>| json!(names);
-        let (headers, env) = match &self.kind {
-            Kind::Http(settings) => (
+        let (headers, env) = match self.kind() {
+            Some(Kind::Http(settings)) => (
                 written(&["http", "headers"])
                     .unwrap_or_else(|| names(settings.headers.keys().collect())),
                 Value::Null,
             ),
-            Kind::Shell(settings) => (
+            Some(Kind::Shell(settings)) => (
                 Value::Null,
-                written(&["shell", "env"]).unwrap_or_else(|| names(settings.env.iter().collect())),
+                written(&["shell", "env"])
+                    .unwrap_or_else(|| names(settings.env.0.keys().collect())),
             ),
-            Kind::External(_) => (Value::Null, Value::Null),
+            Some(Kind::External(_)) | None => (Value::Null, Value::Null),
         };
         let parameters = match written(&["parameters"]).filter(|_| self.parameters.is_some()) {
             Some(written) => written,
@@ -257,8 +288,8 @@ impl Catalog {
                 http,
             } = prepared;
             let redactor = Arc::clone(redactor);
-            let tool: Option<Arc<dyn Tool>> = match settings.kind {
-                Kind::Http(_) => http.map(|checked| {
+            let tool: Option<Arc<dyn Tool>> = match settings.kind() {
+                Some(Kind::Http(_)) => http.map(|checked| {
                     let tool: Arc<dyn Tool> = Arc::new(HttpTool {
                         spec: spec.clone(),
                         checked,
@@ -267,13 +298,13 @@ impl Catalog {
                     });
                     tool
                 }),
-                Kind::Shell(settings) => Some(Arc::new(ShellTool {
+                Some(Kind::Shell(settings)) => Some(Arc::new(ShellTool {
                     spec: spec.clone(),
-                    settings,
+                    settings: settings.clone(),
                     guard: Guard::default(),
                     redactor,
                 })),
-                Kind::External(_) => None,
+                Some(Kind::External(_)) | None => None,
             };
             entries.insert(
                 name,

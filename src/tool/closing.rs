@@ -125,10 +125,10 @@ pub(super) fn in_place<'s>(root: &'s Value, schema: &'s Value) -> Vec<&'s Map<St
                 ),
                 "if" | "then" | "else" => waiting.push(value),
                 "allOf" | "anyOf" | "oneOf" => {
-                    waiting.extend(value.as_array().into_iter().flatten())
+                    waiting.extend(value.as_array().into_iter().flatten());
                 }
                 "dependentSchemas" => {
-                    waiting.extend(value.as_object().into_iter().flat_map(Map::values))
+                    waiting.extend(value.as_object().into_iter().flat_map(Map::values));
                 }
                 _ => {}
             }

@@ -15,6 +15,8 @@ use crate::secret::{Redactor, Secret};
 use crate::task::credential::{CredentialRow, SealedCredential, credential_bound};
 use crate::task::id::{RequestId, TaskId};
 
+pub mod settings;
+
 /// The beginning of a reference.
 pub const OPEN: &str = "{{credential:";
 

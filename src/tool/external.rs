@@ -1,15 +1,24 @@
 //! Tools that the caller performs: a spec and the schema of the result. The engine asks for the
 //! result; this file calls nothing.
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::schema::CompiledSchema;
 
-/// `external:` of a tool.
-#[derive(Clone, Debug, Default)]
+/// A tool that the caller performs. The caller posts the result.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "ExternalTool")]
 pub struct Settings {
-    /// JSON Schema of the result; without it any result is accepted.
+    /// The JSON Schema of the result. Default: any result is accepted.
+    #[schemars(schema_with = "any_schema")]
     pub result: Option<Value>,
+}
+
+fn any_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": ["object", "boolean"]})
 }
 
 impl Settings {

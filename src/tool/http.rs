@@ -11,6 +11,8 @@ use async_trait::async_trait;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Request, StatusCode};
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::builtin::{self, Endpoint};
@@ -21,6 +23,7 @@ use super::{Invocation, Tool, ToolAnswer, metric, output};
 use crate::net::{Failure, NO_LEAVE, Net, Room};
 use crate::secret::{Redactor, Secret};
 use crate::task::tool_spec::ToolSpec;
+use crate::task::units::duration_text;
 
 /// How many bytes of a failure's body are kept.
 const FAILURE: usize = 2 * 1024;
@@ -41,17 +44,68 @@ const OURS: [&str; 6] = [
 /// The prefix of further headers of ours.
 const OURS_PREFIX: &str = "holdpoint-";
 
-/// `http:` of a tool.
-#[derive(Clone, Debug)]
+/// A tool that is an HTTP request.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "HttpTool", extend("required" = ["url"]))]
 pub struct Settings {
-    /// GET, POST, PUT, PATCH or DELETE.
+    /// The method. POST, PUT and PATCH send the arguments as the JSON body, GET and DELETE in the
+    /// query.
+    #[serde(with = "method")]
+    #[schemars(with = "method::Name")]
     pub method: Method,
-    /// May contain `{name}` for arguments in its path and query.
+    /// The URL. `{name}` stands for that argument, percent-encoded as one path segment.
     pub url: String,
-    /// Sent with each call.
+    /// The headers of each request.
     pub headers: BTreeMap<String, Secret<String>>,
-    /// Limits one attempt; the default is 30 s.
+    /// How long one attempt may take; at most `10m`.
+    #[serde(with = "duration_text")]
+    #[schemars(with = "duration_text::Text")]
     pub timeout: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            method: Method::POST,
+            url: String::new(),
+            headers: BTreeMap::new(),
+            timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// The method's name in the configuration.
+mod method {
+    use reqwest::Method;
+    use schemars::JsonSchema;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    /// An HTTP method.
+    #[derive(Deserialize, JsonSchema)]
+    #[schemars(rename = "Method")]
+    #[serde(rename_all = "UPPERCASE")]
+    pub enum Name {
+        Get,
+        Post,
+        Put,
+        Patch,
+        Delete,
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Method, D::Error> {
+        Ok(match Name::deserialize(from)? {
+            Name::Get => Method::GET,
+            Name::Post => Method::POST,
+            Name::Put => Method::PUT,
+            Name::Patch => Method::PATCH,
+            Name::Delete => Method::DELETE,
+        })
+    }
+
+    pub fn serialize<S: Serializer>(method: &Method, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(method.as_str())
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -3,7 +3,6 @@
 //! its environment is exactly what the operator named; without the guard's report the outcome is
 //! unknown.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io;
 use std::path::PathBuf;
@@ -19,97 +18,20 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use super::credential::Credentials;
 use super::guard::{End, GREETING, Line, Order, Stream, written};
-use super::template::Template;
-use super::{Invocation, SendPermit, Tool, ToolAnswer, credential, metric, output};
+use super::{Invocation, SendPermit, Tool, ToolAnswer, metric, output};
 use crate::net::NO_LEAVE;
-use crate::secret::{Redactor, Secret};
+use crate::secret::Redactor;
 use crate::task::tool_spec::ToolSpec;
 
-/// The longest timeout of one attempt.
-const LONGEST: Duration = Duration::from_mins(10);
+mod settings;
+
+pub use self::settings::{Env, Settings};
+
 /// How long after the guard's timeout we still wait for its report.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long the guard may take to read its order.
 const ORDERED: Duration = Duration::from_secs(10);
-/// Room for the labels and notes around the output, in bytes.
-const NOTES: usize = 256;
-
-/// `shell:` of a tool.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The absolute path in which commands run.
-    pub working_dir: String,
-    /// Limits one command; the default is 30 s.
-    pub timeout: Duration,
-    /// The whole environment of a command, read with the configuration: the named variables that
-    /// exist.
-    pub environment: BTreeMap<String, Secret<String>>,
-    /// The names as written, whether or not such variables exist.
-    pub env: Vec<String>,
-    /// How much output is kept, in bytes; the default is 64 KiB.
-    pub max_output: usize,
-}
-
-impl Settings {
-    /// Each mistake in the settings, with its key.
-    pub(super) fn mistakes(&self) -> Vec<(Vec<String>, String)> {
-        let mut mistakes = Vec::new();
-        let mut add =
-            |key: &str, detail: &str| mistakes.push((vec![key.to_owned()], detail.to_owned()));
-        if self.working_dir.is_empty() || self.working_dir.contains('\0') {
-            add("working_dir", "must be a directory");
-        }
-        if self.timeout.is_zero() || self.timeout > LONGEST {
-            add("timeout", "must be more than 0 and at most 10m");
-        }
-        if self.max_output == 0 || self.max_output > output::KEPT - NOTES {
-            add("max_output", "must be more than 0 and less than 1MiB");
-        }
-        for name in self.env.iter().chain(self.environment.keys()) {
-            if name.is_empty() || name.contains(['=', '\0']) || name.contains(credential::OPEN) {
-                add("env", "has a name that no variable can have");
-            }
-        }
-        for value in self.environment.values() {
-            if value.reveal().contains('\0') {
-                add("env", "has a value that no variable can have");
-            }
-            if let Err(detail) = credential::references(value.reveal()) {
-                add("env", &detail);
-            }
-        }
-        mistakes
-    }
-}
-
-impl Settings {
-    /// The credentials that the environment refers to.
-    pub(super) fn needs(&self) -> BTreeSet<String> {
-        let values = self
-            .environment
-            .values()
-            .filter_map(|value| Template::read(value.reveal()).ok());
-        values
-            .flat_map(|template| template.needs().map(str::to_owned).collect::<Vec<_>>())
-            .collect()
-    }
-
-    /// The environment of one command, with credentials filled in.
-    fn filled(&self, credentials: &Credentials) -> Result<BTreeMap<String, String>, String> {
-        let filled = self.environment.iter().map(|(name, value)| {
-            Ok((
-                name.clone(),
-                Template::read(value.reveal())?
-                    .fill(credentials)?
-                    .reveal()
-                    .clone(),
-            ))
-        });
-        filled.collect()
-    }
-}
 
 /// The only parameters of a shell tool.
 #[must_use]

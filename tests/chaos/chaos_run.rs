@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use holdpoint::secret::Secret;
 use holdpoint::store::{Settings, Store, TaskFilter};
 use holdpoint::task::id::TaskId;
 use holdpoint::world::SystemClock;
@@ -82,7 +83,7 @@ pub async fn statuses(people: &People, tasks: &[String]) -> Vec<(String, String)
 /// stopped.
 pub async fn journals(database: &str, statuses: Vec<(String, String)>) -> Vec<Told> {
     let settings = Settings {
-        url: database.to_owned(),
+        url: Secret::new(database.to_owned()),
         migrate: false,
         unsafe_ok: true,
         ..Settings::default()

@@ -11,6 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use holdpoint::engine::{Engine, MessageInput, Parts, Refusal};
+use holdpoint::secret::Secret;
 use holdpoint::store::{CommitError, Settings, Store};
 use holdpoint::task::change::{Counters, Guard, Journal, LeaseChange, TaskChange};
 use holdpoint::task::failure::FailureCode;
@@ -424,7 +425,7 @@ async fn commit_whose_answer_is_lost_is_not_repeated_while_a_task_is_driven() {
     for mark in MARKS {
         let way = lossy(&harness.fixture, mark.as_bytes()).await;
         let settings = Settings {
-            url: way.url.clone(),
+            url: Secret::new(way.url.clone()),
             ..Settings::default()
         };
         let store = Store::open(&settings, harness.fixture.clock.clone())

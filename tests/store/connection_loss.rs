@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use holdpoint::secret::Secret;
 use holdpoint::store::{CommitError, Settings, Store};
 use holdpoint::task::id::TaskId;
 use holdpoint::world::SystemClock;
@@ -94,7 +95,7 @@ async fn commit_whose_answer_was_lost_is_found_by_its_id_and_not_written_twice()
     let fixture = StoreFixture::postgres().await;
     let way = lossy(&fixture, MARK).await;
     let settings = Settings {
-        url: way.url.clone(),
+        url: Secret::new(way.url.clone()),
         ..Settings::default()
     };
     let store = Store::open(&settings, Arc::new(SystemClock)).await.unwrap();
@@ -155,7 +156,7 @@ async fn commit_without_a_connection_is_unavailable_and_not_written() {
     let way = lossy(&fixture, MARK).await;
     let timeout = std::time::Duration::from_millis(300);
     let settings = Settings {
-        url: way.url.clone(),
+        url: Secret::new(way.url.clone()),
         acquire_timeout: timeout,
         ..Settings::default()
     };

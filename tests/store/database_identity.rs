@@ -4,6 +4,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 
+use holdpoint::secret::Secret;
 use holdpoint::store::{OpenError, Settings, Store};
 use holdpoint::task::time::Time;
 use holdpoint::world::SystemClock;
@@ -150,7 +151,7 @@ async fn unprivileged_user_can_read_the_server_identity_and_a_silent_server_is_s
     .await;
     let url = cluster.url("fixture");
     let settings = Settings {
-        url: url.replace("postgres@", "plain@"),
+        url: Secret::new(url.replace("postgres@", "plain@")),
         ..Settings::default()
     };
     let open = async || -> Result<Store, OpenError> {

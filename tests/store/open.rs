@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use holdpoint::secret::Secret;
 use holdpoint::store::{OpenError, Settings, Store};
 use holdpoint::world::SystemClock;
 use sqlx::{Connection as _, Executor as _, PgConnection};
@@ -17,7 +18,7 @@ async fn open(settings: &Settings) -> Result<Store, OpenError> {
 
 fn file(folder: &tempfile::TempDir) -> Settings {
     Settings {
-        url: format!("sqlite://{}", folder.path().join("x.db").display()),
+        url: Secret::new(format!("sqlite://{}", folder.path().join("x.db").display())),
         ..Settings::default()
     }
 }
@@ -77,7 +78,7 @@ async fn file_that_is_no_database_is_refused_and_left_unchanged() {
         text
     );
     let missing = Settings {
-        url: "sqlite:///nowhere/at/all.db".to_owned(),
+        url: Secret::new("sqlite:///nowhere/at/all.db".to_owned()),
         ..Settings::default()
     };
     assert!(matches!(
@@ -270,7 +271,7 @@ async fn postgres_without_fsync_is_refused() {
         std::process::id(),
     );
     let settings = Settings {
-        url: cluster.url("postgres"),
+        url: Secret::new(cluster.url("postgres")),
         ..Settings::default()
     };
     let refused = open(&settings).await.unwrap_err();
@@ -282,7 +283,7 @@ async fn postgres_without_fsync_is_refused() {
 #[tokio::test]
 async fn unreachable_server_is_unavailable_but_a_wrong_url_is_an_error() {
     let settings = Settings {
-        url: "postgres://nobody@127.0.0.1:1/nothing".to_owned(),
+        url: Secret::new("postgres://nobody@127.0.0.1:1/nothing".to_owned()),
         acquire_timeout: Duration::from_millis(300),
         ..Settings::default()
     };
@@ -291,7 +292,7 @@ async fn unreachable_server_is_unavailable_but_a_wrong_url_is_an_error() {
         OpenError::Unavailable { .. }
     ));
     let wrong = Settings {
-        url: "mysql://x/y".to_owned(),
+        url: Secret::new("mysql://x/y".to_owned()),
         ..Settings::default()
     };
     assert!(matches!(open(&wrong).await.unwrap_err(), OpenError::Url));

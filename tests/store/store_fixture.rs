@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use holdpoint::secret::Secret;
 use holdpoint::store::{CommitError, Drive, Settings, Store};
 use holdpoint::task::change::{
     Change, Committed, Counters, Guard, LeaseChange, NewTask, TaskChange,
@@ -105,7 +106,7 @@ impl StoreFixture {
 
     async fn on(url: String, kept: KeptDatabase) -> Self {
         let settings = Settings {
-            url,
+            url: Secret::new(url),
             ..Settings::default()
         };
         let clock = Arc::new(ManualClock::at(1_700_000_000_000_000));

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use holdpoint::secret::Secret;
 use holdpoint::store::{Settings, Store};
 use holdpoint::world::SystemClock;
 use rustix::process::{Pid, Signal, kill_process};
@@ -63,7 +64,7 @@ pub async fn database() -> TestDatabase {
     )
     .await;
     TestDatabase {
-        url: cluster.url(&name),
+        url: Secret::new(cluster.url(&name)),
         admin: cluster.url("postgres"),
         name,
     }
@@ -89,7 +90,7 @@ pub async fn run(url: &str, sql: String) {
 
 async fn migrate(url: &str) {
     let settings = Settings {
-        url: url.to_owned(),
+        url: Secret::new(url.to_owned()),
         unsafe_ok: true,
         ..Settings::default()
     };

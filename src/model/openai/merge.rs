@@ -19,7 +19,9 @@ pub(super) fn members(whole: &mut Map<String, Value>, piece: Map<String, Value>)
             (Some(_), Value::Null) => {}
             (Some(Value::String(said)), Value::String(more)) => text(&name, said, &more),
             (Some(Value::Array(all)), Value::Array(more)) => {
-                more.into_iter().for_each(|piece| element(all, piece))
+                for piece in more {
+                    element(all, piece);
+                }
             }
             (Some(Value::Object(whole)), Value::Object(piece)) => members(whole, piece),
             (Some(said), value) => *said = value,
@@ -87,7 +89,9 @@ pub(super) fn content(message: &mut Map<String, Value>, piece: Value) {
             }
         }
         (Value::Array(parts), Value::Array(more)) => {
-            more.into_iter().for_each(|part| element(parts, part))
+            for part in more {
+                element(parts, part);
+            }
         }
         (Value::String(said), Value::Array(more)) => {
             let said = std::mem::take(said);

@@ -40,7 +40,7 @@ pub(super) fn body(
                 messages.push(json!({"role": "user", "content": content(parts)}));
             }
             Message::Assistant { raw, text, calls } => {
-                messages.push(assistant(raw, text.as_deref(), calls))
+                messages.push(assistant(raw, text.as_deref(), calls));
             }
             Message::Result {
                 provider_id,

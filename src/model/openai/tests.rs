@@ -127,14 +127,11 @@ fn hello() -> String {
 fn settings(url: &str) -> Settings {
     Settings {
         name: "main".to_owned(),
-        base_url: format!("{url}/v1"),
-        model: "gpt-x".to_owned(),
+        base_url: Some(format!("{url}/v1")),
+        model: Some("gpt-x".to_owned()),
         api_key: Some(Secret::new("sk-very-secret".to_owned())),
         timeout: Duration::from_secs(5),
-        retries: 4,
-        headers: BTreeMap::new(),
-        query: BTreeMap::new(),
-        body: Map::new(),
+        ..Settings::default()
     }
 }
 
@@ -183,7 +180,7 @@ async fn request_is_what_the_protocol_documents() {
     let endpoint = Endpoint::new(vec![hello()]).await;
     let secret = |text: &str| Secret::new(text.to_owned());
     let mut settings = settings(&format!("{}/deep", endpoint.url));
-    settings.base_url.push('/');
+    settings.base_url = Some(format!("{}/deep/v1/", endpoint.url));
     settings.headers = BTreeMap::from([("X-Team".to_owned(), secret("blue"))]);
     settings.query = BTreeMap::from([("api-version".to_owned(), secret("2026 & 1"))]);
     settings.body = json!({"temperature": 0, "seed": 7})
@@ -510,7 +507,7 @@ async fn unstorable_bytes_are_replaced() {
 #[test]
 fn every_mistake_is_found_and_no_value_is_shown() {
     let mut settings = settings("http://user:hunter22@host");
-    settings.model = " ".to_owned();
+    settings.model = Some(" ".to_owned());
     settings.timeout = Duration::ZERO;
     settings.api_key = Some(Secret::new("hunter22\n".to_owned()));
     settings.headers = ["X-Ok", "no name", "Content-Length", "X-Bad"]
@@ -556,7 +553,7 @@ fn every_mistake_is_found_and_no_value_is_shown() {
     for base_url in ["", "host/v1", "ftp://host/", "http://host/#x"] {
         let mut mistakes = Mistakes::default();
         let settings = Settings {
-            base_url: base_url.to_owned(),
+            base_url: Some(base_url.to_owned()),
             ..tests::settings("http://x")
         };
         OpenAi::check(&settings, &mut mistakes, &[]);

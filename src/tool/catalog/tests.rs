@@ -13,7 +13,7 @@ fn http(method: &str, url: &str, parameters: Value) -> Settings {
         effect: Effect::Once,
         parameters: Some(parameters.clone()),
         summary: None,
-        kind: Kind::Http(http::Settings {
+        http: Some(http::Settings {
             method: method.parse().unwrap(),
             url: url.to_owned(),
             headers: BTreeMap::from([(
@@ -23,17 +23,20 @@ fn http(method: &str, url: &str, parameters: Value) -> Settings {
             timeout: Duration::from_secs(30),
         }),
         raw: json!({"http": {"url": url, "headers": {"X-Key": "${ORDERS_KEY}"}}, "parameters": parameters}),
+        ..Settings::default()
     }
 }
 
 fn shell(parameters: Option<Value>) -> Settings {
     Settings {
-        kind: Kind::Shell(shell::Settings {
+        http: None,
+        shell: Some(shell::Settings {
             working_dir: "/srv/ops".to_owned(),
-            timeout: Duration::from_secs(30),
-            environment: BTreeMap::from([("PATH".to_owned(), Secret::new("/bin".to_owned()))]),
-            env: vec!["PATH".to_owned()],
-            max_output: 65536,
+            env: shell::Env(BTreeMap::from([(
+                "PATH".to_owned(),
+                Some(Secret::new("/bin".to_owned())),
+            )])),
+            ..shell::Settings::default()
         }),
         parameters,
         raw: json!({"shell": {"env": ["PATH"]}}),
@@ -43,7 +46,8 @@ fn shell(parameters: Option<Value>) -> Settings {
 
 fn external(result: Option<Value>) -> Settings {
     Settings {
-        kind: Kind::External(external::Settings { result }),
+        http: None,
+        external: Some(external::Settings { result }),
         ..http("POST", "http://h/", json!({"type": "object"}))
     }
 }
@@ -335,7 +339,7 @@ fn definition_changes_only_with_what_a_call_could_do() {
     let mut same = base();
     same.description = "Other words.".to_owned();
     same.summary = Some("Other {a}".to_owned());
-    let Kind::Http(inner) = &mut same.kind else {
+    let Some(inner) = &mut same.http else {
         unreachable!()
     };
     inner.timeout = Duration::from_secs(1);

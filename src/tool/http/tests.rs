@@ -12,7 +12,7 @@ use super::super::SendPermit;
 use super::*;
 use crate::task::id::{CallId, TaskId};
 use crate::task::tool_spec::Effect;
-use crate::tool::catalog::{self, Catalog, Kind};
+use crate::tool::catalog::{self, Catalog};
 use crate::world::Mistakes;
 
 mod credentials;
@@ -110,13 +110,13 @@ fn tool_of(
         effect,
         parameters: Some(parameters),
         summary: None,
-        kind: Kind::Http(Settings {
+        http: Some(Settings {
             method,
             url,
             headers,
             timeout,
         }),
-        raw: Value::Null,
+        ..catalog::Settings::default()
     };
     let mut mistakes = Mistakes::default();
     let net = NET.clone();

@@ -1,6 +1,7 @@
 //! Commands under a guard that is this test program again: it runs
 //! `guard_process_runs_as_the_guard_of_a_command` there.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
 use std::path::Path;
 
@@ -8,7 +9,9 @@ use serde_json::json;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
+use super::super::credential::Credentials;
 use super::*;
+use crate::secret::Secret;
 use crate::task::id::{CallId, TaskId};
 use crate::task::tool_spec::{Effect, ToolKind};
 
@@ -33,10 +36,9 @@ fn this_program() -> Guard {
 
 fn tool(directory: &Path, timeout: Duration, max_output: usize) -> ShellTool {
     let directory = directory.to_str().unwrap().to_owned();
-    let environment = BTreeMap::from([
-        ("PATH".to_owned(), Secret::new("/usr/bin:/bin".to_owned())),
-        ("TOKEN".to_owned(), Secret::new("s3cr3t-s3cr3t".to_owned())),
-    ]);
+    let environment = [("PATH", "/usr/bin:/bin"), ("TOKEN", "s3cr3t-s3cr3t")];
+    let env =
+        environment.map(|(name, value)| (name.to_owned(), Some(Secret::new(value.to_owned()))));
     ShellTool {
         spec: ToolSpec {
             name: "Shell".to_owned(),
@@ -53,8 +55,7 @@ fn tool(directory: &Path, timeout: Duration, max_output: usize) -> ShellTool {
         settings: Settings {
             working_dir: directory,
             timeout,
-            environment,
-            env: vec!["PATH".to_owned()],
+            env: Env(BTreeMap::from(env)),
             max_output,
         },
         guard: this_program(),
@@ -272,7 +273,7 @@ fn holding(value: &str) -> Credentials {
 fn taking(directory: &Path) -> ShellTool {
     let mut tool = tool(directory, Duration::from_secs(20), 1000);
     let value = Secret::new("key={{credential:crm.token}};".to_owned());
-    tool.settings.environment.insert("CRM".to_owned(), value);
+    tool.settings.env.0.insert("CRM".to_owned(), Some(value));
     tool
 }
 
@@ -501,7 +502,7 @@ fn invalid_settings_are_mistakes() {
             ..good.clone()
         },
         Settings {
-            env: vec!["A=B".to_owned()],
+            env: Env(BTreeMap::from([("A=B".to_owned(), None)])),
             ..good.clone()
         },
     ] {

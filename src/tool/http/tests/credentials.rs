@@ -21,12 +21,13 @@ fn tool_with(method: Method, url: String, headers: &[(&str, &str)]) -> Arc<dyn T
         parameters: Some(any()),
         summary: None,
         raw: json!({"http": {"headers": {"Authorization": "Bearer {{credential:jira.token}}"}}}),
-        kind: Kind::Http(Settings {
+        http: Some(Settings {
             method,
             url,
             headers: headers.collect(),
             timeout: Duration::from_secs(5),
         }),
+        ..catalog::Settings::default()
     };
     let mut mistakes = Mistakes::default();
     let net = NET.clone();

@@ -1,5 +1,5 @@
 //! Durations (`500ms 30s 10m 24h 7d`) and sizes (`64KiB 1MiB`) as text: one number, one unit, no
-//! blanks.
+//! blanks. The settings of every room are read with them.
 
 use std::time::Duration;
 
@@ -26,8 +26,9 @@ pub fn duration(text: &str) -> Option<Duration> {
 const MOST_SECONDS: u64 = 100 * 366 * 86_400;
 
 /// Parses a size in bytes.
-pub fn size(text: &str) -> Option<u64> {
+pub fn size(text: &str) -> Option<usize> {
     let (count, unit) = split(text)?;
+    let count = usize::try_from(count).ok()?;
     match unit {
         "KiB" => count.checked_mul(1024),
         "MiB" => count.checked_mul(1024 * 1024),
@@ -56,8 +57,8 @@ pub fn write_duration(duration: Duration) -> String {
 
 /// Formats a size.
 #[must_use]
-pub fn write_size(bytes: u64) -> String {
-    const MIB: u64 = 1024 * 1024;
+pub fn write_size(bytes: usize) -> String {
+    const MIB: usize = 1024 * 1024;
     if bytes >= MIB && bytes.is_multiple_of(MIB) {
         format!("{}MiB", bytes / MIB)
     } else {
@@ -119,6 +120,30 @@ pub mod duration_text {
     }
 }
 
+/// A duration that may be left out or `null`.
+pub mod optional_duration {
+    use super::{Duration, duration_text};
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    #[derive(Deserialize)]
+    struct Wrap(#[serde(with = "duration_text")] Duration);
+
+    /// # Errors
+    /// When the text is not a duration.
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+        Ok(Option::<Wrap>::deserialize(from)?.map(|Wrap(duration)| duration))
+    }
+
+    /// # Errors
+    /// When the writer fails.
+    pub fn serialize<S: Serializer>(duration: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+        match duration {
+            Some(duration) => duration_text::serialize(duration, to),
+            None => to.serialize_none(),
+        }
+    }
+}
+
 /// Sizes as text, for serde and for the file's schema.
 pub mod size_text {
     use super::{size, write_size};
@@ -143,26 +168,26 @@ pub mod size_text {
     struct Reader;
 
     impl Visitor<'_> for Reader {
-        type Value = u64;
+        type Value = usize;
 
         fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
             f.write_str("a size such as `64KiB` or `1MiB`")
         }
 
-        fn visit_str<E: Error>(self, text: &str) -> Result<u64, E> {
+        fn visit_str<E: Error>(self, text: &str) -> Result<usize, E> {
             size(text).ok_or_else(|| E::invalid_value(Unexpected::Other("text"), &self))
         }
     }
 
     /// # Errors
     /// When the text is not a size.
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
         from.deserialize_str(Reader)
     }
 
     /// # Errors
     /// When the writer fails.
-    pub fn serialize<S: Serializer>(bytes: &u64, to: S) -> Result<S::Ok, S::Error> {
+    pub fn serialize<S: Serializer>(bytes: &usize, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&write_size(*bytes))
     }
 }

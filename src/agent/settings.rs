@@ -1,0 +1,110 @@
+//! The settings of an agent.
+
+use std::fmt;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use super::HumanKind;
+use crate::task::limits::Limits;
+
+/// An agent.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "Agent", extend("required" = ["model"]))]
+pub struct Settings {
+    /// The purpose of the agent, shown to callers and to the models of agents that may call it.
+    pub description: String,
+    /// The name of its model.
+    pub model: String,
+    /// The system prompt.
+    pub instructions: String,
+    /// The names of the tools that its model is offered.
+    pub tools: Vec<String>,
+    /// The questions that its model may ask a person. Each offers the model a tool:
+    /// `request_human_guidance`, `request_credentials`, `request_confirmation`.
+    pub human: Vec<HumanKind>,
+    /// The agents that its model may call, each as a tool of the agent's name.
+    pub sub_agents: Vec<SubAgent>,
+    /// The callers who may use the agent. Default: every caller.
+    pub open_to: Option<OpenTo>,
+    /// The limits of its tasks.
+    pub limits: Limits,
+}
+
+/// An agent that another one may call: its name, or a map.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SubAgent {
+    pub agent: String,
+    /// The description for the caller's model; copied from the agent.
+    pub description: String,
+    /// Whether the conversation continues across the calls of one root task.
+    pub session: bool,
+}
+
+/// A sub-agent with its options.
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "SubAgentOptions", extend("required" = ["agent"]))]
+struct Options {
+    /// The name of the agent.
+    agent: String,
+    /// Whether the agent keeps its conversation across the calls of one root task.
+    session: bool,
+}
+
+impl<'de> Deserialize<'de> for SubAgent {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct NameOrMap;
+        impl<'de> Visitor<'de> for NameOrMap {
+            type Value = SubAgent;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an agent's name, or a map")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<SubAgent, E> {
+                Ok(SubAgent {
+                    agent: name.to_owned(),
+                    ..SubAgent::default()
+                })
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<SubAgent, A::Error> {
+                let Options { agent, session } =
+                    Options::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(SubAgent {
+                    agent,
+                    session,
+                    ..SubAgent::default()
+                })
+            }
+        }
+        from.deserialize_any(NameOrMap)
+    }
+}
+
+impl JsonSchema for SubAgent {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "SubAgent".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let map = generator.subschema_for::<Options>();
+        json_schema!({"anyOf": [{"type": "string"}, map]})
+    }
+}
+
+/// The callers who may use an agent: everyone in at least one of the lists.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct OpenTo {
+    /// The names of tenants.
+    pub tenants: Vec<String>,
+    /// The ids of users.
+    pub users: Vec<String>,
+    /// The names of groups.
+    pub groups: Vec<String>,
+}

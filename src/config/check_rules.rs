@@ -1,0 +1,152 @@
+//! Finds mistakes in the rules. (The policy room checks expressions, `check_people.rs` people.)
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use globset::GlobBuilder;
+
+use super::Config;
+use super::tree::Node;
+use crate::agent::HumanKind;
+use crate::policy::{Decide, Expiry, Rule};
+use crate::task::decision::Action;
+use crate::world::Mistakes;
+
+/// A rule at its place in the file.
+struct Place<'r> {
+    rule: &'r Rule,
+    index: usize,
+    at: String,
+}
+
+impl Place<'_> {
+    fn add(&self, rest: &[&str], detail: impl Into<String>, mistakes: &mut Mistakes) {
+        let place = [&["policy", self.at.as_str()][..], rest].concat();
+        mistakes.add(&place, detail);
+    }
+}
+
+/// Checks the rules.
+pub fn rules(config: &Config, root: &Node, mistakes: &mut Mistakes) {
+    let subs = config
+        .agents
+        .values()
+        .flat_map(|agent| agent.sub_agents.iter().map(|sub| sub.agent.as_str()));
+    let callable: BTreeSet<&str> = config
+        .tools
+        .keys()
+        .map(String::as_str)
+        .chain(subs)
+        .collect();
+    for (index, rule) in config.policy.iter().enumerate() {
+        let at = index.to_string();
+        if root.at(&["policy", &at]).is_none_or(|node| node.broken) {
+            continue;
+        }
+        let place = Place { rule, index, at };
+        name(&place, config, mistakes);
+        tools(&place, config, &callable, mistakes);
+        terms(&place, mistakes);
+    }
+}
+
+fn name(place: &Place<'_>, config: &Config, mistakes: &mut Mistakes) {
+    let name = &place.rule.name;
+    if name.is_empty() {
+        return;
+    }
+    if name.chars().any(char::is_control) || name.chars().count() > 128 {
+        let detail = "a rule's name has 128 visible characters at most";
+        place.add(&["name"], detail, mistakes);
+    }
+    let mut earlier = config.policy.iter().take(place.index);
+    if earlier.any(|other| other.name == *name) {
+        let detail = format!("an earlier rule is also called `{name}`");
+        place.add(&["name"], detail, mistakes);
+    }
+}
+
+/// Checks the names and globs, and the verdict on the tools that they match.
+fn tools(place: &Place<'_>, config: &Config, callable: &BTreeSet<&str>, mistakes: &mut Mistakes) {
+    let rule = place.rule;
+    let is_human = |pattern: &str| HumanKind::ALL.iter().any(|kind| kind.tool() == pattern);
+    let mut matched: BTreeSet<&str> = BTreeSet::new();
+    for (entry, pattern) in rule.tools.iter().enumerate() {
+        let entry = entry.to_string();
+        match matches(pattern, callable) {
+            None => {
+                let detail = format!("`{pattern}` is neither a name nor a glob");
+                place.add(&["tools", &entry], detail, mistakes);
+            }
+            Some(found) if found.is_empty() && !is_human(pattern) => {
+                let detail = format!("`{pattern}` names no tool");
+                place.add(&["tools", &entry], detail, mistakes);
+            }
+            Some(found) => matched.extend(found),
+        }
+    }
+    let is_shell = |tool: &&&str| {
+        let tool = config.tools.get(**tool);
+        tool.is_some_and(|tool| tool.shell.is_some())
+    };
+    let shell = matched.iter().find(is_shell);
+    if let (Decide::Allow, None, Some(shell)) = (rule.decide, &config.auth, shell) {
+        let detail =
+            format!("without `auth` no rule may allow a shell tool, and this one allows `{shell}`");
+        place.add(&["decide"], detail, mistakes);
+    }
+    if rule.decide == Decide::Allow && rule.tools.iter().any(|tool| is_human(tool)) {
+        let detail = "a `request_…` tool is itself the question: a rule sets its terms (`hold`) or refuses it (`deny`)";
+        mistakes.warn(&["policy", &place.at, "decide"], detail);
+    }
+}
+
+/// Checks the condition and the terms of the requests.
+fn terms(place: &Place<'_>, mistakes: &mut Mistakes) {
+    let rule = place.rule;
+    if rule.when.as_ref().is_some_and(|when| when.len() > 1024) {
+        place.add(&["when"], "an expression has 1 KiB at most", mistakes);
+    }
+    if rule.approvers.required == 0 {
+        place.add(&["approvers", "required"], "expected 1 or more", mistakes);
+    }
+    if rule.expires_in == Expiry::After(Duration::ZERO) {
+        let detail = "expected more than 0, or `never` for no deadline";
+        place.add(&["expires_in"], detail, mistakes);
+    }
+    if rule.allow.is_empty() {
+        let detail = "an approval allows at least one answer";
+        place.add(&["allow"], detail, mistakes);
+    }
+    for (entry, action) in rule.allow.iter().enumerate() {
+        if matches!(action, Action::Retry | Action::Mixed) {
+            let detail = format!(
+                "`{}` is no answer to an approval: known are `approve`, `reject`, `edit`, `respond`",
+                action.as_str()
+            );
+            place.add(&["allow", &entry.to_string()], detail, mistakes);
+        }
+    }
+}
+
+/// The tools that a pattern matches; `None` if the pattern is invalid. Only an exact name matches a
+/// `request_…` tool.
+fn matches<'t>(pattern: &str, callable: &BTreeSet<&'t str>) -> Option<Vec<&'t str>> {
+    if !pattern.contains(['*', '?', '[', '{', '\\', '!']) {
+        return Some(
+            callable
+                .iter()
+                .copied()
+                .filter(|tool| *tool == pattern)
+                .collect(),
+        );
+    }
+    let glob = GlobBuilder::new(pattern).build().ok()?.compile_matcher();
+    Some(
+        callable
+            .iter()
+            .copied()
+            .filter(|tool| glob.is_match(tool))
+            .collect(),
+    )
+}

@@ -1,0 +1,84 @@
+//! The operator's settings of the server.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::task::units::duration_text;
+
+/// The addresses and the capacity of the service.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "Server")]
+pub struct ServerSettings {
+    /// The address and port to listen on.
+    pub listen: String,
+    /// The base of all links, such as `https://agents.acme.com`. It may have a path, which the
+    /// proxy strips. Default: `http://<listen>`. Required when `listen` is not on loopback.
+    pub public_url: Option<String>,
+    /// The URL of your own page for a request, with `{request_id}` in it, such as
+    /// `https://app.acme.com/approvals/{request_id}`.
+    pub request_url: Option<String>,
+    /// The origins of frontends on other hosts, each `https://host[:port]`.
+    pub cors_origins: Vec<String>,
+    /// How long a POST waits for the task unless the request says so; at most `300s`.
+    #[serde(with = "duration_text")]
+    #[schemars(with = "duration_text::Text")]
+    pub wait: Duration,
+    /// The number of tasks that run at once in this process. Further tasks wait in the database.
+    pub max_running: u32,
+    /// The number of connections at once. It is always below the number of descriptors of the
+    /// process, less those that the database and tools need.
+    pub max_connections: u32,
+    /// The address and port of a separate listener for `/metrics`. Default: `/metrics` is on
+    /// `listen`.
+    pub metrics_listen: Option<String>,
+    /// The number of event streams at once in this process.
+    pub max_streams: u32,
+    /// The number of event streams at once of one caller.
+    pub max_streams_per_caller: u32,
+    /// How long an event stream stays open. The client then opens it again.
+    #[serde(with = "duration_text")]
+    #[schemars(with = "duration_text::Text")]
+    pub stream_life: Duration,
+}
+
+impl Default for ServerSettings {
+    fn default() -> Self {
+        Self {
+            listen: "127.0.0.1:8080".to_owned(),
+            public_url: None,
+            request_url: None,
+            cors_origins: Vec::new(),
+            wait: Duration::from_secs(10),
+            max_running: 64,
+            max_connections: 1024,
+            metrics_listen: None,
+            max_streams: 1000,
+            max_streams_per_caller: 20,
+            stream_life: Duration::from_hours(1),
+        }
+    }
+}
+
+impl ServerSettings {
+    /// The address to listen on; `None` if it cannot be parsed.
+    #[must_use]
+    pub fn address(&self) -> Option<SocketAddr> {
+        address(&self.listen)
+    }
+}
+
+/// Parses an address and a port; the host `localhost` is `127.0.0.1`.
+#[must_use]
+pub fn address(text: &str) -> Option<SocketAddr> {
+    if let Some(port) = text.strip_prefix("localhost:") {
+        return port
+            .parse()
+            .ok()
+            .map(|port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
+    }
+    text.parse().ok()
+}

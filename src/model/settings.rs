@@ -1,0 +1,248 @@
+//! The settings of a model, their checks, and the client that they describe.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use url::Url;
+
+use super::ModelClient;
+use super::anthropic::Anthropic;
+use super::openai::OpenAi;
+use super::protocol::Protocol;
+use super::scripted::Scripted;
+use crate::net::Net;
+use crate::secret::{Redactor, Secret};
+use crate::task::units::duration_text;
+use crate::world::{Clock, Mistakes};
+
+/// The protocol of a model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, serde::Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Provider {
+    /// Chat Completions, of `OpenAI` or at any other `base_url`.
+    #[default]
+    Openai,
+    /// Messages, of Anthropic or at any other `base_url`.
+    Anthropic,
+    /// Answers from the rules of a file, for demonstrations and tests.
+    Scripted,
+}
+
+/// A model.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "Model", extend("required" = ["provider"]))]
+pub struct Settings {
+    /// The name in the configuration: errors and metrics use it.
+    #[serde(skip)]
+    pub name: String,
+    /// The protocol of the model.
+    pub provider: Provider,
+    /// The base URL of the endpoint, such as `http://127.0.0.1:11434/v1`. Default: the provider's
+    /// own, `https://api.openai.com/v1` or `https://api.anthropic.com`.
+    pub base_url: Option<String>,
+    /// The provider's name for the model. Required unless the provider is `scripted`.
+    pub model: Option<String>,
+    /// The key, sent in the header that the provider expects. A local model needs none.
+    pub api_key: Option<Secret<String>>,
+    /// How long one attempt waits for the answer to begin, and then for each next piece. The whole
+    /// answer may take ten times as long.
+    #[serde(with = "duration_text")]
+    #[schemars(with = "duration_text::Text")]
+    pub timeout: Duration,
+    /// The number of further attempts after status 429, 5xx or a connection error.
+    pub retries: u32,
+    /// The headers that are added to each request. A header replaces the provider's own of the same
+    /// name.
+    pub headers: BTreeMap<String, Secret<String>>,
+    /// The parameters that are added to the URL of each request.
+    pub query: BTreeMap<String, Secret<String>>,
+    /// The members that are merged into the body of each request. It may not name `messages`,
+    /// `tools`, `model`, `stream`, `stream_options` (`openai`) or `system` (`anthropic`).
+    pub body: Map<String, Value>,
+    /// The script of a `scripted` model: `builtin:refunds`, or a file. A relative path is relative
+    /// to the configuration file.
+    pub script: Option<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            provider: Provider::default(),
+            base_url: None,
+            model: None,
+            api_key: None,
+            timeout: Duration::from_mins(1),
+            retries: 4,
+            headers: BTreeMap::new(),
+            query: BTreeMap::new(),
+            body: Map::new(),
+            script: None,
+        }
+    }
+}
+
+/// Adds every mistake in a model's settings and in its script, never quoting a value of a key,
+/// header or query.
+pub fn check(settings: &Settings, clock: &Arc<dyn Clock>, mistakes: &mut Mistakes) {
+    let place = ["models", settings.name.as_str()];
+    match settings.provider {
+        Provider::Openai => OpenAi::check(settings, mistakes, &place),
+        Provider::Anthropic => Anthropic::check(settings, mistakes, &place),
+        Provider::Scripted => {
+            let _ = settings.scripted(clock, mistakes);
+        }
+    }
+}
+
+/// The client of a model; `None` after adding mistakes of its script.
+///
+/// # Errors
+/// [`super::ModelError`] for settings in which [`check`] finds mistakes.
+pub fn client(
+    settings: &Settings,
+    net: &Net,
+    clock: &Arc<dyn Clock>,
+    redactor: &Arc<Redactor>,
+    mistakes: &mut Mistakes,
+) -> Result<Option<Arc<dyn ModelClient>>, super::ModelError> {
+    let parts = (
+        settings.clone(),
+        net.clone(),
+        Arc::clone(clock),
+        Arc::clone(redactor),
+    );
+    let (own, net, clock, redactor) = parts;
+    Ok(match settings.provider {
+        Provider::Openai => Some(Arc::new(OpenAi::new(own, net, clock, redactor)?)),
+        Provider::Anthropic => Some(Arc::new(Anthropic::new(own, net, clock, redactor)?)),
+        Provider::Scripted => settings
+            .scripted(&clock, mistakes)
+            .map(|scripted| -> Arc<dyn ModelClient> { Arc::new(scripted) }),
+    })
+}
+
+impl Settings {
+    fn scripted(&self, clock: &Arc<dyn Clock>, mistakes: &mut Mistakes) -> Option<Scripted> {
+        let script = self.script.as_deref().unwrap_or_default();
+        Scripted::load(
+            &self.name,
+            script,
+            Path::new(""),
+            Arc::clone(clock),
+            mistakes,
+        )
+    }
+
+    /// Adds every mistake in the settings, never quoting a value of a key, header or query.
+    pub(super) fn check<P: Protocol>(&self, mistakes: &mut Mistakes, place: &[&str]) {
+        let mut add = |keys: &[&str], detail: String| mistakes.add(&[place, keys].concat(), detail);
+        if let Err(detail) = self.address::<P>() {
+            add(&["base_url"], detail.to_owned());
+        }
+        if self.model.as_deref().unwrap_or_default().trim().is_empty() {
+            add(
+                &["model"],
+                format!(
+                    "model `{}` does not say what the provider calls it",
+                    self.name
+                ),
+            );
+        }
+        if self.timeout.is_zero() {
+            add(&["timeout"], "a timeout is longer than 0".to_owned());
+        }
+        if self.key::<P>().is_some_and(|key| key.is_err()) {
+            add(
+                &["api_key"],
+                "the key has characters that a header cannot hold".to_owned(),
+            );
+        }
+        for (name, value) in &self.headers {
+            if let Err(detail) = header(name, value) {
+                add(&["headers", name], detail);
+            }
+        }
+        for name in P::OURS {
+            if self.body.contains_key(*name) {
+                add(&["body", name], format!("`body` may not name `{name}`"));
+            }
+        }
+    }
+
+    pub(super) fn address<P: Protocol>(&self) -> Result<Url, &'static str> {
+        let mut url = Url::parse(self.base_url.as_deref().unwrap_or(P::BASE_URL))
+            .map_err(|_| "base_url is no URL")?;
+        if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
+            return Err("base_url is an http or https URL");
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err("base_url holds no user and no password: use api_key or headers");
+        }
+        if url.fragment().is_some() {
+            return Err("base_url has no fragment");
+        }
+        let path = format!("{}{}", url.path().trim_end_matches('/'), P::PATH);
+        url.set_path(&path);
+        if !self.query.is_empty() {
+            url.query_pairs_mut().extend_pairs(
+                self.query
+                    .iter()
+                    .map(|(name, value)| (name, value.reveal())),
+            );
+        }
+        Ok(url)
+    }
+
+    fn key<P: Protocol>(
+        &self,
+    ) -> Option<Result<(HeaderName, HeaderValue), http::header::InvalidHeaderValue>> {
+        let (name, value) = P::key(self.api_key.as_ref()?.reveal());
+        Some(HeaderValue::from_str(&value).map(|value| (name, value)))
+    }
+
+    /// The headers of each request; `None` if one of them cannot be sent.
+    pub(super) fn header_map<P: Protocol>(&self) -> Option<HeaderMap> {
+        let mut map = HeaderMap::new();
+        map.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        map.insert(
+            ACCEPT,
+            HeaderValue::from_static("text/event-stream, application/json"),
+        );
+        for (name, value) in P::HEADERS {
+            map.insert(
+                HeaderName::from_static(name),
+                HeaderValue::from_static(value),
+            );
+        }
+        if let Some(key) = self.key::<P>() {
+            let (name, value) = key.ok()?;
+            map.insert(name, value);
+        }
+        for (name, value) in &self.headers {
+            let (name, value) = header(name, value).ok()?;
+            map.insert(name, value);
+        }
+        map.values_mut().for_each(|value| value.set_sensitive(true));
+        Some(map)
+    }
+}
+
+fn header(name: &str, value: &Secret<String>) -> Result<(HeaderName, HeaderValue), String> {
+    let read = HeaderName::from_bytes(name.as_bytes())
+        .map_err(|_| format!("`{name}` is no header name"))?;
+    if read == CONTENT_LENGTH || read == TRANSFER_ENCODING {
+        return Err(format!("the header `{name}` is set by the HTTP client"));
+    }
+    let value = HeaderValue::from_str(value.reveal())
+        .map_err(|_| format!("the value of `{name}` has characters that a header cannot hold"))?;
+    Ok((read, value))
+}

@@ -1,0 +1,47 @@
+//! The settings of the credentials that `request_credentials` may ask for.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::task::units::{duration_text, optional_duration};
+
+/// A credential that `request_credentials` may ask for.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "Credential")]
+pub struct Settings {
+    /// The purpose of the credential, shown to the person who enters it.
+    pub description: String,
+    /// The fields that the person fills in, by name.
+    pub fields: BTreeMap<String, Field>,
+    /// How long the credential is kept at most. Default: until the task ends.
+    #[serde(with = "optional_duration")]
+    #[schemars(with = "Option<duration_text::Text>")]
+    pub expires_in: Option<Duration>,
+}
+
+/// A field of a credential.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "CredentialField")]
+pub struct Field {
+    /// The JSON Schema `format` of the text: `email`, `uri` or `date`.
+    pub format: Option<String>,
+    /// The description of the field, shown to the person who enters it.
+    pub description: Option<String>,
+    /// Whether the value is redacted from every text that comes back, and no call may contain it.
+    /// Default: `true` unless `format` is `email`.
+    pub secret: Option<bool>,
+}
+
+impl Field {
+    /// Whether the value is kept from view.
+    #[must_use]
+    pub fn is_secret(&self) -> bool {
+        self.secret
+            .unwrap_or(self.format.as_deref() != Some("email"))
+    }
+}

@@ -1,0 +1,165 @@
+//! The settings of a shell tool.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use super::super::credential::{self, Credentials};
+use super::super::output;
+use super::super::template::Template;
+use crate::secret::Secret;
+use crate::task::units::{duration_text, size_text};
+
+/// The longest timeout of one attempt.
+const LONGEST: Duration = Duration::from_mins(10);
+/// Room for the labels and notes around the output, in bytes.
+const NOTES: usize = 256;
+
+/// A tool that runs a command on this host with `/bin/sh -c`. Its one argument is `command`.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "ShellTool")]
+pub struct Settings {
+    /// The directory in which commands run. A relative path is relative to the configuration file.
+    pub working_dir: String,
+    /// How long one command may take; at most `10m`.
+    #[serde(with = "duration_text")]
+    #[schemars(with = "duration_text::Text")]
+    pub timeout: Duration,
+    /// The whole environment of a command: a list of variables that the service passes on, or a map
+    /// of names and values.
+    pub env: Env,
+    /// How much of a command's output is kept; less than `1MiB`.
+    #[serde(with = "size_text")]
+    #[schemars(with = "size_text::Text")]
+    pub max_output: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            working_dir: ".".to_owned(),
+            timeout: Duration::from_secs(30),
+            env: Env::default(),
+            max_output: 64 * 1024,
+        }
+    }
+}
+
+/// A command's environment. A name in a list is passed on from the service's own environment: its
+/// value is filled in once the file is read, and stays `None` if the service has no such variable.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Env(pub BTreeMap<String, Option<Secret<String>>>);
+
+impl<'de> Deserialize<'de> for Env {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct ListOrMap;
+        impl<'de> Visitor<'de> for ListOrMap {
+            type Value = Env;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of names, or a map of names and values")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut names: A) -> Result<Env, A::Error> {
+                let mut env = BTreeMap::new();
+                while let Some(name) = names.next_element::<String>()? {
+                    env.insert(name, None);
+                }
+                Ok(Env(env))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut values: A) -> Result<Env, A::Error> {
+                let mut env = BTreeMap::new();
+                while let Some((name, value)) = values.next_entry::<String, Secret<String>>()? {
+                    env.insert(name, Some(value));
+                }
+                Ok(Env(env))
+            }
+        }
+        from.deserialize_any(ListOrMap)
+    }
+}
+
+impl JsonSchema for Env {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "ShellEnv".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"anyOf": [
+            {"type": "array", "items": {"type": "string"}, "default": []},
+            {"type": "object", "additionalProperties": {"type": "string"}}
+        ]})
+    }
+}
+
+impl Settings {
+    /// Each mistake in the settings, with its key.
+    pub(in crate::tool) fn mistakes(&self) -> Vec<(Vec<String>, String)> {
+        let mut mistakes = Vec::new();
+        let mut add =
+            |key: &str, detail: &str| mistakes.push((vec![key.to_owned()], detail.to_owned()));
+        if self.working_dir.is_empty() || self.working_dir.contains('\0') {
+            add("working_dir", "must be a directory");
+        }
+        if self.timeout.is_zero() || self.timeout > LONGEST {
+            add("timeout", "must be more than 0 and at most 10m");
+        }
+        if self.max_output == 0 || self.max_output > output::KEPT - NOTES {
+            add("max_output", "must be more than 0 and less than 1MiB");
+        }
+        for name in self.env.0.keys() {
+            if name.is_empty() || name.contains(['=', '\0']) || name.contains(credential::OPEN) {
+                add("env", "has a name that no variable can have");
+            }
+        }
+        for value in self.env.0.values().flatten() {
+            if value.reveal().contains('\0') {
+                add("env", "has a value that no variable can have");
+            }
+            if let Err(detail) = credential::references(value.reveal()) {
+                add("env", &detail);
+            }
+        }
+        mistakes
+    }
+}
+
+impl Settings {
+    /// The credentials that the environment refers to.
+    pub(in crate::tool) fn needs(&self) -> BTreeSet<String> {
+        let values = self
+            .env
+            .0
+            .values()
+            .flatten()
+            .filter_map(|value| Template::read(value.reveal()).ok());
+        values
+            .flat_map(|template| template.needs().map(str::to_owned).collect::<Vec<_>>())
+            .collect()
+    }
+
+    /// The environment of one command, with credentials filled in.
+    pub(super) fn filled(
+        &self,
+        credentials: &Credentials,
+    ) -> Result<BTreeMap<String, String>, String> {
+        let known = self.env.0.iter();
+        let known = known.filter_map(|(name, value)| Some((name, value.as_ref()?)));
+        let filled = known.map(|(name, value)| {
+            Ok((
+                name.clone(),
+                Template::read(value.reveal())?
+                    .fill(credentials)?
+                    .reveal()
+                    .clone(),
+            ))
+        });
+        filled.collect()
+    }
+}
