@@ -163,8 +163,8 @@ fn source(
 }
 
 const TAKEN: &str =
-    "Neither --config nor HOLDPOINT_CONFIG names a configuration: ./holdpoint.yaml is taken.";
-const DEMO: &str = "No configuration is named and there is no ./holdpoint.yaml: this is the built-in demonstration.";
+    "Neither --config nor HOLDPOINT_CONFIG names a configuration: using ./holdpoint.yaml.";
+const DEMO: &str = "No configuration is named and there is no ./holdpoint.yaml: starting the built-in demonstration.";
 
 /// A configuration without mistakes.
 struct Loaded {
@@ -213,7 +213,7 @@ fn load_aloud(common: &Common, environment: &Environment) -> Result<Config, Stri
 fn check(common: &Common, environment: &Environment) -> u8 {
     match load_aloud(common, environment) {
         Ok(config) => print(&format!(
-            "The configuration is right. Agents: {}, tools: {}, rules: {}.\n",
+            "The configuration is valid. Agents: {}, tools: {}, rules: {}.\n",
             config.agents.len(),
             config.tools.len(),
             config.policy.len()
@@ -294,7 +294,7 @@ Wrote {name}. Now:
   holdpoint check --config {name}
   holdpoint serve --config {name}
 
-Then post a task. What its agent wants to look up is held; the answer's `pending` says where to approve it:
+Then create a task. The agent's call of its tool is held; `pending` in the answer has the link to approve it:
 
   curl -s http://127.0.0.1:8080/v1/tasks -H 'Content-Type: application/json' -d '{{\"input\": \"Where is order 17?\"}}'
 "
@@ -303,7 +303,7 @@ Then post a task. What its agent wants to look up is held; the answer's `pending
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => complain(
             WRONG,
             format!(
-                "{}: there is such a file already, and it stays as it is",
+                "{}: the file exists already and was not changed",
                 file.display()
             ),
         ),
@@ -317,11 +317,11 @@ fn health(common: &Common, environment: &Environment) -> u8 {
         Err(mistakes) => return complain(WRONG, mistakes),
     };
     let Some(address) = config.server.address() else {
-        return complain(WRONG, "`server.listen` is no address");
+        return complain(WRONG, "`server.listen` is not an address");
     };
     match ask_ready(reachable(address)) {
         Ok(200) => OK,
-        Ok(status) => complain(FAILED, format!("not ready: it answered {status}")),
+        Ok(status) => complain(FAILED, format!("not ready: the service answered {status}")),
         Err(error) => complain(FAILED, format!("not ready: {error}")),
     }
 }

@@ -238,14 +238,14 @@ impl Progress {
                 (CloseReason::ToolChanged, _) => Phase::New,
                 (CloseReason::Expired, RequestKind::Reconcile) => Phase::Settled(
                     Outcome::Unknown,
-                    "The outcome of this call is unknown; a human was asked and nobody answered in time.".to_owned(),
+                    "The outcome of this call is unknown; a human was asked, and the request expired without an answer.".to_owned(),
                 ),
                 (CloseReason::Expired, RequestKind::Guidance | RequestKind::Confirmation) => {
-                    Phase::Settled(Outcome::Expired, "A human was asked; nobody answered in time.".to_owned())
+                    Phase::Settled(Outcome::Expired, "A human was asked, and the request expired without an answer.".to_owned())
                 }
                 (CloseReason::Expired, RequestKind::ExternalResult) => Phase::Settled(
                     Outcome::Expired,
-                    "Nobody gave a result of this call in time. Whether it was run is not known.".to_owned(),
+                    "The request for the result of this call expired. Whether the call was run is not known.".to_owned(),
                 ),
                 (CloseReason::Expired, _) => Phase::Settled(
                     Outcome::Expired,
@@ -256,7 +256,7 @@ impl Progress {
                 (CloseReason::Canceled, RequestKind::Reconcile) => state.unasked(),
                 (_, RequestKind::Reconcile) => Phase::Settled(Outcome::Unknown, state.unknown()),
                 (CloseReason::Superseded | CloseReason::Canceled | CloseReason::AnsweredLate, _) => {
-                    Phase::Settled(Outcome::Withdrawn, "This call was withdrawn before anybody decided.".to_owned())
+                    Phase::Settled(Outcome::Withdrawn, "This call was withdrawn before a human decided.".to_owned())
                 }
             };
         }

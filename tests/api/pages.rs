@@ -196,8 +196,8 @@ on_both! {
         let browser = || app.nobody().header("accept", "text/html").header("origin", &app.url());
         for (typed, said) in [
             (r#"{"order":17,"amount":-3.25}"#, "<code>/amount</code>"),
-            ("{\"order\":17,", "JSON that can be read in one way only"),
-            (r#"{"order":17,"amount":1,"amount":2}"#, "JSON that can be read in one way only"),
+            ("{\"order\":17,", "unambiguous JSON"),
+            (r#"{"order":17,"amount":1,"amount":2}"#, "unambiguous JSON"),
             ("[]", "an object: the full replacement"),
         ] {
             let page = browser().send(Method::POST, &path, edit(typed)).await;

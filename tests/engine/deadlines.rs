@@ -261,7 +261,7 @@ both! {
             stage.finish(task).await;
             let (outcome, text) = told(&stage, task).await;
             assert_eq!(outcome, Outcome::Unknown);
-            assert!(text.contains("nobody answered in time"), "{text}");
+            assert!(text.contains("the request expired without an answer"), "{text}");
             let end = if cancels { TaskStatus::Canceled } else { TaskStatus::Completed };
             assert_eq!((stage.status(task).await, stage.executions(task, "/refund")), (end, 1));
         }

@@ -180,7 +180,7 @@ policy:
 }
 
 const TAKEN: &str =
-    "Neither --config nor HOLDPOINT_CONFIG names a configuration: ./holdpoint.yaml is taken.";
+    "Neither --config nor HOLDPOINT_CONFIG names a configuration: using ./holdpoint.yaml.";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn config_file_in_the_working_directory_is_used_and_announced() {
@@ -199,7 +199,7 @@ async fn config_file_in_the_working_directory_is_used_and_announced() {
     assert_eq!((check.code, check.err.trim()), (Some(0), TAKEN));
     assert_eq!(
         check.out,
-        "The configuration is right. Agents: 1, tools: 0, rules: 0.\n"
+        "The configuration is valid. Agents: 1, tools: 0, rules: 0.\n"
     );
     let mut served = Served::with(folder.path(), &["serve", "--listen", "127.0.0.1:0"], &[]);
     let agents: serde_json::Value = serde_json::from_str(&served.get("/v1/agents").await).unwrap();

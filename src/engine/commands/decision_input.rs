@@ -491,7 +491,7 @@ impl ValidDecision {
 }
 
 fn own_words() -> Refusal {
-    Refusal::Forbidden("You wrote these arguments: others have to approve them.".to_owned())
+    Refusal::Forbidden("You wrote these arguments: other people have to approve them.".to_owned())
 }
 
 fn one_of(actions: &[Action]) -> String {

@@ -38,7 +38,7 @@ pub(crate) const METRICS: Op = Op {
 /// Whether the process lives
 #[utoipa::path(
     get, path = "/healthz", operation_id = "get_health", tag = "service", security(()),
-    responses((status = 200, body = String, content_type = "text/plain", description = "It lives"))
+    responses((status = 200, body = String, content_type = "text/plain", description = "The process is alive"))
 )]
 pub(crate) async fn get_health() -> &'static str {
     "ok\n"
@@ -49,7 +49,7 @@ pub(crate) async fn get_health() -> &'static str {
 /// 503 when the database or the agent catalogue is not usable, or when it is going down.
 #[utoipa::path(
     get, path = "/readyz", operation_id = "get_readiness", tag = "service", security(()),
-    responses((status = 200, body = String, content_type = "text/plain", description = "It can work"))
+    responses((status = 200, body = String, content_type = "text/plain", description = "The service is ready"))
 )]
 pub(crate) async fn get_readiness(State(http): State<Arc<Http>>) -> Result<&'static str, Problem> {
     if !http.shutdown.is_cancelled() && http.store.ready().await {
