@@ -39,7 +39,7 @@ enum Command {
     Check(Common),
     /// Apply the database's migrations.
     Migrate(Common),
-    /// Write the smallest configuration, with comments. Never over another file.
+    /// Write the smallest configuration, with comments. Never overwrites a file.
     Init {
         /// The file to write.
         #[arg(default_value = "holdpoint.yaml")]
@@ -53,22 +53,22 @@ enum Command {
     Health(Common),
     /// Print the version.
     Version,
-    /// The guard of one shell command: the service starts it, nobody else.
+    /// The guard of one shell command; only the service starts it.
     #[command(name = "__guard", hide = true)]
     Guard,
 }
 
-/// Where the configuration is, and what lies over it.
+/// The place of the configuration, and the settings that override it.
 #[derive(Debug, Default, Args)]
 struct Common {
     /// The configuration; else `HOLDPOINT_CONFIG`, else `./holdpoint.yaml` where there is one, else
     /// the built-in demonstration.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Address and port, over `server.listen`.
+    /// Address and port; overrides `server.listen`.
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// The database, over `database.url`.
+    /// The database; overrides `database.url`.
     #[arg(long, value_name = "URL")]
     database_url: Option<String>,
 }
@@ -77,11 +77,11 @@ struct Common {
 struct Serve {
     #[command(flatten)]
     common: Common,
-    /// How log lines look.
+    /// The format of log lines.
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     log_format: LogFormat,
-    /// The database is a restored backup or a promoted standby: calls that may have run already are
-    /// asked about. A Postgres with another identity than before is recognized without it.
+    /// The database is a restored backup or a promoted standby: calls that may have run already need
+    /// a decision. A Postgres with another identity than before is recognized without it.
     #[arg(long)]
     restored: bool,
     /// Serve on a database that may lose commits.

@@ -286,7 +286,7 @@ impl Instruments {
             )?,
             unknown: counter(
                 "holdpoint_unknown_outcomes_total",
-                "Calls whose outcome nobody knows.",
+                "Calls with an unknown outcome.",
                 &["tool"],
             )?,
             streams,

@@ -225,7 +225,7 @@ impl Progress {
         let open = self.open.remove(place);
         if status == RequestStatus::Expired && open.asked.terms.on_expiry == OnExpiry::Cancel {
             self.ending = Some(Then::Cancel);
-            self.canceled_for = Some("nobody answered its question in time".to_owned());
+            self.canceled_for = Some("its request expired without an answer".to_owned());
         }
         for call in open.asked.own_calls() {
             let Some(state) = self.call_mut(call.tool_call_id) else {
@@ -249,7 +249,7 @@ impl Progress {
                 ),
                 (CloseReason::Expired, _) => Phase::Settled(
                     Outcome::Expired,
-                    state.not_run("Nobody decided in time", ", so this call was not run. No human has said no to it."),
+                    state.not_run("The request expired without a decision", ", so this call was not run. No human has said no to it."),
                 ),
                 // The outcome is unknown: a failed task that continues asks again. (A task that
                 // ends for good gives the call a result.)
@@ -315,7 +315,7 @@ fn phase_after(
         (RequestKind::Reconcile, Action::Reject) => Some(Phase::Settled(
             Outcome::Failed,
             format!(
-                "Nobody knows whether this call took effect. A human was asked and said not to count on it.{told}"
+                "It is unknown whether this call took effect. A human was asked and said not to count on it.{told}"
             ),
         )),
         (RequestKind::Approval | RequestKind::ExternalResult, Action::Reject) => {

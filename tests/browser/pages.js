@@ -344,7 +344,7 @@ async function givesALogin(browser) {
   assert.equal(asked.kind, "credentials");
   const { context, page, wrong } = await newPage(browser);
   await page.goto(asked.url);
-  assert.match(await main(page), /It is sealed[^]*comment_ticket: POST http[^]*forgotten after 8 h/);
+  assert.match(await main(page), /It is sealed[^]*comment_ticket: POST http[^]*deleted after 8 h/);
   assert.equal(await page.locator('input[type="password"]').count(), 2);
   await page.getByLabel("email").fill("no address of a mailbox");
   await page.getByLabel("token").fill("token-that-nobody-may-see");

@@ -151,7 +151,7 @@ both! {
             driven(&stage, &now).await;
             let anew = asked_again(&stage, task, request).await;
             let reason = asked(&stage, task).await.pending_tool_calls[0].reason.clone();
-            assert!(reason.is_some_and(|reason| reason.contains("may not do so any more")), "{why}");
+            assert!(reason.is_some_and(|reason| reason.contains("has lost the right")), "{why}");
             process(&stage, &now, 0).decide(&keyed("carol", &["finance"]), anew, yes, None).await.unwrap();
             driven(&stage, &now).await;
             ran(&stage, task).await;

@@ -92,7 +92,9 @@ fn restored_database_is_served_and_logged_as_restored() {
     let mut served = Served::with(folder.path(), &arguments, &[]);
     assert!(served.terminate().success());
     assert!(
-        served.log().contains("the database is said to be restored"),
+        served
+            .log()
+            .contains("the operator reported a restored database"),
         "{}",
         served.log()
     );
@@ -189,7 +191,7 @@ async fn config_file_in_the_working_directory_is_used_and_announced() {
     assert_eq!(demo.code, Some(0), "{}", demo.err);
     assert!(
         demo.err
-            .contains("there is no ./holdpoint.yaml: this is the built-in demonstration"),
+            .contains("there is no ./holdpoint.yaml: starting the built-in demonstration"),
         "{}",
         demo.err
     );

@@ -35,7 +35,7 @@ pub(crate) const METRICS: Op = Op {
     problems: &[],
 };
 
-/// Whether the process lives
+/// Check that the process is alive
 #[utoipa::path(
     get, path = "/healthz", operation_id = "get_health", tag = "service", security(()),
     responses((status = 200, body = String, content_type = "text/plain", description = "The process is alive"))
@@ -44,9 +44,9 @@ pub(crate) async fn get_health() -> &'static str {
     "ok\n"
 }
 
-/// Whether the service can work
+/// Check that the service is ready
 ///
-/// 503 when the database or the agent catalogue is not usable, or when it is going down.
+/// 503 when the database or the agent catalogue is not usable, or when the service is shutting down.
 #[utoipa::path(
     get, path = "/readyz", operation_id = "get_readiness", tag = "service", security(()),
     responses((status = 200, body = String, content_type = "text/plain", description = "The service is ready"))

@@ -142,7 +142,7 @@ async fn large_body_without_memory_is_refused_unread_when_its_time_is_over() {
         late.json()["detail"]
             .as_str()
             .unwrap()
-            .contains("large bodies")
+            .contains("another large body")
     );
     let slow = slow.await;
     assert_eq!(

@@ -163,7 +163,7 @@ fn agent_text_stands_in_its_box_and_operator_text_outside() {
         "Login of the caller's Jira.",
         "comment_ticket: POST https://jira.acme.com",
         "It is sealed",
-        "forgotten after 8 h at the latest",
+        "deleted after 8 h at the latest",
     ] {
         assert!(outside.contains(shown), "{shown}");
     }
@@ -175,7 +175,7 @@ fn agent_text_stands_in_its_box_and_operator_text_outside() {
 fn person_who_may_not_decide_gets_no_button_but_the_reason() {
     let row = sample::request();
     let reader = page(&row, &sample::caller());
-    assert!(!reader.contains("<button") && reader.contains("for others to decide"));
+    assert!(!reader.contains("<button") && reader.contains("Other people decide this request"));
     for (status, said) in [
         (RequestStatus::Responded, "Approved by bob."),
         (RequestStatus::Resumed, "Approved by bob."),
@@ -241,7 +241,7 @@ fn wrong_account_is_offered_another_one_and_the_way_back() {
         reader.contains("Signed in as <strong class=\"exact\">alice</strong> (acme) <a"),
         "{reader}"
     );
-    assert!(!page(&sample::request(), &sample::approver()).contains("somebody else"));
+    assert!(!page(&sample::request(), &sample::approver()).contains("another user"));
     let nobody = Caller {
         unaccounted: true,
         ..sample::approver()
@@ -250,7 +250,7 @@ fn wrong_account_is_offered_another_one_and_the_way_back() {
         status: RequestStatus::Withdrawn,
         ..sample::request()
     };
-    assert!(!page(&decided, &nobody).contains("somebody else"));
+    assert!(!page(&decided, &nobody).contains("another user"));
 }
 
 #[test]
@@ -443,7 +443,7 @@ fn page_for_one_action_has_one_button_or_none() {
                 && !one(&decided, &bob, action).contains("<button")
         );
         let alice = one(&row, &sample::caller(), action);
-        assert!(alice.contains("for others to decide") && !alice.contains("<button"));
+        assert!(alice.contains("Other people decide this request") && !alice.contains("<button"));
     }
     for kind in RequestKind::ALL {
         let page = one(&sample::of_kind(kind), &decider(kind), Action::Approve);

@@ -329,7 +329,7 @@ fn credentials_are_never_shown_again() {
     ];
     let page = again(&row, &sample::caller(), None, &fields, Vec::new());
     assert!(
-        page.contains("a value is required") && page.contains("What you typed was not kept"),
+        page.contains("a value is required") && page.contains("your input was not kept"),
         "{page}"
     );
     assert!(!page.contains("me@acme.example"));
