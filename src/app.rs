@@ -20,8 +20,8 @@ use crate::config::report::Line;
 use crate::engine::{self, Engine, Parts};
 use crate::failpoint;
 use crate::http::api::agents::{AgentCard, ToolCard};
-use crate::http::events::seats::Seats;
-use crate::http::server::body::Parsing;
+use crate::http::events::stream_limiter::StreamLimiter;
+use crate::http::server::body::BodyParser;
 use crate::http::server::connections::Connections;
 use crate::http::server::descriptors::{self, Share};
 use crate::http::server::origin::Origins;
@@ -106,7 +106,7 @@ pub async fn serve(config: Config, options: ServeOptions) -> anyhow::Result<()> 
     };
     tracing::info!(address = %replica.address, "listening");
     if let Some(address) = replica.metrics_address {
-        tracing::info!(%address, "metrics have an address of their own");
+        tracing::info!(%address, "metrics are served at an address of their own");
     }
     if open {
         tracing::warn!(
@@ -121,11 +121,11 @@ pub async fn serve(config: Config, options: ServeOptions) -> anyhow::Result<()> 
         _ = terminate.recv() => {}
         _ = tokio::signal::ctrl_c() => {}
     }
-    tracing::info!("going down");
+    tracing::info!("shutting down");
     tokio::select! {
         () = replica.stop() => {}
-        _ = terminate.recv() => tracing::warn!("told to end again: ending at once"),
-        _ = tokio::signal::ctrl_c() => tracing::warn!("told to end again: ending at once"),
+        _ = terminate.recv() => tracing::warn!("second signal: exiting at once"),
+        _ = tokio::signal::ctrl_c() => tracing::warn!("second signal: exiting at once"),
     }
     Ok(())
 }
@@ -186,8 +186,8 @@ impl Replica {
             settings: http_settings(&config, address, &share, roster),
             shutdown: stop.clone(),
             tracker: handlers.clone(),
-            seats: Seats::default(),
-            parsing: Parsing::default(),
+            stream_limiter: StreamLimiter::default(),
+            body_parser: BodyParser::default(),
             wrong_keys: WrongKeys::default(),
             metrics: Arc::new(move || {
                 let (metrics, gauges) = (metrics.clone(), Arc::clone(&gauges));
@@ -229,7 +229,7 @@ impl Replica {
             self.store.close().await;
         };
         if tokio::time::timeout(REST, rest).await.is_err() {
-            tracing::warn!("not everything came to an end in the time to go down");
+            tracing::warn!("the shutdown deadline passed before all work had ended");
         }
     }
 }

@@ -39,7 +39,7 @@ enum Command {
     Check(Common),
     /// Apply the database's migrations.
     Migrate(Common),
-    /// Write the smallest configuration, with comments. Never over another file.
+    /// Write the smallest configuration, with comments. Never overwrites a file.
     Init {
         /// The file to write.
         #[arg(default_value = "holdpoint.yaml")]
@@ -57,22 +57,22 @@ enum Command {
     Health(Common),
     /// Print the version.
     Version,
-    /// The guard of one shell command: the service starts it, nobody else.
+    /// The guard of one shell command; only the service starts it.
     #[command(name = "__guard", hide = true)]
     Guard,
 }
 
-/// Where the configuration is, and what lies over it.
+/// The place of the configuration, and the settings that override it.
 #[derive(Debug, Default, Args)]
 struct Common {
     /// The configuration; else `HOLDPOINT_CONFIG`, else `./holdpoint.yaml` where there is one, else
     /// the built-in demonstration.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Address and port, over `server.listen`.
+    /// Address and port; overrides `server.listen`.
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// The database, over `database.url`.
+    /// The database; overrides `database.url`.
     #[arg(long, value_name = "URL")]
     database_url: Option<String>,
 }
@@ -81,11 +81,11 @@ struct Common {
 struct Serve {
     #[command(flatten)]
     common: Common,
-    /// How log lines look.
+    /// The format of log lines.
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     log_format: LogFormat,
-    /// The database is a restored backup or a promoted standby: calls that may have run already are
-    /// asked about. A Postgres with another identity than before is recognized without it.
+    /// The database is a restored backup or a promoted standby: calls that may have run already need
+    /// a decision. A Postgres with another identity than before is recognized without it.
     #[arg(long)]
     restored: bool,
     /// Serve on a database that may lose commits.
@@ -170,8 +170,8 @@ fn source(
 }
 
 const TAKEN: &str =
-    "Neither --config nor HOLDPOINT_CONFIG names a configuration: ./holdpoint.yaml is taken.";
-const DEMO: &str = "No configuration is named and there is no ./holdpoint.yaml: this is the built-in demonstration.";
+    "Neither --config nor HOLDPOINT_CONFIG names a configuration: using ./holdpoint.yaml.";
+const DEMO: &str = "No configuration is named and there is no ./holdpoint.yaml: starting the built-in demonstration.";
 
 /// A configuration without mistakes.
 struct Loaded {
@@ -220,7 +220,7 @@ fn load_aloud(common: &Common, environment: &Environment) -> Result<Config, Stri
 fn check(common: &Common, environment: &Environment) -> u8 {
     match load_aloud(common, environment) {
         Ok(config) => print(&format!(
-            "The configuration is right. Agents: {}, tools: {}, rules: {}.\n",
+            "The configuration is valid. Agents: {}, tools: {}, rules: {}.\n",
             config.agents.len(),
             config.tools.len(),
             config.policy.len()
@@ -301,7 +301,7 @@ Wrote {name}. Now:
   holdpoint check --config {name}
   holdpoint serve --config {name}
 
-Then post a task. What its agent wants to look up is held; the answer's `pending` says where to approve it:
+Then create a task. The agent's call of its tool is held; `pending` in the answer has the link to approve it:
 
   curl -s http://127.0.0.1:8080/v1/tasks -H 'Content-Type: application/json' -d '{{\"input\": \"Where is order 17?\"}}'
 "
@@ -310,7 +310,7 @@ Then post a task. What its agent wants to look up is held; the answer's `pending
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => complain(
             WRONG,
             format!(
-                "{}: there is such a file already, and it stays as it is",
+                "{}: the file exists already and was not changed",
                 file.display()
             ),
         ),
@@ -324,11 +324,11 @@ fn health(common: &Common, environment: &Environment) -> u8 {
         Err(mistakes) => return complain(WRONG, mistakes),
     };
     let Some(address) = config.server.address() else {
-        return complain(WRONG, "`server.listen` is no address");
+        return complain(WRONG, "`server.listen` is not an address");
     };
     match ask_ready(reachable(address)) {
         Ok(200) => OK,
-        Ok(status) => complain(FAILED, format!("not ready: it answered {status}")),
+        Ok(status) => complain(FAILED, format!("not ready: the service answered {status}")),
         Err(error) => complain(FAILED, format!("not ready: {error}")),
     }
 }

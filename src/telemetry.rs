@@ -308,7 +308,7 @@ impl Instruments {
             )?,
             unknown: build.counter(
                 "holdpoint_unknown_outcomes_total",
-                "Calls whose outcome nobody knows.",
+                "Calls with an unknown outcome.",
                 &["tool"],
             )?,
             streams,

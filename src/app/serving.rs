@@ -59,7 +59,7 @@ pub(super) fn share(config: &Config) -> anyhow::Result<Share> {
         descriptors = limit,
         reserve,
         connections,
-        "descriptors are shared out"
+        "file descriptors are reserved"
     );
     if connections < server.max_connections {
         tracing::warn!(

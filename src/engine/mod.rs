@@ -165,7 +165,7 @@ impl Engine {
         self.drivers.close();
         tokio::select! {
             () = self.drivers.wait() => {}
-            () = self.clock.sleep(time) => tracing::warn!("calls were still running at the end of the time to go down"),
+            () = self.clock.sleep(time) => tracing::warn!("calls were still running at the shutdown deadline"),
         }
         self.killed.cancel();
         let left: Vec<_> = self

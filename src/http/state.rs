@@ -9,8 +9,8 @@ use tokio_util::task::TaskTracker;
 use super::Settings;
 use super::api::agents::AgentCard;
 use super::api::health;
-use super::events::seats::Seats;
-use super::server::body::Parsing;
+use super::events::stream_limiter::StreamLimiter;
+use super::server::body::BodyParser;
 use super::server::origin::Origins;
 use super::server::wrong_keys::WrongKeys;
 use crate::engine::Engine;
@@ -36,9 +36,9 @@ pub(crate) struct Http {
     /// Runs work that must not stop when its client disconnects.
     pub tracker: TaskTracker,
     /// Limits the open event streams.
-    pub seats: Seats,
+    pub stream_limiter: StreamLimiter,
     /// Parses large bodies.
-    pub parsing: Parsing,
+    pub body_parser: BodyParser,
     pub wrong_keys: WrongKeys,
     pub metrics: health::Metrics,
 }

@@ -242,7 +242,7 @@ impl<P: Protocol> ModelClient for Endpoint<P> {
                     let Some(request) = request else {
                         return Err(self.error(&why, attempts, ended));
                     };
-                    tracing::debug!(model = %self.name, "the model is asked more plainly");
+                    tracing::debug!(model = %self.name, "the model is called again with a simpler request");
                     (body, manner, thoughts, attempts) = (request, plainer, left, attempts - 1);
                 }
                 Attempt::Again(why, _) if attempts > self.retries => {

@@ -90,16 +90,16 @@ impl Authenticator for Keys {
             return Ok(self.own(account));
         }
         if !account.act_as {
-            let detail = "This key speaks for nobody else: `Holdpoint-User` and `Holdpoint-Groups` need a key with `act_as`.";
+            let detail = "This key may not act for other users: `Holdpoint-User` and `Holdpoint-Groups` need a key with `act_as`.";
             return Err(AuthError::Forbidden(detail.to_owned()));
         }
         only_ours(headers)?;
         let user = single(headers, USER)?.ok_or_else(|| {
-            bad("`Holdpoint-Groups` needs `Holdpoint-User`: whose groups they are.")
+            bad("`Holdpoint-Groups` needs `Holdpoint-User`, the user who has these groups.")
         })?;
         if !is_user(user) || user.contains(',') || !is_normal(user) {
             return Err(bad(
-                "`Holdpoint-User` is 1 to 128 visible characters in NFC, without blanks and commas.",
+                "`Holdpoint-User` must be 1 to 128 visible characters in NFC, without blanks and commas.",
             ));
         }
         let groups = groups(single(headers, GROUPS)?.unwrap_or(""))?;
@@ -142,7 +142,7 @@ pub fn only_ours(headers: &HeaderMap) -> Result<(), AuthError> {
     let unknown = |name: &str| name.starts_with("holdpoint-") && !HEADERS.contains(&name);
     if headers.keys().any(|name| unknown(name.as_str())) {
         return Err(bad(
-            "Of `Holdpoint-…` headers a request may have `-User`, `-Groups`, `-Runner` and `-Session` only.",
+            "A request may have no `Holdpoint-…` headers but `-User`, `-Groups`, `-Runner` and `-Session`.",
         ));
     }
     Ok(())
@@ -159,7 +159,7 @@ pub fn speaks_for_nobody(headers: &HeaderMap) -> Result<(), AuthError> {
         .any(|name| name.as_str().starts_with("holdpoint-"))
     {
         let detail =
-            "A browser's session speaks for nobody else: no `Holdpoint-…` header may come with it.";
+            "A browser's session may not act for other users: it takes no `Holdpoint-…` header.";
         return Err(AuthError::Forbidden(detail.to_owned()));
     }
     Ok(())
@@ -205,11 +205,11 @@ fn single<'h>(headers: &'h HeaderMap, name: &str) -> Result<Option<&'h str>, Aut
     };
     if values.next().is_some() {
         return Err(bad(
-            "`Holdpoint-User` and `Holdpoint-Groups` may come once each.",
+            "`Holdpoint-User` and `Holdpoint-Groups` may be sent only once each.",
         ));
     }
     let text = std::str::from_utf8(value.as_bytes())
-        .map_err(|_| bad("A `Holdpoint-…` header is UTF-8."))?;
+        .map_err(|_| bad("A `Holdpoint-…` header must be UTF-8."))?;
     Ok(Some(text.trim_matches([' ', '\t'])))
 }
 
@@ -226,7 +226,7 @@ fn groups(text: &str) -> Result<Vec<String>, AuthError> {
     {
         if !is_user(&group.replace(' ', "_")) {
             return Err(bad(
-                "`Holdpoint-Groups` is names of 1 to 128 visible characters between commas.",
+                "`Holdpoint-Groups` must be names of 1 to 128 visible characters, separated by commas.",
             ));
         }
         if !groups.iter().any(|other| other == group) {

@@ -225,7 +225,7 @@ pub fn may_command(
             return Ok(());
         }
         if caller.user_id.is(owner) {
-            let lost = "The task's agent is not open to you any more.";
+            let lost = "You may no longer use the task's agent.";
             return if open || how == Command::Cancel {
                 Ok(())
             } else {
@@ -234,9 +234,9 @@ pub fn may_command(
         }
     }
     Err(match how {
-        Command::Message => "Only the task's owner sends it messages.",
-        Command::Cancel => "Only the task's owner and an admin cancel it.",
-        Command::Retry => "Only the task's owner and an admin retry it.",
+        Command::Message => "Only the task's owner may send it messages.",
+        Command::Cancel => "Only the task's owner and an admin may cancel it.",
+        Command::Retry => "Only the task's owner and an admin may retry it.",
     })
 }
 

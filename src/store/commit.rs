@@ -210,7 +210,7 @@ impl Committer {
                 tracing::info!(
                     changes = all.len(),
                     code = failure.code(),
-                    "a batch is repeated change by change"
+                    "a batch failed; its changes are committed one by one"
                 );
                 let mut answers = Vec::with_capacity(all.len());
                 for rows in &all {
@@ -293,7 +293,7 @@ impl Committer {
     /// is missing. That cannot write it twice: if the old statement is still running, the new one
     /// waits for it and finds the change written.
     async fn find_or_repeat(&self, rows: &Rows) -> Answer {
-        tracing::warn!(root_task_id = %rows.root, change_id = %rows.change, "the answer to a commit was lost");
+        tracing::warn!(root_task_id = %rows.root, change_id = %rows.change, "the outcome of a commit is unknown: its answer was lost");
         if !rows.fenced() {
             return Err(CommitError::Unknown);
         }

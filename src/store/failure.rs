@@ -88,7 +88,7 @@ pub enum ReadError {
     #[error("the database does not answer")]
     Unavailable,
     /// A stored value cannot be decoded.
-    #[error("what is stored cannot be understood: {0}")]
+    #[error("stored data cannot be read: {0}")]
     Corrupt(String),
 }
 

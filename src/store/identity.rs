@@ -126,11 +126,11 @@ pub(super) async fn compare(
     }
     if found.kept.is_some() {
         tracing::warn!(
-            "the database is a restored backup or a promoted standby: calls that may have run are asked about"
+            "the database is a restored backup or a promoted standby: calls that may have run need a decision"
         );
     } else if told == "untold" {
         tracing::warn!(
-            "the server does not tell which one it is: start with --restored after a restore or a promotion"
+            "the database server has no identity: start with --restored after a restore or a promotion"
         );
     }
     unhurried(connection, sqlx::query(OTHER).bind(told)).await?;
@@ -188,7 +188,7 @@ pub(super) async fn settle(db: &Db, restored: bool) -> Result<(), OpenError> {
     if restored {
         restore(db).await.map_err(failed)?;
         tracing::warn!(
-            "the database is said to be restored: calls that may have run are asked about"
+            "the operator reported a restored database: calls that may have run need a decision"
         );
     }
     let row: Option<Doubted> = db.one(DOUBTED, Vec::new()).await.map_err(failed)?;

@@ -344,7 +344,7 @@ impl Store {
         ];
         self.inner.db.write::<At>(KEEP_VERSION, values).await.map(|_| ()).map_err(|failure| {
             if !failure.unreached() {
-                tracing::warn!(error = %failure.error, "an agent's definition could not be kept");
+                tracing::warn!(error = %failure.error, "an agent's definition could not be stored");
             }
             // Whether it was written does not matter: the call may be repeated.
             if !failure.sent || failure.lost() { CommitError::Unavailable } else { commit::refusal(&failure) }

@@ -145,7 +145,7 @@ impl Relay {
         };
         let listening = timeout(PATIENCE, listening).await.map_err(|_| Broken)?;
         let mut listener = listening.map_err(|error| {
-            tracing::debug!(%error, "other replicas cannot be listened to now");
+            tracing::debug!(%error, "notifications of other replicas cannot be received");
             Broken
         })?;
         self.tell(&mut listener, true).await?;

@@ -221,7 +221,7 @@ impl Progress {
         let open = self.open.remove(place);
         if status == RequestStatus::Expired && open.asked.terms.on_expiry == OnExpiry::Cancel {
             self.ending = Some(Then::Cancel);
-            self.canceled_for = Some("nobody answered its question in time".to_owned());
+            self.canceled_for = Some("its request expired without an answer".to_owned());
         }
         for call in open.asked.own_calls() {
             let Some(state) = self.call_mut(call.tool_call_id) else {
@@ -234,25 +234,25 @@ impl Progress {
                 (CloseReason::ToolChanged, _) => Phase::New,
                 (CloseReason::Expired, RequestKind::Reconcile) => Phase::Settled(
                     Outcome::Unknown,
-                    "The outcome of this call is unknown; a human was asked and nobody answered in time.".to_owned(),
+                    "The outcome of this call is unknown; a human was asked, and the request expired without an answer.".to_owned(),
                 ),
                 (CloseReason::Expired, RequestKind::Guidance | RequestKind::Confirmation) => {
-                    Phase::Settled(Outcome::Expired, "A human was asked; nobody answered in time.".to_owned())
+                    Phase::Settled(Outcome::Expired, "A human was asked, and the request expired without an answer.".to_owned())
                 }
                 (CloseReason::Expired, RequestKind::ExternalResult) => Phase::Settled(
                     Outcome::Expired,
-                    "Nobody gave a result of this call in time. Whether it was run is not known.".to_owned(),
+                    "The request for the result of this call expired. Whether the call was run is not known.".to_owned(),
                 ),
                 (CloseReason::Expired, _) => Phase::Settled(
                     Outcome::Expired,
-                    state.not_run("Nobody decided in time", ", so this call was not run. No human has said no to it."),
+                    state.not_run("The request expired without a decision", ", so this call was not run. No human has said no to it."),
                 ),
                 // The outcome is unknown: a failed task that continues asks again. (A task that
                 // ends for good gives the call a result.)
                 (CloseReason::Canceled, RequestKind::Reconcile) => state.unasked(),
                 (_, RequestKind::Reconcile) => Phase::Settled(Outcome::Unknown, state.unknown()),
                 (CloseReason::Superseded | CloseReason::Canceled | CloseReason::AnsweredLate, _) => {
-                    Phase::Settled(Outcome::Withdrawn, "This call was withdrawn before anybody decided.".to_owned())
+                    Phase::Settled(Outcome::Withdrawn, "This call was withdrawn before a human decided.".to_owned())
                 }
             };
         }
@@ -275,7 +275,7 @@ fn rejected(kind: RequestKind, state: &CallState, reason: Option<&String>) -> Ph
         RequestKind::Reconcile => Phase::Settled(
             Outcome::Failed,
             format!(
-                "Nobody knows whether this call took effect. A human was asked and said not to count on it.{told}"
+                "It is unknown whether this call took effect. A human was asked and said not to count on it.{told}"
             ),
         ),
         RequestKind::Approval | RequestKind::ExternalResult => {

@@ -60,7 +60,9 @@ impl Failure {
     pub fn limit(name: &str) -> Self {
         Self {
             code: FailureCode::LimitReached,
-            detail: format!("The limit {name} is reached. Raise it and retry, or send a message."),
+            detail: format!(
+                "The limit {name} is reached. Raise it and retry the task, or send a message."
+            ),
             limit: Some(name.to_owned()),
         }
     }

@@ -131,7 +131,7 @@ impl Credentials {
                 Ok(fields) => credentials.insert(name, fields),
                 Err(error) => {
                     tracing::warn!(task = %row.task_id, credential = name, key = row.key_id, %error,
-                        "a credential does not open; it is asked for again");
+                        "a credential cannot be opened; it is requested again");
                 }
             }
         }

@@ -88,8 +88,8 @@ const TAKEN: [Taken; 26] = [
     taken("external_result", "reject",           "rejected",  "human",                                   0, "reject",  ON,   "Completed"),
     taken("external_result", "/reject",          "rejected",  "human",                                   0, "reject",  ON,   "Completed"),
     taken("reconcile",       "respond result",   "responded", r#"{"by":"hand"}"#,                        0, "respond", None, "Completed"),
-    taken("reconcile",       "reject",           "failed",    "Nobody knows",                            0, "reject",  ON,   "Completed"),
-    taken("reconcile",       "/reject",          "failed",    "Nobody knows",                            0, "reject",  ON,   "Completed"),
+    taken("reconcile",       "reject",           "failed",    "It is unknown",                           0, "reject",  ON,   "Completed"),
+    taken("reconcile",       "/reject",          "failed",    "It is unknown",                           0, "reject",  ON,   "Completed"),
     taken("reconcile",       "retry",            "succeeded", RAN,                                       1, "retry",   None, "Completed"),
 ];
 

@@ -106,7 +106,7 @@ on_both! {
         approve(&app, &held).await;
         assert_eq!(stopped(&app, &held).await, "Paused");
         let said = headline(&app, &held.request).await;
-        assert_eq!(said, ["Approved by bob. What became of it is not known: a person is asked.", "bob 已批准，但其结果未知，正在请人核实。"]);
+        assert_eq!(said, ["Approved by bob. Its outcome is not known: a person is asked.", "bob 已批准，但其结果未知，正在请人核实。"]);
         let task = app.owner().get(&format!("/v1/tasks/{}", held.task)).await;
         let asked = task.str("/pending/0/request_id");
         app.model.then(says("ok"));
@@ -146,7 +146,7 @@ on_both! {
         let next = app.owner().post(&format!("/v1/tasks/{}/messages", held.task), &body).await;
         assert_eq!(next.str("/status"), "Completed", "{}", next.text);
         let said = headline(&app, &held.request).await;
-        assert_eq!(said, ["Withdrawn: the user went on with another message.", "已撤回：用户已发送其他消息。"]);
+        assert_eq!(said, ["Withdrawn: the user continued with another message.", "已撤回：用户已发送其他消息。"]);
         app.stop().await;
     }
 
@@ -200,7 +200,7 @@ on_both! {
             let refused = carol.get(&path).await;
             assert!([403, 404].contains(&refused.status), "{}", refused.text);
             let next = path.replace('/', "%2F");
-            let link = format!("<a href=\"/sign-in?next={next}\">Sign in as somebody else</a>");
+            let link = format!("<a href=\"/sign-in?next={next}\">Sign in as another user</a>");
             assert!(refused.text.contains("carol") && refused.text.contains(&link), "{}", refused.text);
             for of_it in ["refund", "alice", "bob", "finance", "billing", "17", "approval"] {
                 let said = refused.text.replace(&held.request, "").replace(&held.task, "");
@@ -240,7 +240,7 @@ on_both! {
         for action in ["approve", "reject"] {
             assert_eq!(page(BOB, &held, action).await.0, 1);
             let (buttons, why) = page(ALICE, &held, action).await;
-            assert!(buttons == 0 && why.contains("This request is for others to decide."), "{why}");
+            assert!(buttons == 0 && why.contains("Other people decide this request."), "{why}");
             let refused = app.owner().hit(&format!("/resume/{}/{action}", held.request)).await;
             assert_eq!(refused.status, 403, "{}", refused.text);
         }

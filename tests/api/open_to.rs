@@ -52,7 +52,7 @@ on_both! {
             let path = format!("/v1/tasks/{task}");
             assert_eq!(told(&app.owner(), &path).await, [403, 403], "{task}");
             let words = app.owner().post(&format!("{path}/messages"), &json!({"input": "more"})).await;
-            assert!(words.str("/detail").contains("not open to you"), "{}", words.text);
+            assert!(words.str("/detail").contains("no longer use the task"), "{}", words.text);
             // The caller's right is checked before the body.
             assert_eq!(app.owner().post(&format!("{path}/messages"), &json!({"zzz": 1})).await.status, 403);
             assert_eq!(app.owner().get(&path).await.status, 200, "it stays readable");

@@ -196,8 +196,8 @@ on_both! {
         let browser = || app.nobody().header("accept", "text/html").header("origin", &app.url());
         for (typed, said) in [
             (r#"{"order":17,"amount":-3.25}"#, "<code>/amount</code>"),
-            ("{\"order\":17,", "JSON that can be read in one way only"),
-            (r#"{"order":17,"amount":1,"amount":2}"#, "JSON that can be read in one way only"),
+            ("{\"order\":17,", "unambiguous JSON"),
+            (r#"{"order":17,"amount":1,"amount":2}"#, "unambiguous JSON"),
             ("[]", "an object: the full replacement"),
         ] {
             let page = browser().send(Method::POST, &path, edit(typed)).await;
@@ -285,7 +285,7 @@ on_both! {
         assert_eq!(stale.status, 412, "{}", stale.text);
         assert!(stale.text.contains(&format!("href=\"{path}\"")) && stale.text.contains("digest_mismatch"));
         let other = app.owner().header("accept", "text/html").send(Method::POST, &approve, Some(form(&[]))).await;
-        assert!(other.status == 403 && other.text.contains("for others to decide"), "{}", other.text);
+        assert!(other.status == 403 && other.text.contains("You may not decide this request"), "{}", other.text);
         let chinese = app.owner().header("accept", "text/html").header("accept-language", "zh-CN,zh;q=0.9,en;q=0.1");
         let page = chinese.send(Method::POST, &approve, Some(form(&[]))).await;
         assert!(page.status == 403 && page.text.contains("此请求由其他人决定"), "{}", page.text);

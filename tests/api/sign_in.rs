@@ -150,7 +150,7 @@ on_both! {
         let ours = || app.nobody().header("accept", HTML).header("origin", &app.url());
         let wrong = post(&ours(), "/sign-in", &format!("key=wrong-key-0123456789&next={}", encoded(&path))).await;
         assert_eq!((wrong.status, wrong.header("www-authenticate")), (401, "Bearer"), "{}", wrong.text);
-        assert!(wrong.text.contains("not known") && wrong.text.contains(&format!(r#"value="{path}""#)));
+        assert!(wrong.text.contains("This key is unknown") && wrong.text.contains(&format!(r#"value="{path}""#)));
         assert!(!wrong.text.contains("wrong-key-0123456789") && wrong.header("set-cookie").is_empty());
 
         let entered = post(&ours(), "/sign-in", &format!("key={BOB}&next={}", encoded(&path))).await;

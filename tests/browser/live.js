@@ -109,7 +109,7 @@ async function aBrowserFollowsByItself(browser) {
   assert.deepEqual(heard.map(({ id }) => Number(id)), items.map((_, at) => at + 1), "each event once, in order");
   assert.deepEqual(heard.map(({ data }) => data.type), items.map(({ type }) => type));
   assert.deepEqual([heard[0].name, heard.at(-1).name], ["task.created", "task.completed"]);
-  await says(live(page, "connection"), "The task has come to its end");
+  await says(live(page, "connection"), "The task has ended");
   assert.deepEqual(wrong.filter((what) => !/net::ERR_|INCOMPLETE_CHUNKED/.test(what)), [], "but for the restart");
   await context.close();
 }
@@ -313,7 +313,7 @@ async function eachEventIsShownOnce(browser) {
     [created, [2, "tool.started", () => ({ name: "first", attempt: 1 })]],
     [created, [2, "tool.started", () => ({ name: "first", attempt: 1 })], completed(3)],
   ]);
-  await says(live(page, "connection"), "The task has come to its end");
+  await says(live(page, "connection"), "The task has ended");
   await page.waitForFunction(() => document.querySelectorAll("#live-log li").length === 3);
   assert.equal(asked.length, 3);
   assert.deepEqual(wrong, []);
@@ -357,7 +357,7 @@ async function aRefusalIsNotAskedForEver(browser) {
   const { context, page, asked, task } = await told(browser, [begun, ...Array(20).fill(refused)], { clock: true });
   for (let times = 2; times <= 7; times += 1) {
     await eventually(async () => (await page.evaluate(() => 0), asked.length >= times), `it is asked ${times} times`);
-    await says(live(page, "connection"), times < 7 ? "it is tried again" : "does not follow the task any more");
+    await says(live(page, "connection"), times < 7 ? "the page reconnects" : "no longer follows the task");
     await page.clock.runFor(60_000);
   }
   await page.clock.runFor(600_000);

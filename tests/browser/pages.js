@@ -329,7 +329,7 @@ async function answersTheOthers(browser) {
   const lost = await asks("lose", '{"order":1}');
   assert.equal(lost.request.kind, "reconcile");
   await page.goto(lost.request.url);
-  assert.match(await main(page), /What is known[^]*Attempt/);
+  assert.match(await main(page), /Known facts[^]*Attempt/);
   await readable(page, "reconcile");
   await page.getByLabel("Result", { exact: true }).fill("it happened");
   assert.equal((await send(page, page.getByRole("button", { name: "This is its result" }))).status(), 303);
@@ -344,11 +344,11 @@ async function givesALogin(browser) {
   assert.equal(asked.kind, "credentials");
   const { context, page, wrong } = await newPage(browser);
   await page.goto(asked.url);
-  assert.match(await main(page), /It is sealed[^]*comment_ticket: POST http[^]*forgotten after 8 h/);
+  assert.match(await main(page), /It is sealed[^]*comment_ticket: POST http[^]*deleted after 8 h/);
   assert.equal(await page.locator('input[type="password"]').count(), 2);
   await page.getByLabel("email").fill("no address of a mailbox");
   await page.getByLabel("token").fill("token-that-nobody-may-see");
-  const refused = await send(page, page.getByRole("button", { name: "Seal and hand over" }));
+  const refused = await send(page, page.getByRole("button", { name: "Seal and submit" }));
   assert.equal(refused.status(), 422);
   const again = await page.content();
   assert.ok(!again.includes("token-that-nobody-may-see") && !again.includes("no address of a mailbox"));
@@ -357,7 +357,7 @@ async function givesALogin(browser) {
   await shot(page, "login");
   await page.getByLabel("email").fill("me@acme.example");
   await page.getByLabel("token").fill("token-that-nobody-may-see");
-  assert.equal((await send(page, page.getByRole("button", { name: "Seal and hand over" }))).status(), 303);
+  assert.equal((await send(page, page.getByRole("button", { name: "Seal and submit" }))).status(), 303);
   assert.equal((await ended(task)).status, "Completed");
   assert.equal(authorizations.at(-1), "Bearer token-that-nobody-may-see");
   await page.reload();

@@ -58,7 +58,7 @@ async function decides(browser, javaScriptEnabled, locale) {
 
 // The wrong account sees nothing, is told which account it is, and comes back to the same page as another account.
 async function somebodyElseSeesNothing(browser, javaScriptEnabled, locale) {
-  const other = { "en-US": "Sign in as somebody else", "zh-CN": "以其他用户身份登录" }[locale];
+  const other = { "en-US": "Sign in as another user", "zh-CN": "以其他用户身份登录" }[locale];
   const { request } = await asked();
   const { context, page, wrong } = await newPage(browser, { javaScriptEnabled, locale });
   await page.goto(request.url);

@@ -157,7 +157,7 @@ both! {
             driven(&harness, &now).await;
             let anew = asked_again(&harness, task, request).await;
             let reason = asked(&harness, task).await.pending_tool_calls[0].reason.clone();
-            assert!(reason.is_some_and(|reason| reason.contains("may not do so any more")), "{why}");
+            assert!(reason.is_some_and(|reason| reason.contains("has lost the right")), "{why}");
             process(&harness, &now, 0).decide(&keyed("carol", &["finance"]), anew, yes, None).await.unwrap();
             driven(&harness, &now).await;
             ran(&harness, task).await;

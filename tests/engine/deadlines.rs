@@ -264,7 +264,7 @@ both! {
             harness.finish(task).await;
             let (outcome, text) = told(&harness, task).await;
             assert_eq!(outcome, Outcome::Unknown);
-            assert!(text.contains("nobody answered in time"), "{text}");
+            assert!(text.contains("the request expired without an answer"), "{text}");
             let end = if cancels { TaskStatus::Canceled } else { TaskStatus::Completed };
             assert_eq!((harness.status(task).await, harness.executions(task, "/refund")), (end, 1));
         }

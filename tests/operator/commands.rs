@@ -92,7 +92,9 @@ fn restored_database_is_served_and_logged_as_restored() {
     let mut served = Served::with(folder.path(), &arguments, &[]);
     assert!(served.terminate().success());
     assert!(
-        served.log().contains("the database is said to be restored"),
+        served
+            .log()
+            .contains("the operator reported a restored database"),
         "{}",
         served.log()
     );
@@ -180,7 +182,7 @@ policy:
 }
 
 const TAKEN: &str =
-    "Neither --config nor HOLDPOINT_CONFIG names a configuration: ./holdpoint.yaml is taken.";
+    "Neither --config nor HOLDPOINT_CONFIG names a configuration: using ./holdpoint.yaml.";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn config_file_in_the_working_directory_is_used_and_announced() {
@@ -189,7 +191,7 @@ async fn config_file_in_the_working_directory_is_used_and_announced() {
     assert_eq!(demo.code, Some(0), "{}", demo.err);
     assert!(
         demo.err
-            .contains("there is no ./holdpoint.yaml: this is the built-in demonstration"),
+            .contains("there is no ./holdpoint.yaml: starting the built-in demonstration"),
         "{}",
         demo.err
     );
@@ -199,7 +201,7 @@ async fn config_file_in_the_working_directory_is_used_and_announced() {
     assert_eq!((check.code, check.err.trim()), (Some(0), TAKEN));
     assert_eq!(
         check.out,
-        "The configuration is right. Agents: 1, tools: 0, rules: 0.\n"
+        "The configuration is valid. Agents: 1, tools: 0, rules: 0.\n"
     );
     let mut served = Served::with(folder.path(), &["serve", "--listen", "127.0.0.1:0"], &[]);
     let agents: serde_json::Value = serde_json::from_str(&served.get("/v1/agents").await).unwrap();

@@ -75,7 +75,7 @@ async fn idle_connections_without_a_key_stop_neither_answers_nor_outbound_calls(
         Folder::new(),
     );
     let served = Served::limited(folder.path(), &paying(&model, &tool, ""), 100, 160);
-    let shared = logged(&served, "descriptors are shared out").unwrap();
+    let shared = logged(&served, "file descriptors are reserved").unwrap();
     assert_eq!(
         (&shared["descriptors"], &shared["connections"]),
         (&160.into(), &48.into()),
@@ -253,7 +253,7 @@ async fn metrics_listen_moves_metrics_to_an_address_of_their_own() {
     let mut served = Served::start(folder.path(), &yaml, &[]);
     assert_eq!(served.status("/metrics").await, 404);
     let address = loop {
-        if let Some(line) = logged(&served, "metrics have an address of their own") {
+        if let Some(line) = logged(&served, "metrics are served at an address of their own") {
             break line["address"].as_str().unwrap().to_owned();
         }
     };

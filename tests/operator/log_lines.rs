@@ -107,31 +107,31 @@ async fn log_tells_pauses_decisions_and_failures_by_ids_and_names() {
     let call = |task: &Value| task["pending"][0]["tool_calls"][0]["tool_call_id"].clone();
     let (held_request, doubt) = (request(&held), request(&unsure));
     let waits = lines(&log, "the task waits for people");
-    let pause = |task: &Value, request: &Value| json!({"task_id": task, "root_task_id": task, "agent": "clerk", "request_ids": request});
+    let pause = |task: &Value, request: &Value| json!({"task": task, "root_task_id": task, "agent": "clerk", "request_ids": request});
     assert_eq!(
         (waits.len(), &waits[0], &waits[2]),
         (3, &pause(first, &held_request), &pause(second, &doubt)),
         "{log}"
     );
     let asks = lines(&log, "a person is asked");
-    let question = json!({"task_id": first, "root_task_id": first, "agent": "clerk", "request_id": held_request, "kind": "approval"});
+    let question = json!({"task": first, "root_task_id": first, "agent": "clerk", "request_id": held_request, "kind": "approval"});
     assert_eq!((asks.len(), &asks[0]), (2, &question));
     let decisions = lines(&log, "a person decided");
-    let decision = json!({"task_id": first, "root_task_id": first, "request_id": held_request, "action": "approve", "by": "alice"});
+    let decision = json!({"task": first, "root_task_id": first, "request_id": held_request, "action": "approve", "by": "alice"});
     assert_eq!((decisions.len(), &decisions[0]), (2, &decision));
     assert_eq!(
         lines(&log, "a tool call failed"),
         [
-            json!({"task_id": first, "root_task_id": first, "tool_call_id": call(&held), "tool": "pay", "status": 500})
+            json!({"task": first, "root_task_id": first, "tool_call_id": call(&held), "tool": "pay", "status": 500})
         ]
     );
     assert_eq!(
         lines(
             &log,
-            "what became of a tool call is not known; a person is asked"
+            "the outcome of a tool call is unknown; a person is asked"
         ),
         [
-            json!({"task_id": second, "root_task_id": second, "tool_call_id": call(&unsure), "tool": "pay", "request_id": doubt})
+            json!({"task": second, "root_task_id": second, "tool_call_id": call(&unsure), "tool": "pay", "request_id": doubt})
         ]
     );
     let misfits = lines(
@@ -139,7 +139,7 @@ async fn log_tells_pauses_decisions_and_failures_by_ids_and_names() {
         "the model called a tool that it does not have, or with arguments that do not fit",
     );
     assert_eq!(
-        (misfits.len(), &misfits[0]["task_id"], &misfits[0]["tool"]),
+        (misfits.len(), &misfits[0]["task"], &misfits[0]["tool"]),
         (1, first, &Value::Null),
         "{misfits:?}"
     );
@@ -152,8 +152,8 @@ async fn log_tells_pauses_decisions_and_failures_by_ids_and_names() {
     assert_eq!(
         lines(&log, "the model failed"),
         [
-            json!({"task_id": refused["task_id"], "model": "main", "status": 401}),
-            json!({"task_id": unreached["task_id"], "model": "gone", "reason": "the connection was refused"}),
+            json!({"task": refused["task_id"], "model": "main", "status": 401}),
+            json!({"task": unreached["task_id"], "model": "gone", "reason": "the connection was refused"}),
         ]
     );
     let failures = lines(&log, "the task failed");

@@ -40,7 +40,7 @@ impl Engine {
             }
             Err(ReadError::Unavailable) => Err(Refusal::Unavailable),
             Err(ReadError::Corrupt(what)) => {
-                tracing::warn!(task = %session.task_id(), %what, "credentials cannot be read; they are asked for again");
+                tracing::warn!(task = %session.task_id(), %what, "credentials cannot be read; they are requested again");
                 Ok(Credentials::default())
             }
         }

@@ -115,7 +115,7 @@ impl Engine {
                 return Ok(done);
             }
         }
-        tracing::error!(%request, "a decision found no place");
+        tracing::error!(%request, "a decision could not be stored");
         Err(Refusal::Unavailable)
     }
 
@@ -156,7 +156,7 @@ impl Engine {
         }
         if !may_decide(caller, &row.tenant, &row.owner, &row.asked.terms.approvers) {
             return Err(Refusal::Forbidden(
-                "You are not among those who may decide this request.".to_owned(),
+                "You are not an approver of this request.".to_owned(),
             ));
         }
         let given = fitting(&self.roster, caller, row, answer)?;

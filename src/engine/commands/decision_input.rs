@@ -302,7 +302,7 @@ fn read_edit(call: &CallSpec, text: &str) -> Result<Value, Misfits> {
 }
 
 fn own_words() -> Refusal {
-    Refusal::Forbidden("You wrote these arguments: others have to approve them.".to_owned())
+    Refusal::Forbidden("You wrote these arguments: other people have to approve them.".to_owned())
 }
 
 fn one_of(actions: &[Action]) -> String {

@@ -66,7 +66,7 @@ impl Engine {
             .ok_or(Refusal::NotFound)?;
         if !self.still_may(caller, &task, &row).await? {
             return Err(Refusal::Forbidden(
-                "You may not do this any more.".to_owned(),
+                "You no longer have the right to do this.".to_owned(),
             ));
         }
         if task.status == TaskStatus::Canceled

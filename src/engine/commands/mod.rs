@@ -181,7 +181,7 @@ impl From<ReadError> for Refusal {
         match error {
             ReadError::Unavailable => Self::Unavailable,
             ReadError::Corrupt(what) => {
-                tracing::error!(%what, "what is stored cannot be understood");
+                tracing::error!(%what, "stored data cannot be read");
                 Self::Internal
             }
         }

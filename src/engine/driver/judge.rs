@@ -25,8 +25,7 @@ use crate::tool::{arguments, human};
 const HOLDS_SECRET: &str = "the arguments hold a value that is kept secret; it is not repeated here, and no call is run with it";
 
 /// The reason for a held call in a damaged tree.
-const TREE_DAMAGED: &str =
-    "What is stored of another task of this tree cannot be read: what it has done is not known.";
+const TREE_DAMAGED: &str = "The stored data of another task of this tree cannot be read: the effects of that task are not known.";
 
 impl Driver<'_> {
     /// Journals the judgement of each of these calls.
@@ -82,7 +81,7 @@ impl Driver<'_> {
             .progress
             .rejections
             .find(&state.call.name, &arguments)?;
-        let said = "A human has said no to this same call.".to_owned();
+        let said = "A human has rejected this same call.".to_owned();
         let reason = Some(
             no.reason
                 .as_ref()
@@ -271,7 +270,7 @@ impl Driver<'_> {
         let reason = match (same, stands) {
             (false, _) => Some("The tool has changed since it was approved.".to_owned()),
             (true, false) => {
-                Some("Somebody who approved this call may not do so any more.".to_owned())
+                Some("A person who approved this call has lost the right to approve it.".to_owned())
             }
             (true, true) => now.reason,
         };

@@ -53,7 +53,7 @@ impl Driver<'_> {
                 self.record_turn(answer);
             }
             Err(error) => {
-                tracing::warn!(task_id = %self.session.task_id(), model = %self.agent.model, status = error.ended.status, reason = error.ended.reason, "the model failed");
+                tracing::warn!(task = %self.session.task_id(), model = %self.agent.model, status = error.ended.status, reason = error.ended.reason, "the model failed");
                 let detail = self.redact(&error.detail).await?;
                 let failure = Failure::new(FailureCode::ModelFailed, detail);
                 self.finish(Ending::Failed(failure)).await?;
@@ -71,7 +71,7 @@ impl Driver<'_> {
     ) -> Result<Result<Answer, ModelError>, Stop> {
         let redactor = self.redactor().await?;
         let Some(stored) = self.session.own.stored() else {
-            tracing::error!(task = %self.session.task_id(), "a model was about to be shown facts that are not stored");
+            tracing::error!(task = %self.session.task_id(), "a model call was refused: the task has facts that are not stored");
             return Err(Stop::Lost);
         };
         let prompt = self.prompt(stored);

@@ -28,7 +28,7 @@ impl Driver<'_> {
                 (
                     *id,
                     Outcome::Failed,
-                    "Nothing here can run this call.".to_owned(),
+                    "No tool of this service can run this call.".to_owned(),
                 )
             };
             self.session

@@ -85,8 +85,9 @@ fn unusable(row: &TaskRow, why: &Unreadable) -> Failure {
     let agent = &row.agent;
     match why {
         Unreadable::Damaged => {
-            let detail =
-                format!("What is stored of the agent {agent} is not what this task began with.");
+            let detail = format!(
+                "The stored version of the agent {agent} differs from the one that this task began with."
+            );
             Failure::new(FailureCode::Integrity, detail)
         }
         Unreadable::Missing(what) => {

@@ -61,7 +61,7 @@ impl Engine {
             session.push(Fact::LateResult(result));
         }
         if ends {
-            let detail = "What is stored of this task cannot be read. Calls that were under way may have taken effect.";
+            let detail = "The stored data of this task cannot be read. Calls that were in flight may have taken effect.";
             fail_from_row(
                 &mut session,
                 &damaged,
@@ -77,7 +77,7 @@ impl Engine {
             LeaseChange::Keep
         };
         self.commit(&mut session, lease).await?;
-        tracing::error!(%task, ended = ends, "what is stored of a task cannot be read");
+        tracing::error!(%task, ended = ends, "the stored data of a task cannot be read");
         Ok(true)
     }
 
@@ -129,14 +129,14 @@ impl Engine {
         fail_from_row(&mut session, &damaged, no_progress());
         self.commit(&mut session, LeaseChange::Park { wake_in: None })
             .await?;
-        tracing::error!(%task, fruitless, "processes died while they read a task; it has ended unread");
+        tracing::error!(%task, fruitless, "processes died while they read a task; it was ended without reading it");
         Ok(())
     }
 }
 
 /// The failure of a task whose drives did not get further.
 pub(crate) fn no_progress() -> Failure {
-    let detail = "The task was taken over again and again without getting any further.";
+    let detail = "The task was taken over repeatedly without progress.";
     Failure::new(FailureCode::NoProgress, detail)
 }
 

@@ -76,8 +76,8 @@ fn damage_in(session: &TaskSession, requests: &[RequestId]) -> Option<Failure> {
     if sound && found > 0 {
         return None;
     }
-    tracing::error!(task = %session.task_id(), "a question is not as it was asked");
-    let detail = "What is stored of a question is not what was asked. Nothing was run.";
+    tracing::error!(task = %session.task_id(), "a stored request differs from the one that was asked");
+    let detail = "The stored request differs from the one that was asked. No call was run.";
     Some(Failure::new(FailureCode::Integrity, detail))
 }
 

@@ -64,9 +64,9 @@ fn log(draft: &TaskDraft, fact: &Fact) {
         } => {
             let request_ids = open_requests(draft);
             if request_ids.is_empty() {
-                tracing::info!(%task_id, %root_task_id, agent, "the task waits for people whom its sub-agents ask");
+                tracing::info!(task = %task_id, %root_task_id, agent, "the task waits for people whom its sub-agents ask");
             } else {
-                tracing::info!(%task_id, %root_task_id, agent, request_ids, "the task waits for people");
+                tracing::info!(task = %task_id, %root_task_id, agent, request_ids, "the task waits for people");
             }
         }
         Fact::TaskStatus {
@@ -75,19 +75,19 @@ fn log(draft: &TaskDraft, fact: &Fact) {
             ..
         } => {
             let (code, limit) = (failure.code.as_str(), failure.limit.as_deref());
-            tracing::warn!(%task_id, %root_task_id, agent, code, limit, "the task failed");
+            tracing::warn!(task = %task_id, %root_task_id, agent, code, limit, "the task failed");
         }
         Fact::InterventionRequested(asked) if asked.kind == RequestKind::Reconcile => {
             for call in asked.own_calls() {
                 let (tool_call_id, tool, request_id) =
                     (call.tool_call_id, &call.name, asked.request_id);
-                tracing::warn!(%task_id, %root_task_id, %tool_call_id, tool, %request_id,
-                    "what became of a tool call is not known; a person is asked");
+                tracing::warn!(task = %task_id, %root_task_id, %tool_call_id, tool, %request_id,
+                    "the outcome of a tool call is unknown; a person is asked");
             }
         }
         Fact::InterventionRequested(asked) => {
             let (request_id, kind) = (asked.request_id, asked.kind.as_str());
-            tracing::info!(%task_id, %root_task_id, agent, %request_id, kind, "a person is asked");
+            tracing::info!(task = %task_id, %root_task_id, agent, %request_id, kind, "a person is asked");
         }
         Fact::Decision {
             request_id,
@@ -98,7 +98,7 @@ fn log(draft: &TaskDraft, fact: &Fact) {
                 &decision.by,
                 decision.via.as_deref(),
             );
-            tracing::info!(%task_id, %root_task_id, %request_id, action, by, via, "a person decided");
+            tracing::info!(task = %task_id, %root_task_id, %request_id, action, by, via, "a person decided");
         }
         Fact::ToolResult(result) | Fact::LateResult(result) => log_result(draft, result),
         Fact::TaskStatus { .. }
@@ -127,14 +127,14 @@ fn log_result(draft: &TaskDraft, result: &ToolResult) {
     let (tool, status) = (&result.name, result.http_status);
     match result.outcome {
         Outcome::Failed => {
-            tracing::warn!(%task_id, %root_task_id, %tool_call_id, tool, status, "a tool call failed");
+            tracing::warn!(task = %task_id, %root_task_id, %tool_call_id, tool, status, "a tool call failed");
         }
         Outcome::Unknown => {
-            tracing::warn!(%task_id, %root_task_id, %tool_call_id, tool, "what became of a tool call is not known");
+            tracing::warn!(task = %task_id, %root_task_id, %tool_call_id, tool, "the outcome of a tool call is unknown");
         }
         Outcome::Invalid => {
             let agent = &draft.row.agent;
-            tracing::info!(%task_id, %root_task_id, agent, %tool_call_id,
+            tracing::info!(task = %task_id, %root_task_id, agent, %tool_call_id,
                 "the model called a tool that it does not have, or with arguments that do not fit");
         }
         Outcome::Succeeded

@@ -155,7 +155,7 @@ impl Engine {
             let engine = Arc::clone(self);
             match drive {
                 Drive::Later => {
-                    tracing::warn!(%task, "processes died with a task in hand; it will be driven alone");
+                    tracing::warn!(%task, "processes died while they drove a task; it will be driven alone");
                 }
                 Drive::Fresh => drivers.push(engine.take_over(task, lease(), slot(), None).boxed()),
                 Drive::Again => {
@@ -229,7 +229,7 @@ impl Engine {
             match self.store.begin(&self.replica, task, true).await {
                 Ok(begun) => break begun,
                 Err(error) => {
-                    tracing::warn!(%task, %error, "the beginning of work on a task could not be noted");
+                    tracing::warn!(%task, %error, "the start of work on a task could not be stored");
                 }
             }
             if self.back_off().await.is_err() {

@@ -93,7 +93,7 @@ impl Engine {
                 Err(CommitError::Unavailable) if self.back_off().await.is_ok() => {}
                 Err(CommitError::Stale | CommitError::Unknown) => {}
                 Err(error) => {
-                    tracing::error!(task = %session.task_id(), %error, "nor could its replacement be stored");
+                    tracing::error!(task = %session.task_id(), %error, "the replacement of a change could not be stored either");
                     return Stop::Lost;
                 }
                 Ok(()) => return Stop::Lost,
@@ -106,7 +106,7 @@ impl Engine {
         if ours && session.own.progress.status == Some(TaskStatus::Running) {
             session.fail(Failure::new(
                 FailureCode::Integrity,
-                "What came next could not be stored.",
+                "The next step could not be stored.",
             ));
         }
         let lease = if ours {

@@ -109,11 +109,11 @@ pub(crate) fn sub_agent_results(
             return None;
         }
         let Some(row) = tree.row(child) else {
-            let text = "Nothing is known of the sub-agent's task any more.".to_owned();
+            let text = "The sub-agent's task no longer exists.".to_owned();
             return Some((id, Outcome::Failed, text));
         };
         if row.status.is_terminal() && !tree.is_readable(child) {
-            let text = "What is stored of the sub-agent's task cannot be read.".to_owned();
+            let text = "The stored data of the sub-agent's task cannot be read.".to_owned();
             return Some((id, Outcome::Failed, text));
         }
         let canceled_for = tree

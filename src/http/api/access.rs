@@ -17,7 +17,7 @@ impl From<ReadError> for Problem {
             ReadError::Unavailable => Self::unavailable(),
             // The error may quote stored text, which must not be logged.
             ReadError::Corrupt(_) => {
-                tracing::error!("what is stored cannot be understood");
+                tracing::error!("stored data cannot be read");
                 Self::internal()
             }
         }
@@ -58,7 +58,7 @@ pub(crate) async fn readable_task(
         return Ok(row);
     }
     Err(Problem::forbidden(
-        "Only the task's owner, who may decide or has decided one of its requests, and an admin read it.",
+        "Only the task's owner, an admin, and people who may decide or have decided one of its requests may read it.",
     ))
 }
 
@@ -108,7 +108,7 @@ pub(crate) async fn readable_request(
         return Ok(row);
     }
     Err(Problem::forbidden(
-        "Only the task's owner, who may decide or has decided one of its requests, and an admin read it.",
+        "Only the task's owner, an admin, and people who may decide or have decided one of its requests may read it.",
     ))
 }
 

@@ -51,7 +51,7 @@ pub(crate) struct ToolCard {
 
 /// List agents
 ///
-/// The agents this caller may use, with what each is offered.
+/// Returns the agents that this caller may use, with their tools.
 #[utoipa::path(
     get, path = "/v1/agents", operation_id = "list_agents", tag = "agents",
     responses((status = 200, body = AgentList, description = "The agents"))

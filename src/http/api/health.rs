@@ -35,21 +35,21 @@ pub(crate) const METRICS: Op = Op {
     problems: &[],
 };
 
-/// Whether the process lives
+/// Check that the process is alive
 #[utoipa::path(
     get, path = "/healthz", operation_id = "get_health", tag = "service", security(()),
-    responses((status = 200, body = String, content_type = "text/plain", description = "It lives"))
+    responses((status = 200, body = String, content_type = "text/plain", description = "The process is alive"))
 )]
 pub(crate) async fn get_health() -> &'static str {
     "ok\n"
 }
 
-/// Whether the service can work
+/// Check that the service is ready
 ///
-/// 503 when the database or the agent catalogue is not usable, or when it is going down.
+/// 503 when the database or the agent catalogue is not usable, or when the service is shutting down.
 #[utoipa::path(
     get, path = "/readyz", operation_id = "get_readiness", tag = "service", security(()),
-    responses((status = 200, body = String, content_type = "text/plain", description = "It can work"))
+    responses((status = 200, body = String, content_type = "text/plain", description = "The service is ready"))
 )]
 pub(crate) async fn get_readiness(State(http): State<Arc<Http>>) -> Result<&'static str, Problem> {
     if !http.shutdown.is_cancelled() && http.store.ready().await {

@@ -18,7 +18,7 @@ pub(crate) const OP: Op = Op {
     problems: &[],
 };
 
-/// Who am I?
+/// Get the caller
 ///
 /// The caller as the key (and `Holdpoint-User`, where the key may act for others) says.
 #[utoipa::path(

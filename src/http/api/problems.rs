@@ -53,7 +53,7 @@ pages! {
     NoProgress = "no_progress",
 }
 
-/// What a problem means
+/// Explain a problem
 ///
 /// The page that a problem's `type` names.
 #[utoipa::path(

@@ -9,8 +9,9 @@ use crate::http::wire::request::{InterventionRequest, state};
 use crate::http::wire::task::WireTaskStatus;
 use crate::people::Caller;
 use crate::store::RequestRow;
-use crate::task::id::{CallId, RequestId, TaskId};
+use crate::task::id::{CallId, TaskId};
 use crate::task::request_state::Given;
+use crate::task::status::TaskStatus;
 use crate::task::user::UserId;
 
 /// The problem of a refusal.
@@ -27,69 +28,38 @@ async fn with_members(http: &Http, caller: &Caller, refusal: Refusal) -> Result<
         Refusal::Invalid(errors) => Problem::invalid(&errors),
         Refusal::KeyReused => Problem::new(
             Code::IdempotencyKeyReused,
-            "This Idempotency-Key was used here with another body.",
+            "This Idempotency-Key was used at this path with another body.",
         ),
         Refusal::DigestMismatch(id) => {
-            let (row, _) = request(http, caller, id).await?;
-            with_request(
-                Code::DigestMismatch,
-                "What you saw is not what is asked. Look at `request`.",
-                &row,
-                http,
-                caller,
-            )
+            let detail = "The digest is not that of the request as it is now. Look at `request`.";
+            let row = access::request(http, caller, id).await?;
+            with_request(http, caller, Code::DigestMismatch, detail, &row)
         }
         Refusal::Expired(id) => {
-            let (row, _) = request(http, caller, id).await?;
-            with_request(
-                Code::RequestExpired,
-                "The request's deadline has passed.",
-                &row,
-                http,
-                caller,
-            )
+            let detail = "The request's deadline has passed.";
+            let row = access::request(http, caller, id).await?;
+            with_request(http, caller, Code::RequestExpired, detail, &row)
         }
         Refusal::Withdrawn(id) => {
-            let (row, root) = request(http, caller, id).await?;
-            let problem = with_request(
-                Code::RequestWithdrawn,
-                "The request no longer stands.",
-                &row,
-                http,
-                caller,
-            );
-            problem.with("pending", pending(http, caller, root, root).await?)
+            let detail = "The request was withdrawn.";
+            let row = access::request(http, caller, id).await?;
+            let root = row.root_task_id;
+            with_request(http, caller, Code::RequestWithdrawn, detail, &row)
+                .with("pending", pending(http, caller, root, root).await?)
         }
         Refusal::AlreadyDecided { request: id, call } => {
-            let (row, _) = request(http, caller, id).await?;
-            let problem = with_request(
-                Code::AlreadyDecided,
-                "Somebody decided first: see `decision`.",
-                &row,
-                http,
-                caller,
-            );
-            problem.with("decision", earlier_decision(&row, &caller.user_id, call))
+            let detail = "An earlier answer decided this: see `decision`.";
+            let row = access::request(http, caller, id).await?;
+            with_request(http, caller, Code::AlreadyDecided, detail, &row)
+                .with("decision", earlier_decision(&row, &caller.user_id, call))
         }
         Refusal::Conflict {
             code,
             task_id,
             status,
-        } => {
-            let (word, detail) = conflict(code);
-            let problem =
-                Problem::new(word, detail).with("task_status", WireTaskStatus::from(status));
-            if code != ConflictCode::TaskPaused {
-                return Ok(problem);
-            }
-            let row = access::task(http, caller, task_id).await?;
-            problem.with(
-                "pending",
-                pending(http, caller, row.root_task_id, task_id).await?,
-            )
-        }
+        } => conflict_problem(http, caller, code, task_id, status).await?,
         Refusal::NotARoot { root, status } => {
-            let detail = "This is a sub-agent's task; its root takes messages and retries.";
+            let detail = "This is a sub-agent's task; send messages and retries to its root.";
             Problem::new(Code::NotARootTask, detail)
                 .with("task_status", WireTaskStatus::from(status))
                 .with("root_task_id", root)
@@ -99,22 +69,28 @@ async fn with_members(http: &Http, caller: &Caller, refusal: Refusal) -> Result<
     })
 }
 
-async fn request(
+async fn conflict_problem(
     http: &Http,
     caller: &Caller,
-    id: RequestId,
-) -> Result<(RequestRow, TaskId), Problem> {
-    let row = access::request(http, caller, id).await?;
-    let root = row.root_task_id;
-    Ok((row, root))
+    code: ConflictCode,
+    task_id: TaskId,
+    status: TaskStatus,
+) -> Result<Problem, Problem> {
+    let (word, detail) = conflict(code);
+    let problem = Problem::new(word, detail).with("task_status", WireTaskStatus::from(status));
+    if code != ConflictCode::TaskPaused {
+        return Ok(problem);
+    }
+    let root = access::task(http, caller, task_id).await?.root_task_id;
+    Ok(problem.with("pending", pending(http, caller, root, task_id).await?))
 }
 
 fn with_request(
+    http: &Http,
+    caller: &Caller,
     code: Code,
     detail: &str,
     row: &RequestRow,
-    http: &Http,
-    caller: &Caller,
 ) -> Problem {
     Problem::new(code, detail).with(
         "request",
@@ -139,11 +115,11 @@ fn conflict(code: ConflictCode) -> (Code, &'static str) {
     match code {
         ConflictCode::TaskRunning => (
             Code::TaskRunning,
-            "The task is running; wait until it has stopped.",
+            "The task is running; wait until it has paused or ended.",
         ),
         ConflictCode::TaskPaused => (
             Code::TaskPaused,
-            "The task waits for a human: decide what is `pending`, or send `supersede: true`.",
+            "The task waits for a human: decide the `pending` requests, or send `supersede: true`.",
         ),
         ConflictCode::TaskFinal => (Code::TaskFinal, "The task has ended already."),
         ConflictCode::TaskNotFailed => (Code::TaskNotFailed, "Only a Failed task can be retried."),

@@ -12,7 +12,7 @@ use super::wait;
 use crate::engine::Accepted;
 use crate::http::Http;
 use crate::http::events::opening;
-use crate::http::events::seats::Seat;
+use crate::http::events::stream_limiter::StreamPermit;
 use crate::http::server::body::Posted;
 use crate::http::server::prefer::Prefer;
 use crate::http::server::problem::Problem;
@@ -28,17 +28,17 @@ pub(crate) enum SuccessStatus {
     Ok,
 }
 
-/// Waits and responds with the task; with a seat, responds with the event stream.
+/// Waits and responds with the task; with a permit, responds with the event stream.
 pub(crate) async fn respond(
     http: &Arc<Http>,
     mut posted: Posted,
     mut accepted: Accepted,
     success: SuccessStatus,
-    seat: Option<Seat>,
+    permit: Option<StreamPermit>,
 ) -> Result<Response, Problem> {
     posted.release();
-    let mut response = match seat {
-        Some(seat) => opening::from_commit(http, &posted, &mut accepted, seat).await?,
+    let mut response = match permit {
+        Some(permit) => opening::from_commit(http, &posted, &mut accepted, permit).await?,
         None => respond_after_wait(http, &posted, &mut accepted, success).await?,
     };
     if success == SuccessStatus::Created {

@@ -8,6 +8,6 @@ pub(crate) mod opening;
 mod partial;
 mod reader;
 mod request_then;
-pub(crate) mod seats;
 mod sse;
 pub(crate) mod stream;
+pub(crate) mod stream_limiter;

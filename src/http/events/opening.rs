@@ -1,4 +1,4 @@
-//! Opens a stream: its first event, its seat, and the head of the response.
+//! Opens a stream: its first event, its permit, and the head of the response.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use http::header::{CACHE_CONTROL, CONTENT_LOCATION, CONTENT_TYPE, HeaderName, He
 use http::{HeaderMap, StatusCode, Uri};
 
 use super::reader::EventReader;
-use super::seats::Seat;
 use super::stream::{EventStream, Watcher};
+use super::stream_limiter::StreamPermit;
 use crate::engine::{Accepted, Written};
 use crate::http::Http;
 use crate::http::api::respond::insert_header;
@@ -39,7 +39,7 @@ pub(crate) async fn open(
     http: &Arc<Http>,
     watcher: Watcher,
     asked: StreamRequest,
-    seat: Seat,
+    permit: StreamPermit,
 ) -> Result<Response, Problem> {
     // Subscribes before the first read, so that no commit in between is missed.
     let attends = asked
@@ -63,7 +63,7 @@ pub(crate) async fn open(
     let after = asked.after.unwrap_or(head);
     if after > head {
         return Err(Problem::bad_request(
-            "`after` or Last-Event-ID is beyond the last event.",
+            "`after` or Last-Event-ID is greater than the number of the last event.",
         ));
     }
     let posted = watcher.posted;
@@ -75,7 +75,7 @@ pub(crate) async fn open(
         after,
         row.status,
     );
-    let mut stream = EventStream::new(http, watcher, listener, reader, head, seat);
+    let mut stream = EventStream::new(http, watcher, listener, reader, head, permit);
     if !stream.begin().await? && !posted {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
@@ -93,15 +93,15 @@ pub(crate) async fn open(
     Ok(response)
 }
 
-/// Takes a seat for the stream that a POST asks for in place of a task, before the POST has any
+/// Takes a permit for the stream that a POST asks for in place of a task, before the POST has any
 /// effect. `None` when it asks for no stream.
 ///
 /// # Errors
 /// `too_many`.
-pub(crate) fn seat(http: &Http, posted: &Posted) -> Result<Option<Seat>, Problem> {
+pub(crate) fn permit(http: &Http, posted: &Posted) -> Result<Option<StreamPermit>, Problem> {
     let wanted = wants_stream(&posted.headers) && !posted.is_form();
     wanted
-        .then(|| http.seats.take(&posted.caller, &http.settings))
+        .then(|| http.stream_limiter.take(&posted.caller, &http.settings))
         .transpose()
 }
 
@@ -110,7 +110,7 @@ pub(crate) async fn from_commit(
     http: &Arc<Http>,
     posted: &Posted,
     accepted: &mut Accepted,
-    seat: Seat,
+    permit: StreamPermit,
 ) -> Result<Response, Problem> {
     let first = match &accepted.written {
         Some(Written::Item(task, seq)) => http.store.first_event(*task, *seq).await?,
@@ -130,7 +130,7 @@ pub(crate) async fn from_commit(
         headers: posted.headers.clone(),
         posted: true,
     };
-    let mut response = open(http, watcher, asked, seat).await?;
+    let mut response = open(http, watcher, asked, permit).await?;
     let location = format!(
         "{}/v1/tasks/{root}/events",
         prefix(&http.settings.public_url)
@@ -149,20 +149,19 @@ pub(crate) fn marker(headers: &HeaderMap, uri: &Uri) -> Result<i64, Problem> {
     query.finish()?;
     let after = match after.as_slice() {
         [] => 0,
-        [one] => {
-            number(one).ok_or_else(|| Problem::bad_request("`after` is the number of an event."))?
-        }
-        _ => return Err(Problem::bad_request("`after` is given once.")),
+        [one] => number(one)
+            .ok_or_else(|| Problem::bad_request("`after` must be the number of an event."))?,
+        _ => return Err(Problem::bad_request("`after` may be given only once.")),
     };
     let mut last = headers.get_all("last-event-id").iter();
     match (last.next(), last.next()) {
         (None, _) => Ok(after),
-        (Some(one), None) => one
-            .to_str()
-            .ok()
-            .and_then(number)
-            .ok_or_else(|| Problem::bad_request("Last-Event-ID is the number of an event.")),
-        (Some(_), Some(_)) => Err(Problem::bad_request("Last-Event-ID is one header.")),
+        (Some(one), None) => {
+            one.to_str().ok().and_then(number).ok_or_else(|| {
+                Problem::bad_request("Last-Event-ID must be the number of an event.")
+            })
+        }
+        (Some(_), Some(_)) => Err(Problem::bad_request("Last-Event-ID may be sent only once.")),
     }
 }
 

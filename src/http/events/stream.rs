@@ -13,8 +13,8 @@ use http::HeaderMap;
 
 use super::partial::DeltaFilter;
 use super::reader::EventReader;
-use super::seats::Seat;
 use super::sse::SseBuffer;
+use super::stream_limiter::StreamPermit;
 use crate::http::Http;
 use crate::http::api::access;
 use crate::http::server::guard::authenticate;
@@ -63,7 +63,7 @@ pub(crate) struct EventStream {
     opened_at: Duration,
     checked_at: Duration,
     last_write: Duration,
-    _seat: Seat,
+    _permit: StreamPermit,
 }
 
 impl EventStream {
@@ -74,7 +74,7 @@ impl EventStream {
         listener: Listener,
         reader: EventReader,
         head: i64,
-        seat: Seat,
+        permit: StreamPermit,
     ) -> Self {
         let now = http.clock.uptime();
         let mut text = SseBuffer::default();
@@ -93,7 +93,7 @@ impl EventStream {
             opened_at: now,
             checked_at: now,
             last_write: now,
-            _seat: seat,
+            _permit: permit,
         }
     }
 
@@ -293,11 +293,11 @@ impl EventStream {
 fn log_failure(error: &ReadError) {
     match error {
         ReadError::Unavailable => {
-            tracing::debug!("an event stream was ended: the database does not answer")
+            tracing::debug!("an event stream was ended: the database does not answer");
         }
         // The error may quote stored text, which must not be logged.
         ReadError::Corrupt(_) => {
-            tracing::error!("an event stream was ended: what is stored cannot be understood")
+            tracing::error!("an event stream was ended: stored data cannot be read");
         }
     }
 }

@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 use super::put;
 
 /// The document's description of `x-constraint`.
-pub(crate) const ABOUT: &str = "`x-constraint` says in words what a value must be beyond its schema; another is refused with 422 \
-    (an event number with 400). Text holds no U+0000.";
+pub(crate) const ABOUT: &str = "`x-constraint` states in words a constraint beyond the schema; a value that violates it is refused \
+    with 422 (an event number with 400). No text has U+0000.";
 
 /// Constraints on members of bodies: component, member, words.
 const MEMBERS: &[(&str, &str, &str)] = &[

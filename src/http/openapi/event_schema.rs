@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::{every_operation, put, sample};
 use crate::http::wire::event::{CaughtUpEvent, EventData, OF_A_CALLER, TransientEvent};
 use crate::http::wire::request::InterventionRequest;
-use crate::store::Event;
+use crate::store::{Event, RequestRow};
 use crate::task::delta::{Delta, Said};
 use crate::task::id::ChangeId;
 use crate::task::item::{Fact, Item};
@@ -57,9 +57,9 @@ pub(crate) const POSTS: [&str; 6] = [
 
 /// The document describes their streams in words: as a response, a stream would make generators
 /// give up the type of the JSON response.
-const STREAMED: &str = "With `Accept: text/event-stream` the answer is 200 and the stream of the task's events instead, as \
-    that of `stream_task_events`, from the first event of this POST's own commit on; its `Content-Location` says where it \
-    goes on. What is refused is a problem as ever.";
+const STREAMED: &str = "With `Accept: text/event-stream` a success responds with 200 and the stream of the task's events, as \
+    `stream_task_events` does, from the first event of this POST's own commit on; `Content-Location` is the address to \
+    reconnect to. A refusal is a problem as usual.";
 
 fn reference(component: &str) -> String {
     format!("#/components/schemas/{component}")
@@ -71,57 +71,13 @@ pub(crate) fn add(schemas: &mut Map<String, Value>) {
         .get("InterventionRequest")
         .cloned()
         .unwrap_or_default();
-    let text = "A request as it was when the event was committed, for nobody in particular.";
+    let text = "A request as it was when the event was committed, the same for every reader.";
     put(&mut request, &["description"], json!(text));
     if let Some(members) = request.get_mut("properties").and_then(Value::as_object_mut) {
         members.retain(|name, _| !OF_A_CALLER.contains(&name.as_str()));
     }
     schemas.insert("RequestAtEvent".to_owned(), request);
-    let items = schemas
-        .get("AgentTaskItem")
-        .and_then(|item| item.pointer("/discriminator/mapping"))
-        .cloned();
-    let mut mapping = Map::new();
-    for (kind, item) in items
-        .as_ref()
-        .and_then(Value::as_object)
-        .into_iter()
-        .flatten()
-    {
-        let item = item
-            .as_str()
-            .and_then(|item| item.rsplit('/').next())
-            .unwrap_or_default();
-        let Some(mut event) = schemas.get(item).cloned() else {
-            continue;
-        };
-        let path = json!({
-            "type": "array", "items": { "type": "string" },
-            "description": "Names from the root's agent to that of the task."
-        });
-        put(&mut event, &["properties", "agent_path"], path);
-        let root =
-            json!({ "type": "string", "format": "uuid", "description": "The root of its tree." });
-        put(&mut event, &["properties", "root_task_id"], root);
-        if matches!(
-            kind.as_str(),
-            "intervention_requested" | "decision" | "request_closed"
-        ) {
-            put(
-                &mut event,
-                &["properties", "request"],
-                json!({ "$ref": reference("RequestAtEvent") }),
-            );
-        }
-        let component = item.replace("Item", "Event");
-        mapping.insert(kind.clone(), json!(reference(&component)));
-        put(
-            &mut event,
-            &["properties", "event"],
-            name_of(&component, schemas),
-        );
-        schemas.insert(component, event);
-    }
+    let mapping = add_durable_events(schemas);
     for (_, component) in NAMES {
         let Some(mut event) = schemas
             .get(component)
@@ -155,6 +111,62 @@ fn is_durable(component: &str, mapping: &Map<String, Value>) -> bool {
     mapping.values().any(|event| *event == reference(component))
 }
 
+/// Adds a component for the event of each type of item. Returns the mapping from the types to the
+/// components.
+fn add_durable_events(schemas: &mut Map<String, Value>) -> Map<String, Value> {
+    let items = schemas
+        .get("AgentTaskItem")
+        .and_then(|item| item.pointer("/discriminator/mapping"))
+        .cloned();
+    let mut mapping = Map::new();
+    for (kind, item) in items
+        .as_ref()
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+    {
+        let item = item
+            .as_str()
+            .and_then(|item| item.rsplit('/').next())
+            .unwrap_or_default();
+        let Some(mut event) = schemas.get(item).cloned() else {
+            continue;
+        };
+        let component = item.replace("Item", "Event");
+        mapping.insert(kind.clone(), json!(reference(&component)));
+        add_event_members(&mut event, kind);
+        put(
+            &mut event,
+            &["properties", "event"],
+            name_of(&component, schemas),
+        );
+        schemas.insert(component, event);
+    }
+    mapping
+}
+
+/// Adds the members that an event has beside those of its item.
+fn add_event_members(event: &mut Value, kind: &str) {
+    let path = json!({
+        "type": "array", "items": { "type": "string" },
+        "description": "The names of the agents from the root to the task."
+    });
+    put(event, &["properties", "agent_path"], path);
+    let root =
+        json!({ "type": "string", "format": "uuid", "description": "The root of its tree." });
+    put(event, &["properties", "root_task_id"], root);
+    if matches!(
+        kind,
+        "intervention_requested" | "decision" | "request_closed"
+    ) {
+        put(
+            event,
+            &["properties", "request"],
+            json!({ "$ref": reference("RequestAtEvent") }),
+        );
+    }
+}
+
 /// The schema of `event` in a component: its only name as a constant, or an enum of its names.
 fn name_of(component: &str, schemas: &mut Map<String, Value>) -> Value {
     let names: Vec<&str> = NAMES
@@ -163,10 +175,10 @@ fn name_of(component: &str, schemas: &mut Map<String, Value>) -> Value {
         .map(|(name, _)| *name)
         .collect();
     if let [only] = names.as_slice() {
-        return json!({ "type": "string", "const": only, "description": "Its name." });
+        return json!({ "type": "string", "const": only, "description": "The name of the event." });
     }
     let name = format!("{component}Name");
-    let described = "The names of the events whose data this is.";
+    let described = "The names of the events with this data.";
     schemas.insert(
         name.clone(),
         json!({ "type": "string", "enum": names, "description": described }),
@@ -185,7 +197,7 @@ fn streamed() -> Value {
         .map(|component| json!({ "$ref": reference(component) }))
         .collect();
     json!({
-        "description": "The `data` of one event of a stream; `event` says which. Clients ignore events that they do not know.",
+        "description": "The `data` of one event of a stream; told apart by `event`. Clients ignore unknown events.",
         "oneOf": variants, "discriminator": { "propertyName": "event", "mapping": names }
     })
 }
@@ -249,50 +261,53 @@ pub(crate) fn examples() -> Vec<(&'static str, Vec<Value>)> {
         },
     };
     let request = InterventionRequest::of(&row, &sample::caller(), &settings);
-    let asked = EventData::of(task.root_task_id, &event, Some(request), &settings);
-    let delta = |said| Delta {
-        root_task_id: event.task_id,
-        task_id: event.task_id,
-        agent_path: event.agent_path.clone(),
-        turn: 1,
-        after_seq: 2,
-        asking: event.change.0,
-        at: row.created_at,
-        said,
-    };
-    let call = row
-        .asked
-        .own_calls()
-        .map(|call| (call.tool_call_id, call.name.clone()))
-        .next();
+    let durable = EventData::of(task.root_task_id, &event, Some(request), &settings);
     let mut all = vec![
-        ("TaskEvent", vec![json!(asked)]),
+        ("TaskEvent", vec![json!(durable)]),
         (
             "CaughtUpEvent",
             vec![json!(CaughtUpEvent::at(task.next_event))],
         ),
     ];
-    let mut passing =
-        |component, said| all.push((component, vec![json!(TransientEvent::of(&delta(said)))]));
-    passing(
-        "OutputTextDeltaEvent",
-        Said::Text {
-            offset: 12,
-            delta: "order 17.".to_owned(),
-        },
-    );
-    passing("MessageResetEvent", Said::Reset);
-    if let Some((tool_call_id, name)) = call {
-        passing("ToolCallNamedEvent", Said::Named { tool_call_id, name });
-        let delta = "{\"amount\":".to_owned();
-        passing(
+    for (component, said) in transient_examples(&row) {
+        let delta = Delta {
+            root_task_id: event.task_id,
+            task_id: event.task_id,
+            agent_path: event.agent_path.clone(),
+            turn: 1,
+            after_seq: 2,
+            asking: event.change.0,
+            at: row.created_at,
+            said,
+        };
+        all.push((component, vec![json!(TransientEvent::of(&delta))]));
+    }
+    all
+}
+
+fn transient_examples(row: &RequestRow) -> Vec<(&'static str, Said)> {
+    let mut examples = vec![
+        (
+            "OutputTextDeltaEvent",
+            Said::Text {
+                offset: 12,
+                delta: "order 17.".to_owned(),
+            },
+        ),
+        ("MessageResetEvent", Said::Reset),
+    ];
+    if let Some(call) = row.asked.own_calls().next() {
+        let tool_call_id = call.tool_call_id;
+        let name = call.name.clone();
+        examples.push(("ToolCallNamedEvent", Said::Named { tool_call_id, name }));
+        examples.push((
             "ToolCallArgumentsDeltaEvent",
             Said::Arguments {
                 tool_call_id,
                 offset: 0,
-                delta,
+                delta: "{\"amount\":".to_owned(),
             },
-        );
+        ));
     }
-    all
+    examples
 }

@@ -111,10 +111,8 @@ pub(crate) fn task() -> TaskRow {
     }
 }
 
-/// The request of that task.
-#[must_use]
-pub(crate) fn request() -> RequestRow {
-    let call = CallSpec {
+fn call() -> CallSpec {
+    CallSpec {
         tool_call_id: CallId(id(3)),
         name: "refund_payment".into(),
         arguments_text: r#"{"amount":120, "order":17}"#.into(),
@@ -138,7 +136,12 @@ pub(crate) fn request() -> RequestRow {
         digest: DIGEST.into(),
         definition: Some(DIGEST.into()),
         editor: None,
-    };
+    }
+}
+
+/// The request of that task.
+#[must_use]
+pub(crate) fn request() -> RequestRow {
     let approvers = Approvers {
         owner: false,
         users: Vec::new(),
@@ -149,7 +152,7 @@ pub(crate) fn request() -> RequestRow {
         asked: RequestSpec {
             request_id: RequestId(id(2)),
             kind: RequestKind::Approval,
-            pending_tool_calls: vec![call],
+            pending_tool_calls: vec![call()],
             terms: Terms {
                 approvers,
                 ..Terms::default()

@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use super::language::Language;
 use super::translations::{Translations, fill};
+use crate::engine::FieldError;
 use crate::http::server::problem::{Code, Problem, prefix};
 pub(crate) use crate::task::text_safety::visible;
 
@@ -70,10 +71,6 @@ pub(crate) fn problem(
     sign_in_again: Option<&Markup>,
 ) -> Markup {
     let words = Translations::of(language);
-    let errors = problem
-        .members
-        .get("errors")
-        .and_then(|errors| errors.as_array());
     let request = problem
         .members
         .get("request")
@@ -95,9 +92,8 @@ pub(crate) fn problem(
             h1 { (said(words, problem.code.title(), title)) }
             // The detail of `invalid` repeats its first error.
             @if problem.code != Code::Invalid { p { (said(words, &problem.detail, words.translated(&problem.detail))) } }
-            @for error in errors.into_iter().flatten() {
-                @let detail = member(error, "detail");
-                p { code { (visible(member(error, "pointer"))) } " " (said(words, detail, words.translated(detail))) }
+            @for FieldError { pointer, detail } in &problem.errors {
+                p { code { (visible(pointer)) } " " (said(words, detail, words.translated(detail))) }
             }
             @if let Some(decision) = problem.members.get("decision").filter(|decision| decision.is_object()) {
                 p { (first(words, decision)) }
@@ -173,8 +169,37 @@ pub(crate) fn moment(at: &str) -> String {
     }
 }
 
+/// The translated title; `None` for the codes that no page of a browser gets.
 fn problem_title(code: Code, words: &Translations) -> Option<&'static str> {
-    words.translated(code.title())
+    Some(match code {
+        Code::BadJson => words.title_bad_json,
+        Code::BadRequest => words.title_bad_request,
+        Code::Unauthorized => words.title_unauthorized,
+        Code::Forbidden => words.title_forbidden,
+        Code::NotFound => words.title_not_found,
+        Code::MethodNotAllowed => words.title_method,
+        Code::TooLarge => words.title_too_large,
+        Code::UnsupportedMediaType => words.title_type,
+        Code::Invalid => words.title_invalid,
+        Code::IdempotencyKeyReused => words.title_key_reused,
+        Code::DigestMismatch => words.title_digest,
+        Code::RequestExpired => words.title_expired,
+        Code::RequestWithdrawn => words.title_withdrawn,
+        Code::AlreadyDecided => words.title_decided,
+        Code::TooMany => words.title_too_many,
+        Code::Unavailable => words.title_unavailable,
+        Code::Internal => words.title_internal,
+        Code::TaskRunning
+        | Code::TaskPaused
+        | Code::TaskFinal
+        | Code::TaskNotFailed
+        | Code::NotARootTask
+        | Code::ModelFailed
+        | Code::LimitReached
+        | Code::Integrity
+        | Code::Configuration
+        | Code::NoProgress => return None,
+    })
 }
 
 fn member<'a>(error: &'a Value, name: &str) -> &'a str {
@@ -245,6 +270,16 @@ mod tests {
     }
 
     #[test]
+    fn english_problem_titles_are_those_of_the_codes() {
+        let words = Translations::of(Language::English);
+        for code in Code::ALL {
+            if let Some(title) = problem_title(*code, words) {
+                assert_eq!(title, code.title());
+            }
+        }
+    }
+
+    #[test]
     fn problem_page_is_in_the_readers_language() {
         let late = Problem::new(Code::RequestExpired, "The request's deadline has passed.");
         let page = problem(&late, Uuid::nil(), "http://x", Language::Chinese, None).into_string();
@@ -268,7 +303,7 @@ mod tests {
 
     #[test]
     fn late_decider_reads_the_first_decision() {
-        let late = Problem::new(Code::AlreadyDecided, "Somebody decided first.")
+        let late = Problem::new(Code::AlreadyDecided, "An earlier answer decided this.")
             .with("request", json!({"request_id": "r"}))
             .with(
                 "decision",

@@ -1,6 +1,6 @@
 //! Every text of the request pages in each language, side by side: a missing translation does not
-//! compile. [`fill`] replaces `{name}` in a text. A refusal's English sentence is translated by
-//! looking it up here.
+//! compile. [`fill`] replaces `{name}` in a text. Sentences of the engine are translated by looking
+//! up their English text.
 
 use super::language::Language;
 
@@ -30,9 +30,9 @@ words! {
     kind_credentials: "A login is needed", "需要登录凭据";
     kind_confirmation: "The agent asks for a confirmation", "智能体请求确认";
     kind_external_result: "A result from outside is awaited", "等待外部结果";
-    kind_reconcile: "What became of this call is not known", "此调用的结果未知";
-    reconcile_about: "The call was started and its answer never arrived. Look where it went, and say what happened there.", "调用已经开始，但未收到答复。请到目标系统核实，再说明实际情况。";
-    external_about: "Nothing here runs this call. Run it yourself and fill in its result.", "本服务不会执行此调用。请自行执行并填写结果。";
+    kind_reconcile: "The outcome of this call is not known", "此调用的结果未知";
+    reconcile_about: "The call was started and its answer never arrived. Check its target, and report the result.", "调用已经开始，但未收到答复。请到目标系统核实，再说明实际情况。";
+    external_about: "The service does not run this call. Run it yourself and fill in its result.", "本服务不会执行此调用。请自行执行并填写结果。";
     error_prefix: "Error: ", "错误：";
     // The status.
     status_pending: "Waits for an answer.", "等待答复。";
@@ -50,29 +50,29 @@ words! {
     head_refused: "Answered with no by {by}", "{by} 已答复“否”";
     head_login: "Login given by {by}", "{by} 已提供凭据";
     head_again: "Allowed to run again by {by}", "{by} 已允许再次执行";
-    head_given_up: "Given up by {by}", "{by} 已放弃";
+    head_given_up: "Counted as failed by {by}", "{by} 已将其视为失败";
     head_decided: "Decided by {by}", "{by} 已作出决定";
-    head_expired: "Nobody answered in time", "逾期无人答复";
+    head_expired: "No answer came in time", "逾期无人答复";
     head_withdrawn: "Withdrawn", "已撤回";
-    head_superseded: "Withdrawn: the user went on with another message", "已撤回：用户已发送其他消息";
+    head_superseded: "Withdrawn: the user continued with another message", "已撤回：用户已发送其他消息";
     head_task_canceled: "Withdrawn: the task was canceled", "已撤回：任务已取消";
     head_task_failed: "Withdrawn: the task failed", "已撤回：任务失败";
-    head_tool_changed: "Withdrawn: the tool was changed after this was asked", "已撤回：提问之后工具已更改";
-    head_answered_late: "Withdrawn: the result of the call arrived by itself", "已撤回：调用的结果已自行返回";
+    head_tool_changed: "Withdrawn: the tool was changed after the request was opened", "已撤回：提问之后工具已更改";
+    head_answered_late: "Withdrawn: the result of the call arrived without an answer", "已撤回：调用的结果已自行返回";
     after_ran: ", and it ran.", "，并已执行。";
     after_failed: ", but it failed.", "，但执行失败。";
     after_failed_with: ", but it failed: {status}.", "，但执行失败：{status}。";
     after_ran_late: ". It ran, and its result came late.", "。已执行，但结果迟到。";
-    after_failed_late: ". It failed, and that was known late.", "。执行失败，但结果迟到。";
+    after_failed_late: ". It failed, and its result came late.", "。执行失败，但结果迟到。";
     after_running: ". It is running.", "，正在执行。";
     after_waiting: ". It has not started yet.", "，尚未开始执行。";
     after_waiting_again: ". It has not been started again yet.", "，尚未再次开始执行。";
-    after_asked_again: ". It is asked about again.", "，正在重新征求决定。";
+    after_asked_again: ". A new request asks about it.", "，正在重新征求决定。";
     after_needs_login: ". It waits for a login.", "，正在等待登录凭据。";
     after_awaits_result: ". Its result is awaited from outside.", "，正在等待外部结果。";
     after_answered_later: ". A later question about it was answered.", "，之后关于它的提问已有答复。";
-    after_doubtful: ". What became of it is not known: a person is asked.", "，但其结果未知，正在请人核实。";
-    after_unknown: ". What became of it is not known.", "，但其结果未知。";
+    after_reconciling: ". Its outcome is not known: a person is asked.", "，但其结果未知，正在请人核实。";
+    after_unknown: ". Its outcome is not known.", "，但其结果未知。";
     after_responded: ". A person gave its result.", "，其结果由人提供。";
     after_rejected: ", but it was rejected later.", "，但之后被拒绝。";
     after_denied: ", but a rule refused it.", "，但规则禁止执行。";
@@ -90,15 +90,15 @@ words! {
     then_was_canceled_root: ". The whole task tree was canceled.", "，整个任务树已取消。";
     count_ran: "{count} ran", "{count} 个已执行";
     count_failed: "{count} failed", "{count} 个失败";
-    count_ran_late: "{count} ran, known late", "{count} 个已执行（结果迟到）";
-    count_failed_late: "{count} failed, known late", "{count} 个失败（结果迟到）";
+    count_ran_late: "{count} ran, result came late", "{count} 个已执行（结果迟到）";
+    count_failed_late: "{count} failed, result came late", "{count} 个失败（结果迟到）";
     count_running: "{count} running", "{count} 个正在执行";
     count_waiting: "{count} not started yet", "{count} 个尚未开始";
     count_asked_again: "{count} asked about again", "{count} 个正在重新征求决定";
     count_needs_login: "{count} waiting for a login", "{count} 个正在等待凭据";
     count_awaits_result: "{count} waiting for a result from outside", "{count} 个正在等待外部结果";
     count_answered_later: "{count} answered later", "{count} 个之后已有答复";
-    count_doubtful: "{count} with an unknown outcome that a person is asked about", "{count} 个结果未知，正在请人核实";
+    count_reconciling: "{count} with an unknown outcome that a person is asked about", "{count} 个结果未知，正在请人核实";
     count_unknown: "{count} with an unknown outcome", "{count} 个结果未知";
     count_responded: "{count} answered by a person", "{count} 个由人答复";
     count_rejected: "{count} rejected", "{count} 个已拒绝";
@@ -141,7 +141,7 @@ words! {
     by_agent_sent: "Arguments written by the agent, exactly as they were sent", "由智能体撰写的参数，已原样发送";
     by_editor: "Arguments as {user} changed them, exactly as they will run", "由 {user} 修改的参数，将原样执行";
     no_bytes: "(no text at all)", "（没有任何文本）";
-    what_is_known: "What is known", "已知情况";
+    what_is_known: "Known facts", "已知情况";
     sent_at: "Sent", "发送时间";
     attempt: "Attempt", "第几次尝试";
     replica: "Replica", "副本";
@@ -181,7 +181,7 @@ words! {
     approved_by: "approved by {user}, {at}", "{user} 于 {at} 批准";
     // The answer.
     decision: "Decision", "决定";
-    decision_whole: "What was decided", "决定结果";
+    decision_whole: "Decision", "决定结果";
     did_approve: "Approved", "已批准";
     did_reject: "Rejected", "已拒绝";
     did_edit: "Changed and approved", "已修改并批准";
@@ -197,9 +197,9 @@ words! {
     then_cancel: "the task is canceled", "取消该任务";
     then_cancel_sub: "this agent's task is canceled, and the agent that called it is told", "取消该智能体的任务，并告知调用它的智能体";
     then_cancel_root: "the whole task tree is canceled", "取消整个任务树";
-    runs_instead: "What runs instead", "替代执行的内容";
-    given_result: "The result that was given", "所提供的结果";
-    given_response: "What was filled in", "所填写的内容";
+    runs_instead: "Runs instead", "替代执行的内容";
+    given_result: "Result", "所提供的结果";
+    given_response: "Answer", "所填写的内容";
     sealed_value: "(kept sealed)", "（已密封保存）";
     // The forms.
     your_answer: "Your answer", "您的答复";
@@ -207,13 +207,13 @@ words! {
     is_decided: "This request is decided.", "此请求已有决定。";
     has_expired: "This request has expired.", "此请求已过期。";
     was_withdrawn: "This request was withdrawn.", "此请求已撤回。";
-    for_others: "This request is for others to decide.", "此请求由其他人决定。";
-    you_answered: "You have answered; others have not yet.", "您已答复，其他人尚未答复。";
+    for_others: "Other people decide this request.", "此请求由其他人决定。";
+    you_answered: "You have answered; other people have not answered yet.", "您已答复，其他人尚未答复。";
     not_of_kind: "This request does not take this answer: answer on its page.", "此请求不接受这种答复，请在请求页面上答复。";
     rule_forbids: "The rule does not allow this answer.", "规则不允许这种答复。";
     asked_was: "Asked", "提问";
     exact_text: "The exact text that the agent wrote", "智能体所写的原文";
-    not_you: "This answer is not yours to give here.", "您不能在此给出这种答复。";
+    not_you: "You may not give this answer here.", "您不能在此给出这种答复。";
     back: "Back to the request", "返回请求";
     approve: "Approve", "批准";
     approve_all: "Approve all {count} open calls", "批准全部 {count} 个未决调用";
@@ -224,14 +224,14 @@ words! {
     decline: "Decline", "谢绝";
     decline_head: "Decline to answer", "谢绝答复";
     decline_confirmation: "Say no, and say what follows", "回答“否”并说明后续";
-    give_up: "Give up on it", "放弃此调用";
-    give_up_head: "Let the call count as failed", "将此调用视为失败";
+    give_up: "Count it as failed", "将其视为失败";
+    give_up_head: "Count the call as failed", "将此调用视为失败";
     retry: "Run it again", "再次执行";
     retry_head: "Run the call again", "再次执行此调用";
-    retry_about: "If it has happened already, it may happen twice.", "如果它已经发生，可能会重复发生。";
+    retry_about: "If the call has taken effect already, it may take effect twice.", "如果此调用已经生效，可能会重复生效。";
     reason_optional: "Reason (optional)", "理由（可选）";
     each_call: "Decide each call", "逐个决定";
-    each_call_about: "Only what you choose is sent. What you leave undecided stays open.", "仅提交您已选择的部分，其余保持未决。";
+    each_call_about: "Only the decisions that you choose are sent. The other calls stay open.", "仅提交您已选择的部分，其余保持未决。";
     each_call_send: "Send these decisions", "提交这些决定";
     leave: "Leave undecided", "暂不决定";
     choose_approve: "Approve: run as shown", "批准：按所示执行";
@@ -241,7 +241,7 @@ words! {
     edit_head: "Run it with other arguments", "以其他参数执行";
     edit_send: "Use these arguments", "使用这些参数";
     edit_approves: "This approves the arguments as you leave them here.", "提交即批准您在此填写的参数。";
-    edit_asks: "The changed call is asked about anew; whoever changed it may not approve it.", "修改后的调用会重新征求批准，修改者本人不得批准。";
+    edit_asks: "A new request asks about the changed call; the person who changed it may not approve it.", "修改后的调用会重新征求批准，修改者本人不得批准。";
     too_long_to_edit: "These calls are too long to be changed on this page.", "这些调用过长，无法在此页面修改。";
     edit_label: "Arguments as JSON: the full replacement", "参数（JSON，完整替换）";
     respond_head: "Give the result yourself", "自行提供结果";
@@ -254,21 +254,21 @@ words! {
     then_label: "After a rejection", "拒绝之后";
     then_label_no: "After a no", "答复“否”之后";
     answer_head: "Answer the agent", "答复智能体";
-    shown_to_model: "What you type is shown to the model and approves nothing.", "您输入的内容会展示给模型，且不构成任何批准。";
+    shown_to_model: "Your answer is shown to the model and approves nothing.", "您输入的内容会展示给模型，且不构成任何批准。";
     send_answer: "Send the answer", "提交答复";
     response_json: "Answer as JSON", "答复（JSON）";
     comment: "Comment (optional)", "备注（可选）";
     confirm_yes: "Yes, confirmed", "是，确认";
     confirm_no: "No", "否";
-    credentials_later: "It is forgotten when the task ends.", "任务结束时删除。";
+    credentials_later: "It is deleted when the task ends.", "任务结束时删除。";
     credentials_head: "Enter the login", "输入凭据";
     credentials_about: "It is sealed, is not shown to the model, and is given only to these tools:", "凭据将密封保存，不会展示给模型，仅提供给以下工具：";
     credentials_none: "It is sealed and is not shown to the model.", "凭据将密封保存，不会展示给模型。";
-    credentials_kept: "It is forgotten after {time} at the latest.", "最迟在 {time} 后删除。";
-    credentials_send: "Seal and hand over", "密封并提交";
+    credentials_kept: "It is deleted after {time} at the latest.", "最迟在 {time} 后删除。";
+    credentials_send: "Seal and submit", "密封并提交";
     external_head: "Fill in the result", "填写结果";
     external_send: "Send the result", "提交结果";
-    reconcile_head: "Say what its result was", "说明其结果";
+    reconcile_head: "Report its result", "说明其结果";
     reconcile_send: "This is its result", "这就是它的结果";
     optional: "optional", "可选";
     choose: "(choose)", "（请选择）";
@@ -277,11 +277,11 @@ words! {
     no: "no", "否";
     // Mistakes in a submitted form.
     not_stored: "Your answer was not stored", "您的答复未被保存";
-    mend_below: "Mend what is listed here, and send it again.", "请修正以下各项后重新提交。";
-    type_again: "What you typed was not kept: enter it again.", "为安全起见未保留您输入的内容，请重新输入。";
+    mend_below: "Correct the mistakes below, and send the form again.", "请修正以下各项后重新提交。";
+    type_again: "For security, your input was not kept: enter it again.", "为安全起见未保留您输入的内容，请重新输入。";
     error: "Error", "错误";
-    needed: "this is needed", "此项必填";
-    not_json: "JSON that can be read in one way only", "须为无歧义的 JSON";
+    needed: "a value is required", "此项必填";
+    not_json: "unambiguous JSON", "须为无歧义的 JSON";
     not_a_number: "a number", "须为数字";
     not_an_integer: "a whole number", "须为整数";
     not_a_boolean: "true or false", "须为 true 或 false";
@@ -289,8 +289,8 @@ words! {
     not_known: "no such member", "没有此字段";
     no_such_call: "no call of this request that needs a decision", "此请求中没有需要决定的此调用";
     no_such_action: "`approve`, `reject`, `edit` or `respond`", "须为 `approve`、`reject`、`edit` 或 `respond`";
-    changed_unchosen: "the arguments were changed, but not chosen to be", "参数已被改动，但未选择“修改参数”";
-    result_unchosen: "a result was given, but not chosen to be", "已填写结果，但未选择“自行提供结果”";
+    changed_unchosen: "the arguments were changed, but `Change the arguments` is not chosen", "参数已被改动，但未选择“修改参数”";
+    result_unchosen: "a result was given, but `Give the result yourself` is not chosen", "已填写结果，但未选择“自行提供结果”";
     reason_unchosen: "a reason was given, but no decision", "已填写理由，但未作出决定";
     choose_one: "at least one answer", "至少作出一个决定";
     then_unchosen: "`then` only beside `reject`", "仅可与 `reject` 一起使用 `then`";
@@ -300,25 +300,25 @@ words! {
     a_string: "a string", "须为字符串";
     reason_too_long: "at most 4096 bytes", "最多 4096 字节";
     // Events while the page is open.
-    live_head: "What happens", "进展";
+    live_head: "Events", "进展";
     live_running: "The task is running.", "任务进行中。";
     live_paused: "The task waits for a person.", "任务正在等待人工处理。";
     live_completed: "The task is completed.", "任务已完成。";
     live_failed: "The task has failed.", "任务失败。";
     live_canceled: "The task was canceled.", "任务已取消。";
-    live_follows: "This page follows the task by itself.", "本页面会自动显示任务的最新进展。";
-    live_again: "The connection was lost; it is tried again.", "连接已中断，正在重新连接。";
-    live_ended: "The task has come to its end: nothing more will appear here.", "任务已结束，此处不再更新。";
-    live_over: "This page does not follow the task any more.", "本页面已停止更新。";
+    live_follows: "This page follows the task automatically.", "本页面会自动显示任务的最新进展。";
+    live_again: "The connection was lost; the page reconnects.", "连接已中断，正在重新连接。";
+    live_ended: "The task has ended: no further events follow.", "任务已结束，此处不再更新。";
+    live_over: "This page no longer follows the task.", "本页面已停止更新。";
     live_reload: "Load the page again", "重新加载页面";
     live_others: "Other open questions", "其他未决问题";
     live_earlier: "Earlier entries are not shown.", "更早的记录不再显示。";
     live_cut: "(cut: {count} characters in all)", "（已截断，共 {count} 个字符）";
     meanwhile_decided: "This request was decided meanwhile: {what} by {user}, {at}.", "此请求已有决定：{what}（{user}，{at}）。";
-    meanwhile_answered: "Somebody has answered meanwhile: {what} by {user}, {at}. The request is still open.", "已有人答复：{what}（{user}，{at}）。此请求仍未完结。";
-    happens_created: "Begins.", "开始。";
+    meanwhile_answered: "A person has answered meanwhile: {what} by {user}, {at}. The request is still open.", "已有人答复：{what}（{user}，{at}）。此请求仍未完结。";
+    happens_created: "Started.", "开始。";
     happens_paused: "Waits for a person.", "等待人工处理。";
-    happens_resumed: "Goes on.", "继续进行。";
+    happens_resumed: "Continues.", "继续进行。";
     happens_completed: "Completed.", "已完成。";
     happens_failed: "Failed.", "失败。";
     happens_canceled: "Canceled.", "已取消。";
@@ -333,17 +333,17 @@ words! {
     happens_finished: "{tool}: {outcome}", "{tool}：{outcome}";
     happens_late: "{tool}, too late: {outcome}", "{tool}，迟到的结果：{outcome}";
     happens_sub_agent: "Hands work over to the agent {agent}.", "将工作交给智能体 {agent}。";
-    by_result: "What the agent is told of the call, not verified", "智能体得到的调用结果，未经核实";
+    by_result: "The result as the agent is told, not verified", "智能体得到的调用结果，未经核实";
     outcome_succeeded: "done", "已完成";
     outcome_failed: "failed", "失败";
     outcome_invalid: "not valid, did not run", "无效，未执行";
     outcome_denied: "denied by a rule", "规则禁止";
     outcome_rejected: "rejected by a person", "已被人拒绝";
     outcome_responded: "answered by a person", "由人答复";
-    outcome_expired: "nobody answered in time", "逾期无人答复";
+    outcome_expired: "not answered in time", "逾期无人答复";
     outcome_withdrawn: "withdrawn", "已撤回";
     outcome_canceled: "canceled", "已取消";
-    outcome_unknown: "nobody knows what became of it", "结果未知";
+    outcome_unknown: "outcome unknown", "结果未知";
     // Problems as pages.
     code_line: "Code {code}, status {status}, request {id}.", "代码 {code}，状态 {status}，请求 {id}。";
     someone_first: "{what} by {user}, {at}", "{what}：{user}，{at}";
@@ -364,15 +364,15 @@ words! {
     title_too_many: "Too many at once", "同时请求过多";
     title_unavailable: "Not available right now", "暂时不可用";
     title_internal: "An internal error", "内部错误";
-    detail_others: "This request is for others to decide: see its `approvers`.", "此请求由其他人决定，见其 `approvers`。";
-    detail_readers: "Only the task's owner, who may decide or has decided one of its requests, and an admin read it.", "只有任务所有者、有权决定或已决定其请求的人，以及管理员可以查看。";
-    detail_digest: "What you saw is not what is asked. Look at `request`.", "您所看到的不是当前所询问的内容，请重新查看请求。";
+    detail_others: "You may not decide this request: see its `approvers`.", "此请求由其他人决定，见其 `approvers`。";
+    detail_readers: "Only the task's owner, an admin, and people who may decide or have decided one of its requests may read it.", "只有任务所有者、有权决定或已决定其请求的人，以及管理员可以查看。";
+    detail_digest: "The digest is not that of the request as it is now. Look at `request`.", "摘要与当前请求不符，请重新查看 `request`。";
     detail_expired: "The request's deadline has passed.", "请求的期限已过。";
-    detail_withdrawn: "The request no longer stands.", "此请求已不再有效。";
-    detail_first: "Somebody decided first: see `decision`.", "已有人先作出决定。";
+    detail_withdrawn: "The request was withdrawn.", "此请求已撤回。";
+    detail_first: "An earlier answer decided this: see `decision`.", "已有人先作出决定。";
     detail_origin: "The request comes from a page of another origin, which is not allowed here.", "请求来自其他来源的页面，此处不允许。";
-    detail_unavailable: "The service cannot do this right now. Try again shortly.", "服务暂时无法处理，请稍后再试。";
-    detail_internal: "Something went wrong here. The request's id finds it in the log.", "出现内部错误，可凭请求编号在日志中查找。";
+    detail_unavailable: "The service is not available right now. Try again shortly.", "服务暂时无法处理，请稍后再试。";
+    detail_internal: "The service has failed. Its log has the cause under the request's id.", "服务出错，可凭请求编号在日志中查找原因。";
 }
 
 impl Translations {

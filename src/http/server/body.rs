@@ -27,40 +27,40 @@ use super::problem::{Code, Problem};
 use crate::engine::Key;
 use crate::http::Http;
 use crate::people::Caller;
-use crate::secret::seal::Body as Kept;
+use crate::secret::seal::Body as SealedBody;
 use crate::world::Clock;
 
 /// How long a body may take to arrive.
-const PATIENCE: Duration = Duration::from_mins(1);
+const BODY_TIMEOUT: Duration = Duration::from_mins(1);
 /// How long a large body may wait for memory: clients give up a connection that accepts nothing for
 /// 30 seconds.
-const ROOM: Duration = Duration::from_secs(20);
+const MEMORY_TIMEOUT: Duration = Duration::from_secs(20);
 /// The content type of a page's form.
-const FORM: &str = "application/x-www-form-urlencoded";
+const FORM_TYPE: &str = "application/x-www-form-urlencoded";
 /// The largest body, in bytes, that is parsed on the runtime's threads.
-const SHORT: usize = 64 * 1024;
+const MAX_INLINE_SIZE: usize = 64 * 1024;
 /// The most large bodies parsed at once: each may take as much memory as 100,000 values do.
-const AT_ONCE: usize = 2;
+const MAX_PARSED_AT_ONCE: usize = 2;
 
 /// Parses large bodies without blocking the runtime.
 #[derive(Clone, Debug)]
-pub(crate) struct Parsing {
-    turns: Arc<Semaphore>,
+pub(crate) struct BodyParser {
+    permits: Arc<Semaphore>,
     /// The memory for large bodies that are being read or wait for their turn.
     budget: BodyBudget,
 }
 
-impl Default for Parsing {
+impl Default for BodyParser {
     fn default() -> Self {
         Self::new(BodyBudget::default())
     }
 }
 
-impl Parsing {
+impl BodyParser {
     #[must_use]
     pub fn new(budget: BodyBudget) -> Self {
         Self {
-            turns: Arc::new(Semaphore::new(AT_ONCE)),
+            permits: Arc::new(Semaphore::new(MAX_PARSED_AT_ONCE)),
             budget,
         }
     }
@@ -71,15 +71,15 @@ impl Parsing {
         bytes: usize,
         work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
     ) -> Result<T, Problem> {
-        if bytes <= SHORT {
+        if bytes <= MAX_INLINE_SIZE {
             return work();
         }
-        let turn = Arc::clone(&self.turns)
+        let permit = Arc::clone(&self.permits)
             .acquire_owned()
             .await
             .map_err(|_| Problem::internal())?;
         let done = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
+            let _permit = permit;
             work()
         });
         done.await.map_err(|_| Problem::internal())?
@@ -105,12 +105,12 @@ impl FromRequest<Arc<Http>> for Posted {
         let Some(CurrentCaller(caller)) = parts.extensions.get::<CurrentCaller>().cloned() else {
             return Err(Problem::internal());
         };
-        let bytes = arrived(http, &parts, body, Some(&caller)).await?;
+        let bytes = read_body(http, &parts, body, Some(&caller)).await?;
         let key = idempotency_key(&parts.headers).map(|key| {
             key.map(|key| Key {
                 path: format!("{} {}", parts.method, parts.uri.path()),
                 key,
-                body: Kept::new(bytes.clone(), http.settings.sealer.as_ref()),
+                body: SealedBody::new(bytes.clone(), http.settings.sealer.as_ref()),
             })
         });
         Ok(Self {
@@ -123,22 +123,22 @@ impl FromRequest<Arc<Http>> for Posted {
 }
 
 /// A body while it arrives.
-struct Arriving<'h> {
+struct IncomingBody<'h> {
     stream: BodyDataStream,
     /// The bytes received so far.
-    whole: BytesMut,
+    received: BytesMut,
     /// The most bytes that it may have.
     limit: usize,
     clock: &'h dyn Clock,
 }
 
 /// A large body, with its reservation of memory.
-struct Large {
+struct LargeBody {
     bytes: BytesMut,
     _reserved: Reserved,
 }
 
-impl AsRef<[u8]> for Large {
+impl AsRef<[u8]> for LargeBody {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -146,7 +146,7 @@ impl AsRef<[u8]> for Large {
 
 /// Reads the body of a request of `caller`. A short body is read at once; a large body first waits
 /// for memory, and its time to arrive begins only then.
-async fn arrived(
+async fn read_body(
     http: &Http,
     parts: &Parts,
     body: Body,
@@ -156,38 +156,39 @@ async fn arrived(
         .extensions
         .get::<&'static Op>()
         .map_or(0, |op| op.body);
-    let mut body = Arriving {
+    let mut body = IncomingBody {
         stream: body.into_data_stream(),
-        whole: BytesMut::new(),
+        received: BytesMut::new(),
         limit,
         clock: http.clock.as_ref(),
     };
-    let announced = announced(&parts.headers).filter(|length| *length > SHORT);
-    if announced.is_none() && body.read(SHORT).await? {
-        return Ok(body.whole.freeze());
+    let announced = content_length(&parts.headers).filter(|length| *length > MAX_INLINE_SIZE);
+    if announced.is_none() && body.read(MAX_INLINE_SIZE).await? {
+        return Ok(body.received.freeze());
     }
     let most = announced.unwrap_or(limit).min(limit);
     let mut reserved = tokio::select! {
         biased;
-        reserved = http.parsing.budget.reserve(caller, most) => reserved.ok_or_else(Problem::internal)?,
-        () = http.clock.sleep(ROOM) => return Err(full()),
+        reserved = http.body_parser.budget.reserve(caller, most) => reserved.ok_or_else(Problem::internal)?,
+        () = http.clock.sleep(MEMORY_TIMEOUT) => return Err(no_memory()),
         () = http.shutdown.cancelled() => return Err(Problem::unavailable()),
     };
-    body.whole.reserve(most.saturating_sub(body.whole.len()));
+    body.received
+        .reserve(most.saturating_sub(body.received.len()));
     body.read(limit).await?;
-    reserved.shrink_to(body.whole.len());
-    Ok(Bytes::from_owner(Large {
-        bytes: body.whole,
+    reserved.shrink_to(body.received.len());
+    Ok(Bytes::from_owner(LargeBody {
+        bytes: body.received,
         _reserved: reserved,
     }))
 }
 
-impl Arriving<'_> {
+impl IncomingBody<'_> {
     /// Reads until more than `enough` bytes have arrived. Returns whether the body ended before.
     async fn read(&mut self, enough: usize) -> Result<bool, Problem> {
-        let late = self.clock.sleep(PATIENCE);
+        let late = self.clock.sleep(BODY_TIMEOUT);
         tokio::pin!(late);
-        while self.whole.len() <= enough {
+        while self.received.len() <= enough {
             let piece = tokio::select! {
                 biased;
                 piece = self.stream.next() => piece,
@@ -196,31 +197,34 @@ impl Arriving<'_> {
             let Some(piece) = piece else { return Ok(true) };
             let piece = piece
                 .map_err(|_| Problem::bad_request("The body could not be read to its end."))?;
-            if self.whole.len() + piece.len() > self.limit {
+            if self.received.len() + piece.len() > self.limit {
                 return Err(too_large(self.limit));
             }
-            self.whole.extend_from_slice(&piece);
+            self.received.extend_from_slice(&piece);
         }
         Ok(false)
     }
 }
 
 /// The `Content-Length` of a request, in bytes.
-pub fn announced(headers: &HeaderMap) -> Option<usize> {
+pub fn content_length(headers: &HeaderMap) -> Option<usize> {
     headers
         .get(CONTENT_LENGTH)
         .and_then(|length| length.to_str().ok()?.parse().ok())
 }
 
-fn full() -> Problem {
-    let detail = "The service holds as many large bodies as it keeps at once. Try again shortly.";
+fn no_memory() -> Problem {
+    let detail = "The service has no memory left for another large body. Try again shortly.";
     Problem::new(Code::Unavailable, detail)
 }
 
 /// The problem of a body larger than `limit` bytes.
 #[must_use]
 pub(crate) fn too_large(limit: usize) -> Problem {
-    Problem::new(Code::TooLarge, format!("The body may have {limit} bytes."))
+    Problem::new(
+        Code::TooLarge,
+        format!("The body may have at most {limit} bytes."),
+    )
 }
 
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, String> {
@@ -233,9 +237,9 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, String> {
         && key.as_bytes().iter().all(u8::is_ascii_graphic);
     match key.to_str() {
         Ok(key) if fits => Ok(Some(key.to_owned())),
-        Ok(_) | Err(_) => {
-            Err("Idempotency-Key is one header of 1 to 255 visible ASCII characters.".to_owned())
-        }
+        Ok(_) | Err(_) => Err(
+            "Idempotency-Key must be one header of 1 to 255 visible ASCII characters.".to_owned(),
+        ),
     }
 }
 
@@ -261,7 +265,7 @@ impl Posted {
     /// Another content type, no JSON, too many values, a U+0000 somewhere, or the errors of `read`.
     pub async fn json<T: Send + 'static>(
         &self,
-        parsing: &Parsing,
+        parsing: &BodyParser,
         read: impl FnOnce(Value, &[u8]) -> Result<T, Problem> + Send + 'static,
     ) -> Result<T, Problem> {
         if self.bytes.is_empty() {
@@ -273,8 +277,8 @@ impl Posted {
                 "A body needs Content-Type: application/json.",
             ));
         }
-        self.understand(parsing, move |bytes| {
-            read(clean(json::parse(bytes)?)?, bytes)
+        self.parse_bytes(parsing, move |bytes| {
+            read(without_nul(json::parse(bytes)?)?, bytes)
         })
         .await
     }
@@ -283,9 +287,9 @@ impl Posted {
     ///
     /// # Errors
     /// The errors of `read`.
-    pub async fn understand<T: Send + 'static>(
+    pub async fn parse_bytes<T: Send + 'static>(
         &self,
-        parsing: &Parsing,
+        parsing: &BodyParser,
         read: impl FnOnce(&[u8]) -> Result<T, Problem> + Send + 'static,
     ) -> Result<T, Problem> {
         let bytes = self.bytes.clone();
@@ -303,7 +307,7 @@ impl Posted {
     /// Whether the body is a page's form.
     #[must_use]
     pub fn is_form(&self) -> bool {
-        self.is_type(FORM)
+        self.is_type(FORM_TYPE)
     }
 
     fn is_type(&self, wanted: &str) -> bool {
@@ -320,11 +324,11 @@ pub(crate) async fn form(
     request: Request,
 ) -> Result<(HeaderMap, BTreeMap<String, String>), Problem> {
     let (parts, body) = request.into_parts();
-    let bytes = arrived(http, &parts, body, None).await?;
-    if !is_type(&parts.headers, FORM) {
+    let bytes = read_body(http, &parts, body, None).await?;
+    if !is_type(&parts.headers, FORM_TYPE) {
         return Err(Problem::new(
             Code::UnsupportedMediaType,
-            "The body is a form: application/x-www-form-urlencoded.",
+            "The body must be a form: application/x-www-form-urlencoded.",
         ));
     }
     Ok((parts.headers, form_fields(&bytes)?))
@@ -365,7 +369,7 @@ fn is_type(headers: &HeaderMap, wanted: &str) -> bool {
     essence.eq_ignore_ascii_case(wanted)
 }
 
-fn clean(value: Value) -> Result<Value, Problem> {
+fn without_nul(value: Value) -> Result<Value, Problem> {
     let mut errors = Errors::default();
     refuse_nul(&value, "", &mut errors);
     if errors.0.is_empty() {
@@ -376,156 +380,4 @@ fn clean(value: Value) -> Result<Value, Problem> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn posted(content_type: &str, body: &str) -> Posted {
-        let mut headers = HeaderMap::new();
-        if !content_type.is_empty() {
-            headers.insert(CONTENT_TYPE, content_type.parse().unwrap());
-        }
-        let caller = crate::http::openapi::sample::caller();
-        Posted {
-            caller,
-            headers,
-            bytes: Bytes::copy_from_slice(body.as_bytes()),
-            key: Ok(None),
-        }
-    }
-
-    async fn read(posted: &Posted) -> Result<Value, Problem> {
-        posted.json(&Parsing::default(), |value, _| Ok(value)).await
-    }
-
-    #[tokio::test]
-    async fn body_needs_its_content_type_unless_it_is_empty() {
-        assert_eq!(read(&posted("", "")).await.unwrap(), json!({}));
-        assert_eq!(read(&posted("text/plain", "")).await.unwrap(), json!({}));
-        assert!(
-            read(&posted("application/json; charset=utf-8", "{}"))
-                .await
-                .is_ok()
-        );
-        for content_type in [
-            "",
-            "text/plain",
-            "application/x-www-form-urlencoded",
-            "application/jsonp",
-            "multipart/form-data",
-        ] {
-            let refused = read(&posted(content_type, "{}")).await.unwrap_err();
-            assert_eq!(refused.code, Code::UnsupportedMediaType, "{content_type}");
-        }
-        for (body, code) in [
-            ("{", Code::BadJson),
-            (" ", Code::BadJson),
-            (r#"{"a":"\u0000"}"#, Code::Invalid),
-        ] {
-            assert_eq!(
-                read(&posted("application/json", body))
-                    .await
-                    .unwrap_err()
-                    .code,
-                code,
-                "{body}"
-            );
-        }
-        let many = format!("[{}0]", "0,".repeat(json::VALUES - 1));
-        let refused = read(&posted("application/json", &many)).await.unwrap_err();
-        let errors = json!([{"pointer": "", "detail": "at most 100000 JSON values"}]);
-        assert_eq!(
-            (refused.code, &refused.members["errors"]),
-            (Code::Invalid, &errors)
-        );
-    }
-
-    /// The runtime of a test has one thread: only work on another thread does not block it.
-    #[tokio::test]
-    async fn large_bodies_are_parsed_off_the_runtime_two_at_once() {
-        let parsing = Parsing::default();
-        let thread = || Ok::<_, Problem>(std::thread::current().id());
-        let here = std::thread::current().id();
-        assert_eq!(parsing.run(SHORT, thread).await.unwrap(), here);
-        assert_ne!(parsing.run(SHORT + 1, thread).await.unwrap(), here);
-
-        let (leave, wait) = std::sync::mpsc::channel::<()>();
-        let wait = Arc::new(std::sync::Mutex::new(wait));
-        let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();
-        let mut running = tokio::task::JoinSet::new();
-        for number in 0..5 {
-            let (parsing, begun, wait) = (parsing.clone(), begun.clone(), Arc::clone(&wait));
-            running.spawn(async move {
-                let work = move || {
-                    begun.send(number).unwrap();
-                    wait.lock().unwrap().recv().unwrap();
-                    Ok(())
-                };
-                parsing.run(SHORT + 1, work).await.unwrap();
-            });
-        }
-        begins.recv().await.unwrap();
-        begins.recv().await.unwrap();
-        // Gives all other work time to begin.
-        for _ in 0..100 {
-            tokio::task::yield_now().await;
-            tokio::task::spawn_blocking(|| ()).await.unwrap();
-        }
-        // The runtime goes on, and short bodies wait for no permit.
-        assert_eq!(parsing.run(SHORT, thread).await.unwrap(), here);
-        assert!(
-            begins.is_empty() && parsing.turns.available_permits() == 0,
-            "only two of five have begun"
-        );
-        for _ in 0..5 {
-            leave.send(()).unwrap();
-        }
-        while running.join_next().await.is_some() {}
-        assert_eq!(begins.len(), 3);
-    }
-
-    #[test]
-    fn form_fields_may_appear_only_once() {
-        let form = |body| posted("application/x-www-form-urlencoded", body).fields();
-        let expected = [
-            ("action", "reject"),
-            ("reason", "a\nb \u{202e}"),
-            ("then", ""),
-        ];
-        assert_eq!(
-            form("action=reject&reason=a%0D%0Ab+%E2%80%AE&then=").unwrap(),
-            expected
-                .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                .into()
-        );
-        assert_eq!(form("a=1&a=2").unwrap_err().code, Code::BadJson);
-        assert_eq!(form("a=%00").unwrap_err().code, Code::Invalid);
-        assert_eq!(form("a%00=1").unwrap_err().code, Code::Invalid);
-    }
-
-    #[test]
-    fn idempotency_key_is_one_visible_header() {
-        let read = |keys: &[&[u8]]| {
-            let mut headers = HeaderMap::new();
-            for key in keys {
-                headers.append(
-                    "idempotency-key",
-                    http::HeaderValue::from_bytes(key).unwrap(),
-                );
-            }
-            idempotency_key(&headers)
-        };
-        assert_eq!(read(&[]), Ok(None));
-        assert_eq!(read(&[b"\"a\""]), Ok(Some("\"a\"".to_owned())));
-        assert!(read(&[&[b'x'; 255]]).is_ok());
-        for keys in [
-            &[b"".as_slice()][..],
-            &[b"a b"],
-            &[&[b'x'; 256]],
-            &["é".as_bytes()],
-            &[b"a", b"b"],
-        ] {
-            assert!(read(keys).is_err(), "{keys:?}");
-        }
-    }
-}
+mod tests;

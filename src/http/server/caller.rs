@@ -33,7 +33,7 @@ impl From<AuthError> for Problem {
                 Code::Unauthorized,
                 "Send a key: Authorization: Bearer <key>; in a browser, sign in.",
             ),
-            AuthError::Wrong => Self::new(Code::Unauthorized, "The key is not known."),
+            AuthError::Wrong => Self::new(Code::Unauthorized, "The key is unknown."),
             AuthError::Forbidden(detail) => Self::forbidden(detail),
             AuthError::BadHeader(detail) => Self::bad_request(detail),
         }
@@ -60,6 +60,8 @@ pub(crate) fn must_create(caller: &Caller) -> Result<(), Problem> {
     if caller.may.create {
         Ok(())
     } else {
-        Err(Problem::forbidden("This key may not create or move tasks."))
+        Err(Problem::forbidden(
+            "This key may not create, continue or cancel tasks.",
+        ))
     }
 }

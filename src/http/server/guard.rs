@@ -10,7 +10,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use http::HeaderMap;
 
-use super::body::{announced, too_large};
+use super::body::{content_length, too_large};
 use super::caller::CurrentCaller;
 use super::connections::ConnectionSlot;
 use super::edge::OperationSlot;
@@ -36,38 +36,15 @@ pub(crate) async fn guard(
     if let Some(slot) = request.extensions().get::<OperationSlot>() {
         slot.set(op.id);
     }
-    let asked_here = http.settings.open && op.auth != AuthClass::Health;
-    if let Some(why) = asked_here
-        .then(|| not_from_here(request.headers(), request.uri(), request.version()))
-        .flatten()
-    {
-        return Err(Problem::forbidden(why));
-    }
-    if !http
-        .origins
-        .may_change(request.method(), request.headers(), request.uri())
-    {
-        return Err(Problem::forbidden(
-            "The request comes from a page of another origin, which is not allowed here.",
-        ));
-    }
-    if announced(request.headers()).is_some_and(|length| length > op.body) {
-        return Err(too_large(op.body));
-    }
-    let mut found = None;
+    check_source(&http, op, &request)?;
+    let mut authenticated = None;
     match op.auth {
         AuthClass::Key => {
             let key = caller_of_key(&http, &request)?;
             match or_session(&http, request.headers(), key).await? {
                 Some(caller) => {
-                    if let Some(slot) = request
-                        .extensions()
-                        .get::<Weak<ConnectionSlot>>()
-                        .and_then(Weak::upgrade)
-                    {
-                        slot.protect();
-                    }
-                    found = Some(CurrentCaller(caller.clone()));
+                    protect_connection(&request);
+                    authenticated = Some(CurrentCaller(caller.clone()));
                     request.extensions_mut().insert(CurrentCaller(caller));
                 }
                 None if wants_page(request.method(), request.headers()) => {
@@ -87,11 +64,41 @@ pub(crate) async fn guard(
     }
     request.extensions_mut().insert(op);
     let mut response = next.run(request).await;
-    if let Some(authenticate) = found {
+    if let Some(caller) = authenticated {
         // The edge names the signed-in user on the page of a refusal.
-        response.extensions_mut().insert(authenticate);
+        response.extensions_mut().insert(caller);
     }
     Ok(response)
+}
+
+/// Checks where the request comes from, and the announced size of its body.
+fn check_source(http: &Http, op: &Op, request: &Request) -> Result<(), Problem> {
+    if http.settings.open
+        && op.auth != AuthClass::Health
+        && let Some(why) = not_from_here(request.headers(), request.uri(), request.version())
+    {
+        return Err(Problem::forbidden(why));
+    }
+    if !http
+        .origins
+        .may_change(request.method(), request.headers(), request.uri())
+    {
+        return Err(Problem::forbidden(
+            "The request comes from a page of another origin, which is not allowed here.",
+        ));
+    }
+    if content_length(request.headers()).is_some_and(|length| length > op.body) {
+        return Err(too_large(op.body));
+    }
+    Ok(())
+}
+
+/// Keeps the connection of an authenticated caller from being closed for want of connections.
+fn protect_connection(request: &Request) {
+    let slot = request.extensions().get::<Weak<ConnectionSlot>>();
+    if let Some(slot) = slot.and_then(Weak::upgrade) {
+        slot.protect();
+    }
 }
 
 /// The caller of these headers; `None` without credentials. A key beats a session: the cookie

@@ -47,7 +47,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Value, Unread> {
 pub(crate) fn check(bytes: &[u8]) -> Result<(), Unread> {
     let mut left = VALUES;
     let mut reader = serde_json::Deserializer::from_slice(bytes);
-    let counted = Count {
+    let counted = ValueCounter {
         left: &mut left,
         depth: DEPTH,
     }
@@ -129,12 +129,12 @@ const TOO_DEEP: &str = "The JSON is nested too deeply";
 const TOO_MANY: &str = "The JSON has too many values";
 
 /// Counts the values and the depth of a text, and builds nothing.
-struct Count<'c> {
+struct ValueCounter<'c> {
     left: &'c mut usize,
     depth: usize,
 }
 
-impl<'de> DeserializeSeed<'de> for Count<'_> {
+impl<'de> DeserializeSeed<'de> for ValueCounter<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<(), D::Error> {
@@ -146,20 +146,20 @@ impl<'de> DeserializeSeed<'de> for Count<'_> {
     }
 }
 
-impl Count<'_> {
-    fn below<E: serde::de::Error>(&mut self) -> Result<Count<'_>, E> {
+impl ValueCounter<'_> {
+    fn below<E: serde::de::Error>(&mut self) -> Result<ValueCounter<'_>, E> {
         let depth = self
             .depth
             .checked_sub(1)
             .ok_or_else(|| E::custom(TOO_DEEP))?;
-        Ok(Count {
+        Ok(ValueCounter {
             left: self.left,
             depth,
         })
     }
 }
 
-impl<'de> Visitor<'de> for Count<'_> {
+impl<'de> Visitor<'de> for ValueCounter<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -192,13 +192,13 @@ impl<'de> Visitor<'de> for Count<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(mut self, mut members: A) -> Result<(), A::Error> {
         // An empty list is as deep as a list with a value.
-        let _: Count<'_> = self.below()?;
+        let _: ValueCounter<'_> = self.below()?;
         while members.next_element_seed(self.below()?)?.is_some() {}
         Ok(())
     }
 
     fn visit_map<A: MapAccess<'de>>(mut self, mut members: A) -> Result<(), A::Error> {
-        let _: Count<'_> = self.below()?;
+        let _: ValueCounter<'_> = self.below()?;
         while members.next_key::<IgnoredAny>()?.is_some() {
             members.next_value_seed(self.below()?)?;
         }

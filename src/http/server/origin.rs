@@ -146,13 +146,13 @@ pub(crate) fn not_from_here(
     };
     if headers.keys().any(added) {
         return Some(
-            "Without accounts the service answers nobody through a proxy: the request has a header that proxies add. \
+            "Without accounts the service refuses requests through a proxy: the request has a header that proxies add. \
              Configure auth.api_keys.",
         );
     }
     if version != Version::HTTP_11 {
         return Some(
-            "Without accounts the service answers nobody through a proxy: the request is not HTTP/1.1. Configure \
+            "Without accounts the service refuses requests through a proxy: the request is not HTTP/1.1. Configure \
              auth.api_keys.",
         );
     }

@@ -6,7 +6,7 @@ use uuid::Uuid;
 use crate::http::wire;
 use crate::task::request::RequestKind;
 
-/// Of a POST that moves a task.
+/// The headers of a POST that moves a task.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Header)]
 #[expect(
@@ -14,12 +14,12 @@ use crate::task::request::RequestKind;
     reason = "read from the headers themselves; this is what the document says of them"
 )]
 pub(crate) struct MoveHeaders {
-    /// `wait=N` waits up to N seconds (300 at most) until the root task no longer runs,
-    /// `respond-async` not at all.
+    /// `wait=N` waits up to N seconds (300 at most) until the root task no longer runs;
+    /// `respond-async` does not wait.
     #[param(rename = "Prefer")]
     prefer: Option<String>,
-    /// 1 to 255 visible ASCII characters: the same key, path and body does nothing more and answers
-    /// alike.
+    /// 1 to 255 visible ASCII characters. A repetition with the same key, path and body has no
+    /// further effect and gets the same answer.
     #[param(
         rename = "Idempotency-Key",
         min_length = 1,
@@ -29,7 +29,7 @@ pub(crate) struct MoveHeaders {
     idempotency_key: Option<String>,
 }
 
-/// Of a POST that does not wait.
+/// The headers of a POST that does not wait.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Header)]
 #[expect(
@@ -37,8 +37,8 @@ pub(crate) struct MoveHeaders {
     reason = "read from the headers themselves; this is what the document says of them"
 )]
 pub(crate) struct KeyHeader {
-    /// 1 to 255 visible ASCII characters: the same key, path and body does nothing more and answers
-    /// alike.
+    /// 1 to 255 visible ASCII characters. A repetition with the same key, path and body has no
+    /// further effect and gets the same answer.
     #[param(
         rename = "Idempotency-Key",
         min_length = 1,
@@ -48,7 +48,7 @@ pub(crate) struct KeyHeader {
     idempotency_key: Option<String>,
 }
 
-/// Of a GET that may wait.
+/// The headers of a GET that may wait.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Header)]
 #[expect(
@@ -61,7 +61,7 @@ pub(crate) struct WaitHeader {
     prefer: Option<String>,
 }
 
-/// Of `list_task_items`.
+/// The query of `list_task_items`.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(
@@ -72,12 +72,12 @@ pub(crate) struct ItemQuery {
     /// Only items after this `seq`.
     #[param(minimum = 0)]
     after: Option<i64>,
-    /// How many, 50 unless given.
+    /// The number of entries in a page; default 50.
     #[param(minimum = 1, maximum = 200)]
     limit: Option<i64>,
 }
 
-/// Of `stream_task_events`.
+/// The parameters of `stream_task_events`.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(
@@ -90,7 +90,7 @@ pub(crate) struct EventQuery {
     after: Option<i64>,
 }
 
-/// Of `stream_task_events`.
+/// The parameters of `stream_task_events`.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Header)]
 #[expect(
@@ -98,13 +98,13 @@ pub(crate) struct EventQuery {
     reason = "read from the headers themselves; this is what the document says of them"
 )]
 pub(crate) struct EventHeader {
-    /// Only events after this number, as an `EventSource` says it when it connects again; it beats
-    /// `after`.
+    /// Only events after this number, sent by an `EventSource` that reconnects; takes
+    /// precedence over `after`.
     #[param(rename = "Last-Event-ID", minimum = 0)]
     last_event_id: Option<i64>,
 }
 
-/// Of `list_tasks`.
+/// The query of `list_tasks`.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(
@@ -112,25 +112,25 @@ pub(crate) struct EventHeader {
     reason = "read from the query itself; this is what the document says of it"
 )]
 pub(crate) struct TaskQuery {
-    /// Only those that stand so.
+    /// Only tasks with one of these statuses.
     status: Option<Vec<wire::task::WireTaskStatus>>,
-    /// Only those of these agents.
+    /// Only tasks of these agents.
     agent: Option<Vec<String>>,
-    /// Only those of these sessions.
+    /// Only entries of these sessions.
     session_id: Option<Vec<String>>,
     /// The tasks of these trees, instead of root tasks.
     root_task_id: Option<Vec<Uuid>>,
-    /// Only those of these users; for an admin.
+    /// Only tasks of these users; for an admin.
     user_id: Option<Vec<String>>,
-    /// How many, 50 unless given.
+    /// The number of entries in a page; default 50.
     #[param(minimum = 1, maximum = 200)]
     limit: Option<i64>,
-    /// `next_cursor` of the answer before.
+    /// `next_cursor` of the previous page.
     #[param(min_length = 1)]
     cursor: Option<String>,
 }
 
-/// Of `list_requests`.
+/// The query of `list_requests`.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(
@@ -138,20 +138,20 @@ pub(crate) struct TaskQuery {
     reason = "read from the query itself; this is what the document says of it"
 )]
 pub(crate) struct RequestQuery {
-    /// Only those that stand so; `pending` unless given (with `task_id`: any).
+    /// Only requests with one of these statuses; default `pending` (with `task_id`: any).
     status: Option<Vec<wire::request::WireRequestStatus>>,
-    /// Only those of these kinds.
+    /// Only requests of these kinds.
     kind: Option<Vec<RequestKind>>,
-    /// Only those that these agents asked.
+    /// Only requests of these agents.
     agent: Option<Vec<String>>,
-    /// Only those of these sessions.
+    /// Only entries of these sessions.
     session_id: Option<Vec<String>>,
-    /// Every request of these tasks' trees, whoever may decide it.
+    /// Every request in the trees of these tasks, also requests that the caller may not decide.
     task_id: Option<Vec<Uuid>>,
-    /// How many, 50 unless given.
+    /// The number of entries in a page; default 50.
     #[param(minimum = 1, maximum = 200)]
     limit: Option<i64>,
-    /// `next_cursor` of the answer before.
+    /// `next_cursor` of the previous page.
     #[param(min_length = 1)]
     cursor: Option<String>,
 }

@@ -15,7 +15,7 @@ use crate::engine::FieldError;
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $word:literal, $status:literal, $title:literal;)*) => {
-        /// What went wrong, in one word. Each has a page under `/problems/{code}`.
+        /// The kind of error. Each code has a page under `/problems/{code}`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, ToSchema)]
         #[serde(rename_all = "snake_case")]
         #[schema(as = ProblemCode)]
@@ -54,9 +54,9 @@ codes! {
     BadRequest = "bad_request", 400, "The request cannot be read";
     /// There is no key, or it is not known.
     Unauthorized = "unauthorized", 401, "A key is needed";
-    /// Known, but not allowed.
+    /// The caller is known, but may not do this.
     Forbidden = "forbidden", 403, "Not allowed";
-    /// Nothing is there.
+    /// The resource does not exist, or belongs to another tenant.
     NotFound = "not_found", 404, "Not found";
     /// The path has no such method.
     MethodNotAllowed = "method_not_allowed", 405, "This path has no such method";
@@ -64,17 +64,17 @@ codes! {
     TooLarge = "too_large", 413, "The body is too large";
     /// The body is of another type.
     UnsupportedMediaType = "unsupported_media_type", 415, "The body is of another type";
-    /// The request does not fit; `errors` says where.
+    /// The request is not valid; `errors` lists the places.
     Invalid = "invalid", 422, "The request does not fit";
     /// The `Idempotency-Key` was used with another body.
     IdempotencyKeyReused = "idempotency_key_reused", 422, "The idempotency key was used with another body";
-    /// The digest is not that of the request.
+    /// The digest in the body is not the digest of the request.
     DigestMismatch = "digest_mismatch", 412, "The digest is another one";
     /// The request's deadline has passed.
     RequestExpired = "request_expired", 410, "The request has expired";
-    /// The request no longer stands.
+    /// The request was withdrawn.
     RequestWithdrawn = "request_withdrawn", 409, "The request was withdrawn";
-    /// Somebody decided first.
+    /// An earlier answer decided the call or the request.
     AlreadyDecided = "already_decided", 409, "Already decided";
     /// The task is running.
     TaskRunning = "task_running", 409, "The task is running";
@@ -86,21 +86,21 @@ codes! {
     TaskNotFailed = "task_not_failed", 409, "The task has not failed";
     /// The task is a sub-agent's.
     NotARootTask = "not_a_root_task", 409, "The task is a sub-agent's";
-    /// Too much at once.
+    /// The caller, its address or the service has reached a limit of concurrency or rate.
     TooMany = "too_many", 429, "Too many at once";
-    /// Not now.
+    /// The database does not answer, or the service is shutting down.
     Unavailable = "unavailable", 503, "Not available right now";
-    /// A mistake of the service.
+    /// A fault of the service.
     Internal = "internal", 500, "An internal error";
-    /// Of a task: the model gave no usable answer.
+    /// In `error` of a task: the model gave no usable answer.
     ModelFailed = "model_failed", 500, "The model gave no usable answer";
-    /// Of a task: a limit was reached.
+    /// In `error` of a task: a limit was reached.
     LimitReached = "limit_reached", 500, "A limit was reached";
-    /// Of a task: what is stored contradicts itself.
+    /// In `error` of a task: its stored data is inconsistent.
     Integrity = "integrity", 500, "What is stored contradicts itself";
-    /// Of a task: the configuration lacks something it needs.
+    /// In `error` of a task: the configuration lacks something that it needs.
     Configuration = "configuration", 500, "The configuration lacks something";
-    /// Of a task: taken over again and again without progress.
+    /// In `error` of a task: it was taken over repeatedly without progress.
     NoProgress = "no_progress", 500, "The task makes no progress";
 }
 
@@ -122,6 +122,8 @@ pub(crate) struct Problem {
     pub code: Code,
     /// One sentence: the place and the expected value, never the value itself.
     pub detail: String,
+    /// The mistakes of an invalid request.
+    pub errors: Vec<FieldError>,
     /// The members that only this code has.
     pub members: Map<String, Value>,
     /// Headers that only this problem has.
@@ -142,6 +144,7 @@ impl Problem {
         Self {
             code,
             detail: detail.into(),
+            errors: Vec::new(),
             members: Map::new(),
             headers,
         }
@@ -180,7 +183,7 @@ impl Problem {
     pub fn internal() -> Self {
         Self::new(
             Code::Internal,
-            "Something went wrong here. The request's id finds it in the log.",
+            "The service has failed. Its log has the cause under the request's id.",
         )
     }
 
@@ -189,19 +192,17 @@ impl Problem {
     pub fn unavailable() -> Self {
         Self::new(
             Code::Unavailable,
-            "The service cannot do this right now. Try again shortly.",
+            "The service is not available right now. Try again shortly.",
         )
     }
 
     /// The request has these mistakes.
     #[must_use]
     pub fn invalid(errors: &[FieldError]) -> Self {
-        let detail = in_words(errors);
-        let errors: Vec<Value> = errors
-            .iter()
-            .map(|error| json!({ "pointer": error.pointer, "detail": error.detail }))
-            .collect();
-        Self::new(Code::Invalid, detail).with("errors", errors)
+        Self {
+            errors: errors.to_vec(),
+            ..Self::new(Code::Invalid, in_words(errors))
+        }
     }
 
     /// The request has one mistake.
@@ -220,15 +221,15 @@ impl Problem {
             404 => Self::not_found(),
             405 => Self::new(
                 Code::MethodNotAllowed,
-                "The header Allow says which methods this path has.",
+                "The Allow header lists the methods of this path.",
             ),
             413 => Self::new(
                 Code::TooLarge,
-                "The body is larger than this operation takes.",
+                "The body is larger than this operation allows.",
             ),
             415 => Self::new(
                 Code::UnsupportedMediaType,
-                "The body's type is not one this operation takes.",
+                "This operation does not accept a body of this type.",
             ),
             400..=499 => Self::bad_request("The request cannot be read."),
             503 => Self::unavailable(),
@@ -249,6 +250,13 @@ impl Problem {
         document.insert("detail".to_owned(), self.detail.as_str().into());
         document.insert("instance".to_owned(), instance.to_string().into());
         document.insert("code".to_owned(), self.code.as_str().into());
+        if self.code == Code::Invalid {
+            let errors = self.errors.iter();
+            let errors = errors
+                .map(|error| json!({ "pointer": error.pointer, "detail": error.detail }))
+                .collect();
+            document.insert("errors".to_owned(), errors);
+        }
         document.extend(self.members.clone());
         Value::Object(document)
     }

@@ -127,22 +127,7 @@ impl Server {
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (router, serving) = (self.router, Arc::clone(&slot));
-        let service = service_fn(move |request: Request<Incoming>| {
-            let (router, slot) = (router.clone(), Arc::downgrade(&serving));
-            let serving = serving.begin();
-            async move {
-                // The connection was told to close before this request began, so the request has no
-                // effect.
-                let serving = serving.ok_or(io::ErrorKind::ConnectionAborted)?;
-                let mut request =
-                    request.map(|body| Body::new(CountedBody::new(body, serving.clone())));
-                request.extensions_mut().insert(ConnectInfo(peer));
-                request.extensions_mut().insert(slot);
-                let Ok(response): Result<Response, std::convert::Infallible> =
-                    router.oneshot(request).await;
-                Ok::<_, io::Error>(response.map(|body| CountedBody::new(body, serving)))
-            }
-        });
+        let service = service_fn(move |request| respond(router.clone(), &serving, peer, request));
         let stream = TimeoutStream::new(io, Arc::clone(&self.clock), Arc::clone(&slot));
         let mut builder = http1::Builder::new();
         // `PhaseTimer` applies the timeouts, by our own clock.
@@ -184,6 +169,27 @@ impl Server {
             }
         })
         .await;
+    }
+}
+
+/// Answers one request of a connection.
+fn respond(
+    router: Router,
+    slot: &Arc<ConnectionSlot>,
+    peer: SocketAddr,
+    request: Request<Incoming>,
+) -> impl Future<Output = io::Result<http::Response<CountedBody<Body>>>> + use<> {
+    let serving = slot.begin();
+    let slot = Arc::downgrade(slot);
+    async move {
+        // The connection was told to close before this request began, so the request has no effect.
+        let serving = serving.ok_or(io::ErrorKind::ConnectionAborted)?;
+        let mut request = request.map(|body| Body::new(CountedBody::new(body, serving.clone())));
+        request.extensions_mut().insert(ConnectInfo(peer));
+        request.extensions_mut().insert(slot);
+        let Ok(response): Result<Response, std::convert::Infallible> =
+            router.oneshot(request).await;
+        Ok(response.map(|body| CountedBody::new(body, serving)))
     }
 }
 

@@ -68,9 +68,7 @@ impl<I> TimeoutStream<I> {
             return Poll::Pending;
         }
         self.timed_out = true;
-        tracing::info!(
-            "a connection was closed whose client took nothing of what was written to him"
-        );
+        tracing::info!("a connection was closed: its client read nothing");
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }

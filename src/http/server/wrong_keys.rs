@@ -115,7 +115,10 @@ impl Log {
     fn line(&mut self, source: ClientNetwork, many: bool, now: Duration) {
         if now.saturating_sub(self.since) >= MINUTE {
             if self.silent > 0 {
-                tracing::warn!(count = self.silent, "more wrong keys came than are logged");
+                tracing::warn!(
+                    count = self.silent,
+                    "more wrong keys were used than are logged"
+                );
             }
             *self = Self {
                 since: now,
@@ -128,7 +131,7 @@ impl Log {
         }
         self.lines += 1;
         if many {
-            tracing::warn!(%source, "too many wrong keys from this address: they are answered 429 for now");
+            tracing::warn!(%source, "too many wrong keys from this address: further ones get 429");
         } else {
             tracing::warn!(%source, "a wrong key");
         }
@@ -168,8 +171,7 @@ impl WrongKeys {
             log.line(source, wait.is_some(), now);
         }
         let Some(wait) = wait else { return Ok(()) };
-        let detail =
-            "Too many wrong keys came from your address. A right one is answered at any time.";
+        let detail = "Too many wrong keys came from your address. A correct key is still accepted.";
         let mut problem = Problem::new(Code::TooMany, detail);
         let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
         problem.headers = vec![(RETRY_AFTER, HeaderValue::from(seconds.max(1)))];

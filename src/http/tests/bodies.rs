@@ -8,7 +8,7 @@ use futures_util::{Stream, StreamExt as _, poll, stream};
 use tokio::sync::watch;
 
 use super::*;
-use crate::http::server::body::Parsing;
+use crate::http::server::body::BodyParser;
 use crate::http::server::body::budget::BodyBudget;
 use crate::task::time::Time;
 use crate::world::Clock;
@@ -39,7 +39,7 @@ impl Clock for Still {
 fn small(all: usize, share: usize) -> (Router, Arc<Still>) {
     let clock = Arc::new(Still(watch::Sender::new(false)));
     let http = Http {
-        parsing: Parsing::new(BodyBudget::new(all, share)),
+        body_parser: BodyParser::new(BodyBudget::new(all, share)),
         clock: Arc::<Still>::clone(&clock),
         ..http(false, &[])
     };
@@ -142,7 +142,7 @@ async fn large_body_without_memory_is_refused_unread_when_its_time_is_over() {
         late.json()["detail"]
             .as_str()
             .unwrap()
-            .contains("large bodies")
+            .contains("another large body")
     );
     let slow = slow.await;
     assert_eq!(

@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CreateTask {
-    /// The agent; without it the default one.
+    /// The agent; default: the default agent.
     #[schema(min_length = 1)]
     pub agent: Option<String>,
     /// The user's message, as text.
@@ -20,7 +20,7 @@ pub(crate) struct CreateTask {
     /// The user's message, in parts.
     #[schema(min_items = 1, max_items = 32)]
     pub items: Option<Vec<NewMessageItem>>,
-    /// The caller's own: 1 to 128 of `A-Z a-z 0-9 . _ : -`. Without it a fresh id.
+    /// A name that the caller chooses: 1 to 128 of `A-Z a-z 0-9 . _ : -`. Default: a fresh id.
     #[schema(min_length = 1, max_length = 128, pattern = "^[A-Za-z0-9._:-]+$")]
     pub session_id: Option<String>,
     /// Data about the user, shown to the model before the message; at most 16 KiB.
@@ -40,15 +40,15 @@ pub(crate) struct SendMessage {
     pub items: Option<Vec<NewMessageItem>>,
     /// Data about the user, shown to the model before the message; at most 16 KiB.
     pub user_context: Option<BTreeMap<String, String>>,
-    /// Whether open requests are withdrawn for it.
+    /// Whether to withdraw the open requests of a paused task.
     pub supersede: Option<bool>,
 }
 
-/// One part of a message.
+/// A part of a message.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewMessageItem {
-    /// What `content` is.
+    /// The kind of `content`.
     pub content_type: super::item::ContentType,
     /// The text; or the image as a `data:` URI (png, jpeg, gif, webp) or an `https:` URL.
     pub content: String,
@@ -98,10 +98,10 @@ pub(crate) enum WholeDecision {
 pub(crate) struct ApproveDecision {
     /// `approve`.
     pub action: String,
-    /// Why; at most 4 KiB.
+    /// The reason; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
-    /// What the approver saw; another digest changes nothing.
+    /// The digest that the approver saw; a different digest is refused and changes nothing.
     pub digest: Option<String>,
 }
 
@@ -111,12 +111,12 @@ pub(crate) struct ApproveDecision {
 pub(crate) struct RejectDecision {
     /// `reject`.
     pub action: String,
-    /// What follows; without it the rule decides.
+    /// The task to cancel, if any; default: `on_reject` of the rule.
     pub then: Option<super::decision::ThenAction>,
-    /// Why; at most 4 KiB.
+    /// The reason; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
-    /// What the approver saw; another digest changes nothing.
+    /// The digest that the approver saw; a different digest is refused and changes nothing.
     pub digest: Option<String>,
 }
 
@@ -126,14 +126,14 @@ pub(crate) struct RejectDecision {
 pub(crate) struct RespondDecision {
     /// `respond`.
     pub action: String,
-    /// What is filled in, by the request's `form`.
+    /// The answer, as the request's `form` describes it.
     pub response: Option<BTreeMap<String, Value>>,
     /// The result; a string is passed on as text.
     pub result: Option<Value>,
-    /// Why; at most 4 KiB.
+    /// The reason; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
-    /// What the approver saw; another digest changes nothing.
+    /// The digest that the approver saw; a different digest is refused and changes nothing.
     pub digest: Option<String>,
 }
 
@@ -143,10 +143,10 @@ pub(crate) struct RespondDecision {
 pub(crate) struct RetryDecision {
     /// `retry`.
     pub action: String,
-    /// Why; at most 4 KiB.
+    /// The reason; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
-    /// What the approver saw; another digest changes nothing.
+    /// The digest that the approver saw; a different digest is refused and changes nothing.
     pub digest: Option<String>,
 }
 
@@ -156,7 +156,7 @@ pub(crate) struct RetryDecision {
 pub(crate) struct PerCallDecision {
     /// The answers.
     pub decisions: BTreeMap<String, NewCallDecision>,
-    /// What the approver saw; another digest changes nothing.
+    /// The digest that the approver saw; a different digest is refused and changes nothing.
     pub digest: Option<String>,
 }
 
@@ -186,7 +186,7 @@ pub(crate) enum NewCallDecision {
 pub(crate) struct ApproveCall {
     /// `approve`.
     pub action: String,
-    /// Why; at most 4 KiB.
+    /// The reason; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
 }
@@ -197,9 +197,9 @@ pub(crate) struct ApproveCall {
 pub(crate) struct RejectCall {
     /// `reject`.
     pub action: String,
-    /// What follows.
+    /// The task to cancel, if any.
     pub then: Option<super::decision::ThenAction>,
-    /// Why; at most 4 KiB.
+    /// The reason; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
 }
@@ -212,7 +212,7 @@ pub(crate) struct EditCall {
     pub action: String,
     /// The full replacement.
     pub arguments: BTreeMap<String, Value>,
-    /// Why; at most 4 KiB.
+    /// The reason; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
 }
@@ -225,7 +225,7 @@ pub(crate) struct RespondCall {
     pub action: String,
     /// The result; a string is passed on as text.
     pub result: Value,
-    /// Why; at most 4 KiB.
+    /// The reason; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
 }
@@ -234,10 +234,10 @@ pub(crate) struct RespondCall {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ApproveBody {
-    /// Why; at most 4 KiB.
+    /// The reason; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
-    /// What the approver saw; another digest changes nothing.
+    /// The digest that the approver saw; a different digest is refused and changes nothing.
     pub digest: Option<String>,
 }
 
@@ -245,11 +245,11 @@ pub(crate) struct ApproveBody {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RejectBody {
-    /// What follows; without it the rule decides.
+    /// The task to cancel, if any; default: `on_reject` of the rule.
     pub then: Option<super::decision::ThenAction>,
-    /// Why; at most 4 KiB.
+    /// The reason; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
-    /// What the approver saw; another digest changes nothing.
+    /// The digest that the approver saw; a different digest is refused and changes nothing.
     pub digest: Option<String>,
 }

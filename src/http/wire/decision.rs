@@ -16,11 +16,11 @@ use crate::task::time::Time;
 use crate::task::user::UserIds;
 
 wire_enum! {
-    /// What an answer does.
+    /// The effect of an answer.
     DecisionAction as DecisionAction from Action, "snake_case" { Approve, Reject, Edit, Respond, Retry, Mixed }
 }
 wire_enum! {
-    /// What follows a rejection.
+    /// The task to cancel after a rejection, if any.
     ThenAction as ThenAction from decision::Then, "snake_case" { Continue, Cancel, CancelRoot }
 }
 
@@ -28,20 +28,20 @@ wire_enum! {
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 #[schema(as = Decision)]
 pub(crate) struct WireDecision {
-    /// What was answered; `mixed` when calls were decided differently.
+    /// The action of the answer; `mixed` when calls were decided differently.
     pub action: DecisionAction,
-    /// Who (the last one, when several decided).
+    /// The user who decided; the last, where several did.
     pub by: String,
-    /// The user of the key that spoke for him.
+    /// The user of the service key that acted for them.
     pub via: Option<String>,
-    /// When.
+    /// The time of the answer.
     #[schema(format = DateTime)]
     pub at: String,
-    /// The reason given.
+    /// The reason.
     pub reason: Option<String>,
-    /// What took effect after a rejection.
+    /// The effect that followed a rejection.
     pub then: Option<ThenAction>,
-    /// What was filled in (of credentials: the field names with null).
+    /// The filled-in form (for credentials: the field names with null).
     pub response: Option<Value>,
     /// The result that was supplied.
     #[schema(value_type = Option<Value>)]
@@ -50,35 +50,35 @@ pub(crate) struct WireDecision {
     pub decisions: BTreeMap<String, CallDecision>,
 }
 
-/// What was answered about one call.
+/// The answer to one call.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct CallDecision {
-    /// What was answered.
+    /// The action of the answer.
     pub action: DecisionAction,
-    /// Who.
+    /// The id of the user.
     pub by: String,
-    /// The user of the key that spoke for him.
+    /// The user of the service key that acted for them.
     pub via: Option<String>,
-    /// When.
+    /// The time of the answer.
     #[schema(format = DateTime)]
     pub at: String,
-    /// The reason given.
+    /// The reason.
     pub reason: Option<String>,
-    /// The replacement, of an edit.
+    /// The replaced arguments of an `edit`.
     #[schema(value_type = Option<Value>)]
     pub arguments: Option<Exact>,
-    /// The human's result, of a respond.
+    /// The supplied result of a `respond`.
     #[schema(value_type = Option<Value>)]
     pub result: Option<Exact>,
 }
 
-/// Somebody approved.
+/// The approval of one user.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 #[schema(as = Approval)]
 pub(crate) struct WireApproval {
-    /// Who.
+    /// The id of the user.
     pub by: String,
-    /// When.
+    /// The time of the answer.
     #[schema(format = DateTime)]
     pub at: String,
 }

@@ -108,17 +108,17 @@ impl Serialize for RequestAtCommit {
     }
 }
 
-/// Everything up to the number was sent: what follows happens now.
+/// Every stored event up to `after` was sent: later events are sent as they are committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct CaughtUpEvent {
-    /// Its name.
+    /// The name of the event.
     pub event: &'static str,
-    /// The number of the last event that there was.
+    /// The number of the last event sent.
     pub after: i64,
 }
 
 impl CaughtUpEvent {
-    /// Its name.
+    /// The name of the event.
     pub const NAME: &'static str = "caught_up";
 
     /// Everything up to that number was sent.
@@ -131,23 +131,23 @@ impl CaughtUpEvent {
     }
 }
 
-/// More of the text of an answer that is not whole yet.
+/// The next piece of the text of an answer that is still arriving.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct OutputTextDeltaEvent {
-    /// Its name.
+    /// The name of the event.
     pub event: &'static str,
-    /// Which answer of the task it will be: that of the `message.completed` to come.
+    /// The turn that this text belongs to, the same as in the `message.completed` that follows.
     pub turn: u32,
-    /// How many characters (Unicode code points) there were before.
+    /// The number of characters (Unicode code points) before this piece.
     pub offset: u64,
-    /// What comes now.
+    /// The next piece.
     pub delta: String,
-    /// The task whose model speaks.
+    /// The task whose model answers.
     #[schema(format = Uuid)]
     pub task_id: String,
-    /// Names from the root's agent to that task's.
+    /// The names of the agents from the root to the task.
     pub agent_path: Vec<String>,
-    /// When.
+    /// The time at which the piece arrived.
     #[schema(format = DateTime)]
     pub at: String,
 }
@@ -155,62 +155,62 @@ pub(crate) struct OutputTextDeltaEvent {
 /// The name of a call is known; its arguments are not yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct ToolCallNamedEvent {
-    /// Its name.
+    /// The name of the event.
     pub event: &'static str,
-    /// Which answer of the task it will be of.
+    /// The turn that the call belongs to.
     pub turn: u32,
     /// The id that the call will have.
     #[schema(format = Uuid)]
     pub tool_call_id: String,
-    /// The name the model used.
+    /// The name that the model used.
     pub name: String,
-    /// The task whose model speaks.
+    /// The task whose model answers.
     #[schema(format = Uuid)]
     pub task_id: String,
-    /// Names from the root's agent to that task's.
+    /// The names of the agents from the root to the task.
     pub agent_path: Vec<String>,
-    /// When.
+    /// The time at which the piece arrived.
     #[schema(format = DateTime)]
     pub at: String,
 }
 
-/// More of the arguments of a call that is not whole yet.
+/// The next piece of the arguments of a call that is still arriving.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct ToolCallArgumentsDeltaEvent {
-    /// Its name.
+    /// The name of the event.
     pub event: &'static str,
-    /// Which answer of the task it will be of.
+    /// The turn that the call belongs to.
     pub turn: u32,
     /// The id that the call will have.
     #[schema(format = Uuid)]
     pub tool_call_id: String,
-    /// How many characters (Unicode code points) there were before.
+    /// The number of characters (Unicode code points) before this piece.
     pub offset: u64,
-    /// What comes now.
+    /// The next piece.
     pub delta: String,
-    /// The task whose model speaks.
+    /// The task whose model answers.
     #[schema(format = Uuid)]
     pub task_id: String,
-    /// Names from the root's agent to that task's.
+    /// The names of the agents from the root to the task.
     pub agent_path: Vec<String>,
-    /// When.
+    /// The time at which the piece arrived.
     #[schema(format = DateTime)]
     pub at: String,
 }
 
-/// Forget what was told of that turn: it is void.
+/// All deltas of that turn are void.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct MessageResetEvent {
-    /// Its name.
+    /// The name of the event.
     pub event: &'static str,
-    /// Which answer of the task it would have been.
+    /// The turn that is void.
     pub turn: u32,
-    /// The task whose model spoke.
+    /// The task whose model answered.
     #[schema(format = Uuid)]
     pub task_id: String,
-    /// Names from the root's agent to that task's.
+    /// The names of the agents from the root to the task.
     pub agent_path: Vec<String>,
-    /// When.
+    /// The time at which the piece arrived.
     #[schema(format = DateTime)]
     pub at: String,
 }

@@ -10,12 +10,14 @@ use super::request::{RequestedCall, WireRequestStatus, WireVerdict, asked_call};
 use super::task::{TaskError, WireTaskStatus};
 use super::wire_enum;
 use crate::http::Settings;
-use crate::task::id::TaskId;
-use crate::task::item::{self, Fact, Item, ToolResult, Turn};
-use crate::task::request::RequestKind;
+use crate::task::id::{CallId, RequestId, TaskId};
+use crate::task::item::{self, Fact, Item, Part, ToolResult, Turn};
+use crate::task::request::{RequestKind, RequestSpec};
+use crate::task::status::RequestStatus;
+use crate::task::verdict::Judgement;
 
 wire_enum! {
-    /// What `content` is.
+    /// The kind of `content`.
     ContentType as ContentType from item::PartType, "snake_case" { Text, Image }
 }
 wire_enum! {
@@ -23,7 +25,7 @@ wire_enum! {
     WireFinishReason as FinishReason from item::FinishReason, "snake_case" { Stop, ToolCalls, Length, ContentFilter, Other }
 }
 wire_enum! {
-    /// How a call ended.
+    /// The outcome of a call.
     WireOutcome as Outcome from item::Outcome, "snake_case" {
         Succeeded, Failed, Invalid, Denied, Rejected, Responded, Expired, Withdrawn, Canceled, Unknown
     }
@@ -33,7 +35,7 @@ wire_enum! {
     WireCloseReason as CloseReason from item::CloseReason, "snake_case" { Expired, Superseded, Canceled, ToolChanged, AnsweredLate }
 }
 
-/// Who an item is from.
+/// The source of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ItemRole {
@@ -43,16 +45,16 @@ pub(crate) enum ItemRole {
     User,
     /// The model.
     Assistant,
-    /// Whoever decided.
+    /// The person who decided.
     Human,
     /// A tool.
     Tool,
 }
 
-/// One part of a user's message.
+/// A part of a user's message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct MessageItem {
-    /// What `content` is.
+    /// The kind of `content`.
     pub content_type: ContentType,
     /// The text; or the image as a `data:` URI or an `https:` URL.
     pub content: String,
@@ -62,12 +64,12 @@ pub(crate) struct MessageItem {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = ToolCall)]
 pub(crate) struct WireToolCall {
-    /// Ours.
+    /// The id of the call, assigned by the service.
     #[schema(format = Uuid)]
     pub tool_call_id: String,
-    /// The name the model used.
+    /// The name that the model used.
     pub name: String,
-    /// The exact text the model wrote.
+    /// The exact text that the model wrote.
     pub arguments_text: String,
 }
 
@@ -80,7 +82,7 @@ pub(crate) struct WireUsage {
     pub prompt_tokens: i64,
     /// Tokens written.
     pub completion_tokens: i64,
-    /// Both.
+    /// Prompt and completion tokens together.
     pub total_tokens: i64,
 }
 
@@ -96,9 +98,9 @@ macro_rules! items {
                 pub task_id: String,
                 /// 1, 2, 3 … within its task, without gaps.
                 pub seq: i64,
-                /// Which type of item it is.
+                /// The type of the item.
                 pub r#type: String,
-                /// Who it is from.
+                /// The source of the item.
                 pub role: ItemRole,
                 /// When it was committed.
                 #[schema(format = DateTime)]
@@ -112,109 +114,109 @@ macro_rules! items {
 items! {
     /// The task's status changed.
     TaskStatusItem {
-        /// To what.
+        /// The new status.
         status: WireTaskStatus,
         /// Why it failed.
         error: Option<TaskError>,
         /// The final text.
         output: Option<String>,
     }
-    /// The user said something.
+    /// The user sent a message.
     UserMessageItem {
-        /// What.
+        /// The parts of the message.
         items: Vec<MessageItem>,
         /// Data about the user, shown to the model before the message.
         user_context: Option<BTreeMap<String, String>>,
-        /// Who.
+        /// The user who sent it.
         by: String,
     }
     /// The model answered: one turn.
     AssistantMessageItem {
-        /// 1, 2, 3 … of the task.
+        /// The number of the turn: 1, 2, 3 … within the task.
         turn: u32,
-        /// What it said.
+        /// The text of the answer.
         text: Option<String>,
-        /// What it asks to run, in its order.
+        /// The calls that the model proposes, in its order.
         tool_calls: Vec<WireToolCall>,
-        /// Why it ended.
+        /// The reason why the answer ended.
         finish_reason: WireFinishReason,
-        /// What it cost.
+        /// The tokens of the answer.
         usage: WireUsage,
     }
     /// The policy judged a call.
     JudgedItem {
-        /// Which.
+        /// The call.
         #[schema(format = Uuid)]
         tool_call_id: String,
-        /// How.
+        /// The verdict.
         verdict: WireVerdict,
-        /// By which rule.
+        /// The rule that matched.
         rule: Option<String>,
-        /// Why.
+        /// The reason that the rule gives.
         reason: Option<String>,
     }
-    /// A human is asked.
+    /// A request to a human was opened.
     InterventionRequestedItem {
-        /// Which request.
+        /// The request.
         #[schema(format = Uuid)]
         request_id: String,
-        /// What kind.
+        /// The kind of request.
         kind: RequestKind,
         /// The calls, as they were asked.
         pending_tool_calls: Vec<RequestedCall>,
     }
-    /// A human answered.
+    /// A human answered a request.
     DecisionItem {
-        /// Which request.
+        /// The request.
         #[schema(format = Uuid)]
         request_id: String,
-        /// This one answer.
+        /// The answer.
         decision: WireDecision,
     }
     /// A request was closed without an answer that decides it.
     RequestClosedItem {
-        /// Which request.
+        /// The request.
         #[schema(format = Uuid)]
         request_id: String,
         /// `expired` or `withdrawn`.
         status: WireRequestStatus,
-        /// Why.
+        /// The reason why it was closed.
         reason: WireCloseReason,
     }
     /// A call is about to be sent.
     ToolStartedItem {
-        /// Which call.
+        /// The call.
         #[schema(format = Uuid)]
         tool_call_id: String,
         /// The tool.
         name: String,
-        /// Digest of what runs.
+        /// The digest of the call that runs.
         digest: String,
-        /// 1, 2, 3 … of this call.
+        /// The number of the attempt: 1, 2, 3 … of this call.
         attempt: u32,
     }
     /// A call has its result.
     ToolResultItem {
-        /// Which call.
+        /// The call.
         #[schema(format = Uuid)]
         tool_call_id: String,
         /// The tool.
         name: String,
-        /// How it ended.
+        /// The outcome of the call.
         outcome: WireOutcome,
-        /// What the model is shown.
+        /// The result as the model is shown it.
         content: String,
         /// The status of an HTTP tool's answer.
         http_status: Option<u16>,
     }
     /// A result that came after its call was closed.
     LateResultItem {
-        /// Which call.
+        /// The call.
         #[schema(format = Uuid)]
         tool_call_id: String,
         /// The tool.
         name: String,
-        /// How it ended.
+        /// The outcome of the call.
         outcome: WireOutcome,
         /// The text.
         content: String,
@@ -223,7 +225,7 @@ items! {
     }
     /// A sub-agent was started for a call.
     SubAgentStartedItem {
-        /// Which call.
+        /// The call.
         #[schema(format = Uuid)]
         tool_call_id: String,
         /// The sub-agent's task.
@@ -234,7 +236,7 @@ items! {
     }
 }
 
-/// One line of a task's append-only journal; `type` says which.
+/// An item of a task's append-only journal, told apart by `type`.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 #[serde(untagged)]
 #[schema(discriminator(property_name = "type", mapping(
@@ -253,15 +255,15 @@ items! {
 pub(crate) enum AgentTaskItem {
     /// The task's status changed.
     TaskStatus(TaskStatusItem),
-    /// The user said something.
+    /// The user sent a message.
     UserMessage(UserMessageItem),
     /// The model answered.
     AssistantMessage(AssistantMessageItem),
     /// The policy judged a call.
     Judged(JudgedItem),
-    /// A human is asked.
+    /// A request to a human was opened.
     InterventionRequested(InterventionRequestedItem),
-    /// A human answered.
+    /// A human answered a request.
     Decision(DecisionItem),
     /// A request was closed.
     RequestClosed(RequestClosedItem),
@@ -269,19 +271,38 @@ pub(crate) enum AgentTaskItem {
     ToolStarted(ToolStartedItem),
     /// A call has its result.
     ToolResult(ToolResultItem),
-    /// A result that came late.
+    /// A result that arrived after its call was closed.
     LateResult(LateResultItem),
     /// A sub-agent was started.
     SubAgentStarted(SubAgentStartedItem),
 }
 
-/// Builds one item with the members every item has.
+/// The members that every item has.
+struct Head {
+    task_id: String,
+    seq: i64,
+    r#type: String,
+    role: ItemRole,
+    at: String,
+}
+
+impl Head {
+    fn of(task: TaskId, item: &Item) -> Self {
+        Self {
+            task_id: task.to_string(),
+            seq: item.seq,
+            r#type: item.fact.type_name().to_owned(),
+            role: role(&item.fact),
+            at: item.at.to_string(),
+        }
+    }
+}
+
+/// Builds one item from its head and its own members.
 macro_rules! build {
     ($variant:ident, $name:ident, $head:expr, { $($member:ident: $value:expr),* $(,)? }) => {{
-        let head = $head;
-        AgentTaskItem::$variant($name {
-            task_id: head.0, seq: head.1, r#type: head.2, role: head.3, at: head.4, $($member: $value),*
-        })
+        let Head { task_id, seq, r#type, role, at } = $head;
+        AgentTaskItem::$variant($name { task_id, seq, r#type, role, at, $($member: $value),* })
     }};
 }
 
@@ -289,13 +310,7 @@ impl AgentTaskItem {
     /// An item of `task`.
     #[must_use]
     pub fn of(task: TaskId, item: &Item, settings: &Settings) -> Self {
-        let head = (
-            task.to_string(),
-            item.seq,
-            item.fact.type_name().to_owned(),
-            role(&item.fact),
-            item.at.to_string(),
-        );
+        let head = Head::of(task, item);
         match &item.fact {
             Fact::TaskStatus {
                 status,
@@ -311,42 +326,14 @@ impl AgentTaskItem {
                 user_context,
                 by,
                 groups: _,
-            } => build!(UserMessage, UserMessageItem, head, {
-                items: items
-                    .iter()
-                    .map(|part| MessageItem { content_type: part.content_type.into(), content: part.content.clone() })
-                    .collect(),
-                user_context: user_context.clone(),
-                by: by.clone(),
-            }),
-            Fact::AssistantMessage(turn) => build!(AssistantMessage, AssistantMessageItem, head, {
-                turn: turn.turn,
-                text: turn.text.clone(),
-                tool_calls: calls(turn),
-                finish_reason: turn.finish_reason.into(),
-                usage: WireUsage {
-                    prompt_tokens: turn.usage.prompt_tokens,
-                    completion_tokens: turn.usage.completion_tokens,
-                    total_tokens: turn.usage.total_tokens,
-                },
-            }),
+            } => user_message(head, items, user_context.as_ref(), by),
+            Fact::AssistantMessage(turn) => assistant_message(head, turn),
             Fact::Judged {
                 tool_call_id,
                 judgement,
                 ..
-            } => build!(Judged, JudgedItem, head, {
-                tool_call_id: tool_call_id.to_string(),
-                verdict: judgement.verdict.into(),
-                rule: judgement.rule.clone(),
-                reason: judgement.reason.clone(),
-            }),
-            Fact::InterventionRequested(asked) => {
-                build!(InterventionRequested, InterventionRequestedItem, head, {
-                    request_id: asked.request_id.to_string(),
-                    kind: asked.kind,
-                    pending_tool_calls: asked.pending_tool_calls.iter().map(asked_call).collect(),
-                })
-            }
+            } => judged(head, *tool_call_id, judgement),
+            Fact::InterventionRequested(spec) => intervention_requested(head, spec),
             Fact::Decision {
                 request_id,
                 decision,
@@ -358,11 +345,7 @@ impl AgentTaskItem {
                 request_id,
                 status,
                 reason,
-            } => build!(RequestClosed, RequestClosedItem, head, {
-                request_id: request_id.to_string(),
-                status: (*status).into(),
-                reason: (*reason).into(),
-            }),
+            } => request_closed(head, *request_id, *status, *reason),
             Fact::ToolStarted {
                 tool_call_id,
                 name,
@@ -370,39 +353,113 @@ impl AgentTaskItem {
                 attempt,
                 timeout_ms: _,
                 replica: _,
-            } => {
-                build!(ToolStarted, ToolStartedItem, head, {
-                    tool_call_id: tool_call_id.to_string(),
-                    name: name.clone(),
-                    digest: digest.clone(),
-                    attempt: *attempt,
-                })
-            }
-            Fact::ToolResult(result) => {
-                let (tool_call_id, name, outcome, content, http_status) = parts(result);
-                build!(ToolResult, ToolResultItem, head, {
-                    tool_call_id: tool_call_id, name: name, outcome: outcome, content: content, http_status: http_status,
-                })
-            }
-            Fact::LateResult(result) => {
-                let (tool_call_id, name, outcome, content, http_status) = parts(result);
-                build!(LateResult, LateResultItem, head, {
-                    tool_call_id: tool_call_id, name: name, outcome: outcome, content: content, http_status: http_status,
-                })
-            }
+            } => tool_started(head, *tool_call_id, name, digest, *attempt),
+            Fact::ToolResult(result) => tool_result(head, result),
+            Fact::LateResult(result) => late_result(head, result),
             Fact::SubAgentStarted {
                 tool_call_id,
                 child_task_id,
                 agent,
-            } => {
-                build!(SubAgentStarted, SubAgentStartedItem, head, {
-                    tool_call_id: tool_call_id.to_string(),
-                    child_task_id: child_task_id.to_string(),
-                    agent: agent.clone(),
-                })
-            }
+            } => sub_agent_started(head, *tool_call_id, *child_task_id, agent),
         }
     }
+}
+
+fn user_message(
+    head: Head,
+    items: &[Part],
+    user_context: Option<&BTreeMap<String, String>>,
+    by: &str,
+) -> AgentTaskItem {
+    build!(UserMessage, UserMessageItem, head, {
+        items: items
+            .iter()
+            .map(|part| MessageItem { content_type: part.content_type.into(), content: part.content.clone() })
+            .collect(),
+        user_context: user_context.cloned(),
+        by: by.to_owned(),
+    })
+}
+
+fn assistant_message(head: Head, turn: &Turn) -> AgentTaskItem {
+    build!(AssistantMessage, AssistantMessageItem, head, {
+        turn: turn.turn,
+        text: turn.text.clone(),
+        tool_calls: calls(turn),
+        finish_reason: turn.finish_reason.into(),
+        usage: WireUsage {
+            prompt_tokens: turn.usage.prompt_tokens,
+            completion_tokens: turn.usage.completion_tokens,
+            total_tokens: turn.usage.total_tokens,
+        },
+    })
+}
+
+fn judged(head: Head, call: CallId, judgement: &Judgement) -> AgentTaskItem {
+    build!(Judged, JudgedItem, head, {
+        tool_call_id: call.to_string(),
+        verdict: judgement.verdict.into(),
+        rule: judgement.rule.clone(),
+        reason: judgement.reason.clone(),
+    })
+}
+
+fn intervention_requested(head: Head, spec: &RequestSpec) -> AgentTaskItem {
+    build!(InterventionRequested, InterventionRequestedItem, head, {
+        request_id: spec.request_id.to_string(),
+        kind: spec.kind.into(),
+        pending_tool_calls: spec.pending_tool_calls.iter().map(asked_call).collect(),
+    })
+}
+
+fn request_closed(
+    head: Head,
+    request: RequestId,
+    status: RequestStatus,
+    reason: item::CloseReason,
+) -> AgentTaskItem {
+    build!(RequestClosed, RequestClosedItem, head, {
+        request_id: request.to_string(),
+        status: status.into(),
+        reason: reason.into(),
+    })
+}
+
+fn tool_started(head: Head, call: CallId, name: &str, digest: &str, attempt: u32) -> AgentTaskItem {
+    build!(ToolStarted, ToolStartedItem, head, {
+        tool_call_id: call.to_string(),
+        name: name.to_owned(),
+        digest: digest.to_owned(),
+        attempt: attempt,
+    })
+}
+
+fn tool_result(head: Head, result: &ToolResult) -> AgentTaskItem {
+    build!(ToolResult, ToolResultItem, head, {
+        tool_call_id: result.tool_call_id.to_string(),
+        name: result.name.clone(),
+        outcome: result.outcome.into(),
+        content: result.content.clone(),
+        http_status: result.http_status,
+    })
+}
+
+fn late_result(head: Head, result: &ToolResult) -> AgentTaskItem {
+    build!(LateResult, LateResultItem, head, {
+        tool_call_id: result.tool_call_id.to_string(),
+        name: result.name.clone(),
+        outcome: result.outcome.into(),
+        content: result.content.clone(),
+        http_status: result.http_status,
+    })
+}
+
+fn sub_agent_started(head: Head, call: CallId, child: TaskId, agent: &str) -> AgentTaskItem {
+    build!(SubAgentStarted, SubAgentStartedItem, head, {
+        tool_call_id: call.to_string(),
+        child_task_id: child.to_string(),
+        agent: agent.to_owned(),
+    })
 }
 
 fn role(fact: &Fact) -> ItemRole {
@@ -424,14 +481,4 @@ fn calls(turn: &Turn) -> Vec<WireToolCall> {
             arguments_text: call.arguments_text.clone(),
         })
         .collect()
-}
-
-fn parts(result: &ToolResult) -> (String, String, WireOutcome, String, Option<u16>) {
-    (
-        result.tool_call_id.to_string(),
-        result.name.clone(),
-        result.outcome.into(),
-        result.content.clone(),
-        result.http_status,
-    )
 }

@@ -7,89 +7,89 @@ use super::item::AgentTaskItem;
 use super::request::{InterventionRequest, WireEffect};
 use super::task::AgentTask;
 
-/// Some tasks, newest first.
+/// A page of tasks, newest first.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct TaskList {
     /// The tasks.
     pub tasks: Vec<AgentTask>,
-    /// Goes into `cursor` for the next ones; null at the end.
+    /// The value of `cursor` for the next page; null on the last page.
     pub next_cursor: Option<String>,
 }
 
-/// Some items of a task.
+/// A page of the items of a task.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct ItemList {
     /// The items.
     pub items: Vec<AgentTaskItem>,
-    /// The last `seq` given, also at the end: goes into `after`.
+    /// The `seq` of the last item read, also at the end: the value of `after` for the next page.
     pub next_after: i64,
 }
 
-/// Some requests, oldest first.
+/// A page of requests, oldest first.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct RequestList {
     /// The requests.
     pub requests: Vec<InterventionRequest>,
-    /// Goes into `cursor` for the next ones; null at the end.
+    /// The value of `cursor` for the next page; null on the last page.
     pub next_cursor: Option<String>,
 }
 
-/// The agents this caller may use.
+/// The agents that this caller may use.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct AgentList {
     /// The agents.
     pub agents: Vec<WireAgent>,
 }
 
-/// One agent.
+/// An agent.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = Agent)]
 pub(crate) struct WireAgent {
     /// Its name.
     pub name: String,
-    /// What it is for.
+    /// The purpose of the agent.
     pub description: String,
     /// `sha256:…` of its definition.
     pub agent_version: String,
-    /// Whether it is used when a task names none.
+    /// Whether tasks that name no agent use it.
     pub default: bool,
-    /// What it is offered.
+    /// The tools that the model is offered.
     pub tools: Vec<AgentTool>,
-    /// The agents it may start.
+    /// The sub-agents that it may start.
     pub sub_agents: Vec<String>,
-    /// What it may ask a human for.
+    /// The kinds of questions that it may ask a human.
     pub human: Vec<String>,
 }
 
-/// One tool of an agent.
+/// A tool of an agent.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct AgentTool {
     /// Its name.
     pub name: String,
-    /// What it does.
+    /// The description for the model.
     pub description: String,
-    /// What repeating a call does.
+    /// The effect of repeating a call.
     pub effect: WireEffect,
 }
 
-/// Who is calling.
+/// The caller.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct Me {
     /// The user.
     pub user_id: String,
-    /// His tenant.
+    /// The tenant.
     pub tenant: String,
-    /// His groups.
+    /// The groups of the user.
     pub groups: Vec<String>,
-    /// The key's user, when it speaks for another.
+    /// The key's user, when it acts for another.
     pub via: Option<String>,
     /// Whether the key is an admin's.
     pub admin: bool,
-    /// What the key may be used for.
+    /// The permissions of the key.
     pub may: Vec<Right>,
 }
 
-/// What a key may be used for.
+/// A permission of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Right {
@@ -97,6 +97,6 @@ pub(crate) enum Right {
     Create,
     /// Every GET.
     Read,
-    /// Every POST under `/resume`, and reading what one may decide.
+    /// Every POST under `/resume`, and reading the requests that the user may decide.
     Decide,
 }

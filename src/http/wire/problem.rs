@@ -13,47 +13,46 @@ use crate::http::server::problem::Code;
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = Problem)]
 pub(crate) struct ProblemDocument {
-    /// The page that explains it.
+    /// The address of a page that explains the code.
     #[schema(format = "uri")]
     pub r#type: String,
     /// Its name.
     pub title: String,
     /// The HTTP status.
     pub status: u16,
-    /// One sentence: the place and what was expected, never a value.
+    /// One sentence: the place and the expected value, never the value that was sent.
     pub detail: String,
     /// The HTTP request's id, also in `X-Request-Id`.
     #[schema(format = Uuid)]
     pub instance: String,
-    /// What went wrong, in one word.
+    /// The code of the error.
     pub code: Code,
-    /// Of `invalid`: every place that does not fit.
+    /// For `invalid`: every place that is not valid.
     #[schema(required = false, nullable = false)]
     pub errors: Option<Vec<FieldProblem>>,
-    /// Of `digest_mismatch`, `request_expired`, `request_withdrawn`, `already_decided`: the request
-    /// as it stands.
+    /// For `digest_mismatch`, `request_expired`, `request_withdrawn`, `already_decided`: the request
+    /// in its current state.
     #[schema(required = false)]
     pub request: Option<InterventionRequest>,
-    /// Of `already_decided`: what was decided, by whom and when.
+    /// For `already_decided`: the earlier decision.
     #[schema(required = false)]
     pub decision: Option<WireDecision>,
-    /// Of `request_withdrawn` and `task_paused`: the open requests.
+    /// For `request_withdrawn` and `task_paused`: the open requests.
     #[schema(required = false, nullable = false)]
     pub pending: Option<Vec<InterventionRequest>>,
-    /// Of a conflict with a task: where it stands.
+    /// For a conflict with a task: its status.
     #[schema(required = false)]
     pub task_status: Option<WireTaskStatus>,
-    /// Of `not_a_root_task`: the root.
+    /// For `not_a_root_task`: the root.
     #[schema(required = false, nullable = false, format = Uuid)]
     pub root_task_id: Option<String>,
 }
 
-/// One place that does not fit.
+/// One place that is not valid.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct FieldProblem {
-    /// JSON pointer of the place in the body; of a query or path, the parameter's name after a
-    /// slash.
+    /// JSON pointer into the body; for a query or path, a slash and the name of the parameter.
     pub pointer: String,
-    /// What was expected; never the value.
+    /// The expected value; never the value that was sent.
     pub detail: String,
 }

@@ -18,15 +18,15 @@ use crate::task::user::UserIds;
 use crate::task::{status, tool_spec, verdict};
 
 wire_enum! {
-    /// Where a request stands.
+    /// The status of a request.
     WireRequestStatus as RequestStatus from status::RequestStatus, "snake_case" { Pending, Responded, Resumed, Expired, Withdrawn }
 }
 wire_enum! {
-    /// What repeating a call does.
+    /// The effect of repeating a call.
     WireEffect as Effect from tool_spec::Effect, "snake_case" { ReadOnly, Idempotent, Once }
 }
 wire_enum! {
-    /// The policy's word on a call.
+    /// The verdict of the policy on a call.
     WireVerdict as Verdict from verdict::Verdict, "snake_case" { Allow, Hold, Deny, Invalid, Human }
 }
 
@@ -40,13 +40,13 @@ enum Extent {
     Listed,
 }
 
-/// One question to a human, with its own fresh id; never reused.
+/// A question to a human. Its id is never reused.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct InterventionRequest {
     /// Its id.
     #[schema(format = Uuid)]
     pub request_id: String,
-    /// The task that asked (a sub-agent's, maybe).
+    /// The task that asked; it may be a sub-agent's task.
     #[schema(format = Uuid)]
     pub task_id: String,
     /// The root of its tree.
@@ -54,25 +54,25 @@ pub(crate) struct InterventionRequest {
     pub root_task_id: String,
     /// The session.
     pub session_id: String,
-    /// Names from the root's agent to the one that asked.
+    /// The names of the agents from the root to the task that asked.
     pub agent_path: Vec<String>,
-    /// What kind.
+    /// The kind of question.
     pub kind: RequestKind,
-    /// Where it stands.
+    /// The status of the request.
     pub status: WireRequestStatus,
     /// The rule's own message, or "Human intervention required."
     pub message: String,
     /// Approval: all calls of the turn; other kinds: the one call that asks or waits.
     pub tool_calls: Vec<RequestedCall>,
-    /// Who may decide.
+    /// The people who may decide.
     pub approvers: WireApprovers,
-    /// What this caller may answer; empty where he may not.
+    /// The actions that this caller may take; empty where the caller may not decide.
     pub allowed_actions: Vec<DecisionAction>,
     /// Whether this caller may answer now.
     pub can_decide: bool,
-    /// What the agent asks: written by the agent, unverified.
+    /// The question: written by the agent, unverified.
     pub question: Option<String>,
-    /// What belongs to the question.
+    /// Details of the question.
     pub details: Option<Value>,
     /// JSON Schema of the answer.
     pub form: Option<Value>,
@@ -88,37 +88,37 @@ pub(crate) struct InterventionRequest {
     /// When it was asked.
     #[schema(format = DateTime)]
     pub created_at: String,
-    /// From when on an answer comes too late; null is never.
+    /// The deadline: later answers are refused; null where there is none.
     #[schema(format = DateTime)]
     pub expires_at: Option<String>,
     /// The answer, once the last call is decided.
     pub decision: Option<WireDecision>,
 }
 
-/// One call of a request.
+/// A call of a request.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct RequestedCall {
-    /// Ours and unique, whatever id the model used.
+    /// The id of the call: assigned by the service, unique, independent of the id that the model used.
     #[schema(format = Uuid)]
     pub tool_call_id: String,
     /// The tool.
     pub name: String,
     /// The arguments as JSON; null where the text does not parse, or was cut.
     pub arguments: Option<Value>,
-    /// The exact text the model wrote, which is what runs; its beginning where it was cut.
+    /// The exact text that the model wrote and that runs; its beginning where it was cut.
     pub arguments_text: String,
-    /// What repeating it does.
+    /// The effect of repeating the call.
     pub effect: WireEffect,
-    /// Where it goes: the whole address with the arguments filled in, without credentials and
+    /// The destination: the whole address with the arguments filled in, without credentials and
     /// query.
     pub target: String,
-    /// One line for a person.
+    /// A summary in one line.
     pub summary: String,
-    /// What to look at.
+    /// Warnings about the arguments.
     pub warnings: Vec<CallWarning>,
     /// Whether this request decides it.
     pub needs_decision: bool,
-    /// The policy's word.
+    /// The verdict of the policy.
     pub verdict: WireVerdict,
     /// The rule that gave it.
     pub rule: Option<String>,
@@ -128,16 +128,16 @@ pub(crate) struct RequestedCall {
     pub parameters: Value,
     /// Approvals so far, where several are required.
     pub approvals: Vec<WireApproval>,
-    /// Opaque; null of a call that can never run.
+    /// Opaque; null for a call that can never run.
     pub digest: Option<String>,
     /// The answer, once it is decided.
     pub decision: Option<WireDecision>,
     /// Whether `arguments_text` was cut: where requests are listed, and in the `pending` of a task,
-    /// it is cut at 16 KiB. `GET /resume/{request_id}`, items and events have the whole.
+    /// it is cut at 16 KiB. `GET /resume/{request_id}`, items and events have the whole text.
     pub truncated: bool,
 }
 
-/// Something an approver should look at.
+/// A warning to an approver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct CallWarning {
     /// A stable code.
@@ -148,7 +148,7 @@ pub(crate) struct CallWarning {
     pub detail: String,
 }
 
-/// Who may decide.
+/// The people who may decide.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = Approvers)]
 pub(crate) struct WireApprovers {

@@ -80,21 +80,21 @@ fn decision() -> Decision {
     }
 }
 
-fn facts() -> Vec<(Fact, &'static str, Value)> {
-    let (task, request, call) = ids();
-    let at = "1970-01-01T00:00:00.000000Z";
+/// A fact, its role, and the members that its item shows beside those of every item.
+type Shape = (Fact, &'static str, Value);
+
+fn facts() -> Vec<Shape> {
+    [message_facts(), request_facts(), tool_facts()].concat()
+}
+
+fn message_facts() -> Vec<Shape> {
+    let call = ids().2;
     let judgement = Judgement {
         rule: Some("large".into()),
         terms: Some(Terms::default()),
         repeats: Some(call),
         ..Judgement::of(Verdict::Hold)
     };
-    let asked = sample::request().asked;
-    let shown_call =
-        serde_json::to_value(super::request::asked_call(&asked.pending_tool_calls[0])).unwrap();
-    let result_members = json!({"tool_call_id": call, "name": "refund", "outcome": "succeeded", "content": "done", "http_status": 200});
-    let decided = json!({"action": "reject", "by": "bob", "via": "web", "at": at, "reason": "no", "arguments": null,
-        "result": null});
     vec![
         (
             Fact::TaskStatus {
@@ -138,6 +138,18 @@ fn facts() -> Vec<(Fact, &'static str, Value)> {
             "system",
             json!({"tool_call_id": call, "verdict": "hold", "rule": "large", "reason": null}),
         ),
+    ]
+}
+
+fn request_facts() -> Vec<Shape> {
+    let (_, request, call) = ids();
+    let at = "1970-01-01T00:00:00.000000Z";
+    let asked = sample::request().asked;
+    let shown_call =
+        serde_json::to_value(super::request::asked_call(&asked.pending_tool_calls[0])).unwrap();
+    let decided = json!({"action": "reject", "by": "bob", "via": "web", "at": at, "reason": "no", "arguments": null,
+        "result": null});
+    vec![
         (
             Fact::InterventionRequested(asked.clone()),
             "assistant",
@@ -162,6 +174,13 @@ fn facts() -> Vec<(Fact, &'static str, Value)> {
             "system",
             json!({"request_id": request, "status": "withdrawn", "reason": "tool_changed"}),
         ),
+    ]
+}
+
+fn tool_facts() -> Vec<Shape> {
+    let (task, _, call) = ids();
+    let result_members = json!({"tool_call_id": call, "name": "refund", "outcome": "succeeded", "content": "done", "http_status": 200});
+    vec![
         (
             Fact::ToolStarted {
                 tool_call_id: call,

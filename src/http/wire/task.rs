@@ -15,13 +15,13 @@ use crate::task::failure::{Failure, FailureCode};
 use crate::task::status;
 
 wire_enum! {
-    /// Where a task stands: Running while anything of its tree runs, Paused when nothing does and
-    /// something waits for a human.
+    /// The status of a task: Running while any task of its tree runs, Paused when none runs and
+    /// one waits for a human.
     WireTaskStatus as TaskStatus from status::TaskStatus, "PascalCase" { Running, Paused, Completed, Failed, Canceled }
 }
 
-/// One conversation of one agent for one user. What a sub-agent does for it is a task of its own,
-/// with a `parent`.
+/// One conversation of one agent for one user. The work of a sub-agent is a task of its own, with
+/// a `parent`.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct AgentTask {
     /// Its id.
@@ -36,22 +36,22 @@ pub(crate) struct AgentTask {
     pub agent: String,
     /// `sha256:…` of its definition.
     pub agent_version: String,
-    /// The owner; a sub-agent's task has its root's.
+    /// The owner; for a sub-agent's task, the owner of its root.
     pub user_id: String,
-    /// Where it stands.
+    /// The status of the task.
     pub status: WireTaskStatus,
     /// The final text once Completed.
     pub output: Option<String>,
-    /// Why it is Failed.
+    /// The failure of a Failed task.
     pub error: Option<TaskError>,
     /// Every open request of this task and of its sub-agents, oldest first; long arguments are cut
     /// (`truncated`).
     pub pending: Vec<InterventionRequest>,
-    /// Of its tree, for life.
+    /// The usage of the whole tree since its creation.
     pub usage: TaskUsage,
-    /// The call that started it, of a sub-agent's task.
+    /// For a sub-agent's task, the call that started it.
     pub parent: Option<TaskParent>,
-    /// The caller's own.
+    /// The metadata that the caller sent.
     #[schema(value_type = HashMap<String, Value>)]
     pub metadata: Exact,
     /// When it was created.
@@ -69,9 +69,9 @@ pub(crate) struct TaskUsage {
     pub prompt_tokens: i64,
     /// Tokens written.
     pub completion_tokens: i64,
-    /// Both.
+    /// Prompt and completion tokens together.
     pub total_tokens: i64,
-    /// Answers.
+    /// The number of answers.
     pub model_calls: i64,
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct TaskParent {
     pub tool_call_id: String,
 }
 
-/// Why a task is Failed: a problem object.
+/// The failure of a task: a problem object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct TaskError {
     /// The problem's page.
@@ -98,16 +98,16 @@ pub(crate) struct TaskError {
     pub status: u16,
     /// One sentence.
     pub detail: String,
-    /// Always null: no HTTP request of its own.
+    /// Always null: the failure has no HTTP request.
     pub instance: Option<String>,
-    /// What kind of failure.
+    /// The kind of failure.
     pub code: TaskErrorCode,
     /// The limit that was reached.
     pub limit: Option<String>,
 }
 
 wire_enum! {
-    /// What kind of failure.
+    /// The kind of failure.
     TaskErrorCode as TaskErrorCode from FailureCode, "snake_case" { ModelFailed, LimitReached, Integrity, Configuration, NoProgress }
 }
 

@@ -448,7 +448,7 @@ async fn demonstration_refunds_an_order_and_reports_the_outcome() {
         (
             "refund 120 for order 17",
             "The request expired: nobody answered in time",
-            "Nobody decided in time",
+            "No decision about the refund",
         ),
         (
             "refund 120 for order 17",
@@ -468,7 +468,7 @@ async fn demonstration_refunds_an_order_and_reports_the_outcome() {
         (
             "refund 120 for order 17",
             "The outcome is unknown",
-            "Nobody knows",
+            "It is unknown whether",
         ),
     ] {
         let (asked, last) = demonstration(text, order, refund).await;

@@ -16,7 +16,7 @@ use crate::http::api::access;
 use crate::http::api::respond::{self, SuccessStatus, insert_header};
 use crate::http::api::submit::submit;
 use crate::http::events::opening;
-use crate::http::events::seats::Seat;
+use crate::http::events::stream_limiter::StreamPermit;
 use crate::http::pages::request::{form, invalid_form};
 use crate::http::server::body::{Posted, form_fields};
 use crate::http::server::json;
@@ -70,8 +70,8 @@ pub(crate) const OP: Op = Op {
 
 /// Decide a request
 ///
-/// Answers with the root task after it has moved on. 2xx says that the decision is stored, not that
-/// the task went well.
+/// Returns the root task after the decision took effect. A 2xx status means that the decision is
+/// stored, not that the task succeeded.
 #[utoipa::path(
     post, path = "/resume/{request_id}", operation_id = "decide_request", tag = "requests",
     params(("request_id" = String, Path, format = Uuid, description = "The request"), MoveHeaders),
@@ -97,9 +97,9 @@ pub(crate) async fn decide(
     posted: Posted,
     in_path: Option<Action>,
 ) -> Result<Response, Problem> {
-    let seat = opening::seat(http, &posted)?;
+    let permit = opening::permit(http, &posted)?;
     match Box::pin(store_decision(http, id, &posted, in_path)).await {
-        Ok(accepted) => respond(http, id, posted, accepted, seat).await,
+        Ok(accepted) => respond(http, id, posted, accepted, permit).await,
         Err(problem) => invalid_form::rerender(http, id, &posted, in_path, problem).await,
     }
 }
@@ -120,7 +120,7 @@ async fn store_decision(
             &row.asked.terms.approvers,
         ) {
             return Err(Problem::forbidden(
-                "This request is for others to decide: see its `approvers`.",
+                "You may not decide this request: see its `approvers`.",
             ));
         }
         if row.asked.kind == RequestKind::Credentials {
@@ -151,7 +151,7 @@ async fn read_answer(
 ) -> Result<(RequestRow, DecisionInput), Problem> {
     if !posted.is_form() {
         let answer = posted
-            .json(&http.parsing, move |body, text| {
+            .json(&http.body_parser, move |body, text| {
                 decision_body::read(body, text, in_path)
             })
             .await?;
@@ -161,7 +161,7 @@ async fn read_answer(
         let answer = read_form(&row, bytes, in_path)?;
         Ok((row, answer))
     };
-    posted.understand(&http.parsing, read).await
+    posted.parse_bytes(&http.body_parser, read).await
 }
 
 fn read_form(
@@ -179,7 +179,7 @@ async fn respond(
     id: RequestId,
     posted: Posted,
     accepted: Accepted,
-    seat: Option<Seat>,
+    permit: Option<StreamPermit>,
 ) -> Result<Response, Problem> {
     if posted.is_form() {
         // A path, not a URL: the page's `form-action` policy allows only its own origin.
@@ -192,5 +192,5 @@ async fn respond(
         respond::mark_replayed(response.headers_mut(), &accepted);
         return Ok(response);
     }
-    respond::respond(http, posted, accepted, SuccessStatus::Ok, seat).await
+    respond::respond(http, posted, accepted, SuccessStatus::Ok, permit).await
 }

@@ -218,12 +218,8 @@ mod tests {
     }
 
     fn places(body: Value) -> Vec<String> {
-        let problem = read(body, None).unwrap_err();
-        let errors = problem.members["errors"].as_array().unwrap().clone();
-        errors
-            .iter()
-            .map(|error| error["pointer"].as_str().unwrap().to_owned())
-            .collect()
+        let errors = read(body, None).unwrap_err().errors;
+        errors.into_iter().map(|error| error.pointer).collect()
     }
 
     #[test]

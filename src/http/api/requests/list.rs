@@ -16,6 +16,7 @@ use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::{MOST, Query, cursor_of};
 use crate::http::wire::list::RequestList;
 use crate::http::wire::request::{InterventionRequest, state};
+use crate::people::Caller;
 use crate::people::may::can_decide;
 use crate::store::RequestFilter;
 use crate::task::id::{RequestId, TaskId};
@@ -31,11 +32,11 @@ pub(crate) const OP: Op = Op {
 
 /// List requests
 ///
-/// What this caller may decide and has not yet, oldest first. With `task_id`: every request of that
-/// tree.
+/// Returns the requests that this caller may decide and has not answered, oldest first. With
+/// `task_id`: every request of that tree.
 #[utoipa::path(
     get, path = "/v1/requests", operation_id = "list_requests", tag = "requests", params(RequestQuery),
-    responses((status = 200, body = RequestList, description = "Some requests"))
+    responses((status = 200, body = RequestList, description = "A page of requests"))
 )]
 pub(crate) async fn list_requests(
     State(http): State<Arc<Http>>,
@@ -69,7 +70,7 @@ pub(crate) async fn list_requests(
         && wanted
             .iter()
             .all(|status| *status == RequestStatus::Pending);
-    let mut filter = RequestFilter {
+    let filter = RequestFilter {
         tenant: caller.tenant.clone(),
         person: tasks.is_empty().then(|| access::inbox_person(&caller)),
         statuses: wanted,
@@ -84,18 +85,29 @@ pub(crate) async fn list_requests(
         after,
         limit,
     };
-    let mut listing = Listing::of("requests");
     if inbox && !caller.may.decide {
-        return listing.close("next_cursor", &None::<String>);
+        return Listing::of("requests").close("next_cursor", &None::<String>);
     }
-    let mut shown = 0;
+    list_page(&http, &caller, filter, inbox).await
+}
+
+/// Reads until the page is full or no request follows. The inbox skips requests that this caller
+/// may not decide.
+async fn list_page(
+    http: &Http,
+    caller: &Caller,
+    mut filter: RequestFilter,
+    inbox: bool,
+) -> Result<Response, Problem> {
+    let mut listing = Listing::of("requests");
+    let (limit, mut shown) = (filter.limit, 0);
     let more = loop {
         let page = http.store.requests(&filter).await?;
         let mut more = page.more;
         for row in &page.rows {
-            if !inbox || can_decide(&caller, &row.tenant, &row.owner, &state(row)) {
+            if !inbox || can_decide(caller, &row.tenant, &row.owner, &state(row)) {
                 if shown == limit
-                    || !listing.push(&InterventionRequest::listed(row, &caller, &http.settings))?
+                    || !listing.push(&InterventionRequest::listed(row, caller, &http.settings))?
                 {
                     more = true;
                     break;

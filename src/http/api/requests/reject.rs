@@ -26,7 +26,8 @@ pub(crate) const OP: Op = Op {
 
 /// Reject a request
 ///
-/// No undecided call runs; what follows is `then`, or else what the rule says.
+/// No undecided call runs. `then` names the task to cancel, if any; default: `on_reject` of the
+/// rule.
 #[utoipa::path(
     post, path = "/resume/{request_id}/reject", operation_id = "reject_request", tag = "requests",
     params(("request_id" = String, Path, format = Uuid, description = "The request"), MoveHeaders),

@@ -30,7 +30,7 @@ pub(crate) const OP: Op = Op {
 
 /// Get a request
 ///
-/// As JSON. Where `Accept` asks for `text/html` it is the page for a person instead. Never changes
+/// Returns JSON, or the page for a person where `Accept` prefers `text/html`. Never changes
 /// anything.
 #[utoipa::path(
     get, path = "/resume/{request_id}", operation_id = "get_request", tag = "requests",
@@ -46,7 +46,7 @@ pub(crate) async fn get_request(
     let row = access::readable_request(&http, &caller, id).await?;
     if wants_html(&headers) {
         let view = View::now(&http, &row, &caller, Language::of(&headers)).await?;
-        return Ok(follow::page(request::whole(&view)));
+        return Ok(follow::page(request::request_page(&view)));
     }
     Ok(Json(InterventionRequest::of(&row, &caller, &http.settings)).into_response())
 }

@@ -37,8 +37,8 @@ pub(crate) const OP: Op = Op {
 
 /// Cancel a task
 ///
-/// Once it has answered, no call of the tree starts. Doing it again changes nothing. A sub-agent's
-/// task may be canceled alone: its parent is told and goes on.
+/// After the response no call of the tree starts. A repetition changes nothing. A sub-agent's task
+/// may be canceled alone: its parent is told and continues.
 #[utoipa::path(
     post, path = "/v1/tasks/{task_id}/cancel", operation_id = "cancel_task", tag = "tasks",
     params(("task_id" = String, Path, format = Uuid, description = "The task"), KeyHeader),
@@ -53,7 +53,7 @@ pub(crate) async fn cancel_task(
         &http,
         &posted,
         may_command(&http, &posted.caller, id, Command::Cancel),
-        |()| posted.json(&http.parsing, no_members),
+        |()| posted.json(&http.body_parser, no_members),
         move |engine, caller, (), key| async move { engine.cancel(&caller, id, key).await },
     )
     .await?;

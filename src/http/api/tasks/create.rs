@@ -38,8 +38,8 @@ pub(crate) const OP: Op = Op {
 
 /// Create a task
 ///
-/// Starts an agent on a user's message, and waits (10 s unless the client prefers otherwise) until
-/// it no longer runs.
+/// Starts an agent on a user's message, and waits until the task no longer runs (10 s; `Prefer`
+/// changes that).
 #[utoipa::path(
     post, path = "/v1/tasks", operation_id = "create_task", tag = "tasks", params(MoveHeaders), request_body = CreateTask,
     responses(
@@ -53,16 +53,16 @@ pub(crate) async fn create_task(
     State(http): State<Arc<Http>>,
     posted: Posted,
 ) -> Result<Response, Problem> {
-    let seat = opening::seat(&http, &posted)?;
+    let permit = opening::permit(&http, &posted)?;
     let accepted = submit(
         &http,
         &posted,
         async { must_create(&posted.caller) },
-        |()| posted.json(&http.parsing, read),
+        |()| posted.json(&http.body_parser, read),
         |engine, caller, task, key| async move { engine.create(&caller, task, key).await },
     )
     .await?;
-    respond(&http, posted, accepted, SuccessStatus::Created, seat).await
+    respond(&http, posted, accepted, SuccessStatus::Created, permit).await
 }
 
 /// Reads a body; `text` is the body as it was sent.

@@ -31,16 +31,16 @@ pub(crate) const OP: Op = Op {
 
 /// Watch a task
 ///
-/// Server-sent events: first those that were missed, then `caught_up`, then each one as it is
-/// committed, and between them what the models are saying. A pause does not end the stream; the end
-/// of the task does. Of a sub-agent's task these are the events of its part of the tree, with the
-/// root's numbers.
+/// Returns server-sent events: first the stored events after the given number, then `caught_up`,
+/// then each event as it is committed, and deltas of the models' answers between them. The stream
+/// goes on while the task is paused, and ends with the task. For a sub-agent's task, returns the
+/// events of its subtree, numbered as in the root's stream.
 #[utoipa::path(
     get, path = "/v1/tasks/{task_id}/events", operation_id = "stream_task_events", tag = "tasks",
     params(("task_id" = String, Path, format = Uuid, description = "The task"), EventQuery, EventHeader),
     responses(
         (status = 200, description = "The stream"),
-        (status = 204, description = "The task is over, and there is nothing more to send: an `EventSource` stops"),
+        (status = 204, description = "The task has ended, and no event is left to send: an `EventSource` does not reconnect"),
     )
 )]
 pub(crate) async fn stream_task_events(
@@ -52,7 +52,7 @@ pub(crate) async fn stream_task_events(
 ) -> Result<Response, Problem> {
     let row = access::readable_task(&http, &caller, id).await?;
     let after = marker(&headers, &uri)?;
-    let seat = http.seats.take(&caller, &http.settings)?;
+    let permit = http.stream_limiter.take(&caller, &http.settings)?;
     let asked = StreamRequest {
         task: id,
         root: row.root_task_id,
@@ -67,7 +67,7 @@ pub(crate) async fn stream_task_events(
             posted: false,
         },
         asked,
-        seat,
+        permit,
     )
     .await
 }

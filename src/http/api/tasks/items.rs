@@ -28,12 +28,12 @@ pub(crate) const OP: Op = Op {
 
 /// List a task's items
 ///
-/// The task's append-only journal, in its order. A page holds 4 MiB at most and ends earlier then;
-/// the last one is empty.
+/// Returns the task's append-only journal in its order. A page has at most 4 MiB, so it may end
+/// before `limit`; the last page is empty.
 #[utoipa::path(
     get, path = "/v1/tasks/{task_id}/items", operation_id = "list_task_items", tag = "tasks",
     params(("task_id" = String, Path, format = Uuid, description = "The task"), ItemQuery),
-    responses((status = 200, body = ItemList, description = "Some items"))
+    responses((status = 200, body = ItemList, description = "A page of items"))
 )]
 pub(crate) async fn list_task_items(
     State(http): State<Arc<Http>>,

@@ -33,11 +33,11 @@ pub(crate) const OP: Op = Op {
 
 /// List tasks
 ///
-/// The caller's root tasks, newest first; with `root_task_id` the tasks of that tree. An admin sees
-/// the tenant's.
+/// Returns the caller's root tasks, newest first; with `root_task_id`, the tasks of that tree. An
+/// admin gets the tasks of the whole tenant.
 #[utoipa::path(
     get, path = "/v1/tasks", operation_id = "list_tasks", tag = "tasks", params(TaskQuery),
-    responses((status = 200, body = TaskList, description = "Some tasks"))
+    responses((status = 200, body = TaskList, description = "A page of tasks"))
 )]
 pub(crate) async fn list_tasks(
     State(http): State<Arc<Http>>,
@@ -103,7 +103,7 @@ fn whose(caller: &Caller, users: Vec<UserId>, roots_only: bool) -> Result<Vec<Us
     }
     if users.iter().any(|user| *user != caller.user_id) {
         return Err(Problem::forbidden(
-            "Only an admin asks for other users' tasks.",
+            "Only an admin may list other users' tasks.",
         ));
     }
     Ok(if roots_only {

@@ -44,15 +44,15 @@ pub(crate) const OP: Op = Op {
 
 /// Send the next message
 ///
-/// Goes on with a root task. A paused one refuses it (409) unless `supersede` withdraws its open
-/// requests.
+/// Continues a root task. A paused task refuses the message (409) unless `supersede` withdraws its
+/// open requests.
 #[utoipa::path(
     post, path = "/v1/tasks/{task_id}/messages", operation_id = "send_message", tag = "tasks",
     params(("task_id" = String, Path, format = Uuid, description = "The root task"), MoveHeaders),
     request_body = SendMessage,
     responses(
-        (status = 200, body = AgentTask, description = "Taken, and the task no longer runs"),
-        (status = 202, body = AgentTask, description = "Taken, and the task still runs"),
+        (status = 200, body = AgentTask, description = "Stored, and the task no longer runs"),
+        (status = 202, body = AgentTask, description = "Stored, and the task still runs"),
     )
 )]
 pub(crate) async fn send_message(
@@ -60,18 +60,18 @@ pub(crate) async fn send_message(
     Id(id): Id<TaskId>,
     posted: Posted,
 ) -> Result<Response, Problem> {
-    let seat = opening::seat(&http, &posted)?;
+    let permit = opening::permit(&http, &posted)?;
     let accepted = submit(
         &http,
         &posted,
         may_command(&http, &posted.caller, id, Command::Message),
-        |()| posted.json(&http.parsing, |body, _| parse(body)),
+        |()| posted.json(&http.body_parser, |body, _| parse(body)),
         move |engine, caller, message, key| async move {
             engine.message(&caller, id, message, key).await
         },
     )
     .await?;
-    respond(&http, posted, accepted, SuccessStatus::Ok, seat).await
+    respond(&http, posted, accepted, SuccessStatus::Ok, permit).await
 }
 
 fn parse(body: Value) -> Result<MessageInput, Problem> {

@@ -38,13 +38,13 @@ pub(crate) const OP: Op = Op {
 
 /// Retry a failed task
 ///
-/// Goes on from the last durable step; no finished tool call runs again.
+/// Continues from the last durable step; no finished tool call runs again.
 #[utoipa::path(
     post, path = "/v1/tasks/{task_id}/retry", operation_id = "retry_task", tag = "tasks",
     params(("task_id" = String, Path, format = Uuid, description = "The failed root task"), MoveHeaders),
     responses(
-        (status = 200, body = AgentTask, description = "It went on, and no longer runs"),
-        (status = 202, body = AgentTask, description = "It went on, and still runs"),
+        (status = 200, body = AgentTask, description = "Retried, and the task no longer runs"),
+        (status = 202, body = AgentTask, description = "Retried, and the task still runs"),
     )
 )]
 pub(crate) async fn retry_task(
@@ -52,14 +52,14 @@ pub(crate) async fn retry_task(
     Id(id): Id<TaskId>,
     posted: Posted,
 ) -> Result<Response, Problem> {
-    let seat = opening::seat(&http, &posted)?;
+    let permit = opening::permit(&http, &posted)?;
     let accepted = submit(
         &http,
         &posted,
         may_command(&http, &posted.caller, id, Command::Retry),
-        |()| posted.json(&http.parsing, no_members),
+        |()| posted.json(&http.body_parser, no_members),
         move |engine, caller, (), key| async move { engine.retry(&caller, id, key).await },
     )
     .await?;
-    respond(&http, posted, accepted, SuccessStatus::Ok, seat).await
+    respond(&http, posted, accepted, SuccessStatus::Ok, permit).await
 }

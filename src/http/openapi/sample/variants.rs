@@ -1,6 +1,6 @@
 //! Variants of the sample request, for tests: each kind, several calls, answers.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{AT, id, request};
 use crate::store::RequestRow;
@@ -37,7 +37,34 @@ pub(crate) fn of_kind(kind: RequestKind) -> RequestRow {
     if kind != RequestKind::Reconcile {
         row.asked.terms = Terms::default();
     }
-    let (name, arguments, question, details, form) = match kind {
+    let (name, arguments, question, details, form) = question_of_kind(kind);
+    let written = arguments.to_string();
+    for call in &mut row.asked.pending_tool_calls {
+        name.clone_into(&mut call.name);
+        call.arguments_text.clone_from(&written);
+        if kind != RequestKind::Reconcile {
+            call.verdict = Verdict::Human;
+            call.rule = None;
+            call.reason = None;
+        }
+    }
+    row.asked.question = question.map(str::to_owned);
+    row.asked.details = details;
+    row.asked.form = form;
+    row
+}
+
+/// The tool, its arguments, the question, the details and the form of a sample.
+type Question = (
+    &'static str,
+    Value,
+    Option<&'static str>,
+    Option<Value>,
+    Option<Value>,
+);
+
+fn question_of_kind(kind: RequestKind) -> Question {
+    match kind {
         RequestKind::Approval | RequestKind::Reconcile => (
             "refund_payment",
             json!({"amount": 120, "order": 17}),
@@ -90,21 +117,7 @@ pub(crate) fn of_kind(kind: RequestKind) -> RequestRow {
                 "required": ["orders"]
             })),
         ),
-    };
-    let written = arguments.to_string();
-    for call in &mut row.asked.pending_tool_calls {
-        name.clone_into(&mut call.name);
-        call.arguments_text.clone_from(&written);
-        if kind != RequestKind::Reconcile {
-            call.verdict = Verdict::Human;
-            call.rule = None;
-            call.reason = None;
-        }
     }
-    row.asked.question = question.map(str::to_owned);
-    row.asked.details = details;
-    row.asked.form = form;
-    row
 }
 
 /// A stored answer to each of these calls.

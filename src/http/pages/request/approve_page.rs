@@ -22,9 +22,9 @@ pub(crate) const OP: Op = Op {
     problems: &[Code::NotFound],
 };
 
-/// The page that approves
+/// Get the page that approves
 ///
-/// One button that POSTs; without it, saying why, where that POST would be refused. Never changes
+/// The page has one button that POSTs, or says why that POST would be refused. Never changes
 /// anything.
 #[utoipa::path(
     get, path = "/resume/{request_id}/approve", operation_id = "get_approve_page", tag = "requests",
@@ -37,5 +37,5 @@ pub(crate) async fn get_approve_page(
     Id(id): Id<RequestId>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    super::one_button_page(&http, &caller, id, &headers, Action::Approve).await
+    super::get_single_action_page(&http, &caller, id, &headers, Action::Approve).await
 }

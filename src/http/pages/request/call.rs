@@ -5,7 +5,7 @@ use maud::{Markup, html};
 
 use super::View;
 use super::kind::part;
-use super::question::{decision_of, exact, names, prose};
+use super::question::{decision_details, exact, prose, remaining_approvers};
 use crate::http::pages::layout::{moment, said, visible};
 use crate::http::pages::translations::fill;
 use crate::http::wire::decision::WireDecision;
@@ -16,7 +16,7 @@ use crate::task::text_safety::{
 };
 
 /// The section of one call; `index` is its place among the request's calls.
-pub(crate) fn one(view: &View<'_>, call: &RequestedCall, index: usize) -> Markup {
+pub(crate) fn section(view: &View<'_>, call: &RequestedCall, index: usize) -> Markup {
     let words = view.words;
     html! {
         section {
@@ -36,11 +36,11 @@ pub(crate) fn one(view: &View<'_>, call: &RequestedCall, index: usize) -> Markup
             }
             (warnings(view, call))
             div.agent {
-                p.by { (written(view, call)) }
+                p.by { (authorship(view, call)) }
                 @if call.arguments_text.is_empty() { p { (words.no_bytes) } }
                 pre.exact dir="ltr" { (visible(&call.arguments_text)) }
             }
-            @if let Some(decision) = &call.decision { (decided(view, call, decision)) }
+            @if let Some(decision) = &call.decision { (decision_part(view, call, decision)) }
         }
     }
 }
@@ -51,7 +51,7 @@ pub(crate) fn warnings(view: &View<'_>, call: &RequestedCall) -> Markup {
     html! {
         @for warning in &call.warnings {
             p.warning {
-                (words.warning) (words.colon) (warned(view, &warning.code)) (said(words, &warning.detail, words.translated(&warning.detail)))
+                (words.warning) (words.colon) (warning_subject(view, &warning.code)) (said(words, &warning.detail, words.translated(&warning.detail)))
                 @if !warning.pointer.is_empty() { " " code { (visible(&warning.pointer)) } }
             }
         }
@@ -59,7 +59,7 @@ pub(crate) fn warnings(view: &View<'_>, call: &RequestedCall) -> Markup {
 }
 
 /// Says who wrote the arguments and what they are for.
-fn written(view: &View<'_>, call: &RequestedCall) -> String {
+fn authorship(view: &View<'_>, call: &RequestedCall) -> String {
     let words = view.words;
     let own = view
         .row
@@ -75,7 +75,7 @@ fn written(view: &View<'_>, call: &RequestedCall) -> String {
 
 /// The subject of a warning, in the reader's language; the warning's detail may have no
 /// translation.
-fn warned(view: &View<'_>, code: &str) -> Markup {
+fn warning_subject(view: &View<'_>, code: &str) -> Markup {
     let words = view.words;
     let about = match code {
         HIDDEN_CHARACTERS => words.warned_hidden,
@@ -134,7 +134,7 @@ fn approvals(view: &View<'_>, call: &RequestedCall) -> Markup {
         .iter()
         .map(|approval| approval.by.as_str())
         .collect();
-    let names = names(view, &people);
+    let names = remaining_approvers(view, &people);
     let (have, required, left) = (have.to_string(), required.to_string(), missing.to_string());
     let text = if call.decision.is_some() || missing == 0 {
         fill(
@@ -163,12 +163,12 @@ fn approvals(view: &View<'_>, call: &RequestedCall) -> Markup {
 }
 
 /// The decision about this call, with the replaced arguments or the supplied result.
-fn decided(view: &View<'_>, call: &RequestedCall, decision: &WireDecision) -> Markup {
+fn decision_part(view: &View<'_>, call: &RequestedCall, decision: &WireDecision) -> Markup {
     let words = view.words;
     let own = decision.decisions.get(&call.tool_call_id);
     html! {
         h3 { (words.decision) }
-        (decision_of(view, decision, false))
+        (decision_details(view, decision, false))
         @if let Some(arguments) = own.and_then(|own| own.arguments.as_ref()) {
             p { (words.runs_instead) }
             pre.exact dir="ltr" { (visible(&exact(arguments))) }

@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use super::View;
 use super::call::title;
 use super::form::editable;
-use super::forms::{form, reason, result_type, then};
+use super::forms::{form_with_digest, reason_field, result_type_select, then_select};
 use super::inputs::InputField;
 use super::submitted::FormName;
 use crate::http::pages::layout::visible;
@@ -15,10 +15,10 @@ use crate::task::decision::Action;
 
 /// The most text to edit that a form may carry, in encoded bytes: the body that brings it back is
 /// limited.
-const EDITABLE: usize = 600 * 1024;
+const MAX_EDITABLE: usize = 600 * 1024;
 
 /// The form in which each of several calls is decided.
-pub(crate) fn each(view: &View<'_>) -> Option<Markup> {
+pub(crate) fn per_call_form(view: &View<'_>) -> Option<Markup> {
     let (words, calls) = (view.words, view.open_calls());
     let actions = [
         Action::Approve,
@@ -26,29 +26,29 @@ pub(crate) fn each(view: &View<'_>) -> Option<Markup> {
         Action::Edit,
         Action::Respond,
     ];
-    if calls.len() < 2 || !actions.into_iter().any(|action| view.takes(action)) {
+    if calls.len() < 2 || !actions.into_iter().any(|action| view.allows(action)) {
         return None;
     }
-    let edits =
-        view.takes(Action::Edit) && calls.iter().map(|call| sent(call)).sum::<usize>() <= EDITABLE;
+    let edits = view.allows(Action::Edit)
+        && calls.iter().map(|call| encoded_size(call)).sum::<usize>() <= MAX_EDITABLE;
     let body = html! {
         p { (words.each_call_about) }
-        @if view.takes(Action::Edit) && !edits { p { (words.too_long_to_edit) } }
-        @for call in &calls { (one(view, call, edits)) }
-        @if view.takes(Action::Reject) { (then(view, FormName::Calls)) }
+        @if view.allows(Action::Edit) && !edits { p { (words.too_long_to_edit) } }
+        @for call in &calls { (call_fieldset(view, call, edits)) }
+        @if view.allows(Action::Reject) { (then_select(view, FormName::Calls)) }
         button type="submit" { (words.each_call_send) }
     };
-    Some(html! { section { h3 { (words.each_call) } (form(view, "", &body)) } })
+    Some(html! { section { h3 { (words.each_call) } (form_with_digest(view, "", &body)) } })
 }
 
 /// How many bytes a browser sends for a call's arguments.
-fn sent(call: &RequestedCall) -> usize {
+fn encoded_size(call: &RequestedCall) -> usize {
     url::form_urlencoded::byte_serialize(editable(&call.arguments_text).as_bytes())
         .map(str::len)
         .sum()
 }
 
-fn after_edit(view: &View<'_>) -> &'static str {
+fn edit_effect_text(view: &View<'_>) -> &'static str {
     if view.required() > 1 {
         view.words.edit_asks
     } else {
@@ -56,7 +56,7 @@ fn after_edit(view: &View<'_>) -> &'static str {
     }
 }
 
-fn one(view: &View<'_>, call: &RequestedCall, edits: bool) -> Markup {
+fn call_fieldset(view: &View<'_>, call: &RequestedCall, edits: bool) -> Markup {
     let (words, id) = (view.words, &call.tool_call_id);
     let index = view
         .request
@@ -67,12 +67,20 @@ fn one(view: &View<'_>, call: &RequestedCall, edits: bool) -> Markup {
     let place = InputField::new(view, FormName::Calls, format!("call.{id}.action"));
     let offered = [
         ("", words.leave, true),
-        ("approve", words.choose_approve, view.takes(Action::Approve)),
-        ("reject", words.choose_reject, view.takes(Action::Reject)),
+        (
+            "approve",
+            words.choose_approve,
+            view.allows(Action::Approve),
+        ),
+        ("reject", words.choose_reject, view.allows(Action::Reject)),
         ("edit", words.choose_edit, edits),
-        ("respond", words.choose_respond, view.takes(Action::Respond)),
+        (
+            "respond",
+            words.choose_respond,
+            view.allows(Action::Respond),
+        ),
     ];
-    let chosen = place.typed().unwrap_or("");
+    let chosen = place.submitted_text().unwrap_or("");
     html! {
         fieldset {
             legend.exact { (title(view, call, index)) }
@@ -82,84 +90,86 @@ fn one(view: &View<'_>, call: &RequestedCall, edits: bool) -> Markup {
                 @let radio = if value.is_empty() { place.id() } else { format!("{}-{value}", place.id()) };
                 div.choice {
                     input type="radio" id=(radio) name=(format!("call.{id}.action")) value=(value) checked[chosen == *value]
-                        aria-describedby=[place.described(false)];
+                        aria-describedby=[place.aria_described_by(false)];
                     label for=(radio) { (label) }
                 }
             }
-            @if edits { div.more.more-edit { p { (after_edit(view)) } (arguments(view, FormName::Calls, call)) } }
-            @if view.takes(Action::Respond) {
+            @if edits { div.more.more-edit { p { (edit_effect_text(view)) } (arguments_field(view, FormName::Calls, call)) } }
+            @if view.allows(Action::Respond) {
                 div.more.more-respond {
-                    (InputField::new(view, FormName::Calls, format!("call.{id}.result")).lines(words.result_label, 3, "", true))
-                    (result_type(view, FormName::Calls, &format!("call.{id}.result_type"), "text"))
+                    (InputField::new(view, FormName::Calls, format!("call.{id}.result")).text_area(words.result_label, 3, "", true))
+                    (result_type_select(view, FormName::Calls, &format!("call.{id}.result_type"), "text"))
                 }
             }
-            div.more.more-reason { (reason(view, FormName::Calls, &format!("call.{id}.reason"))) }
+            div.more.more-reason { (reason_field(view, FormName::Calls, &format!("call.{id}.reason"))) }
         }
     }
 }
 
-fn arguments(view: &View<'_>, form: FormName, call: &RequestedCall) -> Markup {
+fn arguments_field(view: &View<'_>, form: FormName, call: &RequestedCall) -> Markup {
     let text = editable(&call.arguments_text);
     let rows = u32::try_from(text.lines().count().max(text.len() / 60))
         .unwrap_or(u32::MAX)
         .clamp(3, 16);
     let place = InputField::new(view, form, format!("call.{}.arguments", call.tool_call_id));
-    place.lines(view.words.edit_label, rows, &text, true)
+    place.text_area(view.words.edit_label, rows, &text, true)
 }
 
 /// The forms for the only open call beyond approving and rejecting it: edit and respond.
-pub(crate) fn only(view: &View<'_>) -> Vec<Markup> {
+pub(crate) fn single_call_forms(view: &View<'_>) -> Vec<Markup> {
     let calls = view.open_calls();
     let [call] = calls.as_slice() else {
         return Vec::new();
     };
     let mut forms = Vec::new();
-    if view.takes(Action::Edit) && sent(call) <= EDITABLE {
-        forms.push(edit(view, call));
+    if view.allows(Action::Edit) && encoded_size(call) <= MAX_EDITABLE {
+        forms.push(edit_form(view, call));
     }
-    if view.takes(Action::Respond) {
-        forms.push(respond(view, call));
+    if view.allows(Action::Respond) {
+        forms.push(respond_form(view, call));
     }
     forms
 }
 
-fn edit(view: &View<'_>, call: &RequestedCall) -> Markup {
+fn edit_form(view: &View<'_>, call: &RequestedCall) -> Markup {
     let (words, id) = (view.words, &call.tool_call_id);
     let body = html! {
-        p { (after_edit(view)) }
+        p { (edit_effect_text(view)) }
         input type="hidden" name=(format!("call.{id}.action")) value="edit";
-        (arguments(view, FormName::Edit, call))
-        (reason(view, FormName::Edit, &format!("call.{id}.reason")))
+        (arguments_field(view, FormName::Edit, call))
+        (reason_field(view, FormName::Edit, &format!("call.{id}.reason")))
         button.second type="submit" { (words.edit_send) }
     };
     folded(
         view,
         FormName::Edit,
         words.edit_head,
-        &form(view, "", &body),
+        &form_with_digest(view, "", &body),
     )
 }
 
-fn respond(view: &View<'_>, call: &RequestedCall) -> Markup {
+fn respond_form(view: &View<'_>, call: &RequestedCall) -> Markup {
     let (words, id) = (view.words, &call.tool_call_id);
     let body = html! {
         p { (words.respond_about) }
         input type="hidden" name=(format!("call.{id}.action")) value="respond";
-        (InputField::new(view, FormName::Supply, format!("call.{id}.result")).lines(words.result_label, 4, "", true))
-        (result_type(view, FormName::Supply, &format!("call.{id}.result_type"), "text"))
-        (reason(view, FormName::Supply, &format!("call.{id}.reason")))
+        (InputField::new(view, FormName::Supply, format!("call.{id}.result")).text_area(words.result_label, 4, "", true))
+        (result_type_select(view, FormName::Supply, &format!("call.{id}.result_type"), "text"))
+        (reason_field(view, FormName::Supply, &format!("call.{id}.reason")))
         button.second type="submit" { (words.respond_send) }
     };
     folded(
         view,
         FormName::Supply,
         words.respond_head,
-        &form(view, "", &body),
+        &form_with_digest(view, "", &body),
     )
 }
 
 /// A folded section with a form; open when this form was submitted with mistakes.
-fn folded(view: &View<'_>, which: FormName, head: &str, body: &Markup) -> Markup {
-    let open = view.typed.is_some_and(|typed| typed.form == which);
+fn folded(view: &View<'_>, form: FormName, head: &str, body: &Markup) -> Markup {
+    let open = view
+        .submitted
+        .is_some_and(|submitted| submitted.form == form);
     html! { section { details open[open] { summary { (head) } (body) } } }
 }

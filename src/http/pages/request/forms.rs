@@ -10,7 +10,7 @@ use super::deadline::span;
 use super::form::default_form;
 use super::inputs::InputField;
 use super::kind::part;
-use super::question::{by_rule, then_cancel};
+use super::question::{cancel_text, rule_text};
 use super::submitted::FormName;
 use super::{View, choices, schema};
 use crate::http::pages::layout::{has_right_to_left, visible};
@@ -19,33 +19,33 @@ use crate::task::decision::Action;
 use crate::task::request::RequestKind;
 
 /// Every form that this reader may use.
-pub(crate) fn all(view: &View<'_>) -> Vec<Markup> {
+pub(crate) fn offered(view: &View<'_>) -> Vec<Markup> {
     let mut forms = Vec::new();
-    if view.takes(Action::Respond) && view.request.kind != RequestKind::Approval {
-        forms.push(answer(view));
+    if view.allows(Action::Respond) && view.request.kind != RequestKind::Approval {
+        forms.push(answer_form(view));
     }
-    if view.takes(Action::Retry) {
-        forms.push(retry(view));
+    if view.allows(Action::Retry) {
+        forms.push(retry_form(view));
     }
     if view.request.kind == RequestKind::Approval {
-        forms.extend(choices::each(view));
+        forms.extend(choices::per_call_form(view));
     }
-    let confirms = view.request.kind == RequestKind::Confirmation && view.takes(Action::Respond);
-    if view.takes(Action::Approve) && !confirms {
-        forms.push(approve(view));
+    let confirms = view.request.kind == RequestKind::Confirmation && view.allows(Action::Respond);
+    if view.allows(Action::Approve) && !confirms {
+        forms.push(approve_form(view));
     }
     // The form of a confirmation offers both answers itself.
-    if view.takes(Action::Reject) && !confirms {
-        forms.push(reject(view));
+    if view.allows(Action::Reject) && !confirms {
+        forms.push(reject_form(view));
     }
     if view.request.kind == RequestKind::Approval {
-        forms.extend(choices::only(view));
+        forms.extend(choices::single_call_forms(view));
     }
     forms
 }
 
 /// A form with the digest of what was shown.
-pub(crate) fn form(view: &View<'_>, path: &str, body: &Markup) -> Markup {
+pub(crate) fn form_with_digest(view: &View<'_>, path: &str, body: &Markup) -> Markup {
     html! {
         form method="post" action=(format!("{}/resume/{}{path}", view.prefix, view.request.request_id)) autocomplete="off" {
             input type="hidden" name="digest" value=(view.request.digest);
@@ -54,13 +54,13 @@ pub(crate) fn form(view: &View<'_>, path: &str, body: &Markup) -> Markup {
     }
 }
 
-pub(crate) fn reason(view: &View<'_>, form: FormName, name: &str) -> Markup {
-    InputField::new(view, form, name).lines(view.words.reason_optional, 2, "", false)
+pub(crate) fn reason_field(view: &View<'_>, form: FormName, name: &str) -> Markup {
+    InputField::new(view, form, name).text_area(view.words.reason_optional, 2, "", false)
 }
 
 /// The choice of what follows a rejection. Without a choice an approval's rule decides; after any
 /// other kind the agent goes on.
-pub(crate) fn then(view: &View<'_>, form: FormName) -> Markup {
+pub(crate) fn then_select(view: &View<'_>, form: FormName) -> Markup {
     let words = view.words;
     let approval = view.request.kind == RequestKind::Approval;
     let unless = if approval {
@@ -71,13 +71,13 @@ pub(crate) fn then(view: &View<'_>, form: FormName) -> Markup {
     let options: Vec<(&str, &str)> = [
         ("", unless),
         ("continue", words.then_continue),
-        ("cancel", then_cancel(view)),
+        ("cancel", cancel_text(view)),
         ("cancel_root", words.then_cancel_root),
     ]
     .into_iter()
     .filter(|(value, _)| approval || *value != "continue")
     .collect();
-    let hint = approval.then(|| fill(words.then_rule, &[("then", by_rule(view))]));
+    let hint = approval.then(|| fill(words.then_rule, &[("then", rule_text(view))]));
     let label = if view.request.kind == RequestKind::Confirmation {
         words.then_label_no
     } else {
@@ -87,70 +87,75 @@ pub(crate) fn then(view: &View<'_>, form: FormName) -> Markup {
 }
 
 /// The choice whether a result is text or JSON.
-pub(crate) fn result_type(view: &View<'_>, form: FormName, name: &str, default: &str) -> Markup {
+pub(crate) fn result_type_select(
+    view: &View<'_>,
+    form: FormName,
+    name: &str,
+    default: &str,
+) -> Markup {
     let words = view.words;
     let options = [("text", words.result_text), ("json", words.result_json)];
     InputField::new(view, form, name).select(words.result_type, None, &options, default)
 }
 
-fn counted(view: &View<'_>, one: &'static str, all: &str) -> String {
+fn button_text(view: &View<'_>, single: &'static str, several: &str) -> String {
     match view.open_calls().len() {
-        0 | 1 => one.to_owned(),
-        count => fill(all, &[("count", &count.to_string())]),
+        0 | 1 => single.to_owned(),
+        count => fill(several, &[("count", &count.to_string())]),
     }
 }
 
-/// Approves everything that is open.
-pub(crate) fn approve(view: &View<'_>) -> Markup {
+/// The form that approves all open calls.
+pub(crate) fn approve_form(view: &View<'_>) -> Markup {
     let words = view.words;
     let (head, button) = if view.request.kind == RequestKind::Confirmation {
         (words.confirm_yes, words.confirm_yes.to_owned())
     } else {
         (
             words.approve_head,
-            counted(view, words.approve, words.approve_all),
+            button_text(view, words.approve, words.approve_all),
         )
     };
     let body = html! {
-        (reason(view, FormName::Approve, "reason"))
+        (reason_field(view, FormName::Approve, "reason"))
         button type="submit" { (button) }
     };
-    html! { section { h3 { (head) } (form(view, "/approve", &body)) } }
+    html! { section { h3 { (head) } (form_with_digest(view, "/approve", &body)) } }
 }
 
-/// Rejects everything that is open.
-pub(crate) fn reject(view: &View<'_>) -> Markup {
+/// The form that rejects all open calls, or the question.
+pub(crate) fn reject_form(view: &View<'_>) -> Markup {
     let part = part(view.request.kind, view.words);
     let button = part.reject_all.map_or_else(
         || part.reject.to_owned(),
-        |all| counted(view, part.reject, all),
+        |all| button_text(view, part.reject, all),
     );
     let body = html! {
-        (reason(view, FormName::Reject, "reason"))
-        (then(view, FormName::Reject))
+        (reason_field(view, FormName::Reject, "reason"))
+        (then_select(view, FormName::Reject))
         button.no type="submit" { (button) }
     };
-    html! { section { h3 { (part.reject_head) } (form(view, "/reject", &body)) } }
+    html! { section { h3 { (part.reject_head) } (form_with_digest(view, "/reject", &body)) } }
 }
 
-fn retry(view: &View<'_>) -> Markup {
+fn retry_form(view: &View<'_>) -> Markup {
     let words = view.words;
     let body = html! {
         input type="hidden" name="action" value="retry";
-        (reason(view, FormName::Retry, "reason"))
+        (reason_field(view, FormName::Retry, "reason"))
         button.second type="submit" { (words.retry) }
     };
-    html! { section { h3 { (words.retry_head) } p { (words.retry_about) } (form(view, "", &body)) } }
+    html! { section { h3 { (words.retry_head) } p { (words.retry_about) } (form_with_digest(view, "", &body)) } }
 }
 
-fn answer(view: &View<'_>) -> Markup {
+fn answer_form(view: &View<'_>) -> Markup {
     let part = part(view.request.kind, view.words);
     let body = html! { input type="hidden" name="action" value="respond"; ((part.answer)(view)) };
-    html! { section { h3 { (part.answer_head) } (form(view, "", &body)) } }
+    html! { section { h3 { (part.answer_head) } (form_with_digest(view, "", &body)) } }
 }
 
 /// The agent's form. Its labels are the agent's words, so they are shown inside the agent's box.
-pub(super) fn guidance(view: &View<'_>) -> Markup {
+pub(super) fn guidance_fields(view: &View<'_>) -> Markup {
     let words = view.words;
     let own = view.request.form.as_ref();
     let schema = own.cloned().unwrap_or_else(default_form);
@@ -158,9 +163,9 @@ pub(super) fn guidance(view: &View<'_>) -> Markup {
         p { (words.shown_to_model) }
         fieldset.agent {
             legend.by { (words.by_agent_form) }
-            @if let Some(title) = texts(own, "title") { p { strong.exact { (title) } } }
-            @if let Some(description) = texts(own, "description") { p.exact { (description) } }
-            (fields(view, &schema, false, &options(view)))
+            @if let Some(title) = visible_text(own, "title") { p { strong.exact { (title) } } }
+            @if let Some(description) = visible_text(own, "description") { p.exact { (description) } }
+            (schema_fields(view, &schema, false, &offered_answers(view)))
         }
         button type="submit" { (words.send_answer) }
     }
@@ -168,7 +173,7 @@ pub(super) fn guidance(view: &View<'_>) -> Markup {
 
 /// The answers that the agent proposes, without those that a browser's list would not show
 /// completely.
-fn options(view: &View<'_>) -> Vec<String> {
+fn offered_answers(view: &View<'_>) -> Vec<String> {
     let options = view
         .request
         .details
@@ -177,25 +182,25 @@ fn options(view: &View<'_>) -> Vec<String> {
         .and_then(Value::as_array);
     let texts = options.into_iter().flatten().filter_map(Value::as_str);
     texts
-        .filter(|text| !text.is_empty() && is_plain(text))
+        .filter(|text| !text.is_empty() && is_shown_completely(text))
         .map(str::to_owned)
         .collect()
 }
 
 /// Whether a browser's own list shows a text completely and in its order.
-fn is_plain(text: &str) -> bool {
+fn is_shown_completely(text: &str) -> bool {
     visible(text) == text && !has_right_to_left(text)
 }
 
-fn texts(form: Option<&Value>, member: &str) -> Option<String> {
+fn visible_text(form: Option<&Value>, member: &str) -> Option<String> {
     form.and_then(|form| form.get(member))
         .and_then(Value::as_str)
         .map(visible)
 }
 
-fn fields(view: &View<'_>, schema: &Value, secret: bool, offered: &[String]) -> Markup {
+fn schema_fields(view: &View<'_>, schema: &Value, secret: bool, offered: &[String]) -> Markup {
     let Some(fields) = schema::fields(schema) else {
-        return InputField::new(view, FormName::Answer, "result").lines(
+        return InputField::new(view, FormName::Answer, "result").text_area(
             view.words.response_json,
             6,
             "",
@@ -206,24 +211,24 @@ fn fields(view: &View<'_>, schema: &Value, secret: bool, offered: &[String]) -> 
         @for field in &fields {
             @let name = format!("field.{}", field.name);
             @let offered = if field.name == "answer" { offered } else { &[] };
-            (InputField::new(view, FormName::Answer, name).of_schema(field, secret, offered))
+            (InputField::new(view, FormName::Answer, name).schema_field(field, secret, offered))
         }
     }
 }
 
-pub(super) fn confirmation(view: &View<'_>) -> Markup {
+pub(super) fn confirmation_fields(view: &View<'_>) -> Markup {
     let words = view.words;
     html! {
         p { (words.shown_to_model) }
-        (InputField::new(view, FormName::Answer, "comment").lines(words.comment, 2, "", false))
-        (then(view, FormName::Answer))
+        (InputField::new(view, FormName::Answer, "comment").text_area(words.comment, 2, "", false))
+        (then_select(view, FormName::Answer))
         button type="submit" name="confirmed" value="true" { (words.confirm_yes) }
         button.no type="submit" name="confirmed" value="false" { (words.confirm_no) }
     }
 }
 
 /// The operator's form for credentials, with their purpose and the tools that receive them.
-pub(super) fn credentials(view: &View<'_>) -> Markup {
+pub(super) fn credential_fields(view: &View<'_>) -> Markup {
     let words = view.words;
     let form = view.request.form.as_ref();
     let receivers = form
@@ -236,22 +241,22 @@ pub(super) fn credentials(view: &View<'_>) -> Markup {
         .map(visible)
         .collect();
     html! {
-        @if let Some(title) = texts(form, "title") { p { strong { (title) } } }
-        @if let Some(description) = texts(form, "description") { p { (description) } }
+        @if let Some(title) = visible_text(form, "title") { p { strong { (title) } } }
+        @if let Some(description) = visible_text(form, "description") { p { (description) } }
         @if receivers.is_empty() {
             p { (words.credentials_none) }
         } @else {
             p { (words.credentials_about) }
             ul { @for receiver in &receivers { li { code { (receiver) } } } }
         }
-        p { (forgotten(view)) }
-        @if let Some(form) = form { (fields(view, form, true, &[])) }
+        p { (retention_text(view)) }
+        @if let Some(form) = form { (schema_fields(view, form, true, &[])) }
         button type="submit" { (words.credentials_send) }
     }
 }
 
 /// How long a credential is kept.
-fn forgotten(view: &View<'_>) -> String {
+fn retention_text(view: &View<'_>) -> String {
     let seconds = view
         .request
         .form
@@ -270,15 +275,15 @@ fn forgotten(view: &View<'_>) -> String {
 }
 
 /// The form for a result, by the operator's schema.
-pub(super) fn external(view: &View<'_>) -> Markup {
+pub(super) fn external_result_fields(view: &View<'_>) -> Markup {
     let words = view.words;
     let form = view.request.form.as_ref();
     html! {
-        @if let Some(title) = texts(form, "title") { p { strong { (title) } } }
-        @if let Some(description) = texts(form, "description") { p { (description) } }
+        @if let Some(title) = visible_text(form, "title") { p { strong { (title) } } }
+        @if let Some(description) = visible_text(form, "description") { p { (description) } }
         @match form.filter(|form| schema::fields(form).is_some()) {
-            Some(form) => (fields(view, form, false, &[])),
-            None => (result(view, if expects_json(form) { "json" } else { "text" })),
+            Some(form) => (schema_fields(view, form, false, &[])),
+            None => (result_fields(view, if expects_json(form) { "json" } else { "text" })),
         }
         button type="submit" { (words.external_send) }
     }
@@ -289,13 +294,13 @@ fn expects_json(form: Option<&Value>) -> bool {
     word.is_some_and(|word| word != "string")
 }
 
-pub(super) fn reconcile(view: &View<'_>) -> Markup {
-    html! { (result(view, "text")) button type="submit" { (view.words.reconcile_send) } }
+pub(super) fn reconcile_fields(view: &View<'_>) -> Markup {
+    html! { (result_fields(view, "text")) button type="submit" { (view.words.reconcile_send) } }
 }
 
-fn result(view: &View<'_>, default: &str) -> Markup {
+fn result_fields(view: &View<'_>, default: &str) -> Markup {
     html! {
-        (InputField::new(view, FormName::Answer, "result").lines(view.words.result_label, 6, "", true))
-        (result_type(view, FormName::Answer, "result_type", default))
+        (InputField::new(view, FormName::Answer, "result").text_area(view.words.result_label, 6, "", true))
+        (result_type_select(view, FormName::Answer, "result_type", default))
     }
 }

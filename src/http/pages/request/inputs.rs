@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use maud::{Markup, html};
 
 use super::View;
-use super::schema::{Field, Takes};
+use super::schema::{Field, FieldValue};
 use super::submitted::{FieldMistake, FormName, SubmittedForm};
 use crate::http::pages::layout::{said, visible};
 use crate::task::request::RequestKind;
@@ -28,40 +28,44 @@ impl<'v> InputField<'v> {
     /// The id of the field's element. A name may hold any character; those that an id may not hold
     /// become their code points.
     pub fn id(&self) -> String {
-        element(self.form, &self.name)
+        element_id(self.form, &self.name)
     }
 
     /// The submitted text of the field.
-    pub fn typed(&self) -> Option<&'v str> {
+    pub fn submitted_text(&self) -> Option<&'v str> {
         self.view
-            .typed
-            .and_then(|typed| typed.text(self.form, &self.name))
+            .submitted
+            .and_then(|submitted| submitted.text(self.form, &self.name))
     }
 
-    fn wrong(&self) -> Vec<&'v FieldMistake> {
-        let typed = self.view.typed.filter(|typed| typed.form == self.form);
-        let ours = |wrong: &&FieldMistake| wrong.field.as_deref() == Some(self.name.as_str());
-        typed
-            .map(|typed| typed.wrong.iter().filter(ours).collect())
+    fn field_mistakes(&self) -> Vec<&'v FieldMistake> {
+        let submitted = self
+            .view
+            .submitted
+            .filter(|submitted| submitted.form == self.form);
+        let of_field =
+            |mistake: &&FieldMistake| mistake.field.as_deref() == Some(self.name.as_str());
+        submitted
+            .map(|submitted| submitted.mistakes.iter().filter(of_field).collect())
             .unwrap_or_default()
     }
 
     /// The value of `aria-invalid`, where the field has a mistake.
-    pub fn invalid(&self) -> Option<&'static str> {
-        (!self.wrong().is_empty()).then_some("true")
+    pub fn aria_invalid(&self) -> Option<&'static str> {
+        (!self.field_mistakes().is_empty()).then_some("true")
     }
 
     /// The value of `aria-describedby`: the ids of the hint and of the mistakes.
-    pub fn described(&self, hint: bool) -> Option<String> {
+    pub fn aria_described_by(&self, hint: bool) -> Option<String> {
         let hint = hint.then(|| format!("{}-hint", self.id()));
-        let wrong = self.invalid().map(|_| format!("{}-error", self.id()));
+        let wrong = self.aria_invalid().map(|_| format!("{}-error", self.id()));
         let ids: Vec<String> = hint.into_iter().chain(wrong).collect();
         (!ids.is_empty()).then(|| ids.join(" "))
     }
 
     /// The field's mistakes, shown beside it.
     pub fn mistakes(&self) -> Markup {
-        let wrong = self.wrong();
+        let wrong = self.field_mistakes();
         html! {
             @if !wrong.is_empty() {
                 p.error id=(format!("{}-error", self.id())) {
@@ -76,8 +80,8 @@ impl<'v> InputField<'v> {
     }
 
     /// A text field of several lines.
-    pub fn lines(&self, label: &str, rows: u32, default: &str, json: bool) -> Markup {
-        let text = self.typed().unwrap_or(default);
+    pub fn text_area(&self, label: &str, rows: u32, default: &str, json: bool) -> Markup {
+        let text = self.submitted_text().unwrap_or(default);
         let class = match json {
             true if self.name.ends_with(".arguments") => Some("typed exact"),
             true => Some("typed"),
@@ -88,7 +92,7 @@ impl<'v> InputField<'v> {
                 label for=(self.id()) { (label) }
                 (self.mistakes())
                 textarea class=[class] id=(self.id()) name=(self.name) rows=(rows) spellcheck=[json.then_some("false")]
-                    autocomplete="off" aria-invalid=[self.invalid()] aria-describedby=[self.described(false)] { "\n" (text) }
+                    autocomplete="off" aria-invalid=[self.aria_invalid()] aria-describedby=[self.aria_described_by(false)] { "\n" (text) }
             }
         }
     }
@@ -101,14 +105,14 @@ impl<'v> InputField<'v> {
         options: &[(&str, &str)],
         default: &str,
     ) -> Markup {
-        let chosen = self.typed().unwrap_or(default);
+        let chosen = self.submitted_text().unwrap_or(default);
         html! {
             div.field {
                 label for=(self.id()) { (label) }
                 @if let Some(hint) = hint { p.hint id=(format!("{}-hint", self.id())) { (hint) } }
                 (self.mistakes())
-                select id=(self.id()) name=(self.name) aria-invalid=[self.invalid()]
-                    aria-describedby=[self.described(hint.is_some())] {
+                select id=(self.id()) name=(self.name) aria-invalid=[self.aria_invalid()]
+                    aria-describedby=[self.aria_described_by(hint.is_some())] {
                     @for (value, text) in options { option value=(value) selected[*value == chosen] { (text) } }
                 }
             }
@@ -116,14 +120,14 @@ impl<'v> InputField<'v> {
     }
 
     /// The style of labels that are the agent's words and not the operator's.
-    fn of_agent(&self) -> Option<&'static str> {
+    fn agent_style(&self) -> Option<&'static str> {
         (self.view.request.kind == RequestKind::Guidance).then_some("exact")
     }
 
     /// A field of a schema. The text of a `secret` field is hidden while it is typed, and never
     /// kept.
-    pub fn of_schema(&self, field: &Field, secret: bool, offered: &[String]) -> Markup {
-        let (words, agent) = (self.view.words, self.of_agent());
+    pub fn schema_field(&self, field: &Field, secret: bool, offered: &[String]) -> Markup {
+        let (words, agent) = (self.view.words, self.agent_style());
         let (hint, rows) = (
             field.description.is_some(),
             if self.name == "field.answer" {
@@ -143,52 +147,52 @@ impl<'v> InputField<'v> {
                     p.hint id=(format!("{}-hint", self.id())) { bdi class=[agent] { (visible(description)) } }
                 }
                 (self.mistakes())
-                @match &field.takes {
-                    Takes::Text(None, least, most) if !secret && list.is_none() && most.is_none_or(|most| most > 200) => {
+                @match &field.value {
+                    FieldValue::Text(None, least, most) if !secret && list.is_none() && most.is_none_or(|most| most > 200) => {
                         textarea id=(self.id()) name=(self.name) rows=(rows) required[field.required] minlength=[*least]
-                            maxlength=[*most] aria-invalid=[self.invalid()] aria-describedby=[self.described(hint)] {
-                            "\n" (self.typed().unwrap_or_default())
+                            maxlength=[*most] aria-invalid=[self.aria_invalid()] aria-describedby=[self.aria_described_by(hint)] {
+                            "\n" (self.submitted_text().unwrap_or_default())
                         }
                     }
-                    Takes::Text(format, least, most) => {
+                    FieldValue::Text(format, least, most) => {
                         input id=(self.id()) name=(self.name) type=(if secret { "password" } else { format.unwrap_or("text") })
                             required[field.required] minlength=[*least] maxlength=[*most] list=[list.as_deref()] autocomplete="off"
-                            value=[self.typed().filter(|_| !secret)] aria-invalid=[self.invalid()]
-                            aria-describedby=[self.described(hint)];
+                            value=[self.submitted_text().filter(|_| !secret)] aria-invalid=[self.aria_invalid()]
+                            aria-describedby=[self.aria_described_by(hint)];
                         @if let Some(list) = &list { datalist id=(list) { @for text in offered { option value=(text) {} } } }
                     }
-                    Takes::Number(whole, least, most) => {
+                    FieldValue::Number(whole, least, most) => {
                         input id=(self.id()) name=(self.name) type=(if secret { "password" } else { "number" })
                             step=(if *whole { "1" } else { "any" }) min=[least.as_deref()] max=[most.as_deref()]
-                            required[field.required] autocomplete="off" value=[self.typed().filter(|_| !secret)]
-                            aria-invalid=[self.invalid()] aria-describedby=[self.described(hint)];
+                            required[field.required] autocomplete="off" value=[self.submitted_text().filter(|_| !secret)]
+                            aria-invalid=[self.aria_invalid()] aria-describedby=[self.aria_described_by(hint)];
                     }
-                    Takes::Boolean => (self.options(field, hint, &[("true", words.yes), ("false", words.no)])),
-                    Takes::Choice(values) => {
+                    FieldValue::Boolean => (self.schema_select(field, hint, &[("true", words.yes), ("false", words.no)])),
+                    FieldValue::Choice(values) => {
                         @let values: Vec<(String, String)> =
                             values.iter().map(|(value, _)| (value.clone(), visible(value))).collect();
                         @let values: Vec<(&str, &str)> = values.iter().map(|(value, text)| (value.as_str(), text.as_str())).collect();
-                        (self.options(field, hint, &values))
+                        (self.schema_select(field, hint, &values))
                     }
                 }
             }
         }
     }
 
-    fn options(&self, field: &Field, hint: bool, values: &[(&str, &str)]) -> Markup {
+    fn schema_select(&self, field: &Field, hint: bool, values: &[(&str, &str)]) -> Markup {
         let words = self.view.words;
-        let agent = self.of_agent();
+        let agent = self.agent_style();
         let nothing = if field.required {
             words.choose
         } else {
             words.no_choice
         };
         html! {
-            select class=[agent] id=(self.id()) name=(self.name) required[field.required] aria-invalid=[self.invalid()]
-                aria-describedby=[self.described(hint)] {
+            select class=[agent] id=(self.id()) name=(self.name) required[field.required] aria-invalid=[self.aria_invalid()]
+                aria-describedby=[self.aria_described_by(hint)] {
                 option value="" { (nothing) }
                 @for (value, text) in values {
-                    option class=[agent] value=(value) selected[self.typed() == Some(*value)] { (text) }
+                    option class=[agent] value=(value) selected[self.submitted_text() == Some(*value)] { (text) }
                 }
             }
         }
@@ -196,7 +200,7 @@ impl<'v> InputField<'v> {
 }
 
 /// The id of a field's element.
-fn element(form: FormName, name: &str) -> String {
+fn element_id(form: FormName, name: &str) -> String {
     let mut id = format!("{}-", form.id());
     for c in name.chars() {
         if c.is_ascii_alphanumeric() || c == '-' {
@@ -216,7 +220,7 @@ fn mistake(view: &View<'_>, wrong: &FieldMistake) -> Markup {
 }
 
 /// All mistakes, at the top of the page, each with a link to its field.
-pub(crate) fn summary(view: &View<'_>, typed: &SubmittedForm) -> Markup {
+pub(crate) fn mistake_list(view: &View<'_>, submitted: &SubmittedForm) -> Markup {
     let words = view.words;
     let secret = view.row.asked.kind == RequestKind::Credentials;
     html! {
@@ -224,10 +228,10 @@ pub(crate) fn summary(view: &View<'_>, typed: &SubmittedForm) -> Markup {
             h2 { (words.not_stored) }
             p { (words.mend_below) @if secret { " " (words.type_again) } }
             ul {
-                @for wrong in &typed.wrong {
+                @for wrong in &submitted.mistakes {
                     li {
                         @match &wrong.field {
-                            Some(field) => { a href=(format!("#{}", element(typed.form, field))) { (label(view, field)) } (words.colon) (mistake(view, wrong)) }
+                            Some(field) => { a href=(format!("#{}", element_id(submitted.form, field))) { (label(view, field)) } (words.colon) (mistake(view, wrong)) }
                             None => (mistake(view, wrong)),
                         }
                     }

@@ -56,15 +56,15 @@ pub(crate) async fn rerender(
         return Err(problem);
     };
     let mut view = View::now(http, &row, &posted.caller, Language::of(&posted.headers)).await?;
-    let typed = SubmittedForm::new(
+    let submitted = SubmittedForm::new(
         &row,
         in_path,
         fields,
-        &field_errors(&problem),
-        request::single(&view),
+        &problem.errors,
+        request::has_single_call_forms(&view),
     );
-    view.typed = Some(&typed);
-    let mut response = follow::page(request::whole(&view));
+    view.submitted = Some(&submitted);
+    let mut response = follow::page(request::request_page(&view));
     *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
     response.extensions_mut().insert(RenderedError);
     Ok(response)
@@ -76,17 +76,17 @@ pub(crate) fn without_unknown_names(problem: Problem, form: &Value) -> Problem {
     if problem.code != Code::Invalid {
         return problem;
     }
-    let mut errors: Vec<FieldError> = field_errors(&problem);
+    let mut errors = problem.errors;
     for error in &mut errors {
         let mut parts = error.pointer.split('/').skip(1);
-        let asked = |name: &&str| {
+        let in_form = |name: &&str| {
             form.get("properties")
                 .is_some_and(|fields| fields.get(*name).is_some())
         };
         let member = parts.next().filter(|name| MEMBERS.contains(name));
         let field = parts
             .next()
-            .filter(|name| member == Some("response") && asked(name));
+            .filter(|name| member == Some("response") && in_form(name));
         let known = member
             .into_iter()
             .chain(field)
@@ -100,20 +100,4 @@ pub(crate) fn without_unknown_names(problem: Problem, form: &Value) -> Problem {
     }
     errors.dedup();
     Problem::invalid(&errors)
-}
-
-fn field_errors(problem: &Problem) -> Vec<FieldError> {
-    let errors = problem.members.get("errors").and_then(Value::as_array);
-    let text = |error: &Value, member: &str| {
-        error
-            .get(member)
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-            .to_owned()
-    };
-    let one = |error: &Value| FieldError {
-        pointer: text(error, "pointer"),
-        detail: text(error, "detail"),
-    };
-    errors.into_iter().flatten().map(one).collect()
 }

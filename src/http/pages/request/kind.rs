@@ -4,7 +4,7 @@ use maud::Markup;
 
 use super::View;
 use super::forms;
-use super::headline::Fate;
+use super::history::CallStatus;
 use crate::http::pages::translations::Translations;
 use crate::task::request::RequestKind;
 
@@ -44,15 +44,15 @@ pub(crate) fn part(kind: RequestKind, words: &Translations) -> KindPart {
     }
 }
 
-/// The fate of a call about which another request, of this kind, is open.
-pub(crate) fn fate_while_open(kind: RequestKind) -> Fate {
+/// The status of a call about which another request, of this kind, is open.
+pub(crate) fn status_while_open(kind: RequestKind) -> CallStatus {
     match kind {
         RequestKind::Approval | RequestKind::Guidance | RequestKind::Confirmation => {
-            Fate::AskedAgain
+            CallStatus::AskedAgain
         }
-        RequestKind::Credentials => Fate::NeedsLogin,
-        RequestKind::ExternalResult => Fate::AwaitsResult,
-        RequestKind::Reconcile => Fate::Doubtful,
+        RequestKind::Credentials => CallStatus::NeedsLogin,
+        RequestKind::ExternalResult => CallStatus::AwaitsResult,
+        RequestKind::Reconcile => CallStatus::Reconciling,
     }
 }
 
@@ -62,7 +62,7 @@ fn approval(words: &Translations) -> KindPart {
         about: None,
         arguments_of: words.by_agent_arguments,
         answer_head: words.reconcile_head,
-        answer: forms::reconcile,
+        answer: forms::reconcile_fields,
         reject_head: words.reject_head,
         reject: words.reject,
         reject_all: Some(words.reject_all),
@@ -77,7 +77,7 @@ fn guidance(words: &Translations) -> KindPart {
         about: None,
         arguments_of: words.by_agent_asking,
         answer_head: words.answer_head,
-        answer: forms::guidance,
+        answer: forms::guidance_fields,
         reject_head: words.decline_head,
         reject: words.decline,
         reject_all: None,
@@ -92,7 +92,7 @@ fn credentials(words: &Translations) -> KindPart {
         about: None,
         arguments_of: words.by_agent_asking,
         answer_head: words.credentials_head,
-        answer: forms::credentials,
+        answer: forms::credential_fields,
         reject_head: words.decline_head,
         reject: words.decline,
         reject_all: None,
@@ -108,7 +108,7 @@ fn confirmation(words: &Translations) -> KindPart {
         about: None,
         arguments_of: words.by_agent_asking,
         answer_head: words.answer_head,
-        answer: forms::confirmation,
+        answer: forms::confirmation_fields,
         reject_head: words.decline_confirmation,
         reject: words.confirm_no,
         reject_all: None,
@@ -123,7 +123,7 @@ fn external_result(words: &Translations) -> KindPart {
         about: Some(words.external_about),
         arguments_of: words.by_agent_asking,
         answer_head: words.external_head,
-        answer: forms::external,
+        answer: forms::external_result_fields,
         reject_head: words.decline_head,
         reject: words.decline,
         reject_all: None,
@@ -138,7 +138,7 @@ fn reconcile(words: &Translations) -> KindPart {
         about: Some(words.reconcile_about),
         arguments_of: words.by_agent_sent,
         answer_head: words.reconcile_head,
-        answer: forms::reconcile,
+        answer: forms::reconcile_fields,
         reject_head: words.give_up_head,
         reject: words.give_up,
         reject_all: None,

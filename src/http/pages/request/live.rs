@@ -13,12 +13,12 @@ use crate::task::request::RequestKind;
 
 /// The place right below the heading where the script announces that the request was answered
 /// meanwhile.
-pub(crate) fn meanwhile() -> Markup {
+pub(crate) fn answered_notice() -> Markup {
     html! { div #meanwhile role="status" aria-live="polite" {} }
 }
 
 /// The section in which the script shows the events of the whole tree, from the first one.
-pub(crate) fn happens(view: &View<'_>) -> Markup {
+pub(crate) fn event_section(view: &View<'_>) -> Markup {
     let (words, request) = (view.words, &view.request);
     let root = view.row.root_task_id;
     let status = match request.status {
@@ -35,7 +35,7 @@ pub(crate) fn happens(view: &View<'_>) -> Markup {
             data-request=(request.request_id)
             data-status=(status)
             data-answers=(view.row.answers.len())
-            data-words=(Value::Object(spoken(words)))
+            data-words=(Value::Object(script_texts(words)))
         {
             h2 { (words.live_head) }
             p.status #live-state role="status" aria-live="polite" {}
@@ -50,7 +50,7 @@ pub(crate) fn happens(view: &View<'_>) -> Markup {
 }
 
 /// The texts of the script, by name.
-fn spoken(words: &Translations) -> Map<String, Value> {
+fn script_texts(words: &Translations) -> Map<String, Value> {
     macro_rules! named {
         ($($name:ident)*) => { [$((stringify!($name), words.$name)),*] };
     }

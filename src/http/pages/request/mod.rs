@@ -10,6 +10,7 @@ mod deadline;
 pub(crate) mod form;
 mod forms;
 mod headline;
+mod history;
 mod inputs;
 pub(crate) mod invalid_form;
 mod kind;
@@ -23,14 +24,13 @@ mod submitted;
 mod tests;
 #[cfg(test)]
 mod tests_forms;
-#[cfg(test)]
-mod tests_headline;
 
 use axum::response::Response;
 use http::HeaderMap;
 use maud::{Markup, html};
 
-use self::headline::{Aftermath, headline, of_agent};
+use self::headline::{asked_by_agent, headline};
+use self::history::RequestHistory;
 use self::submitted::SubmittedForm;
 use super::follow;
 use super::language::Language;
@@ -64,15 +64,15 @@ pub(crate) struct View<'a> {
     /// Relative times count from this moment.
     pub now: Time,
     /// The form that was submitted with mistakes, if the page answers one.
-    pub typed: Option<&'a SubmittedForm>,
+    pub submitted: Option<&'a SubmittedForm>,
     /// The journal's facts about the calls after the request; `None` while it is open.
-    pub aftermath: Option<Aftermath>,
+    pub history: Option<RequestHistory>,
     /// The page to return to after signing in as another user.
     pub path: String,
 }
 
 /// How many items of a journal are read at once.
-const ITEMS: i64 = 16;
+const ITEMS_PER_READ: i64 = 16;
 
 impl<'a> View<'a> {
     /// The page's data for `caller` at `now`.
@@ -91,8 +91,8 @@ impl<'a> View<'a> {
             prefix: prefix(&settings.public_url),
             words: Translations::of(language),
             now,
-            typed: None,
-            aftermath: None,
+            submitted: None,
+            history: None,
             path: format!(
                 "{}/resume/{}",
                 prefix(&settings.public_url),
@@ -101,7 +101,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The page's data for `caller` at the current time, with the aftermath of a closed request.
+    /// The page's data for `caller` at the current time, with the history of a closed request.
     pub async fn now(
         http: &Http,
         row: &'a RequestRow,
@@ -110,7 +110,7 @@ impl<'a> View<'a> {
     ) -> Result<Self, Problem> {
         let mut view = Self::new(row, caller, &http.settings, language, http.clock.now());
         if row.status != status::RequestStatus::Pending {
-            view.aftermath = aftermath(http, row).await?;
+            view.history = load_history(http, row).await?;
         }
         Ok(view)
     }
@@ -126,7 +126,7 @@ impl<'a> View<'a> {
         }
     }
 
-    fn takes(&self, action: Action) -> bool {
+    fn allows(&self, action: Action) -> bool {
         self.request.can_decide
             && self
                 .request
@@ -152,8 +152,8 @@ impl<'a> View<'a> {
         required_of(self.caller, &self.row.asked)
     }
 
-    /// Why a POST of this action would be refused.
-    fn why_not(&self, action: Action) -> Option<&'static str> {
+    /// Why a POST of this action would be refused, as a text; `None` where it would not.
+    fn refusal_reason(&self, action: Action) -> Option<&'static str> {
         let words = self.words;
         match self.request.status {
             WireRequestStatus::Responded | WireRequestStatus::Resumed => {
@@ -173,7 +173,7 @@ impl<'a> View<'a> {
         if state(row).open_calls(&self.caller.user_id).next().is_none() {
             return Some(words.you_answered);
         }
-        if self.takes(action) {
+        if self.allows(action) {
             return None;
         }
         let approves = action == Action::Approve;
@@ -191,15 +191,18 @@ impl<'a> View<'a> {
 
 /// Whether the page has the forms for a single call instead of one form for several.
 #[must_use]
-pub(crate) fn single(view: &View<'_>) -> bool {
+pub(crate) fn has_single_call_forms(view: &View<'_>) -> bool {
     view.open_calls().len() < 2
 }
 
 /// The page with every form that this reader may use.
 #[must_use]
-pub(crate) fn whole(view: &View<'_>) -> Markup {
-    let offered = forms::all(view);
-    let nothing_to_answer = || view.why_not(Action::Reject).unwrap_or(view.words.not_you);
+pub(crate) fn request_page(view: &View<'_>) -> Markup {
+    let offered = forms::offered(view);
+    let nothing_to_answer = || {
+        view.refusal_reason(Action::Reject)
+            .unwrap_or(view.words.not_you)
+    };
     page(
         view,
         &html! {
@@ -217,7 +220,7 @@ pub(crate) fn whole(view: &View<'_>) -> Markup {
 ///
 /// # Errors
 /// Not found, for a request that this caller may not read; or the database did not answer.
-async fn one_button_page(
+async fn get_single_action_page(
     http: &Http,
     caller: &Caller,
     id: RequestId,
@@ -227,19 +230,19 @@ async fn one_button_page(
     let row = access::readable_request(http, caller, id).await?;
     let mut view = View::now(http, &row, caller, Language::of(headers)).await?;
     view.path = format!("{}/{}", view.path, action.as_str());
-    Ok(follow::page(one_button(&view, action)))
+    Ok(follow::page(single_action_page(&view, action)))
 }
 
 /// The page with one button, or with the reason why its POST would be refused.
 #[must_use]
-pub(crate) fn one_button(view: &View<'_>, action: Action) -> Markup {
+pub(crate) fn single_action_page(view: &View<'_>, action: Action) -> Markup {
     page(
         view,
         &html! {
-            @match view.why_not(action) {
+            @match view.refusal_reason(action) {
                 Some(why) => (view.nothing_to_answer(why)),
-                None if action == Action::Approve => (forms::approve(view)),
-                None => (forms::reject(view)),
+                None if action == Action::Approve => (forms::approve_form(view)),
+                None => (forms::reject_form(view)),
             }
             p { a href=(format!("{}/resume/{}", view.prefix, view.request.request_id)) { (view.words.back) } }
         },
@@ -253,40 +256,42 @@ fn page(view: &View<'_>, answers: &Markup) -> Markup {
         .last()
         .map(String::as_str)
         .unwrap_or_default();
-    let (asked, closed) = (
+    let (heading, closed_headline) = (
         question::heading(view),
-        headline(view.row, view.aftermath.as_ref(), view.words),
+        headline(view.row, view.history.as_ref(), view.words),
     );
-    let is_open = closed.is_none();
-    let title = closed.clone().map_or_else(|| asked.clone(), in_order);
-    let failed = if view.typed.is_some() {
+    let is_open = closed_headline.is_none();
+    let title = closed_headline
+        .clone()
+        .map_or_else(|| heading.clone(), in_order);
+    let error_prefix = if view.submitted.is_some() {
         view.words.error_prefix
     } else {
         ""
     };
     frame_in(
         view.words.language,
-        &format!("{failed}{}: {title}", visible(agent)),
+        &format!("{error_prefix}{}: {title}", visible(agent)),
         &html! {
-            @if let Some(typed) = view.typed { (inputs::summary(view, typed)) }
+            @if let Some(submitted) = view.submitted { (inputs::mistake_list(view, submitted)) }
             p.soft { bdi { (visible(&view.request.agent_path.join(" › "))) } }
-            @match &closed {
-                None => { h1 #headline { (asked) } }
+            @match &closed_headline {
+                None => { h1 #headline { (heading) } }
                 Some(headline) => {
                     h1.exact #headline { (headline) }
-                    p { (view.words.asked_was) (view.words.colon) (asked) }
+                    p { (view.words.asked_was) (view.words.colon) (heading) }
                 }
             }
-            (live::meanwhile())
+            (live::answered_notice())
             @if is_open { (question::open_status(view)) }
             (question::question(view))
-            @if !of_agent(view.row) {
-                @for (index, one) in view.request.tool_calls.iter().enumerate() { (call::one(view, one, index)) }
+            @if !asked_by_agent(view.row) {
+                @for (index, call) in view.request.tool_calls.iter().enumerate() { (call::section(view, call, index)) }
             }
             (question::about(view))
-            (question::decided(view))
+            (question::decision_section(view))
             div #answers { (answers) }
-            (live::happens(view))
+            (live::event_section(view))
             footer { (signed_in_bar(view.caller, &view.prefix, view.words.language)) }
         },
     )
@@ -294,21 +299,21 @@ fn page(view: &View<'_>, answers: &Markup) -> Markup {
 
 /// The journal's facts about a request's calls after it was asked; `None` where the journal cannot
 /// be read.
-async fn aftermath(http: &Http, row: &RequestRow) -> Result<Option<Aftermath>, Problem> {
-    let mut aftermath = Aftermath::new(row);
+async fn load_history(http: &Http, row: &RequestRow) -> Result<Option<RequestHistory>, Problem> {
+    let mut history = RequestHistory::new(row);
     let mut after = row.asked_seq;
     loop {
-        let items = match http.store.items(row.task_id, after, ITEMS).await {
+        let items = match http.store.items(row.task_id, after, ITEMS_PER_READ).await {
             Ok(items) => items,
             Err(ReadError::Corrupt(_)) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
         for (item, _) in &items {
-            aftermath.apply(item);
+            history.apply(item);
         }
         match items.last() {
-            Some((item, _)) if !aftermath.is_settled() => after = item.seq,
-            Some(_) | None => return Ok(Some(aftermath)),
+            Some((item, _)) if !history.is_settled() => after = item.seq,
+            Some(_) | None => return Ok(Some(history)),
         }
     }
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::View;
 use super::call::warnings;
 use super::deadline::when;
-use super::headline::of_agent;
+use super::headline::asked_by_agent;
 use super::kind::part;
 use crate::http::pages::layout::{moment, visible};
 use crate::http::pages::translations::{Translations, fill};
@@ -42,20 +42,20 @@ pub(crate) fn question(view: &View<'_>) -> Markup {
     let (words, request) = (view.words, &view.request);
     html! {
         @if let Some(about) = part(request.kind, words).about { p { (about) } }
-        @if request.kind == RequestKind::Reconcile { (known(view)) }
+        @if request.kind == RequestKind::Reconcile { (known_facts(view)) }
         // The details of a login only repeat the service's name, which its form gives in the
         // operator's words.
         @let ours = matches!(request.kind, RequestKind::Reconcile | RequestKind::Credentials);
         @let details = request.details.as_ref().filter(|_| !ours);
         // The call of a question never runs and has no card of its own, so its text is shown here,
         // completely and in its order.
-        @let call = request.tool_calls.first().filter(|_| of_agent(view.row));
+        @let call = request.tool_calls.first().filter(|_| asked_by_agent(view.row));
         @if let Some(call) = call { (warnings(view, call)) }
         @if request.question.is_some() || details.is_some() || call.is_some() {
             div.agent {
                 p.by { (words.by_agent) }
                 @if let Some(question) = &request.question { pre.exact dir="ltr" { (prose(question)) } }
-                @if let Some(details) = details { (written(details)) }
+                @if let Some(details) = details { (agent_details(details)) }
                 @if let Some(call) = call {
                     details {
                         summary { (words.exact_text) }
@@ -69,7 +69,7 @@ pub(crate) fn question(view: &View<'_>) -> Markup {
 
 /// The known facts about a call whose outcome is unknown. The labels are ours, except for members
 /// that we do not know.
-fn known(view: &View<'_>) -> Markup {
+fn known_facts(view: &View<'_>) -> Markup {
     let words = view.words;
     let Some(Value::Object(details)) = &view.request.details else {
         return html! {};
@@ -116,7 +116,7 @@ pub(crate) fn exact(value: &Exact) -> String {
 }
 
 /// The agent's details beside its question, object or not, in the order of its characters.
-fn written(value: &Value) -> Markup {
+fn agent_details(value: &Value) -> Markup {
     let Value::Object(members) = value else {
         return html! { pre.exact dir="ltr" { (prose(&plain(value))) } };
     };
@@ -138,7 +138,7 @@ fn written(value: &Value) -> Markup {
 }
 
 /// A person's answer, object or not; its text runs in the direction of its script.
-pub(crate) fn members(value: &Value) -> Markup {
+pub(crate) fn answer_members(value: &Value) -> Markup {
     let Value::Object(members) = value else {
         return html! { pre dir="auto" { (prose(&plain(value))) } };
     };
@@ -167,7 +167,7 @@ pub(crate) fn about(view: &View<'_>) -> Markup {
             h2 { (words.about) }
             dl {
                 dt { (words.kind) } dd { (part(view.request.kind, view.words).heading) }
-                @if let Some(call) = request.tool_calls.first().filter(|call| of_agent(view.row) && call.rule.is_some()) {
+                @if let Some(call) = request.tool_calls.first().filter(|call| asked_by_agent(view.row) && call.rule.is_some()) {
                     dt { (words.rule) } dd { (call.rule.as_deref().map(visible).unwrap_or_default()) }
                     @if let Some(reason) = &call.reason { dt { (words.reason) } dd { (visible(reason)) } }
                 }
@@ -184,7 +184,7 @@ pub(crate) fn about(view: &View<'_>) -> Markup {
 
 fn approver_names(view: &View<'_>) -> String {
     let words = view.words;
-    let names = names(view, &[]);
+    let names = remaining_approvers(view, &[]);
     match view.required() {
         0 | 1 => names,
         count => fill(
@@ -195,7 +195,7 @@ fn approver_names(view: &View<'_>) -> String {
 }
 
 /// The approvers without those who `have` approved already.
-pub(crate) fn names(view: &View<'_>, have: &[&str]) -> String {
+pub(crate) fn remaining_approvers(view: &View<'_>, have: &[&str]) -> String {
     let (approvers, owner, words) = (&view.request.approvers, &view.row.owner, view.words);
     let ids = view.caller.user_id.ids();
     let has = |user: &str| have.iter().any(|name| ids.same(name, user));
@@ -222,15 +222,15 @@ pub(crate) fn names(view: &View<'_>, have: &[&str]) -> String {
 }
 
 /// The decision of the whole request.
-pub(crate) fn decided(view: &View<'_>) -> Markup {
+pub(crate) fn decision_section(view: &View<'_>) -> Markup {
     let Some(decision) = &view.request.decision else {
         return html! {};
     };
-    html! { section { h2 { (view.words.decision_whole) } (decision_of(view, decision, true)) } }
+    html! { section { h2 { (view.words.decision_whole) } (decision_details(view, decision, true)) } }
 }
 
 /// One decision: action, person, time, reason, and the content that came with it.
-pub(crate) fn decision_of(view: &View<'_>, decision: &WireDecision, whole: bool) -> Markup {
+pub(crate) fn decision_details(view: &View<'_>, decision: &WireDecision, whole: bool) -> Markup {
     let words = view.words;
     let (by, at) = (visible(&decision.by), moment(&decision.at));
     let via = decision.via.as_deref().map(visible);
@@ -240,12 +240,12 @@ pub(crate) fn decision_of(view: &View<'_>, decision: &WireDecision, whole: bool)
     };
     let secret = view.request.kind == RequestKind::Credentials;
     html! {
-        p { strong { (did(decision.action, words)) } " " (said) }
+        p { strong { (action_text(decision.action, words)) } " " (said) }
         dl {
             @if let Some(reason) = &decision.reason { dt { (words.reason) } dd { pre dir="auto" { (prose(reason)) } } }
-            @if let Some(then) = decision.then { dt { (words.then) } dd { (then_of(view, then)) } }
+            @if let Some(then) = decision.then { dt { (words.then) } dd { (then_text(view, then)) } }
             @if let Some(response) = decision.response.as_ref().filter(|_| whole) {
-                dt { (words.given_response) } dd { (filled_in(response, secret, words)) }
+                dt { (words.given_response) } dd { (response_details(response, secret, words)) }
             }
             @if let Some(result) = decision.result.as_ref().filter(|_| whole) {
                 dt { (words.given_result) } dd { pre dir="auto" { (prose(&exact(result))) } }
@@ -254,9 +254,9 @@ pub(crate) fn decision_of(view: &View<'_>, decision: &WireDecision, whole: bool)
     }
 }
 
-fn filled_in(response: &Value, secret: bool, words: &Translations) -> Markup {
+fn response_details(response: &Value, secret: bool, words: &Translations) -> Markup {
     if !secret {
-        return members(response);
+        return answer_members(response);
     }
     let names: Vec<&String> = response
         .as_object()
@@ -267,7 +267,7 @@ fn filled_in(response: &Value, secret: bool, words: &Translations) -> Markup {
 }
 
 /// The words for an action that was taken.
-pub(crate) fn did(action: DecisionAction, words: &Translations) -> &'static str {
+pub(crate) fn action_text(action: DecisionAction, words: &Translations) -> &'static str {
     match action {
         DecisionAction::Approve => words.did_approve,
         DecisionAction::Reject => words.did_reject,
@@ -278,16 +278,16 @@ pub(crate) fn did(action: DecisionAction, words: &Translations) -> &'static str 
     }
 }
 
-fn then_of(view: &View<'_>, then: ThenAction) -> &'static str {
+fn then_text(view: &View<'_>, then: ThenAction) -> &'static str {
     match then {
         ThenAction::Continue => view.words.then_continue,
-        ThenAction::Cancel => then_cancel(view),
+        ThenAction::Cancel => cancel_text(view),
         ThenAction::CancelRoot => view.words.then_cancel_root,
     }
 }
 
 /// The words for canceling the task that asked: a root, or a sub-agent's task whose caller goes on.
-pub(crate) fn then_cancel(view: &View<'_>) -> &'static str {
+pub(crate) fn cancel_text(view: &View<'_>) -> &'static str {
     if view.row.task_id == view.row.root_task_id {
         view.words.then_cancel
     } else {
@@ -296,10 +296,10 @@ pub(crate) fn then_cancel(view: &View<'_>) -> &'static str {
 }
 
 /// The words for what the rule does after a rejection where the decision has no `then`.
-pub(crate) fn by_rule(view: &View<'_>) -> &'static str {
+pub(crate) fn rule_text(view: &View<'_>) -> &'static str {
     match view.row.asked.terms.on_reject {
         Then::Continue => view.words.then_continue,
-        Then::Cancel => then_cancel(view),
+        Then::Cancel => cancel_text(view),
         Then::CancelRoot => view.words.then_cancel_root,
     }
 }

@@ -19,12 +19,12 @@ pub(crate) struct Field {
     /// Whether an answer needs it.
     pub required: bool,
     /// The kind of value.
-    pub takes: Takes,
+    pub value: FieldValue,
 }
 
 /// The kind of value that a field takes.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Takes {
+pub(crate) enum FieldValue {
     /// Text: the `type` of the browser's input, where there is one for the format, then the
     /// shortest and longest length.
     Text(Option<&'static str>, Option<u64>, Option<u64>),
@@ -37,7 +37,7 @@ pub(crate) enum Takes {
 }
 
 /// Keywords with which the properties alone do not say what a schema accepts.
-const MORE: [&str; 8] = [
+const UNSUPPORTED_KEYWORDS: [&str; 8] = [
     "$ref",
     "allOf",
     "anyOf",
@@ -52,10 +52,14 @@ const MORE: [&str; 8] = [
 #[must_use]
 pub(crate) fn fields(schema: &Value) -> Option<Vec<Field>> {
     let schema = schema.as_object()?;
-    let open = schema
+    let has_other_members = schema
         .get("additionalProperties")
         .is_some_and(Value::is_object);
-    if schema.get("type")? != "object" || open || MORE.iter().any(|word| schema.contains_key(*word))
+    if schema.get("type")? != "object"
+        || has_other_members
+        || UNSUPPORTED_KEYWORDS
+            .iter()
+            .any(|word| schema.contains_key(*word))
     {
         return None;
     }
@@ -85,13 +89,13 @@ pub(crate) fn fields(schema: &Value) -> Option<Vec<Field>> {
                 title: text("title"),
                 description: text("description"),
                 required: required.contains(&name.as_str()),
-                takes: takes(property)?,
+                value: field_value(property)?,
             })
         })
         .collect()
 }
 
-fn takes(property: &Map<String, Value>) -> Option<Takes> {
+fn field_value(property: &Map<String, Value>) -> Option<FieldValue> {
     if let Some(value) = property.get("const") {
         return choice(std::slice::from_ref(value));
     }
@@ -114,21 +118,29 @@ fn takes(property: &Map<String, Value>) -> Option<Takes> {
             .map(ToString::to_string)
     };
     match word.as_str()? {
-        "string" => Some(Takes::Text(
+        "string" => Some(FieldValue::Text(
             format(property),
             length("minLength"),
             length("maxLength"),
         )),
-        "number" => Some(Takes::Number(false, number("minimum"), number("maximum"))),
-        "integer" => Some(Takes::Number(true, number("minimum"), number("maximum"))),
-        "boolean" => Some(Takes::Boolean),
+        "number" => Some(FieldValue::Number(
+            false,
+            number("minimum"),
+            number("maximum"),
+        )),
+        "integer" => Some(FieldValue::Number(
+            true,
+            number("minimum"),
+            number("maximum"),
+        )),
+        "boolean" => Some(FieldValue::Boolean),
         _ => None,
     }
 }
 
 /// A choice of texts, or of numbers and booleans. Never both, so that each text stands for one
 /// value.
-fn choice(values: &[Value]) -> Option<Takes> {
+fn choice(values: &[Value]) -> Option<FieldValue> {
     let texts = values
         .iter()
         .all(|value| value.as_str().is_some_and(|text| !text.is_empty()));
@@ -143,7 +155,7 @@ fn choice(values: &[Value]) -> Option<Takes> {
             .as_str()
             .map_or_else(|| value.to_string(), str::to_owned)
     };
-    Some(Takes::Choice(
+    Some(FieldValue::Choice(
         values
             .iter()
             .map(|value| (shown(value), value.clone()))
@@ -177,14 +189,14 @@ impl Field {
                 Ok(None)
             };
         }
-        match &self.takes {
-            Takes::Text(..) => Ok(Some(Value::from(typed).to_string())),
-            Takes::Number(whole, ..) => number(typed.trim(), *whole).map(Some),
-            Takes::Boolean => match typed {
+        match &self.value {
+            FieldValue::Text(..) => Ok(Some(Value::from(typed).to_string())),
+            FieldValue::Number(whole, ..) => number(typed.trim(), *whole).map(Some),
+            FieldValue::Boolean => match typed {
                 "true" | "false" => Ok(Some(typed.to_owned())),
                 _ => Err(words.not_a_boolean),
             },
-            Takes::Choice(values) => {
+            FieldValue::Choice(values) => {
                 let chosen = values.iter().find(|(text, _)| text == typed);
                 chosen
                     .map(|(_, value)| Some(value.to_string()))
@@ -228,15 +240,15 @@ mod tests {
                 title: Some("Address".into()),
                 description: Some("Where".into()),
                 required: true,
-                takes: Takes::Text(Some("email"), None, Some(80)),
+                value: FieldValue::Text(Some("email"), None, Some(80)),
             }
         );
         let kinds: Vec<_> = fields[1..]
             .iter()
-            .map(|field| field.takes.clone())
+            .map(|field| field.value.clone())
             .collect();
         let text = |texts: &[(&str, Value)]| {
-            Takes::Choice(
+            FieldValue::Choice(
                 texts
                     .iter()
                     .map(|(text, value)| ((*text).to_owned(), value.clone()))
@@ -246,9 +258,9 @@ mod tests {
         assert_eq!(
             kinds,
             [
-                Takes::Number(true, Some("1".into()), None),
-                Takes::Number(false, None, None),
-                Takes::Boolean,
+                FieldValue::Number(true, Some("1".into()), None),
+                FieldValue::Number(false, None, None),
+                FieldValue::Boolean,
                 text(&[("x", json!("x")), ("y", json!("y"))]),
                 text(&[("1", json!(1)), ("2.5", json!(2.5)), ("true", json!(true))]),
                 text(&[("only", json!("only"))]),
@@ -295,7 +307,7 @@ mod tests {
             string.json("a \"b\"\n\u{202e}"),
             Ok(Some("\"a \\\"b\\\"\\n\u{202e}\"".into()))
         );
-        assert_eq!(string.json(""), Err("this is needed"));
+        assert_eq!(string.json(""), Err("a value is required"));
         assert_eq!(field(json!({"type": "string"}), false).json(""), Ok(None));
         let number = field(json!({"type": "number"}), false);
         for text in ["20.10", "1E2", "-0.5", "12345678901234567890123"] {

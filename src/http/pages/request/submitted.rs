@@ -44,8 +44,12 @@ impl FormName {
         }
     }
 
-    /// The form that these fields came from; `single` as the page was rendered with.
-    fn of(in_path: Option<Action>, fields: &BTreeMap<String, String>, single: bool) -> Self {
+    /// The form that these fields came from; `single_call_forms` as the page was rendered with.
+    fn of(
+        in_path: Option<Action>,
+        fields: &BTreeMap<String, String>,
+        single_call_forms: bool,
+    ) -> Self {
         // A field of an agent's form may also be called `action`; its name here is `field.action`.
         let of_answer = |name: &str| {
             name == "action" || (name.starts_with("call.") && name.ends_with(".action"))
@@ -58,7 +62,7 @@ impl FormName {
         match in_path {
             Some(Action::Approve) => Self::Approve,
             Some(Action::Reject) => Self::Reject,
-            _ if fields.keys().any(|name| name.starts_with("call.")) => match single {
+            _ if fields.keys().any(|name| name.starts_with("call.")) => match single_call_forms {
                 true if says(Action::Respond) => Self::Supply,
                 true => Self::Edit,
                 false => Self::Calls,
@@ -86,28 +90,31 @@ pub(crate) struct FieldMistake {
 pub(crate) struct SubmittedForm {
     /// The form that was posted.
     pub form: FormName,
-    pub wrong: Vec<FieldMistake>,
+    pub mistakes: Vec<FieldMistake>,
     fields: BTreeMap<String, String>,
 }
 
 impl SubmittedForm {
-    /// Reads a posted form; `single` as the page was rendered with.
+    /// Reads a posted form; `single_call_forms` as the page was rendered with.
     #[must_use]
     pub fn new(
         row: &RequestRow,
         in_path: Option<Action>,
         mut fields: BTreeMap<String, String>,
         errors: &[FieldError],
-        single: bool,
+        single_call_forms: bool,
     ) -> Self {
-        let form = FormName::of(in_path, &fields, single);
-        let wrong = errors.iter().map(|error| place(row, form, error)).collect();
+        let form = FormName::of(in_path, &fields, single_call_forms);
+        let mistakes = errors
+            .iter()
+            .map(|error| mistake_of(row, form, error))
+            .collect();
         if row.asked.kind == RequestKind::Credentials {
             fields.retain(|name, _| matches!(name.as_str(), "reason" | "then"));
         }
         Self {
             form,
-            wrong,
+            mistakes,
             fields,
         }
     }
@@ -123,7 +130,7 @@ impl SubmittedForm {
 }
 
 /// The field whose value stands at a place in the body.
-fn place(row: &RequestRow, form: FormName, error: &FieldError) -> FieldMistake {
+fn mistake_of(row: &RequestRow, form: FormName, error: &FieldError) -> FieldMistake {
     let parts: Vec<String> = error
         .pointer
         .split('/')
@@ -142,11 +149,11 @@ fn place(row: &RequestRow, form: FormName, error: &FieldError) -> FieldMistake {
             (Some((*name).to_owned()), rest)
         }
         ["response", rest @ ..] => {
-            filled_in(row.asked.form.as_ref().unwrap_or(&default_form()), rest)
+            form_field(row.asked.form.as_ref().unwrap_or(&default_form()), rest)
         }
         ["result", rest @ ..] => match &row.asked.form {
             Some(schema) if row.asked.kind == RequestKind::ExternalResult => {
-                filled_in(schema, rest)
+                form_field(schema, rest)
             }
             Some(_) | None => (Some("result".to_owned()), rest),
         },
@@ -170,7 +177,7 @@ fn place(row: &RequestRow, form: FormName, error: &FieldError) -> FieldMistake {
     }
 }
 
-fn filled_in<'r, 'p>(
+fn form_field<'r, 'p>(
     schema: &serde_json::Value,
     rest: &'r [&'p str],
 ) -> (Option<String>, &'r [&'p str]) {

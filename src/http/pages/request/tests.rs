@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{View, one_button, whole};
+use super::{View, request_page, single_action_page};
 use crate::http::openapi::sample;
 use crate::http::pages::language::Language;
 use crate::people::Caller;
@@ -12,8 +12,8 @@ use crate::task::request::{RequestKind, Warning};
 use crate::task::status::RequestStatus;
 
 pub(crate) fn page_in(language: Language, row: &RequestRow, caller: &Caller) -> String {
-    asked(
-        &whole(&View::new(
+    without_footer(
+        &request_page(&View::new(
             row,
             caller,
             &sample::settings(),
@@ -25,7 +25,7 @@ pub(crate) fn page_in(language: Language, row: &RequestRow, caller: &Caller) -> 
 }
 
 /// The page without its footer, which has the sign-out button.
-pub(crate) fn asked(page: &str) -> String {
+pub(crate) fn without_footer(page: &str) -> String {
     let (page, foot) = page.rsplit_once("<footer>").unwrap();
     assert_eq!(
         foot.matches("<button").count(),
@@ -154,7 +154,7 @@ fn agent_text_stands_in_its_box_and_operator_text_outside() {
         "><p class=\"by\">Written by the agent, not verified</p><pre class=\"exact\" dir=\"ltr\">Which order is meant?"
     ));
     assert!(boxes[1].contains("The agent's questions, not verified"));
-    assert!(guidance.contains("What you type is shown to the model and approves nothing."));
+    assert!(guidance.contains("Your answer is shown to the model and approves nothing."));
     let row = sample::of_kind(RequestKind::Credentials);
     let login = page(&row, &sample::caller());
     let end = login.rfind("class=\"agent\"").unwrap();
@@ -163,7 +163,7 @@ fn agent_text_stands_in_its_box_and_operator_text_outside() {
         "Login of the caller's Jira.",
         "comment_ticket: POST https://jira.acme.com",
         "It is sealed",
-        "forgotten after 8 h at the latest",
+        "deleted after 8 h at the latest",
     ] {
         assert!(outside.contains(shown), "{shown}");
     }
@@ -175,11 +175,11 @@ fn agent_text_stands_in_its_box_and_operator_text_outside() {
 fn person_who_may_not_decide_gets_no_button_but_the_reason() {
     let row = sample::request();
     let reader = page(&row, &sample::caller());
-    assert!(!reader.contains("<button") && reader.contains("for others to decide"));
+    assert!(!reader.contains("<button") && reader.contains("Other people decide this request"));
     for (status, said) in [
         (RequestStatus::Responded, "Approved by bob."),
         (RequestStatus::Resumed, "Approved by bob."),
-        (RequestStatus::Expired, "Nobody answered in time."),
+        (RequestStatus::Expired, "No answer came in time."),
         (RequestStatus::Withdrawn, "Withdrawn."),
     ] {
         let mut closed = RequestRow {
@@ -218,7 +218,7 @@ fn overdue_request_page_takes_no_answer_and_says_why_before_it_is_closed() {
     let page = page(&row, &sample::approver());
     let why = "<p><strong>Nothing to decide here.</strong> This request has expired.</p>";
     assert!(
-        page.contains("Nobody answered in time.") && page.contains(why),
+        page.contains("No answer came in time.") && page.contains(why),
         "{page}"
     );
     assert!(
@@ -233,7 +233,7 @@ fn wrong_account_is_offered_another_one_and_the_way_back() {
     let next = format!("%2Fresume%2F{}", sample::request().asked.request_id);
     assert!(
         reader.contains(&format!(
-            "<a href=\"/sign-in?next={next}\">Sign in as somebody else</a>"
+            "<a href=\"/sign-in?next={next}\">Sign in as another user</a>"
         )),
         "{reader}"
     );
@@ -241,7 +241,7 @@ fn wrong_account_is_offered_another_one_and_the_way_back() {
         reader.contains("Signed in as <strong class=\"exact\">alice</strong> (acme) <a"),
         "{reader}"
     );
-    assert!(!page(&sample::request(), &sample::approver()).contains("somebody else"));
+    assert!(!page(&sample::request(), &sample::approver()).contains("another user"));
     let nobody = Caller {
         unaccounted: true,
         ..sample::approver()
@@ -250,7 +250,7 @@ fn wrong_account_is_offered_another_one_and_the_way_back() {
         status: RequestStatus::Withdrawn,
         ..sample::request()
     };
-    assert!(!page(&decided, &nobody).contains("somebody else"));
+    assert!(!page(&decided, &nobody).contains("another user"));
 }
 
 #[test]
@@ -356,7 +356,10 @@ fn page_names_approvers_so_far_and_those_missing() {
         "{mine}"
     );
     assert!(mine.contains("approved by bob, 2026-11-03 09:31:00 UTC"));
-    assert!(mine.contains("You have answered; others have not yet.") && !mine.contains("<button"));
+    assert!(
+        mine.contains("You have answered; other people have not answered yet.")
+            && !mine.contains("<button")
+    );
     let dana = Caller {
         user_id: "dana".into(),
         ..sample::approver()
@@ -411,8 +414,8 @@ fn credentials_are_shown_by_name_only() {
 fn page_for_one_action_has_one_button_or_none() {
     let one = |row: &RequestRow, caller: &Caller, action| {
         let settings = sample::settings();
-        asked(
-            &one_button(
+        without_footer(
+            &single_action_page(
                 &View::new(row, caller, &settings, Language::English, sample::now()),
                 action,
             )
@@ -440,7 +443,7 @@ fn page_for_one_action_has_one_button_or_none() {
                 && !one(&decided, &bob, action).contains("<button")
         );
         let alice = one(&row, &sample::caller(), action);
-        assert!(alice.contains("for others to decide") && !alice.contains("<button"));
+        assert!(alice.contains("Other people decide this request") && !alice.contains("<button"));
     }
     for kind in RequestKind::ALL {
         let page = one(&sample::of_kind(kind), &decider(kind), Action::Approve);

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::form::to_json;
 use super::submitted::{FormName, SubmittedForm};
 use super::tests::{decider, page};
-use super::{View, single, whole};
+use super::{View, has_single_call_forms, request_page};
 use crate::engine::FieldError;
 use crate::http::openapi::sample;
 use crate::http::pages::language::Language;
@@ -36,9 +36,9 @@ fn again(
     };
     let settings = sample::settings();
     let mut view = View::new(row, caller, &settings, Language::English, sample::now());
-    let typed = SubmittedForm::new(row, in_path, fields, &errors, single(&view));
-    view.typed = Some(&typed);
-    whole(&view).into_string()
+    let typed = SubmittedForm::new(row, in_path, fields, &errors, has_single_call_forms(&view));
+    view.submitted = Some(&typed);
+    request_page(&view).into_string()
 }
 
 /// Every name that a form on the page would send.
@@ -329,7 +329,7 @@ fn credentials_are_never_shown_again() {
     ];
     let page = again(&row, &sample::caller(), None, &fields, Vec::new());
     assert!(
-        page.contains("this is needed") && page.contains("What you typed was not kept"),
+        page.contains("a value is required") && page.contains("your input was not kept"),
         "{page}"
     );
     assert!(!page.contains("me@acme.example"));

@@ -22,13 +22,12 @@ pub(crate) const OP: Op = Op {
 
 /// Sign out
 ///
-/// Ends the session of the cookie that comes with it, and takes the cookie away. Its body is not
-/// looked at.
+/// Ends the session of the request's cookie and deletes the cookie. The body is ignored.
 #[utoipa::path(
     post, path = "/sign-out", operation_id = "sign_out", tag = "sign-in",
     responses((status = 303, description = "Signed out: the page that takes a key",
         headers(("Location" = String, description = "The page that takes a key"),
-            ("Set-Cookie" = String, description = "`holdpoint_session`, empty and over"))))
+            ("Set-Cookie" = String, description = "`holdpoint_session`, empty and expired"))))
 )]
 pub(crate) async fn sign_out(
     State(http): State<Arc<Http>>,

@@ -22,11 +22,11 @@ pub(crate) const OP: Op = Op {
 
 /// The page that takes a key
 ///
-/// Of somebody who is signed in: who he is, and the way out. Without accounts it says that no
+/// For a signed-in user it shows the user and the sign-out button. Without accounts it says that no
 /// sign-in is needed.
 #[utoipa::path(
     get, path = "/sign-in", operation_id = "get_sign_in", tag = "sign-in", security(()),
-    params(("next" = Option<String>, Query, description = "Where to go afterwards: a path of this service")),
+    params(("next" = Option<String>, Query, description = "The path of this service to open afterwards")),
     responses((status = 200, body = String, content_type = "text/html", description = "The page"))
 )]
 pub(crate) async fn get_sign_in(

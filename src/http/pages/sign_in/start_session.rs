@@ -39,13 +39,13 @@ pub(crate) const OP: Op = Op {
     ],
 };
 
-/// What the page's form sends.
+/// The fields of the page's form.
 #[derive(ToSchema)]
 pub(crate) struct SignIn {
     /// The key.
     key: String,
-    /// Where to go afterwards: a path of this service; anything else leads to a page that says who
-    /// is signed in.
+    /// The path of this service to open afterwards; any other value leads to a page that shows the
+    /// signed-in user.
     #[schema(value_type = String, required = false)]
     next: Option<String>,
 }
@@ -58,8 +58,8 @@ impl std::fmt::Debug for SignIn {
 
 /// Sign in
 ///
-/// What the page's form posts. A key that is nobody's gets the page again. Without accounts it says
-/// that none is needed.
+/// Takes the page's form. An unknown key gets the page again. Without accounts it says that no
+/// sign-in is needed.
 #[utoipa::path(
     post, path = "/sign-in", operation_id = "sign_in", tag = "sign-in", security(()),
     request_body(content = SignIn, content_type = "application/x-www-form-urlencoded"),

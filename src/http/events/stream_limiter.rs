@@ -1,5 +1,5 @@
-//! Counts the open streams, in this process and of each caller. A stream keeps its seat until it is
-//! dropped.
+//! Limits the open streams, in this process and of each caller. A stream keeps its permit until it
+//! is dropped.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,73 +12,73 @@ use crate::task::user::UserKey;
 /// A tenant and a user of it.
 type Person = (String, UserKey);
 
-/// The seats of one process.
+/// The open streams of one process.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seats(Arc<Mutex<Taken>>);
+pub(crate) struct StreamLimiter(Arc<Mutex<OpenStreams>>);
 
 #[derive(Debug, Default)]
-struct Taken {
+struct OpenStreams {
     all: u32,
     each: HashMap<Person, u32>,
 }
 
-/// One taken seat; dropping it frees the seat.
+/// The right to one stream; dropping it frees it.
 #[derive(Debug)]
-pub(crate) struct Seat {
-    seats: Seats,
+pub(crate) struct StreamPermit {
+    limiter: StreamLimiter,
     person: Person,
 }
 
-impl Seats {
-    /// Takes a seat for one more stream of `caller`.
+impl StreamLimiter {
+    /// Takes a permit for a stream of `caller`.
     ///
     /// # Errors
-    /// `too_many` when the caller, or all callers together, have no seat left.
-    pub fn take(&self, caller: &Caller, settings: &Settings) -> Result<Seat, Problem> {
+    /// `too_many` when the caller, or all callers together, have as many streams as allowed.
+    pub fn take(&self, caller: &Caller, settings: &Settings) -> Result<StreamPermit, Problem> {
         let person = (caller.tenant.clone(), caller.user_id.key().clone());
-        let mut taken = self.lock();
-        if taken
+        let mut open = self.lock();
+        if open
             .each
             .get(&person)
             .is_some_and(|streams| *streams >= settings.max_streams_per_caller)
         {
             return Err(Problem::new(
                 Code::TooMany,
-                "You have as many event streams open as one caller may.",
+                "You have the maximum number of event streams open.",
             ));
         }
-        if taken.all >= settings.max_streams {
+        if open.all >= settings.max_streams {
             return Err(Problem::new(
                 Code::TooMany,
-                "As many event streams are open as this service keeps at once.",
+                "The service has its maximum number of event streams open.",
             ));
         }
-        taken.all += 1;
-        *taken.each.entry(person.clone()).or_default() += 1;
-        drop(taken);
+        open.all += 1;
+        *open.each.entry(person.clone()).or_default() += 1;
+        drop(open);
         tracing::info!(target: "holdpoint::metric", metric = "event_stream", change = 1_i64);
-        Ok(Seat {
-            seats: self.clone(),
+        Ok(StreamPermit {
+            limiter: self.clone(),
             person,
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Taken> {
+    fn lock(&self) -> MutexGuard<'_, OpenStreams> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Seat {
+impl Drop for StreamPermit {
     fn drop(&mut self) {
-        let mut taken = self.seats.lock();
-        taken.all = taken.all.saturating_sub(1);
-        if let Some(streams) = taken.each.get_mut(&self.person) {
+        let mut open = self.limiter.lock();
+        open.all = open.all.saturating_sub(1);
+        if let Some(streams) = open.each.get_mut(&self.person) {
             *streams -= 1;
             if *streams == 0 {
-                taken.each.remove(&self.person);
+                open.each.remove(&self.person);
             }
         }
-        drop(taken);
+        drop(open);
         tracing::info!(target: "holdpoint::metric", metric = "event_stream", change = -1_i64);
     }
 }
@@ -89,14 +89,18 @@ mod tests {
     use crate::http::openapi::sample;
 
     #[test]
-    fn seat_is_free_again_once_its_stream_is_dropped() {
+    fn permit_is_free_again_once_its_stream_is_dropped() {
         let settings = Settings {
             max_streams: 3,
             max_streams_per_caller: 2,
             ..sample::settings()
         };
-        let (seats, alice, bob) = (Seats::default(), sample::caller(), sample::approver());
-        let take = |who: &Caller| seats.take(who, &settings);
+        let (limiter, alice, bob) = (
+            StreamLimiter::default(),
+            sample::caller(),
+            sample::approver(),
+        );
+        let take = |who: &Caller| limiter.take(who, &settings);
         let other_spelling = Caller {
             user_id: "ALICE".into(),
             ..alice.clone()
@@ -125,7 +129,7 @@ mod tests {
             "a user of the same name in another tenant"
         );
         assert!(
-            !seats
+            !limiter
                 .lock()
                 .each
                 .contains_key(&("acme".to_owned(), bob.user_id.key().clone()))

@@ -1,0 +1,78 @@
+//! The examples of the components, written by the same code as the responses.
+
+use serde_json::{Map, Value, json};
+
+use super::{event_schema, put, sample};
+use crate::http::server::problem::Problem;
+use crate::http::wire::request::InterventionRequest;
+use crate::http::wire::task::AgentTask;
+
+/// Adds the examples to their components.
+pub(super) fn add(schemas: &mut Map<String, Value>) {
+    for (name, examples) in all() {
+        if let Some(schema) = schemas.get_mut(name) {
+            put(schema, &["examples"], Value::Array(examples));
+        }
+    }
+}
+
+pub(super) fn all() -> Vec<(&'static str, Vec<Value>)> {
+    let (row, settings) = (sample::request(), sample::settings());
+    let request = InterventionRequest::of(&row, &sample::approver(), &settings);
+    let task = AgentTask::of(&sample::task(), &[row], &sample::caller(), &settings);
+    let call = request
+        .tool_calls
+        .first()
+        .map(|call| call.tool_call_id.clone())
+        .unwrap_or_default();
+    let problem = Problem::invalid_at("/input", "a string")
+        .document(&settings.public_url, sample::task().task_id.0);
+    let mut decisions = Map::new();
+    decisions.insert(
+        call,
+        json!({ "action": "reject", "reason": "wrong customer" }),
+    );
+    vec![
+        (
+            "CreateTask",
+            vec![json!({ "input": "Please refund 120 for order 17" })],
+        ),
+        (
+            "SendMessage",
+            vec![json!({ "input": "And tell the customer." })],
+        ),
+        ("ApproveDecision", vec![json!({ "action": "approve" })]),
+        (
+            "RejectDecision",
+            vec![json!({ "action": "reject", "then": "continue", "reason": "wrong customer" })],
+        ),
+        (
+            "RespondDecision",
+            vec![json!({ "action": "respond", "response": { "answer": "Yes, both orders." } })],
+        ),
+        ("RetryDecision", vec![json!({ "action": "retry" })]),
+        ("PerCallDecision", vec![json!({ "decisions": decisions })]),
+        (
+            "ApproveBody",
+            vec![json!({ "reason": "checked with the customer" })],
+        ),
+        (
+            "RejectBody",
+            vec![json!({ "then": "continue", "reason": "wrong customer" })],
+        ),
+        ("Problem", vec![problem]),
+        (
+            "TaskList",
+            vec![json!({ "tasks": [task], "next_cursor": null })],
+        ),
+        (
+            "RequestList",
+            vec![json!({ "requests": [request], "next_cursor": null })],
+        ),
+        ("AgentTask", vec![json!(task)]),
+        ("InterventionRequest", vec![json!(request)]),
+    ]
+    .into_iter()
+    .chain(event_schema::examples())
+    .collect()
+}

@@ -1,0 +1,181 @@
+//! The parts of an operation that its derive cannot express: its problems, its authentication, and
+//! headers of responses.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use super::put;
+use crate::http::server::operation::{AuthClass, Op};
+use crate::http::server::problem::Code;
+
+/// Adds the redirect to sign-in for a browser without key and session.
+pub(super) fn add_sign_in_redirect(operation: &mut Map<String, Value>) {
+    let redirect = json!({
+        "description": "The browser has no key and no session: the sign-in page (where `Accept` prefers `text/html`)",
+        "headers": { "Location": { "description": "`/sign-in?next=…`", "schema": { "type": "string" } } }
+    });
+    if let Some(responses) = operation
+        .get_mut("responses")
+        .and_then(Value::as_object_mut)
+    {
+        responses.insert("303".to_owned(), redirect);
+    }
+}
+
+/// Adds the operation's problems and its authentication, and removes `null` from its parameters,
+/// which no client can send.
+pub(super) fn complete(operation: &mut Map<String, Value>, op: &Op) {
+    if matches!(op.auth, AuthClass::Open | AuthClass::Health) {
+        operation.insert("security".to_owned(), json!([]));
+    }
+    for parameter in operation
+        .get_mut("parameters")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+    {
+        if let Some(schema) = parameter.get_mut("schema") {
+            without_null(schema);
+        }
+    }
+    optional_body(operation);
+    response_headers(operation);
+    let mut codes_by_status: BTreeMap<u16, Vec<Code>> = BTreeMap::new();
+    for code in common_problems(op.auth).iter().chain(op.problems) {
+        let found = codes_by_status.entry(code.status().as_u16()).or_default();
+        if !found.contains(code) {
+            found.push(*code);
+        }
+    }
+    let Some(responses) = operation
+        .get_mut("responses")
+        .and_then(Value::as_object_mut)
+    else {
+        return;
+    };
+    for (status, codes) in codes_by_status {
+        responses.insert(status.to_string(), problem_response(&codes));
+    }
+    for response in responses.values_mut() {
+        let id = json!({
+            "description": "The id of this HTTP request", "schema": { "type": "string", "format": "uuid" }
+        });
+        put(response, &["headers", "X-Request-Id"], id);
+    }
+}
+
+/// Adds the headers of a success that respond to a header of the request.
+fn response_headers(operation: &mut Map<String, Value>) {
+    let headers = [
+        (
+            "Prefer",
+            "Preference-Applied",
+            "The preference that was applied",
+        ),
+        (
+            "Idempotency-Key",
+            "Idempotency-Replayed",
+            "`true` when the response repeats that of an earlier POST with the same key",
+        ),
+    ];
+    let parameters = operation
+        .get("parameters")
+        .and_then(Value::as_array)
+        .cloned()
+        .unwrap_or_default();
+    let Some(responses) = operation
+        .get_mut("responses")
+        .and_then(Value::as_object_mut)
+    else {
+        return;
+    };
+    for (request, response, description) in headers {
+        if !parameters
+            .iter()
+            .any(|parameter| parameter.get("name").and_then(Value::as_str) == Some(request))
+        {
+            continue;
+        }
+        for success in responses
+            .values_mut()
+            .filter(|response| response.get("content").is_some())
+        {
+            let header = json!({ "description": description, "schema": { "type": "string" } });
+            put(success, &["headers", response], header);
+        }
+    }
+}
+
+/// An optional body may be empty but not `null`.
+fn optional_body(operation: &mut Map<String, Value>) {
+    let Some(body) = operation.get_mut("requestBody") else {
+        return;
+    };
+    let schema = body.pointer_mut("/content/application~1json/schema");
+    let named = schema
+        .as_ref()
+        .and_then(|schema| schema.pointer("/oneOf/0/$ref"))
+        .cloned();
+    if let (Some(schema), Some(named)) = (schema, named) {
+        *schema = json!({ "$ref": named });
+        put(body, &["required"], json!(false));
+    }
+}
+
+/// The problems of every operation of this class.
+fn common_problems(auth: AuthClass) -> &'static [Code] {
+    match auth {
+        AuthClass::Key | AuthClass::Out => &[
+            Code::BadRequest,
+            Code::Unauthorized,
+            Code::Forbidden,
+            Code::TooMany,
+            Code::Internal,
+            Code::Unavailable,
+        ],
+        AuthClass::Open => &[Code::BadRequest, Code::Forbidden, Code::Internal],
+        AuthClass::Health => &[Code::Internal],
+    }
+}
+
+fn problem_response(codes: &[Code]) -> Value {
+    let words: Vec<String> = codes
+        .iter()
+        .map(|code| format!("`{}`", code.as_str()))
+        .collect();
+    let titles: Vec<&str> = codes.iter().map(|code| code.title()).collect();
+    let mut response = json!({
+        "description": format!("{}: {}", words.join(", "), titles.join(", ")),
+        "content": { "application/problem+json": { "schema": { "$ref": "#/components/schemas/Problem" } } }
+    });
+    let has = |code| codes.contains(&code);
+    if has(Code::Unauthorized) {
+        put(
+            &mut response,
+            &["headers", "WWW-Authenticate"],
+            json!({ "description": "`Bearer`", "schema": { "type": "string" } }),
+        );
+    }
+    if has(Code::TooMany) || has(Code::Unavailable) {
+        put(
+            &mut response,
+            &["headers", "Retry-After"],
+            json!({ "description": "Seconds to wait before another attempt", "schema": { "type": "integer" } }),
+        );
+    }
+    response
+}
+
+fn without_null(schema: &mut Value) {
+    let Some(members) = schema.as_object_mut() else {
+        return;
+    };
+    if let Some(Value::Array(kinds)) = members.get_mut("type") {
+        kinds.retain(|kind| kind != "null");
+        if let [only] = kinds.as_slice() {
+            let only = only.clone();
+            members.insert("type".to_owned(), only);
+        }
+    }
+}

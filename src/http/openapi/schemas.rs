@@ -1,0 +1,78 @@
+//! The parts of the components that their derives cannot express: required members, and the
+//! constants that tell variants apart.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use super::put;
+
+/// The components of request bodies: their types say which members are optional.
+const REQUEST_BODIES: &[&str] = &[
+    "CreateTask",
+    "SendMessage",
+    "NewMessageItem",
+    "ApproveDecision",
+    "RejectDecision",
+    "RespondDecision",
+    "RetryDecision",
+    "PerCallDecision",
+    "ApproveCall",
+    "RejectCall",
+    "EditCall",
+    "RespondCall",
+    "ApproveBody",
+    "RejectBody",
+    "SignIn",
+    "Problem",
+];
+
+/// Marks every member of a response's component as required.
+pub(super) fn require_members(name: &str, schema: &mut Value) {
+    if REQUEST_BODIES.contains(&name) {
+        return;
+    }
+    let names: Vec<Value> = match schema.get("properties").and_then(Value::as_object) {
+        Some(properties) => properties.keys().map(|name| json!(name)).collect(),
+        None => return,
+    };
+    put(schema, &["required"], Value::Array(names));
+}
+
+/// Gives the member that tells variants apart a constant in each variant, or an enum of the values
+/// it has there.
+pub(super) fn add_discriminators(schemas: &mut Map<String, Value>) {
+    let mut tags: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
+    for schema in schemas.values() {
+        let Some(discriminator) = schema.get("discriminator") else {
+            continue;
+        };
+        let member = discriminator
+            .get("propertyName")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned();
+        for (word, target) in discriminator
+            .get("mapping")
+            .and_then(Value::as_object)
+            .into_iter()
+            .flatten()
+        {
+            let component = target
+                .as_str()
+                .unwrap_or_default()
+                .rsplit('/')
+                .next()
+                .unwrap_or_default()
+                .to_owned();
+            tags.entry((component, member.clone()))
+                .or_default()
+                .push(word.clone());
+        }
+    }
+    for ((component, member), words) in tags {
+        if let ([word], Some(schema)) = (words.as_slice(), schemas.get_mut(&component)) {
+            put(schema, &["properties", &member, "const"], json!(word));
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The document as a whole: examples, references, named components.
+
+use super::*;
+use crate::http::wire::task::AgentTask;
+use std::collections::BTreeSet;
+
+/// A validator for one component; references resolve in the whole document.
+pub(crate) fn validator(document: &Value, component: &str) -> jsonschema::Validator {
+    let mut root = document.clone();
+    root["$ref"] = json!(format!("#/components/schemas/{component}"));
+    root["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
+    jsonschema::options()
+        .should_validate_formats(true)
+        .build(&root)
+        .unwrap()
+}
+
+#[test]
+fn every_example_fits_its_component() {
+    let document = document();
+    for (name, examples) in examples::all() {
+        let validator = validator(&document, name);
+        for example in examples {
+            let found: Vec<String> = validator
+                .iter_errors(&example)
+                .map(|error| error.to_string())
+                .collect();
+            assert!(found.is_empty(), "{name}: {found:?}");
+        }
+    }
+}
+
+#[test]
+fn answer_without_a_member_does_not_fit() {
+    let document = document();
+    let task = AgentTask::of(&sample::task(), &[], &sample::caller(), &sample::settings());
+    let mut task = serde_json::to_value(task).unwrap();
+    assert!(validator(&document, "AgentTask").is_valid(&task));
+    task.as_object_mut().unwrap().remove("parent");
+    assert!(!validator(&document, "AgentTask").is_valid(&task));
+}
+
+#[test]
+fn decision_body_variants_are_told_apart() {
+    let document = document();
+    let validator = validator(&document, "DecisionBody");
+    assert!(validator.is_valid(&json!({ "action": "approve" })));
+    assert!(
+        validator.is_valid(&json!({ "decisions": { "x": { "action": "edit", "arguments": {} } } }))
+    );
+    for wrong in [
+        json!({}),
+        json!({ "action": "aprove" }),
+        json!({ "action": "approve", "decisions": {} }),
+    ] {
+        assert!(!validator.is_valid(&wrong), "{wrong}");
+    }
+}
+
+#[test]
+fn every_operation_has_one_id_and_names_its_problems() {
+    let mut document = document();
+    assert_eq!(document["openapi"], "3.1.0");
+    let mut ids = BTreeSet::new();
+    for (_, operation) in every_operation(&mut document) {
+        let id = operation["operationId"].as_str().unwrap().to_owned();
+        assert!(ids.insert(id.clone()), "{id} twice");
+        assert!(
+            operation["responses"]["500"]["content"]["application/problem+json"].is_object(),
+            "{id}"
+        );
+    }
+    let expected: BTreeSet<String> = super::super::operations()
+        .iter()
+        .map(|(op, _)| op.id.to_owned())
+        .collect();
+    assert_eq!(ids, expected);
+}
+
+#[test]
+fn body_that_may_be_empty_is_optional() {
+    let document = document();
+    let body = &document["paths"]["/resume/{request_id}/approve"]["post"]["requestBody"];
+    assert_eq!(body["required"], false);
+    assert_eq!(
+        body["content"]["application/json"]["schema"],
+        json!({"$ref": "#/components/schemas/ApproveBody"})
+    );
+}
+
+/// Collects the places of enums and unions without a name.
+fn unnamed(at: &str, value: &Value, found: &mut Vec<String>) {
+    let Some(members) = value.as_object() else {
+        for (index, value) in value.as_array().into_iter().flatten().enumerate() {
+            unnamed(&format!("{at}/{index}"), value, found);
+        }
+        return;
+    };
+    let is_component = at
+        .strip_prefix("/components/schemas/")
+        .is_some_and(|rest| !rest.contains('/'));
+    if members.get("enum").is_some_and(Value::is_array) && !is_component {
+        found.push(at.to_owned());
+    }
+    for union in ["oneOf", "anyOf", "allOf"] {
+        for variant in members
+            .get(union)
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+        {
+            let null = variant["type"] == "null";
+            if variant.get("$ref").is_none() && !null {
+                found.push(format!("{at}/{union}"));
+            }
+        }
+    }
+    for (name, value) in members {
+        if name != "examples" && name != "properties" {
+            unnamed(&format!("{at}/{name}"), value, found);
+        }
+        if name == "properties" {
+            for (property, value) in value.as_object().into_iter().flatten() {
+                unnamed(&format!("{at}/properties/{property}"), value, found);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_enum_and_every_variant_is_a_named_component() {
+    let mut found = Vec::new();
+    unnamed("", &document(), &mut found);
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+#[test]
+fn every_reference_leads_somewhere() {
+    let document = document();
+    let text = document.to_string();
+    for (at, _) in text.match_indices("#/components/schemas/") {
+        let name: String = text[at + 21..].chars().take_while(|c| *c != '"').collect();
+        assert!(
+            document["components"]["schemas"].get(&name).is_some(),
+            "{name}"
+        );
+    }
+    assert_eq!(openapi_json(), openapi_json());
+}

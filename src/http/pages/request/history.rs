@@ -1,0 +1,265 @@
+//! The history of a request's calls since it was asked, read from the journal for the headline of
+//! its page. Nothing of it is stored.
+
+use std::collections::BTreeMap;
+
+use super::kind::status_while_open;
+use crate::store::RequestRow;
+use crate::task::decision::Decision;
+use crate::task::id::{CallId, RequestId};
+use crate::task::item::{CloseReason, Fact, Item, Outcome, ToolResult};
+use crate::task::request::{RequestKind, RequestSpec};
+use crate::task::status::TaskStatus;
+
+/// The status of one call. The order of the variants is the order in which several calls are
+/// counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum CallStatus {
+    /// It ran.
+    Ran,
+    /// It failed, maybe with the status of an HTTP tool's answer.
+    Failed(Option<u16>),
+    /// It ran, and its result came after the call was closed.
+    RanLate,
+    /// It failed, and its result came after the call was closed.
+    FailedLate,
+    /// An attempt or a sub-agent is running.
+    Running,
+    /// Neither an attempt nor a result is in the journal yet.
+    Waiting,
+    /// Another request asks whether it may run.
+    AskedAgain,
+    /// Another request asks for the login it needs.
+    NeedsLogin,
+    /// Another request asks for its result.
+    AwaitsResult,
+    /// A later request about it was answered; its result is not stored yet.
+    AnsweredLater,
+    /// Its outcome is unknown, and an open request asks for it.
+    Reconciling,
+    /// Its outcome is unknown.
+    Unknown,
+    /// A person gave its result.
+    Responded,
+    /// A person rejected it.
+    Rejected,
+    /// A rule refused it.
+    Denied,
+    /// It cannot run.
+    Invalid,
+    /// A question about it was not answered in time.
+    Expired,
+    /// Its request was withdrawn, or the user sent another message.
+    Withdrawn,
+    /// The task was canceled before the call ran, or while a sub-agent was running.
+    Canceled,
+    /// The task failed before the call ran.
+    Abandoned,
+}
+
+impl CallStatus {
+    fn of_outcome(outcome: Outcome, http_status: Option<u16>) -> Self {
+        match outcome {
+            Outcome::Succeeded => Self::Ran,
+            Outcome::Failed => Self::Failed(http_status),
+            Outcome::Invalid => Self::Invalid,
+            Outcome::Denied => Self::Denied,
+            Outcome::Rejected => Self::Rejected,
+            Outcome::Responded => Self::Responded,
+            Outcome::Expired => Self::Expired,
+            Outcome::Withdrawn => Self::Withdrawn,
+            Outcome::Canceled => Self::Canceled,
+            Outcome::Unknown => Self::Unknown,
+        }
+    }
+}
+
+/// The state of one call, as far as the journal was read.
+#[derive(Clone, Debug, Default)]
+struct CallRecord {
+    /// An attempt or a sub-agent was started and has no result yet.
+    started: bool,
+    /// The open request about it, opened after the request of the page.
+    later_request: Option<(RequestId, RequestKind)>,
+    answered_later: bool,
+    result: Option<(Outcome, Option<u16>)>,
+    late: Option<Outcome>,
+    /// The model was called after the result was stored.
+    model_has_result: bool,
+}
+
+/// The journal's facts after the item that asked a request.
+#[derive(Clone, Debug)]
+pub(crate) struct RequestHistory {
+    request: RequestId,
+    calls: BTreeMap<CallId, CallRecord>,
+    /// Why the request was closed without a decision.
+    pub closed: Option<CloseReason>,
+    /// The first final status of its task in or after the commit that closed it.
+    pub status_at_close: Option<TaskStatus>,
+    /// The task's last status, where it is final.
+    pub final_status: Option<TaskStatus>,
+}
+
+impl RequestHistory {
+    /// The state before any item was read.
+    #[must_use]
+    pub fn new(row: &RequestRow) -> Self {
+        let calls = row
+            .asked
+            .own_calls()
+            .map(|call| (call.tool_call_id, CallRecord::default()))
+            .collect();
+        Self {
+            request: row.asked.request_id,
+            calls,
+            closed: None,
+            status_at_close: None,
+            final_status: None,
+        }
+    }
+
+    /// Reads the next item.
+    pub fn apply(&mut self, item: &Item) {
+        match &item.fact {
+            Fact::TaskStatus { status, .. } => self.apply_task_status(*status),
+            Fact::AssistantMessage(_) => {
+                for record in self.calls.values_mut() {
+                    record.model_has_result |= record.result.is_some();
+                }
+            }
+            Fact::InterventionRequested(spec) => self.apply_request(spec),
+            Fact::Decision {
+                request_id,
+                decision,
+            } => self.apply_decision(*request_id, decision),
+            Fact::RequestClosed {
+                request_id, reason, ..
+            } if *request_id == self.request => {
+                self.closed = Some(*reason);
+            }
+            Fact::RequestClosed { request_id, .. } => self.close_later_request(*request_id),
+            Fact::ToolStarted { tool_call_id, .. } | Fact::SubAgentStarted { tool_call_id, .. } => {
+                self.update(*tool_call_id, |record| {
+                    *record = CallRecord {
+                        started: true,
+                        ..CallRecord::default()
+                    }
+                });
+            }
+            Fact::ToolResult(ToolResult {
+                tool_call_id,
+                outcome,
+                http_status,
+                ..
+            }) => {
+                self.update(*tool_call_id, |record| {
+                    record.result = Some((*outcome, *http_status));
+                });
+            }
+            Fact::LateResult(late) => {
+                self.update(late.tool_call_id, |record| record.late = Some(late.outcome));
+            }
+            Fact::UserMessage { .. } | Fact::Judged { .. } => {}
+        }
+    }
+
+    fn apply_task_status(&mut self, status: TaskStatus) {
+        self.final_status = Some(status).filter(|status| status.is_terminal());
+        self.status_at_close = self
+            .status_at_close
+            .or(self.final_status.filter(|_| self.closed.is_some()));
+    }
+
+    /// Reads that a later request about the same calls was opened.
+    fn apply_request(&mut self, spec: &RequestSpec) {
+        if spec.request_id == self.request {
+            return;
+        }
+        for call in spec.own_calls() {
+            self.update(call.tool_call_id, |record| {
+                record.later_request = Some((spec.request_id, spec.kind));
+            });
+        }
+    }
+
+    /// Reads a decision of a later request about the same calls.
+    fn apply_decision(&mut self, request_id: RequestId, decision: &Decision) {
+        if request_id == self.request {
+            return;
+        }
+        for (call, answer) in decision
+            .decisions
+            .iter()
+            .filter(|(_, answer)| answer.settles())
+        {
+            self.update(*call, |record| {
+                record.later_request = None;
+                record.answered_later = !answer.leave;
+            });
+        }
+        if decision.closes {
+            self.close_later_request(request_id);
+        }
+    }
+
+    fn update(&mut self, call: CallId, change: impl FnOnce(&mut CallRecord)) {
+        if let Some(record) = self.calls.get_mut(&call) {
+            change(record);
+        }
+    }
+
+    fn close_later_request(&mut self, request: RequestId) {
+        for record in self.calls.values_mut() {
+            record.later_request = record.later_request.filter(|(later, _)| *later != request);
+        }
+    }
+
+    /// Whether no later item changes the headline: every call has a certain result, and the model
+    /// has every result.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.calls.values().all(|record| {
+            let uncertain = matches!(
+                record.result,
+                None | Some((Outcome::Unknown | Outcome::Canceled, _))
+            );
+            record.model_has_result && !uncertain
+        })
+    }
+
+    /// Whether the model has the result of every call.
+    #[must_use]
+    pub fn model_has_results(&self) -> bool {
+        self.calls.values().all(|record| record.model_has_result)
+    }
+
+    /// The status of one call.
+    #[must_use]
+    pub fn call_status(&self, call: CallId) -> CallStatus {
+        let Some(record) = self.calls.get(&call) else {
+            return CallStatus::Waiting;
+        };
+        match (record.late, record.result) {
+            (Some(Outcome::Succeeded), _) => CallStatus::RanLate,
+            (Some(Outcome::Failed), _) => CallStatus::FailedLate,
+            (_, Some((outcome, status))) => CallStatus::of_outcome(outcome, status),
+            (_, None) => self.status_without_result(record),
+        }
+    }
+
+    fn status_without_result(&self, record: &CallRecord) -> CallStatus {
+        match (
+            record.later_request.map(|(_, kind)| kind),
+            self.final_status,
+        ) {
+            (Some(kind), _) => status_while_open(kind),
+            (None, _) if record.answered_later => CallStatus::AnsweredLater,
+            (None, Some(_)) if record.started => CallStatus::Unknown,
+            (None, None) if record.started => CallStatus::Running,
+            (None, Some(TaskStatus::Failed)) => CallStatus::Abandoned,
+            (None, Some(_)) => CallStatus::Canceled,
+            (None, None) => CallStatus::Waiting,
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Content types, idempotency keys, form fields, and parsing off the runtime.
+
+use super::*;
+use serde_json::json;
+
+fn posted(content_type: &str, body: &str) -> Posted {
+    let mut headers = HeaderMap::new();
+    if !content_type.is_empty() {
+        headers.insert(CONTENT_TYPE, content_type.parse().unwrap());
+    }
+    let caller = crate::http::openapi::sample::caller();
+    Posted {
+        caller,
+        headers,
+        bytes: Bytes::copy_from_slice(body.as_bytes()),
+        key: Ok(None),
+    }
+}
+
+async fn read(posted: &Posted) -> Result<Value, Problem> {
+    posted
+        .json(&BodyParser::default(), |value, _| Ok(value))
+        .await
+}
+
+#[tokio::test]
+async fn body_needs_its_content_type_unless_it_is_empty() {
+    assert_eq!(read(&posted("", "")).await.unwrap(), json!({}));
+    assert_eq!(read(&posted("text/plain", "")).await.unwrap(), json!({}));
+    assert!(
+        read(&posted("application/json; charset=utf-8", "{}"))
+            .await
+            .is_ok()
+    );
+    for content_type in [
+        "",
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "application/jsonp",
+        "multipart/form-data",
+    ] {
+        let refused = read(&posted(content_type, "{}")).await.unwrap_err();
+        assert_eq!(refused.code, Code::UnsupportedMediaType, "{content_type}");
+    }
+    for (body, code) in [
+        ("{", Code::BadJson),
+        (" ", Code::BadJson),
+        (r#"{"a":"\u0000"}"#, Code::Invalid),
+    ] {
+        assert_eq!(
+            read(&posted("application/json", body))
+                .await
+                .unwrap_err()
+                .code,
+            code,
+            "{body}"
+        );
+    }
+    let many = format!("[{}0]", "0,".repeat(json::VALUES - 1));
+    let refused = read(&posted("application/json", &many)).await.unwrap_err();
+    let errors = json!([{"pointer": "", "detail": "at most 100000 JSON values"}]);
+    assert_eq!(
+        (
+            refused.code,
+            &refused.document("", uuid::Uuid::nil())["errors"]
+        ),
+        (Code::Invalid, &errors)
+    );
+}
+
+/// The runtime of a test has one thread: only work on another thread does not block it.
+#[tokio::test]
+async fn large_bodies_are_parsed_off_the_runtime_two_at_once() {
+    let parsing = BodyParser::default();
+    let thread = || Ok::<_, Problem>(std::thread::current().id());
+    let here = std::thread::current().id();
+    assert_eq!(parsing.run(MAX_INLINE_SIZE, thread).await.unwrap(), here);
+    assert_ne!(
+        parsing.run(MAX_INLINE_SIZE + 1, thread).await.unwrap(),
+        here
+    );
+
+    let (leave, wait) = std::sync::mpsc::channel::<()>();
+    let wait = Arc::new(std::sync::Mutex::new(wait));
+    let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();
+    let mut running = tokio::task::JoinSet::new();
+    for number in 0..5 {
+        let (parsing, begun, wait) = (parsing.clone(), begun.clone(), Arc::clone(&wait));
+        running.spawn(async move {
+            let work = move || {
+                begun.send(number).unwrap();
+                wait.lock().unwrap().recv().unwrap();
+                Ok(())
+            };
+            parsing.run(MAX_INLINE_SIZE + 1, work).await.unwrap();
+        });
+    }
+    begins.recv().await.unwrap();
+    begins.recv().await.unwrap();
+    // Gives all other work time to begin.
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+        tokio::task::spawn_blocking(|| ()).await.unwrap();
+    }
+    // The runtime goes on, and short bodies wait for no permit.
+    assert_eq!(parsing.run(MAX_INLINE_SIZE, thread).await.unwrap(), here);
+    assert!(
+        begins.is_empty() && parsing.permits.available_permits() == 0,
+        "only two of five have begun"
+    );
+    for _ in 0..5 {
+        leave.send(()).unwrap();
+    }
+    while running.join_next().await.is_some() {}
+    assert_eq!(begins.len(), 3);
+}
+
+#[test]
+fn form_fields_may_appear_only_once() {
+    let form = |body| posted("application/x-www-form-urlencoded", body).fields();
+    let expected = [
+        ("action", "reject"),
+        ("reason", "a\nb \u{202e}"),
+        ("then", ""),
+    ];
+    assert_eq!(
+        form("action=reject&reason=a%0D%0Ab+%E2%80%AE&then=").unwrap(),
+        expected
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into()
+    );
+    assert_eq!(form("a=1&a=2").unwrap_err().code, Code::BadJson);
+    assert_eq!(form("a=%00").unwrap_err().code, Code::Invalid);
+    assert_eq!(form("a%00=1").unwrap_err().code, Code::Invalid);
+}
+
+#[test]
+fn idempotency_key_is_one_visible_header() {
+    let read = |keys: &[&[u8]]| {
+        let mut headers = HeaderMap::new();
+        for key in keys {
+            headers.append(
+                "idempotency-key",
+                http::HeaderValue::from_bytes(key).unwrap(),
+            );
+        }
+        idempotency_key(&headers)
+    };
+    assert_eq!(read(&[]), Ok(None));
+    assert_eq!(read(&[b"\"a\""]), Ok(Some("\"a\"".to_owned())));
+    assert!(read(&[&[b'x'; 255]]).is_ok());
+    for keys in [
+        &[b"".as_slice()][..],
+        &[b"a b"],
+        &[&[b'x'; 256]],
+        &["é".as_bytes()],
+        &[b"a", b"b"],
+    ] {
+        assert!(read(keys).is_err(), "{keys:?}");
+    }
+}

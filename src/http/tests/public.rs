@@ -1,0 +1,85 @@
+//! Operations that need no key.
+
+use super::*;
+
+#[tokio::test]
+async fn health_is_answered_under_every_name_without_accounts() {
+    let app = app(true, &[]);
+    let host = [("host", "probe.internal"), ("x-forwarded-for", "10.0.0.1")];
+    assert_eq!(ask(&app, "GET", "/healthz", &host, "").await.status, 200);
+    assert_eq!(ask(&app, "GET", "/readyz", &host, "").await.status, 503);
+    for path in [
+        "/docs",
+        "/openapi.json",
+        "/metrics",
+        "/problems/invalid",
+        "/v1/me",
+        REQUEST,
+    ] {
+        let answer = ask(&app, "GET", path, &host, "").await;
+        assert_eq!(
+            (answer.status, answer.code().as_str()),
+            (403, "forbidden"),
+            "{path}"
+        );
+    }
+    assert_eq!(ask(&app, "GET", "/nowhere", &host, "").await.status, 404);
+}
+
+#[tokio::test]
+async fn public_endpoints_are_served_without_a_key() {
+    let app = app(false, &[]);
+    assert_eq!(ask(&app, "GET", "/healthz", &[], "").await.text, "ok\n");
+    assert_eq!(ask(&app, "HEAD", "/healthz", &[], "").await.text, "");
+    assert_eq!(
+        ask(&app, "GET", "/metrics", &[], "").await.text,
+        "metric 1\n"
+    );
+    assert_eq!(
+        ask(&app, "GET", "/openapi.json", &[], "").await.json()["openapi"],
+        "3.1.0"
+    );
+    let page = ask(&app, "GET", "/problems/task_paused", &[], "").await;
+    assert!(
+        page.text.contains("supersede") && page.header("content-type").starts_with("text/html")
+    );
+    let script = ask(&app, "GET", "/follow.js", &[], "").await;
+    assert_eq!(
+        (script.status, script.header("content-type")),
+        (200, "text/javascript; charset=utf-8")
+    );
+    assert_eq!(
+        (
+            script.header("cache-control"),
+            script.header("x-content-type-options")
+        ),
+        ("no-cache", "nosniff")
+    );
+    let docs = ask(&app, "GET", "/docs", &[], "").await;
+    assert_eq!(docs.status, 200);
+    let assets: Vec<&str> = docs
+        .text
+        .split('"')
+        .filter(|text| text.starts_with("docs/"))
+        .collect();
+    assert!(assets.len() >= 4, "{}", docs.text);
+    for asset in assets {
+        assert_eq!(
+            ask(&app, "GET", &format!("/{asset}"), &[], "").await.status,
+            200,
+            "{asset}"
+        );
+    }
+    assert!(!docs.text.contains("./"), "{}", docs.text);
+    let setup = ask(&app, "GET", "/docs/swagger-initializer.js", &[], "")
+        .await
+        .text;
+    assert!(
+        setup.contains("\"openapi.json\"") && setup.contains("\"none\""),
+        "{setup}"
+    );
+    assert_eq!(
+        ask(&app, "GET", "/docs/", &[], "").await.header("location"),
+        "../docs"
+    );
+}
