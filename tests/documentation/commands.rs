@@ -28,8 +28,7 @@ const ALL_TESTS: &str = "scripts/test";
 /// A reader of one page.
 struct Reader {
     folder: tempfile::TempDir,
-    /// The exports of the blocks so far.
-    exports: String,
+    /// The variables that commands find, exported ones included.
     environment: Vec<(String, String)>,
     service: Option<Service>,
     task_id: Option<String>,
@@ -57,7 +56,6 @@ impl Reader {
         ));
         Self {
             folder: tempfile::tempdir().expect("a folder"),
-            exports: String::new(),
             environment,
             service: None,
             task_id: None,
@@ -88,8 +86,7 @@ impl Reader {
         if command == ALL_TESTS {
             assert!(root().join(ALL_TESTS).is_file(), "{place}: {command}");
         } else if command.starts_with("export ") || command.starts_with(". ") {
-            self.exports.push_str(command);
-            self.exports.push('\n');
+            self.export(place, command);
         } else if command == "cargo run" {
             self.serve(place, "holdpoint");
         } else if command.starts_with("holdpoint serve") {
@@ -97,6 +94,20 @@ impl Reader {
         } else {
             self.ask(place, command);
         }
+    }
+
+    /// Runs a command that sets variables, and keeps them for the commands after it.
+    fn export(&mut self, place: &str, command: &str) {
+        let done = self
+            .shell(&format!("set -a\n{command}\nenv"))
+            .output()
+            .expect("a shell");
+        assert!(done.status.success(), "{place}: {command}");
+        let text = String::from_utf8(done.stdout).expect("text");
+        let set = text.lines().filter_map(|line| line.split_once('='));
+        self.environment = set
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect();
     }
 
     fn serve(&mut self, place: &str, command: &str) {
@@ -222,7 +233,7 @@ impl Reader {
         path.push(std::env::var_os("PATH").expect("PATH"));
         let mut command = Command::new("sh");
         command
-            .args(["-e", "-c", &format!("{}{script}", self.exports)])
+            .args(["-e", "-c", script])
             .env_clear()
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .env("PATH", path)
