@@ -105,10 +105,10 @@ fn readme_shows_the_printed_commands() {
 }
 
 #[test]
-fn readme_commands_for_slow_models_work_as_shown() {
-    let readme = fs::read_to_string(root().join("README.md")).expect("the README");
-    let (_, section) = readme
-        .split_once("## When the model takes its time")
+fn documented_commands_for_slow_models_work_as_shown() {
+    let page = fs::read_to_string(root().join("docs/api.md")).expect("docs/api.md");
+    let (_, section) = page
+        .split_once("\nA model may take longer than the wait.")
         .expect("the section");
     let commands: Vec<&str> = section
         .lines()

@@ -11,6 +11,7 @@
 mod api;
 mod architecture;
 mod chaos;
+mod documentation;
 mod engine;
 mod first_run;
 mod openapi;

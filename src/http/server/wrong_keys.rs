@@ -284,7 +284,7 @@ mod tests {
                     source(&std::net::Ipv4Addr::from(number).to_string()),
                     false,
                     at(1),
-                )
+                );
             });
             (log.lines, log.silent)
         };

@@ -407,7 +407,7 @@ fn judged(head: Head, call: CallId, judgement: &Judgement) -> AgentTaskItem {
 fn intervention_requested(head: Head, spec: &RequestSpec) -> AgentTaskItem {
     build!(InterventionRequested, InterventionRequestedItem, head, {
         request_id: spec.request_id.to_string(),
-        kind: spec.kind.into(),
+        kind: spec.kind,
         pending_tool_calls: spec.pending_tool_calls.iter().map(asked_call).collect(),
     })
 }

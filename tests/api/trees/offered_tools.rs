@@ -99,11 +99,16 @@ async fn client_sees_which_agents_an_agent_may_call() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn readme_example_of_agents_that_call_agents_works() {
-    let readme =
-        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
-    let section = readme.split("## Agents that call agents\n").nth(1).unwrap();
-    let blocks: Vec<&str> = section.split("```").skip(1).step_by(2).collect();
+async fn documented_example_of_agents_that_call_agents_works() {
+    let page =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/agents.md")).unwrap();
+    let section = page.split("## Agents that call agents\n").nth(1).unwrap();
+    let blocks: Vec<&str> = section
+        .split("```")
+        .skip(1)
+        .step_by(2)
+        .filter_map(|block| Some(block.split_once('\n')?.1))
+        .collect();
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("desk-says.yaml");
     std::fs::write(&script, blocks[1]).unwrap();

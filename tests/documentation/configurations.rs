@@ -1,0 +1,193 @@
+//! `holdpoint check` accepts the configurations of the documentation, whole ones as they are and
+//! fragments as parts of a whole one. JSON, JavaScript and Python parse.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use super::{Block, blocks, pages, read, variables};
+
+/// The configuration that a fragment is merged into: it has the names that the pages use.
+const BASE: &str = r#"
+auth:
+  api_keys:
+    - { user: alice, tenant: acme, groups: [support], key: "alice-0123456789abcdef" }
+    - { user: bob, tenant: acme, groups: [finance, ops], key: "bob-0123456789abcdef" }
+models:
+  main: { provider: openai, model: gpt-4.1, api_key: "model-0123456789abcdef" }
+tools:
+  orders:
+    effect: read_only
+    http: { method: GET, url: "http://127.0.0.1:9000/orders/{id}" }
+    parameters: { type: object, properties: { id: { type: string } }, required: [id] }
+  refund_payment:
+    http: { method: POST, url: "http://127.0.0.1:9000/refunds" }
+    parameters:
+      type: object
+      properties: { order: { type: integer }, amount: { type: number } }
+      required: [order, amount]
+agents:
+  helper: { description: Answers., model: main, tools: [orders, refund_payment] }
+default_agent: helper
+"#;
+
+#[test]
+fn configurations_of_the_documentation_pass_check() {
+    let mut refused = Vec::new();
+    for page in pages() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let blocks: Vec<Block> = blocks(&page)
+            .into_iter()
+            .filter(|block| block.language == "yaml")
+            .collect();
+        // A configuration may name a script that a later block shows.
+        for (name, block) in blocks
+            .iter()
+            .filter_map(|one| Some((one.file_name()?, one)))
+        {
+            fs::write(folder.path().join(name), &block.text).expect("a file");
+        }
+        let mut bases = vec![parse("the test's base", BASE)];
+        for block in &blocks {
+            for (at, document) in block.text.split("\n---\n").enumerate() {
+                let value = parse(&block.place(), document);
+                if !is_configuration(&value) {
+                    continue;
+                }
+                let whole = value.get("models").is_some() && value.get("agents").is_some();
+                let tried: Vec<Value> = if whole {
+                    vec![value.clone()]
+                } else {
+                    bases
+                        .iter()
+                        .rev()
+                        .map(|base| merged(base, &value))
+                        .collect()
+                };
+                let answers: Vec<_> = tried
+                    .iter()
+                    .map(|configuration| check(folder.path(), configuration))
+                    .collect();
+                if answers.iter().all(Result::is_err) {
+                    refused.push(format!("{} ({at}): {answers:#?}", block.place()));
+                }
+                if whole && block.file_name().is_none() {
+                    bases.push(value);
+                }
+            }
+        }
+    }
+    assert!(refused.is_empty(), "{}", refused.join("\n"));
+}
+
+#[test]
+fn alerts_of_the_documentation_name_documented_metrics() {
+    let page = read("docs/operations.md");
+    let documented: Vec<&str> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `holdpoint_"))
+        .filter_map(|rest| rest.split('`').next())
+        .collect();
+    let alerts = blocks("docs/operations.md")
+        .into_iter()
+        .find(|block| block.text.starts_with("groups:"))
+        .expect("the alerts");
+    let named: Vec<&str> = alerts
+        .text
+        .split("holdpoint_")
+        .skip(1)
+        .filter_map(|rest| {
+            rest.split(|at: char| !at.is_ascii_lowercase() && at != '_')
+                .next()
+        })
+        .map(|name| name.strip_suffix("_count").unwrap_or(name))
+        .collect();
+    assert!(named.len() > 5, "{named:?}");
+    for name in named {
+        assert!(documented.contains(&name), "holdpoint_{name}");
+    }
+}
+
+#[test]
+fn json_and_program_blocks_of_the_documentation_parse() {
+    for block in pages().iter().flat_map(|page| blocks(page)) {
+        let place = block.place();
+        match block.language.as_str() {
+            "json" => {
+                let parsed = serde_json::from_str::<Value>(&block.text);
+                assert!(parsed.is_ok(), "{place}: {parsed:?}");
+            }
+            "python" => {
+                let parse = "import ast, sys; ast.parse(sys.stdin.read())";
+                accepts(&place, "python3", &["-c", parse], &block.text);
+            }
+            "js" => {
+                let module = ["--input-type=module", "--check", "-"];
+                accepts(&place, "node", &module, &block.text);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Asserts that a program ends with 0 when it reads the text.
+pub(super) fn accepts(place: &str, program: &str, arguments: &[&str], text: &str) {
+    let mut process = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{program}: {error}"));
+    let mut input = process.stdin.take().expect("its input");
+    input.write_all(text.as_bytes()).expect("it reads");
+    drop(input);
+    let done = process.wait_with_output().expect("an end");
+    let complaint = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{place}: {complaint}");
+}
+
+/// Whether a document belongs to the service: manifests of Kubernetes, alerts of Prometheus and
+/// scripts of the scripted model do not.
+fn is_configuration(value: &Value) -> bool {
+    value.is_object() && value.get("apiVersion").is_none() && value.get("groups").is_none()
+}
+
+fn parse(place: &str, yaml: &str) -> Value {
+    serde_saphyr::from_str(yaml).unwrap_or_else(|error| panic!("{place}: {error}"))
+}
+
+/// The base with the fragment in it: maps are merged, everything else is replaced.
+fn merged(base: &Value, fragment: &Value) -> Value {
+    let (Value::Object(base), Value::Object(fragment)) = (base, fragment) else {
+        return fragment.clone();
+    };
+    let mut whole = base.clone();
+    for (name, value) in fragment {
+        let value = whole
+            .get(name)
+            .map_or_else(|| value.clone(), |old| merged(old, value));
+        whole.insert(name.clone(), value);
+    }
+    Value::Object(whole)
+}
+
+/// Asks `holdpoint check`; the error is its output.
+fn check(folder: &Path, configuration: &Value) -> Result<(), String> {
+    let text = configuration.to_string();
+    fs::write(folder.join("checked.yaml"), &text).expect("a file");
+    let done = Command::new(env!("CARGO_BIN_EXE_holdpoint"))
+        .args(["check", "--config", "checked.yaml"])
+        .env_clear()
+        .envs(variables(&text))
+        .current_dir(folder)
+        .output()
+        .expect("the program runs");
+    if done.status.success() {
+        Ok(())
+    } else {
+        Err(String::from_utf8_lossy(&done.stderr).into_owned())
+    }
+}
