@@ -26,7 +26,7 @@ use holdpoint::task::transcript::Message;
 use serde_json::{Value, json};
 
 use super::super::call_decisions::edit;
-use super::super::engine_harness::{EngineHarness, alice, fills, rejects, whole};
+use super::super::engine_harness::{EngineHarness, alice, fills, rejects, turn, whole};
 use super::super::invariants::{check, every_call_has_one_result};
 use crate::store::store_fixture::StoreFixture;
 
