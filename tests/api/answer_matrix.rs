@@ -2,13 +2,17 @@
 //! expectations follow the contract's table of kinds, one line for each accepted answer; every
 //! other answer is 422.
 
+mod stored_decisions;
+mod taken_answers;
+
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use self::stored_decisions::is_stored;
+use self::taken_answers::{ALLOWED, ANSWERS, TAKEN, Taken, is_taken};
 use super::approval_cycle::on_both;
 use super::request_kinds::{
-    ASKING, KINDS, Question, TOKEN, ask, each_has_one_result, filled_in, items, request,
-    results_of, short, told,
+    ASKING, KINDS, Question, TOKEN, ask, filled_in, items, request, results_of, short,
 };
 use crate::support::api_contract::is_a;
 use crate::support::test_app::{ACCOUNTS, Actor, CAROL, OTHER, On, Reply, TestApp};
@@ -16,99 +20,6 @@ use crate::support::test_app::{ACCOUNTS, Actor, CAROL, OTHER, On, Reply, TestApp
 const JSON: &str = "application/json";
 const RAN: &str = r#"{"ok":true}"#;
 const EDITED: &str = r#"{"order":17,"amount":1.50}"#;
-
-/// Every way to answer: `action`s, answers to one call, and the approve and reject endpoints with
-/// an empty body.
-const ANSWERS: [&str; 11] = [
-    "approve",
-    "reject",
-    "respond response",
-    "respond result",
-    "retry",
-    "each approve",
-    "each reject",
-    "each edit",
-    "each respond",
-    "/approve",
-    "/reject",
-];
-
-/// An accepted answer and its consequences.
-struct Taken {
-    kind: &'static str,
-    answer: &'static str,
-    /// The outcome of the call.
-    outcome: &'static str,
-    /// The content of the result, or a part of it.
-    says: &'static str,
-    /// The number of runs of the tool that the answer causes.
-    runs: usize,
-    /// The `action` of the request's `decision`.
-    action: &'static str,
-    then: Option<&'static str>,
-    /// The task's final status.
-    status: &'static str,
-}
-
-#[rustfmt::skip]
-#[expect(clippy::too_many_arguments, reason = "one line of the table")]
-const fn taken(
-    kind: &'static str, answer: &'static str, outcome: &'static str, says: &'static str, runs: usize,
-    action: &'static str, then: Option<&'static str>, status: &'static str,
-) -> Taken {
-    Taken { kind, answer, outcome, says, runs, action, then, status }
-}
-
-const END: Option<&str> = Some("cancel");
-const ON: Option<&str> = Some("continue");
-
-#[rustfmt::skip]
-const TAKEN: [Taken; 26] = [
-    //     kind               answer              outcome      says                                     runs action    then  task
-    taken("approval",        "approve",          "succeeded", RAN,                                       1, "approve", None, "Completed"),
-    taken("approval",        "reject",           "rejected",  "human rejected",                          0, "reject",  END,  "Canceled"),
-    taken("approval",        "each approve",     "succeeded", RAN,                                       1, "approve", None, "Completed"),
-    taken("approval",        "each reject",      "rejected",  "human rejected",                          0, "reject",  END,  "Canceled"),
-    taken("approval",        "each edit",        "succeeded", RAN,                                       1, "edit",    None, "Completed"),
-    taken("approval",        "each respond",     "responded", r#"{"by":"hand"}"#,                        0, "respond", None, "Completed"),
-    taken("approval",        "/approve",         "succeeded", RAN,                                       1, "approve", None, "Completed"),
-    taken("approval",        "/reject",          "rejected",  "human rejected",                          0, "reject",  END,  "Canceled"),
-    taken("guidance",        "respond response", "responded", r#"{"answer":"north"}"#,                   0, "respond", None, "Completed"),
-    taken("guidance",        "reject",           "rejected",  "declined",                                0, "reject",  ON,   "Completed"),
-    taken("guidance",        "/reject",          "rejected",  "declined",                                0, "reject",  ON,   "Completed"),
-    taken("confirmation",    "approve",          "responded", r#"{"confirmed":true}"#,                   0, "approve", None, "Completed"),
-    taken("confirmation",    "reject",           "responded", r#"{"confirmed":false}"#,                  0, "reject",  ON,   "Completed"),
-    taken("confirmation",    "respond response", "responded", r#"{"comment":"go","confirmed":true}"#,    0, "respond", None, "Completed"),
-    taken("confirmation",    "/approve",         "responded", r#"{"confirmed":true}"#,                   0, "approve", None, "Completed"),
-    taken("confirmation",    "/reject",          "responded", r#"{"confirmed":false}"#,                  0, "reject",  ON,   "Completed"),
-    taken("credentials",     "respond response", "responded", r#""fields":["email","token"]"#,           0, "respond", None, "Completed"),
-    taken("credentials",     "reject",           "rejected",  "declined",                                0, "reject",  ON,   "Completed"),
-    taken("credentials",     "/reject",          "rejected",  "declined",                                0, "reject",  ON,   "Completed"),
-    taken("external_result", "respond result",   "responded", r#"{"by":"hand"}"#,                        0, "respond", None, "Completed"),
-    taken("external_result", "reject",           "rejected",  "human",                                   0, "reject",  ON,   "Completed"),
-    taken("external_result", "/reject",          "rejected",  "human",                                   0, "reject",  ON,   "Completed"),
-    taken("reconcile",       "respond result",   "responded", r#"{"by":"hand"}"#,                        0, "respond", None, "Completed"),
-    taken("reconcile",       "reject",           "failed",    "It is unknown",                           0, "reject",  ON,   "Completed"),
-    taken("reconcile",       "/reject",          "failed",    "It is unknown",                           0, "reject",  ON,   "Completed"),
-    taken("reconcile",       "retry",            "succeeded", RAN,                                       1, "retry",   None, "Completed"),
-];
-
-/// `allowed_actions` for a caller who may decide.
-#[rustfmt::skip]
-const ALLOWED: [(&str, &[&str]); 6] = [
-    ("approval",        &["approve", "reject", "edit", "respond"]),
-    ("guidance",        &["respond", "reject"]),
-    ("confirmation",    &["approve", "reject", "respond"]),
-    ("credentials",     &["respond", "reject"]),
-    ("external_result", &["respond", "reject"]),
-    ("reconcile",       &["retry", "respond", "reject"]),
-];
-
-fn is_taken(kind: &str, answer: &str) -> bool {
-    TAKEN
-        .iter()
-        .any(|taken| (taken.kind, taken.answer) == (kind, answer))
-}
 
 /// The path to which an answer is posted, and its body.
 fn post(question: &Question, kind: &str, answer: &str) -> (String, Value) {
@@ -252,94 +163,6 @@ async fn in_the_wrong_way(
     is(&text, 415, "unsupported_media_type", about);
 }
 
-/// The decision as the contract writes it.
-fn decision(question: &Question, taken: &Taken, at: &Value) -> Value {
-    let result = if taken.answer.ends_with("result") {
-        json!({"by": "hand"})
-    } else {
-        Value::Null
-    };
-    let response = match (taken.kind, taken.answer) {
-        ("credentials", "respond response") => json!({"email": null, "token": null}),
-        (kind, "respond response") => filled_in(kind),
-        _ => Value::Null,
-    };
-    let arguments = if taken.action == "edit" {
-        json!({"order": 17, "amount": 1.5})
-    } else {
-        Value::Null
-    };
-    let own = if taken.action == "respond" && taken.answer != "respond response" {
-        json!({"by": "hand"})
-    } else {
-        Value::Null
-    };
-    json!({
-        "action": taken.action, "by": "alice", "via": null, "at": at, "reason": null, "then": taken.then,
-        "response": response, "result": result,
-        "decisions": {question.call.as_str(): {"action": taken.action, "by": "alice", "via": null, "at": at, "reason": null,
-            "arguments": arguments, "result": own}},
-    })
-}
-
-/// Asserts the journal and the request after an accepted answer.
-async fn is_stored(app: &TestApp, question: &Question, taken: &Taken) {
-    let about = format!("{} {}", taken.kind, taken.answer);
-    let after = request(app, &question.id).await;
-    assert_eq!(after["status"], "resumed", "{about}: {after}");
-    assert_eq!(
-        (&after["can_decide"], &after["allowed_actions"]),
-        (&json!(false), &json!([])),
-        "{about}"
-    );
-    let expected = decision(question, taken, &after["decision"]["at"]);
-    assert_eq!(after["decision"], expected, "{about}");
-    let own = after["tool_calls"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|call| call["needs_decision"] == true)
-        .unwrap();
-    assert_eq!(own["decision"]["action"], taken.action, "{about}: {own}");
-    assert_eq!(
-        (&after["digest"], &own["arguments_text"]),
-        (
-            &question.request["digest"],
-            &question.request["tool_calls"][0]["arguments_text"]
-        )
-    );
-
-    let journal = items(app, &question.task).await;
-    let decided: Vec<_> = journal
-        .iter()
-        .filter(|item| item["type"] == "decision" && item["request_id"] == question.id.as_str())
-        .collect();
-    assert_eq!(decided.len(), 1, "{about}: {journal:#?}");
-    assert_eq!(decided[0]["decision"], expected, "{about}");
-    let results = results_of(&journal, &question.call);
-    assert_eq!(results.len(), 1, "{about}: {journal:#?}");
-    assert_eq!(
-        results[0]["outcome"], taken.outcome,
-        "{about}: {}",
-        results[0]
-    );
-    let content = results[0]["content"].as_str().unwrap();
-    assert!(content.contains(taken.says), "{about}: {content}");
-    each_has_one_result(&journal);
-    if taken.status == "Completed" {
-        let shown = told(app);
-        assert_eq!(shown.len(), 1, "{about}: {shown:?}");
-        assert!(shown[0].ends_with(content), "{about}: {shown:?}");
-        assert_eq!(
-            shown[0].contains(EDITED),
-            taken.action == "edit",
-            "{about}: {shown:?}"
-        );
-    }
-    let all = format!("{after} {} {:?}", Value::from(journal), app.model.sent());
-    assert!(!all.contains(TOKEN), "{about}: a login is never shown");
-}
-
 /// One accepted answer, with everything that is refused before and after it.
 async fn one_is_taken(app: &TestApp, taken: &Taken) {
     let about = format!("{} {}", taken.kind, taken.answer);
@@ -409,7 +232,20 @@ async fn one_is_taken(app: &TestApp, taken: &Taken) {
         );
     }
     is_stored(app, &question, taken).await;
+    is_taken_once(app, &question, &about, &body, &done, post).await;
+}
 
+/// Repeats an accepted answer: under its key, without it, under another one and with another digest.
+async fn is_taken_once<'a>(
+    app: &'a TestApp,
+    question: &Question,
+    about: &str,
+    body: &Value,
+    done: &Reply,
+    post: impl AsyncFn(Actor<'a>) -> Reply,
+) {
+    let path = format!("/resume/{}", question.id);
+    let key = || app.owner().header("idempotency-key", "only-once");
     let after = state(app, &question.task).await;
     let replay = post(key()).await;
     assert_eq!(
@@ -424,8 +260,8 @@ async fn one_is_taken(app: &TestApp, taken: &Taken) {
         app.owner().header("idempotency-key", "another"),
     ] {
         let again = post(actor).await;
-        is(&again, 409, "already_decided", &about);
-        shows(&again, &question, "resumed");
+        is(&again, 409, "already_decided", about);
+        shows(&again, question, "resumed");
         assert_eq!(
             again.body["decision"],
             request(app, &question.id).await["decision"],
@@ -434,9 +270,9 @@ async fn one_is_taken(app: &TestApp, taken: &Taken) {
     }
     let digest = app
         .owner()
-        .post(&path, &with(&body, "digest", json!("sha256:00")))
+        .post(&path, &with(body, "digest", json!("sha256:00")))
         .await;
-    is(&digest, 412, "digest_mismatch", &about);
+    is(&digest, 412, "digest_mismatch", about);
     assert_eq!(
         state(app, &question.task).await,
         after,

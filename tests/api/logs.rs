@@ -132,7 +132,55 @@ async fn log_holds_nothing_that_was_sent() {
         "/resume/{}",
         held["pending"][0]["request_id"].as_str().unwrap()
     );
-    for (method, path, body, expected) in [
+    for (method, path, body, expected) in marked_requests(&request) {
+        assert_eq!(send(method, &path, body).await.0, expected, "{path}");
+    }
+    assert!(!tool.ledger().is_empty());
+    let wrong = http
+        .get(format!("{url}/v1/me"))
+        .bearer_auth(format!("{MARK}-0123456789"))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(wrong.status(), 401);
+    let token = sign_in(&http, &url).await;
+    drop(binary);
+    log_is_clean(
+        &fs::read_to_string(folder.path().join("log")).unwrap(),
+        &token,
+    );
+}
+
+/// Asserts that the log has JSON lines only, both wrong keys by their address, and nothing sent.
+fn log_is_clean(log: &str, token: &str) {
+    assert!(log.lines().count() > 10, "{log}");
+    let lines = log
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let wrong: Vec<_> = lines
+        .filter(|line| line["message"] == "a wrong key")
+        .map(|line| line["source"].clone())
+        .collect();
+    assert_eq!(
+        wrong,
+        ["127.0.0.1", "127.0.0.1"],
+        "one in the API, one at the sign-in"
+    );
+    for line in log.lines() {
+        assert!(
+            serde_json::from_str::<Value>(line).is_ok(),
+            "one JSON line each: {line}"
+        );
+        assert!(
+            !line.contains(MARK) && !line.contains(ALICE) && !line.contains(token),
+            "{line}"
+        );
+    }
+}
+
+/// Requests with the mark in every place, and their statuses; the last one approves the call.
+fn marked_requests(request: &str) -> [(Method, String, Option<Value>, u16); 9] {
+    [
         (Method::GET, format!("/v1/tasks?agent={MARK}"), None, 200),
         (Method::GET, format!("/{MARK}?{MARK}={MARK}"), None, 404),
         (Method::GET, format!("/resume/{MARK}"), None, 404),
@@ -157,53 +205,17 @@ async fn log_holds_nothing_that_was_sent() {
         ),
         (
             Method::POST,
-            request.clone(),
+            request.to_owned(),
             Some(json!({"action": MARK})),
             422,
         ),
         (
             Method::POST,
-            request.clone(),
+            request.to_owned(),
             Some(json!({"action": "approve", "reason": MARK})),
             200,
         ),
-    ] {
-        assert_eq!(send(method, &path, body).await.0, expected, "{path}");
-    }
-    assert!(!tool.ledger().is_empty());
-    let wrong = http
-        .get(format!("{url}/v1/me"))
-        .bearer_auth(format!("{MARK}-0123456789"))
-        .send()
-        .await
-        .unwrap();
-    assert_eq!(wrong.status(), 401);
-    let token = sign_in(&http, &url).await;
-    drop(binary);
-    let log = fs::read_to_string(folder.path().join("log")).unwrap();
-    assert!(log.lines().count() > 10, "{log}");
-    let lines = log
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let wrong: Vec<_> = lines
-        .filter(|line| line["message"] == "a wrong key")
-        .map(|line| line["source"].clone())
-        .collect();
-    assert_eq!(
-        wrong,
-        ["127.0.0.1", "127.0.0.1"],
-        "one in the API, one at the sign-in"
-    );
-    for line in log.lines() {
-        assert!(
-            serde_json::from_str::<Value>(line).is_ok(),
-            "one JSON line each: {line}"
-        );
-        assert!(
-            !line.contains(MARK) && !line.contains(ALICE) && !line.contains(&token),
-            "{line}"
-        );
-    }
+    ]
 }
 
 /// Signs in as a browser does, with a wrong key and with a right one, and out again. Returns the

@@ -1,21 +1,23 @@
 //! A restored backup and a promoted standby: whatever ran in the lost history, no non-repeatable
 //! call runs again without a person's decision. The real binary, with its own database.
 
+mod process;
+
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::{Command, Stdio};
 
 use futures_util::stream::{self, StreamExt as _};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, SqliteConnection};
 
+use self::process::{Process, id};
 use crate::support::fake_chat_completions::{FakeModel, calls, says};
 use crate::support::fake_tool::FakeTool;
 use crate::support::postgres::{Cluster, run};
-use crate::support::test_app::{ACCOUNTS, ALICE, REFUNDS};
+use crate::support::test_app::{ACCOUNTS, REFUNDS};
 
 /// Tasks that a process runs at once.
 const SLOTS: usize = 4;
@@ -27,13 +29,6 @@ struct World {
     folder: tempfile::TempDir,
     tool: FakeTool,
     port: u16,
-}
-
-/// A `holdpoint serve`, killed when dropped.
-struct Process {
-    child: Child,
-    url: String,
-    http: reqwest::Client,
 }
 
 /// The tasks of the backup, by state.
@@ -374,92 +369,6 @@ impl Tasks {
         .flatten()
         .cloned()
         .collect()
-    }
-}
-
-fn id(task: &Value) -> String {
-    task["task_id"]
-        .as_str()
-        .unwrap_or_else(|| panic!("no task: {task}"))
-        .to_owned()
-}
-
-impl Process {
-    async fn ready(&self) -> Option<u16> {
-        let asked = self
-            .http
-            .get(format!("{}/readyz", self.url))
-            .timeout(Duration::from_secs(10))
-            .send()
-            .await;
-        tokio::task::yield_now().await;
-        asked.ok().map(|reply| reply.status().as_u16())
-    }
-
-    async fn post(&self, path: &str, body: &Value, wait: u32) -> (u16, Value) {
-        let request = self
-            .http
-            .post(format!("{}{path}", self.url))
-            .bearer_auth(ALICE)
-            .json(body);
-        let reply = request
-            .header("prefer", format!("wait={wait}"))
-            .send()
-            .await
-            .unwrap();
-        (reply.status().as_u16(), reply.json().await.unwrap())
-    }
-
-    async fn get(&self, path: &str) -> Value {
-        let request = self
-            .http
-            .get(format!("{}{path}", self.url))
-            .bearer_auth(ALICE);
-        request.send().await.unwrap().json().await.unwrap()
-    }
-
-    async fn task(&self, input: &str, wait: u32) -> Value {
-        let (status, task) = self.post("/v1/tasks", &json!({"input": input}), wait).await;
-        assert!(status == 201 || status == 202, "{task}");
-        task
-    }
-
-    /// Answers the first request of a task.
-    async fn answer(&self, task: &Value, answer: &Value, wait: u32) -> Value {
-        let request = task["pending"][0]["request_id"]
-            .as_str()
-            .unwrap_or_else(|| panic!("nothing is asked: {task}"));
-        let (status, task) = self.post(&format!("/resume/{request}"), answer, wait).await;
-        assert!(status == 200 || status == 202, "{task}");
-        task
-    }
-
-    /// The task once it has stopped running.
-    async fn settled(&self, task: &str) -> Value {
-        loop {
-            let request = self
-                .http
-                .get(format!("{}/v1/tasks/{task}", self.url))
-                .bearer_auth(ALICE);
-            let task: Value = request
-                .header("prefer", "wait=30")
-                .send()
-                .await
-                .unwrap()
-                .json()
-                .await
-                .unwrap();
-            if task["status"] != "Running" {
-                return task;
-            }
-        }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

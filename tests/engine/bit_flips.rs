@@ -1,8 +1,9 @@
 //! Single bits that flip in the database between an approval and the start of the call: whatever
 //! the bit, only approved bytes run, nothing runs with too few approvals, and nothing runs twice.
 
+mod database;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
@@ -12,8 +13,8 @@ use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::status::TaskStatus;
-use sqlx::{AssertSqlSafe, Connection as _, Executor as _, Row as _, SqliteConnection};
 
+use self::database::{Beside, Cell};
 use super::call_decisions::{approve, each, edit, question, reject_then};
 use super::engine_harness::{EngineHarness, alice, go, person, turn, whole};
 use crate::store::store_fixture::StoreFixture;
@@ -119,16 +120,6 @@ impl Scene {
     }
 }
 
-/// A stored value before its flip.
-#[derive(Clone, Debug)]
-struct Cell {
-    table: &'static str,
-    row: i64,
-    column: &'static str,
-    number: bool,
-    bytes: Vec<u8>,
-}
-
 /// Pseudo-random numbers, the same in every run.
 struct Dice(u64);
 
@@ -138,154 +129,6 @@ impl Dice {
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         usize::try_from((self.0 >> 11) % u64::try_from(end).unwrap()).unwrap()
-    }
-}
-
-const TABLES: [&str; 6] = [
-    "agent_task",
-    "agent_task_item",
-    "intervention_request",
-    "request_approver",
-    "decision",
-    "idempotency",
-];
-const COLUMNS: [(&str, &[&str]); 4] = [
-    ("agent_task_item", &["body"]),
-    (
-        "intervention_request",
-        &[
-            "request_id",
-            "task_id",
-            "root_task_id",
-            "tenant",
-            "kind",
-            "status",
-            "required",
-            "call_id",
-            "expires_at",
-            "seq",
-        ],
-    ),
-    (
-        "request_approver",
-        &["tenant", "kind", "name", "request_id"],
-    ),
-    (
-        "decision",
-        &[
-            "tenant",
-            "user_id",
-            "request_id",
-            "tool_call_id",
-            "action",
-            "final",
-            "task_id",
-            "seq",
-        ],
-    ),
-];
-
-/// A second connection to the store's database.
-struct Beside(SqliteConnection);
-
-impl Beside {
-    async fn of(harness: &EngineHarness) -> Self {
-        let mut beside = Self(
-            SqliteConnection::connect(&harness.fixture.settings.url)
-                .await
-                .unwrap(),
-        );
-        // A flipped bit on disk is not checked against constraints either.
-        beside
-            .does("pragma foreign_keys = off; pragma ignore_check_constraints = on")
-            .await;
-        beside
-    }
-
-    async fn does(&mut self, sql: &str) {
-        self.0
-            .execute(AssertSqlSafe(sql.to_owned()))
-            .await
-            .unwrap_or_else(|why| panic!("{why}: {sql:.300}"));
-    }
-
-    /// Updates rows without the guard of the database's trigger.
-    async fn changes(&mut self, updates: &str) {
-        let guard = "select sql from sqlite_master where name = 'intervention_request_end'";
-        let guard: String = self.0.fetch_one(guard).await.unwrap().get(0);
-        self.does(&format!(
-            "begin immediate; drop trigger intervention_request_end; {updates} {guard}; commit;"
-        ))
-        .await;
-    }
-
-    async fn keep(&mut self) {
-        let mut sql = String::new();
-        for table in TABLES {
-            write!(
-                sql,
-                "create table kept_{table} as select rowid as kept, * from {table};"
-            )
-            .unwrap();
-        }
-        self.does(&sql).await;
-    }
-
-    async fn bring_back(&mut self) {
-        let mut sql = String::from("begin immediate;");
-        for table in TABLES {
-            let names = self
-                .0
-                .fetch_all(AssertSqlSafe(format!(
-                    "select name from pragma_table_info('{table}')"
-                )))
-                .await
-                .unwrap();
-            let names: Vec<String> = names.iter().map(|row| row.get(0)).collect();
-            let names = names.join(",");
-            write!(
-                sql,
-                "delete from {table}; insert into {table} (rowid, {names}) select kept, {names} from kept_{table};"
-            )
-            .unwrap();
-        }
-        self.does(&(sql + "commit;")).await;
-    }
-
-    /// The values of each task that may flip: the bodies of its items, and the rows beside them.
-    async fn cells(&mut self) -> BTreeMap<Vec<u8>, Vec<Cell>> {
-        let mut cells: BTreeMap<Vec<u8>, Vec<Cell>> = BTreeMap::new();
-        for (table, columns) in COLUMNS {
-            for column in columns {
-                let of = if table == "request_approver" {
-                    "(select r.task_id from intervention_request r where r.request_id = t.request_id)"
-                } else {
-                    "task_id"
-                };
-                let which = if table == "agent_task_item" {
-                    "where type in ('assistant_message', 'judged', 'intervention_requested', 'decision')"
-                } else {
-                    ""
-                };
-                let sql = format!(
-                    "select {of}, rowid, typeof({column}) = 'integer', cast({column} as blob) from {table} t {which}"
-                );
-                for row in self.0.fetch_all(AssertSqlSafe(sql)).await.unwrap() {
-                    let bytes: Option<Vec<u8>> = row.get(3);
-                    let cell = Cell {
-                        table,
-                        row: row.get(1),
-                        column,
-                        number: row.get(2),
-                        bytes: bytes.unwrap_or_default(),
-                    };
-                    if !cell.bytes.is_empty() {
-                        cells.entry(row.get(0)).or_default().push(cell);
-                    }
-                }
-            }
-        }
-        cells
     }
 }
 

@@ -134,6 +134,12 @@ async fn canceled_around_their_start(fixture: StoreFixture, elsewhere: bool) {
         answered.store(true, Ordering::SeqCst);
     }
     driver.shut_down(Duration::from_mins(1)).await;
+    none_called_after_its_cancel(&harness, &canceled);
+    journals_match_the_ledger(&harness, tasks, &canceled).await;
+}
+
+/// Asserts that no call of a task was executed after the task's cancel was answered.
+fn none_called_after_its_cancel(harness: &EngineHarness, canceled: &BTreeMap<String, Instant>) {
     let late = harness.tool.ledger().into_iter().filter(|call| {
         canceled
             .get(call.header("holdpoint-task-id"))
@@ -151,6 +157,14 @@ async fn canceled_around_their_start(fixture: StoreFixture, elsewhere: bool) {
         "only {} were canceled in time",
         canceled.len()
     );
+}
+
+/// Compares the journals of all tasks with their statuses and their executions.
+async fn journals_match_the_ledger(
+    harness: &EngineHarness,
+    tasks: Vec<TaskId>,
+    canceled: &BTreeMap<String, Instant>,
+) {
     let ran: BTreeSet<String> = harness
         .tool
         .ledger()

@@ -1,10 +1,11 @@
 //! Deltas of a model's answer: published while it arrives, complete, in order, under the answer's
 //! final ids, not before the prompt is stored, and reset where the answer is not stored.
 
+mod delta_rate;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use holdpoint::engine::{Engine, Parts};
@@ -14,11 +15,10 @@ use holdpoint::task::delta::{Delta, Said};
 use holdpoint::task::id::{CallId, TaskId};
 use holdpoint::task::item::{Fact, Turn};
 use holdpoint::task::status::TaskStatus;
-use holdpoint::task::time::Time;
 use holdpoint::world::Clock;
-use sqlx::{Connection, Executor, PgConnection, SqliteConnection};
+use sqlx::{Connection as _, Executor as _, PgConnection, SqliteConnection};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::{Mutex, Notify, oneshot, watch};
+use tokio::sync::{Mutex, oneshot, watch};
 
 use super::credentials::{TOKEN, asked, clerk, jira};
 use super::engine_harness::{EngineHarness, alice, fills, go, turn};
@@ -426,79 +426,5 @@ both! {
         heard.retain(|piece| piece.turn == 1);
         assert!(heard.len() > 100, "the answer came in {} pieces", heard.len());
         assert_eq!(sum(&heard), stored(&turns[0]));
-    }
-}
-
-/// A clock that only the test advances; sleeps wait for it.
-struct Paced {
-    micros: AtomicI64,
-    moved: Notify,
-}
-
-impl Paced {
-    fn forward(&self, by: Duration) {
-        self.micros
-            .fetch_add(i64::try_from(by.as_micros()).unwrap(), Ordering::SeqCst);
-        self.moved.notify_waiters();
-    }
-}
-
-#[async_trait]
-impl Clock for Paced {
-    fn now(&self) -> Time {
-        Time(self.micros.load(Ordering::SeqCst))
-    }
-
-    fn uptime(&self) -> Duration {
-        Duration::from_micros(u64::try_from(self.micros.load(Ordering::SeqCst)).unwrap())
-    }
-
-    async fn sleep(&self, time: Duration) {
-        let until = self.uptime() + time;
-        loop {
-            let moved = self.moved.notified();
-            if self.uptime() >= until {
-                return;
-            }
-            moved.await;
-        }
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn deltas_are_limited_to_twenty_a_second() {
-    let clock = Arc::new(Paced {
-        micros: AtomicI64::new(1_700_000_000_000_000),
-        moved: Notify::new(),
-    });
-    let mut scene = Scene::by(StoreFixture::sqlite().await, clock.clone()).await;
-    let mut heard = Vec::new();
-    let mut whole = String::new();
-    for number in 0..3_000 {
-        let word = format!("{number} ");
-        whole += &word;
-        scene.text(&word);
-        scene.reached().await;
-        clock.forward(Duration::from_millis(1));
-        if number % 5 == 0 {
-            tokio::task::yield_now().await;
-            heard.extend(scene.heard());
-        }
-    }
-    scene.order(answer(&whole, &[]));
-    let turns = scene.until(TaskStatus::Completed).await;
-    heard.extend(scene.heard());
-    assert_eq!(sum(&heard), stored(&turns[0]));
-    assert!(
-        heard.len() > 10,
-        "deltas arrive while the answer does: {}",
-        heard.len()
-    );
-    for (first, piece) in heard.iter().enumerate() {
-        let within = heard[first..]
-            .iter()
-            .take_while(|next| next.at.0 < piece.at.0 + 1_000_000)
-            .count();
-        assert!(within <= 20, "{within} pieces in a second");
     }
 }

@@ -2,6 +2,8 @@
 //! history. The ordinary loop repairs them; the model is shown a well-formed conversation, and
 //! nothing runs without a permission.
 
+mod past_calls;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
@@ -11,17 +13,17 @@ use holdpoint::model::{Answer, ModelClient, ModelError, Prompt, Sink};
 use holdpoint::people::Caller;
 use holdpoint::task::change::{Counters, Guard, LeaseChange, TaskChange};
 use holdpoint::task::decision::{Action, Then};
-use holdpoint::task::id::{CallId, TaskId};
-use holdpoint::task::item::{Fact, FinishReason, Item, Outcome, ToolCall, ToolResult, Turn, Usage};
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::{Fact, Item, Outcome};
 use holdpoint::task::request::{RequestKind, RequestSpec, call_digest, request_digest};
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::time::Time;
-use holdpoint::task::tool_spec::{Effect, ToolKind};
 use holdpoint::task::transcript::Message;
 use holdpoint::task::turn::Progress;
-use holdpoint::task::verdict::{Judgement, Terms, Verdict};
+use holdpoint::task::verdict::{Terms, Verdict};
 use serde_json::Value;
 
+use self::past_calls::{Past, asks, history, large, lookup, refund};
 use super::engine_harness::{EngineHarness, alice, outcomes, turn, whole};
 use super::invariants::{check, every_call_has_one_result};
 use crate::store::store_fixture::{
@@ -38,127 +40,6 @@ impl ModelClient for Witness {
         self.0.lock().unwrap().push(prompt.clone());
         Ok(turn(&[]))
     }
-}
-
-/// A call of an imported journal.
-#[derive(Clone)]
-struct Past {
-    id: CallId,
-    name: &'static str,
-    arguments: &'static str,
-    provider_id: String,
-}
-
-fn refund() -> Past {
-    past("refund", r#"{"order":1,"amount":5}"#)
-}
-
-fn large() -> Past {
-    past("refund", r#"{"order":1,"amount":120}"#)
-}
-
-fn lookup() -> Past {
-    past("lookup", r#"{"order":1}"#)
-}
-
-fn past(name: &'static str, arguments: &'static str) -> Past {
-    let id = CallId(fresh());
-    Past {
-        id,
-        name,
-        arguments,
-        provider_id: id.to_string(),
-    }
-}
-
-impl Past {
-    fn known_as(mut self, provider_id: &str) -> Self {
-        provider_id.clone_into(&mut self.provider_id);
-        self
-    }
-
-    fn effect(&self) -> Effect {
-        if self.name == "lookup" {
-            Effect::ReadOnly
-        } else {
-            Effect::Once
-        }
-    }
-
-    fn judged(&self, verdict: Verdict) -> Fact {
-        let terms = (verdict == Verdict::Hold).then(Terms::default);
-        let judgement = Judgement {
-            terms,
-            ..Judgement::of(verdict)
-        };
-        Fact::Judged {
-            tool_call_id: self.id,
-            judgement,
-            effect: self.effect(),
-            performer: ToolKind::Http,
-        }
-    }
-
-    fn started(&self, attempt: u32) -> Fact {
-        Fact::ToolStarted {
-            tool_call_id: self.id,
-            name: self.name.to_owned(),
-            digest: "sha256:0".to_owned(),
-            attempt,
-            timeout_ms: 5000,
-            replica: "one that is gone".to_owned(),
-        }
-    }
-
-    fn result(&self, outcome: Outcome, content: &str) -> ToolResult {
-        let (name, content) = (self.name.to_owned(), content.to_owned());
-        ToolResult {
-            tool_call_id: self.id,
-            name,
-            outcome,
-            content,
-            http_status: None,
-        }
-    }
-
-    fn done(&self) -> Fact {
-        Fact::ToolResult(self.result(Outcome::Succeeded, "ok"))
-    }
-}
-
-/// A turn of the model with these calls.
-fn asks(number: u32, calls: &[&Past]) -> Fact {
-    let tool_calls = calls.iter().map(|call| ToolCall {
-        tool_call_id: call.id,
-        name: call.name.to_owned(),
-        arguments_text: call.arguments.to_owned(),
-        holds_secret: false,
-        provider_id: call.provider_id.clone(),
-    });
-    Fact::AssistantMessage(Turn {
-        turn: number,
-        text: None,
-        tool_calls: tool_calls.collect(),
-        finish_reason: FinishReason::ToolCalls,
-        usage: Usage::default(),
-        raw: Value::Null,
-    })
-}
-
-/// Two hundred calls with results, in forty turns, and a new message of the user.
-fn history() -> Vec<Fact> {
-    let mut facts = vec![status(TaskStatus::Running), said("hello")];
-    for number in 1..=TURNS {
-        let calls: Vec<_> = (0..5).map(|_| lookup()).collect();
-        facts.push(asks(number, &calls.iter().collect::<Vec<_>>()));
-        for call in &calls {
-            facts.extend([call.judged(Verdict::Allow), call.started(1), call.done()]);
-        }
-        if number.is_multiple_of(8) {
-            facts.push(said("go on"));
-        }
-    }
-    facts
 }
 
 const TURNS: u32 = 40;

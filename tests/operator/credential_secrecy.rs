@@ -2,14 +2,18 @@
 //! an answer, a page, an item, a table, a file of the database, a log or a prompt; in no spelling,
 //! and not as a hash that could be guessed. The same holds for refused values.
 
-use serde_json::{Value, json};
+mod refused_answers;
+mod scene;
 
+use serde_json::json;
+
+use self::scene::{Planted, Scene};
 use super::served_binary::{Folder, Served};
-use super::stored_values::{everything, hashes, traces};
+use super::stored_values::everything;
 use crate::support::database::Database;
 use crate::support::fake_chat_completions::{FakeModel, calls, says};
 use crate::support::fake_tool::FakeTool;
-use crate::support::test_app::{ACCOUNTS, ALICE, BOB, CAROL, On, Reply};
+use crate::support::test_app::{ACCOUNTS, ALICE, On};
 
 const JSON: &str = "application/json";
 const FORM: &str = "application/x-www-form-urlencoded";
@@ -30,309 +34,6 @@ policy:
   - { name: held, tools: [pay], decide: hold }
   - { name: rest, tools: [use, sh], decide: allow }
 "#;
-
-/// A defect of an answer.
-type Change = fn(&mut Value, &Planted);
-/// (path, headers, body, expected status)
-type Case<'c> = (
-    &'c str,
-    &'c [(&'c str, &'c str)],
-    &'c dyn Fn(&Planted) -> String,
-    u16,
-);
-
-/// The values filled in at one place: no two places share a value.
-struct Planted {
-    long: String,
-    json: String,
-    percent: String,
-}
-
-impl Planted {
-    fn new() -> Self {
-        let fresh = || crate::support::postgres::unique();
-        Self {
-            long: format!("{}{}{}", fresh(), fresh(), fresh()),
-            json: format!("{}\"\\/é{{}}\"x", fresh()),
-            percent: format!("{}%41+&=/?#é;..~", fresh()),
-        }
-    }
-
-    fn response(&self) -> Value {
-        json!({"long": self.long, "json": self.json, "percent": self.percent})
-    }
-
-    fn answer(&self) -> Value {
-        json!({"action": "respond", "response": self.response()})
-    }
-
-    fn form(&self, more: &[(&str, &str)]) -> String {
-        let mut form = url::form_urlencoded::Serializer::new(String::new());
-        form.append_pair("action", "respond");
-        for (name, value) in [
-            ("long", &self.long),
-            ("json", &self.json),
-            ("percent", &self.percent),
-        ] {
-            form.append_pair(&format!("field.{name}"), value);
-        }
-        form.extend_pairs(more);
-        form.finish()
-    }
-}
-
-/// The program, its fake endpoints, the planted values, the bodies sent and the replies heard.
-struct Scene {
-    served: Served,
-    model: FakeModel,
-    planted: Vec<Planted>,
-    bodies: Vec<Vec<u8>>,
-    heard: Vec<(String, String)>,
-}
-
-impl Scene {
-    fn plant(&mut self) -> &Planted {
-        self.planted.push(Planted::new());
-        self.planted.last().unwrap()
-    }
-
-    async fn send(
-        &mut self,
-        method: &str,
-        path: &str,
-        headers: &[(&str, &str)],
-        body: Vec<u8>,
-    ) -> Reply {
-        self.bodies.push(body.clone());
-        let reply = self.served.exchange(method, path, headers, body).await;
-        self.heard.push((
-            format!("{method} {path} {}", reply.status),
-            format!("{:?}\n{}", reply.headers, reply.text),
-        ));
-        reply
-    }
-
-    /// Alice's POST of JSON, with an idempotency key.
-    async fn post(&mut self, path: &str, key: &str, body: &Value) -> Reply {
-        let bearer = format!("Bearer {ALICE}");
-        let headers = [
-            ("authorization", bearer.as_str()),
-            ("content-type", JSON),
-            ("idempotency-key", key),
-        ];
-        self.send("POST", path, &headers, body.to_string().into_bytes())
-            .await
-    }
-
-    /// A task that waits for its credential: its id and the request's.
-    async fn task(&mut self, key: &str, call: &str) -> (String, String) {
-        self.model.then(calls(&[(call, "{}")]));
-        let task = self.post("/v1/tasks", key, &json!({"input": SEEN})).await;
-        assert_eq!(task.str("/pending/0/kind"), "credentials", "{}", task.text);
-        (task.str("/task_id"), task.str("/pending/0/request_id"))
-    }
-
-    /// Sends every kind of refused answer, before the accepted one.
-    async fn refused(&mut self, request: &str) {
-        let path = format!("/resume/{request}");
-        let bearers = [ALICE, BOB, CAROL].map(|key| format!("Bearer {key}"));
-        let [alice, bob, carol] = [0, 1, 2].map(|one| ("authorization", bearers[one].as_str()));
-        let json = ("content-type", JSON);
-        let with = |planted: &Planted, change: &dyn Fn(&mut Value, &Planted)| {
-            let mut body = planted.answer();
-            change(&mut body, planted);
-            body.to_string()
-        };
-        let changes: [(Change, u16); 9] = [
-            (
-                |body, planted| body["response"]["extra"] = planted.long.clone().into(),
-                422,
-            ),
-            (
-                |body, planted| body["extra"] = planted.json.clone().into(),
-                422,
-            ),
-            (
-                |body, planted| body["response"]["long"] = format!("{}\r\n", planted.long).into(),
-                422,
-            ),
-            (
-                |body, planted| body["response"]["json"] = json!([planted.json]),
-                422,
-            ),
-            (
-                |body, planted| body["response"] = planted.percent.clone().into(),
-                422,
-            ),
-            (
-                |body, planted| body["action"] = planted.percent.clone().into(),
-                422,
-            ),
-            (|body, _| body["action"] = "approve".into(), 422),
-            (
-                |body, planted| body["decisions"] = json!({"x": {"action": planted.long}}),
-                422,
-            ),
-            (
-                |body, _| body["digest"] = format!("sha256:{}", "0".repeat(64)).into(),
-                412,
-            ),
-        ];
-        for (at, (change, status)) in changes.into_iter().enumerate() {
-            let key = format!("refused-{at}");
-            let body = with(self.plant(), &change).into_bytes();
-            let reply = self
-                .send(
-                    "POST",
-                    &path,
-                    &[alice, json, ("idempotency-key", &key)],
-                    body,
-                )
-                .await;
-            assert_eq!(reply.status, status, "{at}: {}", reply.text);
-        }
-        let whole = |planted: &Planted| planted.answer().to_string();
-        let cut = |planted: &Planted| {
-            planted
-                .answer()
-                .to_string()
-                .trim_end_matches('}')
-                .to_owned()
-        };
-        let twice =
-            |planted: &Planted| format!(r#"{{"action":{0},"action":{0}}}"#, json!(planted.json));
-        let large = |planted: &Planted| format!("{}{}", planted.answer(), " ".repeat(1 << 20));
-        let typed = |planted: &Planted| planted.form(&[("digest", "sha256:0")]);
-        let repeated = |planted: &Planted| planted.form(&[("field.long", &planted.json)]);
-        let missing = |planted: &Planted| planted.form(&[]).replace("field.long=", "field.gone=");
-        let odd = |planted: &Planted| {
-            planted.form(&[("field.none", &planted.json), ("odd", &planted.percent)])
-        };
-        let page = [alice, ("content-type", FORM), ("accept", HTML)];
-        let cases: [Case<'_>; 18] = [
-            (&path, &[alice, json], &cut, 400),
-            (&path, &[alice, json], &twice, 400),
-            (&path, &[alice, json], &large, 413),
-            (&path, &[alice, ("content-type", "text/plain")], &whole, 415),
-            (
-                &path,
-                &[alice, ("content-type", "multipart/form-data; boundary=x")],
-                &whole,
-                415,
-            ),
-            (&path, &[json], &whole, 401),
-            (
-                &path,
-                &[("authorization", "Bearer nobody-0123456789"), json],
-                &whole,
-                401,
-            ),
-            (&path, &[carol, json], &whole, 403),
-            (&path, &[bob, json], &whole, 403),
-            (
-                &path,
-                &[alice, json, ("origin", "https://evil.example")],
-                &whole,
-                403,
-            ),
-            (
-                "/resume/01890000-0000-7000-8000-000000000000",
-                &[alice, json],
-                &whole,
-                404,
-            ),
-            ("/v1/tasks", &[alice, json], &whole, 422),
-            (&path, &page, &typed, 412),
-            (&path, &page, &repeated, 400),
-            (&path, &page, &missing, 422),
-            (&path, &page, &odd, 422),
-            // JSON labelled as a form, as `curl -d` sends it by default.
-            (&path, &page, &whole, 422),
-            (&format!("{path}/reject"), &page[..2], &whole, 422),
-        ];
-        for (at, (path, headers, body, status)) in cases.into_iter().enumerate() {
-            let body = body(self.plant()).into_bytes();
-            let reply = self.send("POST", path, headers, body).await;
-            assert_eq!(reply.status, status, "{at}: {}", reply.text);
-        }
-        // In a URL, where no value belongs.
-        let place =
-            url::form_urlencoded::byte_serialize(self.plant().json.as_bytes()).collect::<String>();
-        for headers in [&[json][..], &[alice, json], &[alice, ("accept", HTML)]] {
-            let headers = [headers, &[("origin", "https://evil.example")]].concat();
-            self.served
-                .exchange("POST", &format!("{path}?response={place}"), &headers, "")
-                .await;
-            self.served
-                .exchange("GET", &format!("{path}?response={place}"), &headers, "")
-                .await;
-        }
-    }
-
-    /// Reads everything that may be read.
-    async fn read(&mut self, task: &str, request: &str) {
-        let bearer = format!("Bearer {ALICE}");
-        let paths = [
-            format!("/v1/tasks/{task}"),
-            format!("/v1/tasks/{task}/items?limit=200"),
-            "/v1/tasks".to_owned(),
-            format!("/v1/requests?task_id={task}"),
-            "/v1/requests?status=resumed".to_owned(),
-            format!("/resume/{request}"),
-            format!("/resume/{request}/approve"),
-            format!("/resume/{request}/reject"),
-            "/v1/agents".to_owned(),
-            "/v1/me".to_owned(),
-            "/metrics".to_owned(),
-            "/openapi.json".to_owned(),
-            "/docs".to_owned(),
-            "/problems/invalid".to_owned(),
-            "/sign-in".to_owned(),
-            "/nowhere".to_owned(),
-        ];
-        for path in paths {
-            for accept in [JSON, HTML] {
-                let headers = [("authorization", bearer.as_str()), ("accept", accept)];
-                self.send("GET", &path, &headers, Vec::new()).await;
-            }
-        }
-    }
-
-    /// Asserts that no planted value is in any of these texts and, with `shows`, that the harmless
-    /// text is.
-    fn is_silent(&self, what: &str, texts: &[(String, String)], shows: bool) {
-        let lower: Vec<_> = texts
-            .iter()
-            .map(|(place, text)| (place, text, text.to_lowercase()))
-            .collect();
-        let values = self
-            .planted
-            .iter()
-            .flat_map(|one| [&one.long, &one.json, &one.percent]);
-        let bodies = self
-            .bodies
-            .iter()
-            .filter(|body| !body.is_empty())
-            .flat_map(|body| hashes(body));
-        for trace in values.flat_map(|value| traces(value)).chain(bodies) {
-            let hash = trace.bytes().all(|byte| byte.is_ascii_hexdigit());
-            for (place, text, lower) in &lower {
-                let text: &str = if hash { lower } else { text };
-                let at = text.find(trace.as_str());
-                let near = at.map(|at| {
-                    text.get(at.saturating_sub(80)..at + trace.len())
-                        .unwrap_or(&trace)
-                });
-                assert!(at.is_none(), "{what}: {place} shows {trace}: {near:?}");
-            }
-        }
-        let found = |trace: &String| texts.iter().any(|(_, text)| text.contains(trace.as_str()));
-        assert!(
-            !shows || traces(SEEN).iter().any(found),
-            "{what}: what may be seen is not found either"
-        );
-    }
-}
 
 /// How often the tool received the planted values.
 fn received(tool: &FakeTool, planted: &Planted) -> usize {
@@ -362,42 +63,8 @@ fn received(tool: &FakeTool, planted: &Planted) -> usize {
     calls.iter().filter(|call| long(call)).count()
 }
 
-async fn nothing_is_seen(on: On, level: &str) {
-    let (folder, model, tool) = (
-        Folder::new(),
-        FakeModel::start().await,
-        FakeTool::start().await,
-    );
-    let database = match on {
-        On::Sqlite => Database::at(&format!(
-            "sqlite://{}/holdpoint.db",
-            folder.path().display()
-        )),
-        On::Postgres => Database::postgres().await,
-    };
-    let yaml = FILE
-        .replace("{model}", &model.base_url)
-        .replace("{tool}", &tool.url)
-        + ACCOUNTS;
-    let yaml = format!("{yaml}\ndatabase: {{ url: '{}' }}\n", database.url());
-    let variables = [
-        (
-            "SEALING_KEY",
-            "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=",
-        ),
-        ("RUST_LOG", level),
-        ("PATH", "/usr/bin:/bin"),
-    ];
-    let served = Served::start(folder.path(), &yaml, &variables);
-    let mut scene = Scene {
-        served,
-        model: model.clone(),
-        planted: Vec::new(),
-        bodies: Vec::new(),
-        heard: Vec::new(),
-    };
-
-    // As JSON. The tool, a command and the model echo everything they get.
+/// Answers as JSON. The tool, a command and the model echo everything they get.
+async fn answered_as_json(scene: &mut Scene, model: &FakeModel, tool: &FakeTool) {
     let (task, request) = scene.task("task-1", "use").await;
     scene.refused(&request).await;
     assert!(
@@ -453,15 +120,22 @@ async fn nothing_is_seen(on: On, level: &str) {
     let of_json = scene
         .planted
         .iter()
-        .filter(|planted| received(&tool, planted) > 0)
+        .filter(|planted| received(tool, planted) > 0)
         .count();
     assert_eq!(
         (of_json, tool.ledger().len()),
         (1, 1),
         "one request of one tool has it"
     );
+}
 
-    // By the page's form, for a call that then waits for its approval.
+/// Answers by the page's form, for a call that then waits for its approval. Returns the task, its
+/// credential request and its approval request.
+async fn answered_by_form(
+    scene: &mut Scene,
+    model: &FakeModel,
+    tool: &FakeTool,
+) -> (String, String, String) {
     model.then(calls(&[("request_credentials", r#"{"service":"vault"}"#)]));
     let asked = scene
         .post("/v1/tasks", "task-2", &json!({"input": SEEN}))
@@ -514,6 +188,46 @@ async fn nothing_is_seen(on: On, level: &str) {
         }
     };
     scene.read(&second, &asked).await;
+    (second, asked, held)
+}
+
+async fn nothing_is_seen(on: On, level: &str) {
+    let (folder, model, tool) = (
+        Folder::new(),
+        FakeModel::start().await,
+        FakeTool::start().await,
+    );
+    let database = match on {
+        On::Sqlite => Database::at(&format!(
+            "sqlite://{}/holdpoint.db",
+            folder.path().display()
+        )),
+        On::Postgres => Database::postgres().await,
+    };
+    let yaml = FILE
+        .replace("{model}", &model.base_url)
+        .replace("{tool}", &tool.url)
+        + ACCOUNTS;
+    let yaml = format!("{yaml}\ndatabase: {{ url: '{}' }}\n", database.url());
+    let variables = [
+        (
+            "SEALING_KEY",
+            "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=",
+        ),
+        ("RUST_LOG", level),
+        ("PATH", "/usr/bin:/bin"),
+    ];
+    let served = Served::start(folder.path(), &yaml, &variables);
+    let mut scene = Scene {
+        served,
+        model: model.clone(),
+        planted: Vec::new(),
+        bodies: Vec::new(),
+        heard: Vec::new(),
+    };
+
+    answered_as_json(&mut scene, &model, &tool).await;
+    let (second, asked, held) = answered_by_form(&mut scene, &model, &tool).await;
 
     // While the credential is stored, and after a crash.
     let kept = everything(database.url(), folder.path()).await;

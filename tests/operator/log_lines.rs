@@ -102,40 +102,54 @@ async fn log_tells_pauses_decisions_and_failures_by_ids_and_names() {
     assert!(served.terminate().success());
     let log = served.log();
 
+    tells_pauses_and_decisions(&log, &held, &unsure);
+    tells_failures(&log, &held, &unsure, [&refused, &unreached]);
+    tells_answers(&log, asked.header("x-request-id"));
+    assert!(!log.contains(MARK) && !log.contains(ALICE), "{log}");
+}
+
+/// Asserts that each pause, question and decision has one line.
+fn tells_pauses_and_decisions(log: &str, held: &Value, unsure: &Value) {
     let (first, second) = (&held["task_id"], &unsure["task_id"]);
     let request = |task: &Value| task["pending"][0]["request_id"].clone();
-    let call = |task: &Value| task["pending"][0]["tool_calls"][0]["tool_call_id"].clone();
-    let (held_request, doubt) = (request(&held), request(&unsure));
-    let waits = lines(&log, "the task waits for people");
+    let (held_request, doubt) = (request(held), request(unsure));
+    let waits = lines(log, "the task waits for people");
     let pause = |task: &Value, request: &Value| json!({"task": task, "root_task_id": task, "agent": "clerk", "request_ids": request});
     assert_eq!(
         (waits.len(), &waits[0], &waits[2]),
         (3, &pause(first, &held_request), &pause(second, &doubt)),
         "{log}"
     );
-    let asks = lines(&log, "a person is asked");
+    let asks = lines(log, "a person is asked");
     let question = json!({"task": first, "root_task_id": first, "agent": "clerk", "request_id": held_request, "kind": "approval"});
     assert_eq!((asks.len(), &asks[0]), (2, &question));
-    let decisions = lines(&log, "a person decided");
+    let decisions = lines(log, "a person decided");
     let decision = json!({"task": first, "root_task_id": first, "request_id": held_request, "action": "approve", "by": "alice"});
     assert_eq!((decisions.len(), &decisions[0]), (2, &decision));
+}
+
+/// Asserts that each failure of a call, of the model and of a task has one line.
+fn tells_failures(log: &str, held: &Value, unsure: &Value, [refused, unreached]: [&Value; 2]) {
+    let (first, second) = (&held["task_id"], &unsure["task_id"]);
+    let doubt = &unsure["pending"][0]["request_id"];
+    let call = |task: &Value| task["pending"][0]["tool_calls"][0]["tool_call_id"].clone();
     assert_eq!(
-        lines(&log, "a tool call failed"),
+        lines(log, "a tool call failed"),
         [
-            json!({"task": first, "root_task_id": first, "tool_call_id": call(&held), "tool": "pay", "status": 500})
+            json!({"task": first, "root_task_id": first, "tool_call_id": call(held), "tool": "pay", "status": 500})
         ]
     );
     assert_eq!(
         lines(
-            &log,
+            log,
             "the outcome of a tool call is unknown; a person is asked"
         ),
         [
-            json!({"task": second, "root_task_id": second, "tool_call_id": call(&unsure), "tool": "pay", "request_id": doubt})
+            json!({"task": second, "root_task_id": second, "tool_call_id": call(unsure), "tool": "pay", "request_id": doubt})
         ]
     );
     let misfits = lines(
-        &log,
+        log,
         "the model called a tool that it does not have, or with arguments that do not fit",
     );
     assert_eq!(
@@ -143,27 +157,30 @@ async fn log_tells_pauses_decisions_and_failures_by_ids_and_names() {
         (1, first, &Value::Null),
         "{misfits:?}"
     );
-    let again = lines(&log, "the model is asked again");
+    let again = lines(log, "the model is asked again");
     assert_eq!(
         (again.len(), &again[0]["model"], &again[0]["status"]),
         (1, &json!("main"), &json!(503)),
         "{again:?}"
     );
     assert_eq!(
-        lines(&log, "the model failed"),
+        lines(log, "the model failed"),
         [
             json!({"task": refused["task_id"], "model": "main", "status": 401}),
             json!({"task": unreached["task_id"], "model": "gone", "reason": "the connection was refused"}),
         ]
     );
-    let failures = lines(&log, "the task failed");
+    let failures = lines(log, "the task failed");
     assert_eq!(
         (failures.len(), &failures[0]["code"]),
         (2, &json!("model_failed")),
         "{failures:?}"
     );
+}
 
-    let answered = lines(&log, "answered");
+/// Asserts that requests are logged by operation and id, health checks not at all.
+fn tells_answers(log: &str, request_id: &str) {
+    let answered = lines(log, "answered");
     let operations: Vec<_> = answered
         .iter()
         .map(|line| line["operation"].as_str().unwrap())
@@ -181,9 +198,8 @@ async fn log_tells_pauses_decisions_and_failures_by_ids_and_names() {
         .unwrap();
     assert_eq!(
         (me["http_request_id"].as_str(), &me["request_id"]),
-        (Some(asked.header("x-request-id")), &Value::Null)
+        (Some(request_id), &Value::Null)
     );
-    assert!(!log.contains(MARK) && !log.contains(ALICE), "{log}");
 }
 
 /// Asserts that all warnings report the unreachable database with its place and a reason, at most

@@ -1,0 +1,97 @@
+//! The answers that each kind of request takes, and the effect of each.
+
+use super::RAN;
+
+/// Every way to answer: `action`s, answers to one call, and the approve and reject endpoints with
+/// an empty body.
+pub const ANSWERS: [&str; 11] = [
+    "approve",
+    "reject",
+    "respond response",
+    "respond result",
+    "retry",
+    "each approve",
+    "each reject",
+    "each edit",
+    "each respond",
+    "/approve",
+    "/reject",
+];
+
+/// An accepted answer and its consequences.
+pub struct Taken {
+    pub kind: &'static str,
+    pub answer: &'static str,
+    /// The outcome of the call.
+    pub outcome: &'static str,
+    /// The content of the result, or a part of it.
+    pub says: &'static str,
+    /// The number of runs of the tool that the answer causes.
+    pub runs: usize,
+    /// The `action` of the request's `decision`.
+    pub action: &'static str,
+    pub then: Option<&'static str>,
+    /// The task's final status.
+    pub status: &'static str,
+}
+
+#[rustfmt::skip]
+#[expect(clippy::too_many_arguments, reason = "one line of the table")]
+pub const fn taken(
+    kind: &'static str, answer: &'static str, outcome: &'static str, says: &'static str, runs: usize,
+    action: &'static str, then: Option<&'static str>, status: &'static str,
+) -> Taken {
+    Taken { kind, answer, outcome, says, runs, action, then, status }
+}
+
+pub const END: Option<&str> = Some("cancel");
+
+pub const ON: Option<&str> = Some("continue");
+
+#[rustfmt::skip]
+pub const TAKEN: [Taken; 26] = [
+    //     kind               answer              outcome      says                                     runs action    then  task
+    taken("approval",        "approve",          "succeeded", RAN,                                       1, "approve", None, "Completed"),
+    taken("approval",        "reject",           "rejected",  "human rejected",                          0, "reject",  END,  "Canceled"),
+    taken("approval",        "each approve",     "succeeded", RAN,                                       1, "approve", None, "Completed"),
+    taken("approval",        "each reject",      "rejected",  "human rejected",                          0, "reject",  END,  "Canceled"),
+    taken("approval",        "each edit",        "succeeded", RAN,                                       1, "edit",    None, "Completed"),
+    taken("approval",        "each respond",     "responded", r#"{"by":"hand"}"#,                        0, "respond", None, "Completed"),
+    taken("approval",        "/approve",         "succeeded", RAN,                                       1, "approve", None, "Completed"),
+    taken("approval",        "/reject",          "rejected",  "human rejected",                          0, "reject",  END,  "Canceled"),
+    taken("guidance",        "respond response", "responded", r#"{"answer":"north"}"#,                   0, "respond", None, "Completed"),
+    taken("guidance",        "reject",           "rejected",  "declined",                                0, "reject",  ON,   "Completed"),
+    taken("guidance",        "/reject",          "rejected",  "declined",                                0, "reject",  ON,   "Completed"),
+    taken("confirmation",    "approve",          "responded", r#"{"confirmed":true}"#,                   0, "approve", None, "Completed"),
+    taken("confirmation",    "reject",           "responded", r#"{"confirmed":false}"#,                  0, "reject",  ON,   "Completed"),
+    taken("confirmation",    "respond response", "responded", r#"{"comment":"go","confirmed":true}"#,    0, "respond", None, "Completed"),
+    taken("confirmation",    "/approve",         "responded", r#"{"confirmed":true}"#,                   0, "approve", None, "Completed"),
+    taken("confirmation",    "/reject",          "responded", r#"{"confirmed":false}"#,                  0, "reject",  ON,   "Completed"),
+    taken("credentials",     "respond response", "responded", r#""fields":["email","token"]"#,           0, "respond", None, "Completed"),
+    taken("credentials",     "reject",           "rejected",  "declined",                                0, "reject",  ON,   "Completed"),
+    taken("credentials",     "/reject",          "rejected",  "declined",                                0, "reject",  ON,   "Completed"),
+    taken("external_result", "respond result",   "responded", r#"{"by":"hand"}"#,                        0, "respond", None, "Completed"),
+    taken("external_result", "reject",           "rejected",  "human",                                   0, "reject",  ON,   "Completed"),
+    taken("external_result", "/reject",          "rejected",  "human",                                   0, "reject",  ON,   "Completed"),
+    taken("reconcile",       "respond result",   "responded", r#"{"by":"hand"}"#,                        0, "respond", None, "Completed"),
+    taken("reconcile",       "reject",           "failed",    "It is unknown",                            0, "reject",  ON,   "Completed"),
+    taken("reconcile",       "/reject",          "failed",    "It is unknown",                            0, "reject",  ON,   "Completed"),
+    taken("reconcile",       "retry",            "succeeded", RAN,                                       1, "retry",   None, "Completed"),
+];
+
+/// `allowed_actions` for a caller who may decide.
+#[rustfmt::skip]
+pub const ALLOWED: [(&str, &[&str]); 6] = [
+    ("approval",        &["approve", "reject", "edit", "respond"]),
+    ("guidance",        &["respond", "reject"]),
+    ("confirmation",    &["approve", "reject", "respond"]),
+    ("credentials",     &["respond", "reject"]),
+    ("external_result", &["respond", "reject"]),
+    ("reconcile",       &["retry", "respond", "reject"]),
+];
+
+pub fn is_taken(kind: &str, answer: &str) -> bool {
+    TAKEN
+        .iter()
+        .any(|taken| (taken.kind, taken.answer) == (kind, answer))
+}

@@ -1,0 +1,312 @@
+//! Limits of length: 500 lines a file, 60 a function of the product, 100 a function of tests.
+
+use std::collections::BTreeSet;
+
+use super::tokens::{Place, Token, tokens};
+use super::{Source, all_sources};
+
+const LONGEST_FILE: usize = 500;
+
+const LONGEST_CORE_FILE: usize = 200;
+
+const CORE_FILES: [&str; 3] = [
+    "src/task/step.rs",
+    "src/engine/driver/mod.rs",
+    "src/http/mod.rs",
+];
+const LONGEST_FUNCTION: usize = 60;
+const LONGEST_TEST_FUNCTION: usize = 100;
+
+/// TEMPORARY: files that are still too long or have a function that is. The list must become empty.
+const STILL_TOO_LONG: &[&str] = &[
+    "src/agent/version.rs",
+    "src/app.rs",
+    "src/cli.rs",
+    "src/config.rs",
+    "src/config/check.rs",
+    "src/config/check_parts.rs",
+    "src/config/tests.rs",
+    "src/config/tests_bad.rs",
+    "src/config/tree.rs",
+    "src/engine/commands/decide.rs",
+    "src/engine/commands/decision_input.rs",
+    "src/engine/driver/start_calls.rs",
+    "src/engine/driver/sub_agents.rs",
+    "src/engine/runtime/metrics.rs",
+    "src/engine/session/mod.rs",
+    "src/http/api/refusal.rs",
+    "src/http/api/requests/decision_body.rs",
+    "src/http/api/requests/list.rs",
+    "src/http/openapi/event_schema.rs",
+    "src/http/openapi/mod.rs",
+    "src/http/openapi/sample.rs",
+    "src/http/openapi/sample/variants.rs",
+    "src/http/pages/request/form.rs",
+    "src/http/pages/request/headline.rs",
+    "src/http/pages/request/tests_headline.rs",
+    "src/http/server/body.rs",
+    "src/http/server/guard.rs",
+    "src/http/server/origin.rs",
+    "src/http/server/serve.rs",
+    "src/http/tests.rs",
+    "src/http/wire/item.rs",
+    "src/http/wire/shapes.rs",
+    "src/model/anthropic/stream.rs",
+    "src/model/conformance.rs",
+    "src/model/conformance/cases.rs",
+    "src/model/openai/tests.rs",
+    "src/model/scripted/tests.rs",
+    "src/people/authenticator.rs",
+    "src/people/may.rs",
+    "src/policy/cel.rs",
+    "src/policy/eval.rs",
+    "src/policy/judge.rs",
+    "src/store/batch.rs",
+    "src/store/db.rs",
+    "src/store/feed.rs",
+    "src/store/mod.rs",
+    "src/store/open.rs",
+    "src/task/apply_decision.rs",
+    "src/task/request.rs",
+    "src/task/step.rs",
+    "src/task/turn.rs",
+    "src/telemetry.rs",
+    "src/tool/arguments/tests.rs",
+    "src/tool/catalog.rs",
+    "src/tool/catalog/tests.rs",
+    "src/tool/closing/tests.rs",
+    "src/tool/http.rs",
+    "src/tool/http/tests.rs",
+    "src/tool/http/tests/credentials.rs",
+    "src/tool/http/tests/wire.rs",
+    "src/tool/human/form.rs",
+    "src/tool/human/tests.rs",
+    "src/tool/shell/tests.rs",
+    "src/tool/url_template/tests.rs",
+];
+
+/// Files over the limit, with their lines.
+fn long_files(sources: &[Source]) -> Vec<String> {
+    let longest = |path: &str| {
+        if CORE_FILES.contains(&path) {
+            LONGEST_CORE_FILE
+        } else {
+            LONGEST_FILE
+        }
+    };
+    let long = sources
+        .iter()
+        .map(|source| {
+            (
+                &source.path,
+                source.text.lines().count(),
+                longest(&source.path),
+            )
+        })
+        .filter(|(_, lines, most)| lines > most);
+    long.map(|(path, lines, most)| format!("{path}: {lines} lines, {most} at most"))
+        .collect()
+}
+
+/// A function as rustfmt lays it out, from its signature to its closing brace.
+struct Function<'t> {
+    name: &'t str,
+    /// The line of the signature, from 0.
+    at: usize,
+    lines: usize,
+}
+
+fn functions(text: &str) -> Vec<Function<'_>> {
+    let signature =
+        r#"^(\s*)(pub(\([^)]*\))? )?(default )?(const )?(async )?(unsafe )?(extern "C" )?fn (\w+)"#;
+    let signature = regex::Regex::new(signature).expect("a pattern");
+    let lines: Vec<_> = text.lines().collect();
+    let mut found = Vec::new();
+    for (at, line) in lines.iter().enumerate() {
+        let Some(parts) = signature.captures(line) else {
+            continue;
+        };
+        let indent = parts.get(1).map_or("", |it| it.as_str());
+        let name = parts.get(9).map_or("", |it| it.as_str());
+        let mut has_body = false;
+        let last = lines.iter().skip(at).position(|line| {
+            has_body |= line.ends_with(['{', '}']);
+            let closes = line
+                .strip_prefix(indent)
+                .is_some_and(|it| it.starts_with('}'));
+            closes
+                || (has_body && line.contains("fn ") && line.ends_with('}'))
+                || (!has_body && line.ends_with(';'))
+        });
+        let lines = last.unwrap_or(lines.len() - at - 1) + 1;
+        found.push(Function { name, at, lines });
+    }
+    found
+}
+
+/// The modules of a file that are compiled for tests only, and the lines of those written inline.
+fn test_modules(tokens: &[Token]) -> Vec<(String, Option<(usize, usize)>)> {
+    let text = |at: usize| tokens.get(at).map_or("", |token| token.text.as_str());
+    let mut found = Vec::new();
+    for at in 0..tokens.len() {
+        let words: Vec<_> = (at..at + 7).map(text).collect();
+        if words != ["#", "[", "cfg", "(", "test", ")", "]"] {
+            continue;
+        }
+        let mut next = at + 7;
+        while text(next) == "#" {
+            while text(next) != "]" && next < tokens.len() {
+                next += 1;
+            }
+            next += 1;
+        }
+        while matches!(text(next), "pub" | "(" | "crate" | "super" | ")") {
+            next += 1;
+        }
+        if text(next) != "mod" {
+            continue;
+        }
+        let (name, first) = (text(next + 1).to_owned(), tokens[next].line);
+        if text(next + 2) == ";" {
+            found.push((name, None));
+            continue;
+        }
+        let mut depth = 0_usize;
+        let end = tokens[next + 2..].iter().find(|token| {
+            depth += usize::from(token.text == "{");
+            depth -= usize::from(token.text == "}");
+            depth == 0
+        });
+        found.push((name, end.map(|end| (first, end.line))));
+    }
+    found
+}
+
+/// Functions over the limit, with their lines.
+fn long_functions(sources: &[Source]) -> Vec<String> {
+    let mut only_tests: BTreeSet<Vec<String>> = BTreeSet::new();
+    for source in sources.iter().filter(|it| it.path.starts_with("src/")) {
+        let module = Place::of_file(&source.path).module;
+        for (name, inline) in test_modules(&tokens(&source.text)) {
+            if inline.is_none() {
+                only_tests.insert(module.iter().cloned().chain([name]).collect());
+            }
+        }
+    }
+    let mut long = Vec::new();
+    for Source { path, text } in sources {
+        let module = Place::of_file(path).module;
+        let of_tests = path.starts_with("tests/")
+            || (1..=module.len()).any(|end| only_tests.contains(&module[..end]));
+        let inline: Vec<_> = test_modules(&tokens(text))
+            .into_iter()
+            .filter_map(|(_, lines)| lines)
+            .collect();
+        for Function { name, at, lines } in functions(text) {
+            let line = at + 1;
+            let is_test = of_tests
+                || inline
+                    .iter()
+                    .any(|(first, last)| (*first..=*last).contains(&line));
+            let most = if is_test {
+                LONGEST_TEST_FUNCTION
+            } else {
+                LONGEST_FUNCTION
+            };
+            if lines > most {
+                long.push(format!("{path}: fn {name}: {lines} lines, {most} at most"));
+            }
+        }
+    }
+    long
+}
+
+/// The findings outside of the temporary list.
+fn not_excused(found: Vec<String>) -> Vec<String> {
+    let excused = |line: &str| {
+        STILL_TOO_LONG
+            .iter()
+            .any(|path| line.starts_with(&format!("{path}:")))
+    };
+    found.into_iter().filter(|line| !excused(line)).collect()
+}
+
+#[test]
+fn no_file_is_too_long() {
+    let wrong = not_excused(long_files(&all_sources()));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn no_function_is_too_long() {
+    let wrong = not_excused(long_functions(&all_sources()));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn source(path: &str, text: String) -> Source {
+    Source {
+        path: path.to_owned(),
+        text,
+    }
+}
+
+#[test]
+fn file_over_the_limit_is_found() {
+    let sources = [
+        source("src/a.rs", "\n".repeat(500)),
+        source("src/b.rs", "\n".repeat(501)),
+        source("tests/c.rs", "\n".repeat(501)),
+        source("src/task/step.rs", "\n".repeat(201)),
+    ];
+    assert_eq!(
+        long_files(&sources),
+        [
+            "src/b.rs: 501 lines, 500 at most",
+            "tests/c.rs: 501 lines, 500 at most",
+            "src/task/step.rs: 201 lines, 200 at most"
+        ]
+    );
+}
+
+#[test]
+fn function_over_the_limit_is_found_in_product_and_test_code() {
+    let function = |indent: &str, name: &str, lines: usize| {
+        let body = format!("{indent}    x();\n").repeat(lines - 2);
+        format!("{indent}pub async fn {name}() {{\n{body}{indent}}}\n")
+    };
+    let inline = format!(
+        "{}#[cfg(test)]\n#[expect(x)]\nmod tests {{\n{}{}}}\n{}",
+        function("", "long", 61),
+        function("    ", "tested", 61),
+        function("    ", "untested", 101),
+        function("", "after", 61)
+    );
+    let sources = [
+        source(
+            "src/a.rs",
+            function("", "short", 60) + "trait T {\n    fn f();\n}\n",
+        ),
+        source("src/b.rs", inline),
+        source("src/c.rs", "#[cfg(test)]\nmod d;\nmod e;\n".to_owned()),
+        source(
+            "src/c/d/f.rs",
+            function("", "checked", 100) + &function("", "endless", 101),
+        ),
+        source("src/c/e.rs", function("    ", "inner", 61)),
+        source(
+            "tests/g.rs",
+            function("", "checked", 100) + &function("    ", "macro", 101),
+        ),
+    ];
+    assert_eq!(
+        long_functions(&sources),
+        [
+            "src/b.rs: fn long: 61 lines, 60 at most",
+            "src/b.rs: fn untested: 101 lines, 100 at most",
+            "src/b.rs: fn after: 61 lines, 60 at most",
+            "src/c/d/f.rs: fn endless: 101 lines, 100 at most",
+            "src/c/e.rs: fn inner: 61 lines, 60 at most",
+            "tests/g.rs: fn macro: 101 lines, 100 at most"
+        ]
+    );
+}

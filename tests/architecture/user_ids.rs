@@ -1,0 +1,73 @@
+//! Users' ids are compared by `task/user.rs` only, never byte by byte.
+
+use super::{Source, sources};
+
+/// Allowed raw comparisons of ids: they are no users' ids, they are compared as users' ids, or they
+/// are byte-exact on purpose.
+const COMPARED: [&str; 7] = [
+    "Phase::Asked(by) | Phase::OutcomeUnknown(by) if by == request",
+    "approvers.owner == Some(false)",
+    "*owner == engine.replica",
+    "*user != caller.user_id",
+    "record.user_id == user.as_str()",
+    "vote.by == LOCAL",
+    "k.user_id = $2 and k.path = $3",
+];
+
+/// Lines outside of tests where a user's id is compared other than by `task/user.rs`.
+fn raw_comparisons(text: &str) -> Vec<String> {
+    let name = r"(user_id|by|editor|owner|user)\b";
+    let raw = format!(
+        r"\b{name}\s*(==|!=)|(==|!=)\s*[&*]*(\w+\.)*{name}[^(]|\b(user_id|name|spelling) = \$"
+    );
+    let raw = regex::Regex::new(&raw).expect("a pattern");
+    let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+    let lines = code
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.starts_with("//") && raw.is_match(&format!("{line} ")));
+    lines
+        .filter(|line| !COMPARED.iter().any(|known| line.contains(known)))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn user_ids_are_never_compared_byte_by_byte() {
+    let mut wrong = Vec::new();
+    for Source { path, text } in sources("src") {
+        let of_tests = path
+            .rsplit('/')
+            .next()
+            .is_some_and(|file| file.starts_with("tests"))
+            || path.contains("/tests/");
+        if !of_tests && path != "src/store/users.rs" {
+            wrong.extend(
+                raw_comparisons(&text)
+                    .into_iter()
+                    .map(|line| format!("{path}: {line}")),
+            );
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "user ids are compared by task/user.rs (`UserId::is`, `UserIds::same`):\n{}",
+        wrong.join("\n")
+    );
+    for line in [
+        "if vote.by == user {",
+        "a != row.user_id",
+        "row.owner == caller.user_id",
+        "where user_id = $2",
+    ] {
+        assert_eq!(raw_comparisons(line), [line]);
+    }
+    for line in [
+        "let user = a == b;",
+        "caller.user_id.is(&vote.by)",
+        "// a.by == b",
+        "user.key() == other.key()",
+    ] {
+        assert!(raw_comparisons(line).is_empty(), "{line}");
+    }
+}

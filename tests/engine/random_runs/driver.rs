@@ -1,0 +1,114 @@
+//! The driver of a random run: carries out the steps of the product, and may crash between any two.
+
+use std::collections::BTreeSet;
+
+use holdpoint::task::id::CallId;
+use holdpoint::task::item::Fact;
+use holdpoint::task::request::RequestKind;
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::step::{Budget, Ending, On, Step, next_step};
+use holdpoint::task::tool_spec::ToolKind;
+use holdpoint::task::verdict::{Judgement, Verdict};
+
+use super::super::invariants::every_call_has_one_result;
+use super::sub_agents::CLERK;
+use super::{Crash, World, status};
+
+impl World {
+    /// Drives until it waits or ends, or crashes.
+    pub fn drive(&mut self) -> Result<Vec<On>, Crash> {
+        let mut over = BTreeSet::new();
+        for _ in 0..500 {
+            self.hand_back();
+            let progress = self.progress.clone();
+            match next_step(&progress, &self.budget(&over)) {
+                Step::CallModel => {
+                    self.commit()?;
+                    every_call_has_one_result(&self.journal);
+                    self.answer();
+                }
+                Step::Judge(calls) => calls.into_iter().for_each(|id| self.judge(id)),
+                Step::Settle(refusals) => {
+                    for (id, outcome, text) in refusals {
+                        self.result(id, outcome, &text);
+                    }
+                }
+                Step::Ask(questions) => {
+                    for question in questions {
+                        self.ask(question.kind, &question.calls, question.terms);
+                    }
+                }
+                Step::Reconcile(calls) => {
+                    for id in calls {
+                        let terms = self.terms();
+                        self.ask(RequestKind::Reconcile, &[id], terms);
+                    }
+                }
+                Step::Start(calls) => self.start(&calls, &progress)?,
+                Step::Run(calls) => self.run(&calls, &progress, &mut over)?,
+                Step::Wait(on) => {
+                    let at_work = self.is_at_work(&on);
+                    if progress.status == Some(TaskStatus::Running) && !at_work {
+                        self.push(status(TaskStatus::Paused));
+                    }
+                    if !self.pushed.is_empty() {
+                        self.commit()?;
+                    }
+                    return Ok(on);
+                }
+                Step::Finish(ending) => {
+                    let ended = match ending {
+                        Ending::Completed(_) => TaskStatus::Completed,
+                        Ending::Failed(_) => TaskStatus::Failed,
+                        Ending::Canceled => TaskStatus::Canceled,
+                    };
+                    self.push(status(ended));
+                    self.commit()?;
+                }
+            }
+        }
+        panic!("the life neither waits nor ends");
+    }
+
+    /// An attempt of another driver may still be running.
+    pub fn budget(&mut self, over: &BTreeSet<CallId>) -> Budget {
+        let spent = (self.model_calls >= 12).then_some("max_model_calls");
+        let running = self
+            .progress
+            .clone()
+            .unfinished()
+            .filter(|standing| {
+                standing.start.is_some() && !over.contains(&standing.call.tool_call_id)
+            })
+            .map(|standing| standing.call.tool_call_id)
+            .filter(|_| self.dice.one_in(4))
+            .collect();
+        Budget {
+            spent,
+            running,
+            sessions: BTreeSet::from([CLERK.to_owned()]),
+        }
+    }
+
+    /// One time in ten the policy has become stricter: the calls are judged again and none starts.
+    pub fn has_become_stricter(&mut self, calls: &[CallId], performer: ToolKind) -> bool {
+        if !self.dice.one_in(10) {
+            return false;
+        }
+        for id in calls {
+            let verdict = self.dice.pick(&[Verdict::Hold, Verdict::Deny]);
+            let terms = (verdict == Verdict::Hold).then(|| self.terms());
+            let judgement = Judgement {
+                terms,
+                ..Judgement::of(verdict)
+            };
+            self.push(Fact::Judged {
+                tool_call_id: *id,
+                judgement,
+                effect: self.effects[id],
+                performer,
+            });
+        }
+        true
+    }
+}

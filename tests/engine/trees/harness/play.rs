@@ -1,0 +1,120 @@
+//! A run of a whole tree whose drivers the test polls and drops.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+use futures_util::future::BoxFuture;
+use holdpoint::engine::{Engine, Parts, Refusal};
+use holdpoint::store::News;
+use holdpoint::task::id::TaskId;
+use tokio::sync::watch;
+
+use super::super::super::engine_harness::{EngineHarness, alice, go};
+use super::ROOM;
+
+/// A tree driven in one process.
+pub struct Play<'s> {
+    pub harness: &'s EngineHarness,
+    pub engine: Arc<Engine>,
+    pub root: TaskId,
+    pub news: watch::Receiver<News>,
+    pub drivers: Vec<BoxFuture<'static, ()>>,
+    /// The number of executions on the harness before this tree.
+    pub before: usize,
+    /// The number of polls of drivers so far.
+    pub polls: usize,
+}
+
+impl<'s> Play<'s> {
+    /// A new tree, accepted and not begun.
+    pub async fn begins(harness: &'s EngineHarness, parts: &Parts) -> Self {
+        let before = harness.tool.count();
+        let accepted = EngineHarness::like(parts, 0)
+            .create(&alice(), go(), None)
+            .await
+            .unwrap();
+        let mut play = Self::of(harness, parts, accepted.task_id);
+        play.news = accepted.news.unwrap().news();
+        play.before = before;
+        play
+    }
+
+    /// A tree in its current state.
+    pub fn of(harness: &'s EngineHarness, parts: &Parts, root: TaskId) -> Self {
+        let engine = EngineHarness::like(parts, ROOM);
+        let before = harness.tool.count();
+        Self {
+            harness,
+            engine,
+            root,
+            news: harness.fixture.store.watch(root),
+            drivers: Vec::new(),
+            before,
+            polls: 0,
+        }
+    }
+
+    /// Commits and executions so far: the process can die right after each of them, which is right
+    /// before the next commit.
+    pub fn moment(&self) -> usize {
+        self.commits() + self.harness.tool.count() - self.before
+    }
+
+    /// Whether no driver is active here.
+    pub fn is_idle(&self) -> bool {
+        self.drivers.is_empty()
+    }
+
+    pub fn commits(&self) -> usize {
+        usize::try_from(self.news.borrow().commits).unwrap()
+    }
+
+    /// Drives the tree until nothing can be driven (`true`) or that moment has come.
+    pub async fn goes_on(&mut self, until: usize) -> bool {
+        self.goes_on_while(|play| play.moment() < until).await
+    }
+
+    /// Drives the tree until nothing can be driven (`true`) or the condition, checked before every
+    /// poll, is false.
+    pub async fn goes_on_while(&mut self, so: impl Fn(&Self) -> bool) -> bool {
+        loop {
+            if !so(self) {
+                return false;
+            }
+            // A driver that waits to be polled may hold the database's one writer: then this round
+            // claims nothing.
+            match self.engine.claim().await {
+                Ok(claimed) => {
+                    self.drivers.extend(claimed);
+                    if self.drivers.is_empty() {
+                        return true;
+                    }
+                }
+                Err(Refusal::Unavailable) if self.drivers.is_empty() => continue,
+                Err(Refusal::Unavailable) => {}
+                Err(error) => panic!("{error}"),
+            }
+            let mut place = 0;
+            poll_fn(|context| {
+                while place < self.drivers.len() {
+                    if !so(self) {
+                        return Poll::Ready(());
+                    }
+                    self.polls += 1;
+                    match self.drivers[place].as_mut().poll(context) {
+                        Poll::Ready(()) => {
+                            drop(self.drivers.remove(place));
+                            // The driver that ended may have queued another task.
+                            return Poll::Ready(());
+                        }
+                        Poll::Pending => place += 1,
+                    }
+                }
+                place = 0;
+                Poll::Pending
+            })
+            .await;
+        }
+    }
+}

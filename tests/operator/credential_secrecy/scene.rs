@@ -1,0 +1,165 @@
+//! The service with its fake endpoints, the values planted in it, and every text it gave away.
+
+use serde_json::{Value, json};
+
+use super::super::served_binary::Served;
+use super::super::stored_values::{hashes, traces};
+use super::{HTML, JSON, SEEN};
+use crate::support::fake_chat_completions::{FakeModel, calls};
+use crate::support::test_app::{ALICE, Reply};
+
+/// The values filled in at one place: no two places share a value.
+pub struct Planted {
+    pub long: String,
+    pub json: String,
+    pub percent: String,
+}
+
+impl Planted {
+    pub fn new() -> Self {
+        let fresh = || crate::support::postgres::unique();
+        Self {
+            long: format!("{}{}{}", fresh(), fresh(), fresh()),
+            json: format!("{}\"\\/é{{}}\"x", fresh()),
+            percent: format!("{}%41+&=/?#é;..~", fresh()),
+        }
+    }
+
+    pub fn response(&self) -> Value {
+        json!({"long": self.long, "json": self.json, "percent": self.percent})
+    }
+
+    pub fn answer(&self) -> Value {
+        json!({"action": "respond", "response": self.response()})
+    }
+
+    pub fn form(&self, more: &[(&str, &str)]) -> String {
+        let mut form = url::form_urlencoded::Serializer::new(String::new());
+        form.append_pair("action", "respond");
+        for (name, value) in [
+            ("long", &self.long),
+            ("json", &self.json),
+            ("percent", &self.percent),
+        ] {
+            form.append_pair(&format!("field.{name}"), value);
+        }
+        form.extend_pairs(more);
+        form.finish()
+    }
+}
+
+/// The program, its fake endpoints, the planted values, the bodies sent and the replies heard.
+pub struct Scene {
+    pub served: Served,
+    pub model: FakeModel,
+    pub planted: Vec<Planted>,
+    pub bodies: Vec<Vec<u8>>,
+    pub heard: Vec<(String, String)>,
+}
+
+impl Scene {
+    pub fn plant(&mut self) -> &Planted {
+        self.planted.push(Planted::new());
+        self.planted.last().unwrap()
+    }
+
+    pub async fn send(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Vec<u8>,
+    ) -> Reply {
+        self.bodies.push(body.clone());
+        let reply = self.served.exchange(method, path, headers, body).await;
+        self.heard.push((
+            format!("{method} {path} {}", reply.status),
+            format!("{:?}\n{}", reply.headers, reply.text),
+        ));
+        reply
+    }
+
+    /// Alice's POST of JSON, with an idempotency key.
+    pub async fn post(&mut self, path: &str, key: &str, body: &Value) -> Reply {
+        let bearer = format!("Bearer {ALICE}");
+        let headers = [
+            ("authorization", bearer.as_str()),
+            ("content-type", JSON),
+            ("idempotency-key", key),
+        ];
+        self.send("POST", path, &headers, body.to_string().into_bytes())
+            .await
+    }
+
+    /// A task that waits for its credential: its id and the request's.
+    pub async fn task(&mut self, key: &str, call: &str) -> (String, String) {
+        self.model.then(calls(&[(call, "{}")]));
+        let task = self.post("/v1/tasks", key, &json!({"input": SEEN})).await;
+        assert_eq!(task.str("/pending/0/kind"), "credentials", "{}", task.text);
+        (task.str("/task_id"), task.str("/pending/0/request_id"))
+    }
+
+    /// Reads everything that may be read.
+    pub async fn read(&mut self, task: &str, request: &str) {
+        let bearer = format!("Bearer {ALICE}");
+        let paths = [
+            format!("/v1/tasks/{task}"),
+            format!("/v1/tasks/{task}/items?limit=200"),
+            "/v1/tasks".to_owned(),
+            format!("/v1/requests?task_id={task}"),
+            "/v1/requests?status=resumed".to_owned(),
+            format!("/resume/{request}"),
+            format!("/resume/{request}/approve"),
+            format!("/resume/{request}/reject"),
+            "/v1/agents".to_owned(),
+            "/v1/me".to_owned(),
+            "/metrics".to_owned(),
+            "/openapi.json".to_owned(),
+            "/docs".to_owned(),
+            "/problems/invalid".to_owned(),
+            "/sign-in".to_owned(),
+            "/nowhere".to_owned(),
+        ];
+        for path in paths {
+            for accept in [JSON, HTML] {
+                let headers = [("authorization", bearer.as_str()), ("accept", accept)];
+                self.send("GET", &path, &headers, Vec::new()).await;
+            }
+        }
+    }
+
+    /// Asserts that no planted value is in any of these texts and, with `shows`, that the harmless
+    /// text is.
+    pub fn is_silent(&self, what: &str, texts: &[(String, String)], shows: bool) {
+        let lower: Vec<_> = texts
+            .iter()
+            .map(|(place, text)| (place, text, text.to_lowercase()))
+            .collect();
+        let values = self
+            .planted
+            .iter()
+            .flat_map(|one| [&one.long, &one.json, &one.percent]);
+        let bodies = self
+            .bodies
+            .iter()
+            .filter(|body| !body.is_empty())
+            .flat_map(|body| hashes(body));
+        for trace in values.flat_map(|value| traces(value)).chain(bodies) {
+            let hash = trace.bytes().all(|byte| byte.is_ascii_hexdigit());
+            for (place, text, lower) in &lower {
+                let text: &str = if hash { lower } else { text };
+                let at = text.find(trace.as_str());
+                let near = at.map(|at| {
+                    text.get(at.saturating_sub(80)..at + trace.len())
+                        .unwrap_or(&trace)
+                });
+                assert!(at.is_none(), "{what}: {place} shows {trace}: {near:?}");
+            }
+        }
+        let found = |trace: &String| texts.iter().any(|(_, text)| text.contains(trace.as_str()));
+        assert!(
+            !shows || traces(SEEN).iter().any(found),
+            "{what}: what may be seen is not found either"
+        );
+    }
+}

@@ -1,0 +1,139 @@
+//! The requests of a client of the service in this process.
+
+use reqwest::Method;
+use serde_json::Value;
+
+use super::super::event_stream::{Event, Watch};
+use super::{Actor, Reply};
+
+impl Actor<'_> {
+    #[must_use]
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub async fn get(&self, path: &str) -> Reply {
+        self.send(Method::GET, path, None).await
+    }
+
+    pub async fn post(&self, path: &str, body: &Value) -> Reply {
+        self.send(
+            Method::POST,
+            path,
+            Some(("application/json", body.to_string())),
+        )
+        .await
+    }
+
+    /// A POST without a body.
+    pub async fn hit(&self, path: &str) -> Reply {
+        self.send(Method::POST, path, None).await
+    }
+
+    /// A POST of any bytes that says they are JSON.
+    pub async fn bytes(&self, path: &str, bytes: Vec<u8>) -> Reply {
+        self.exchange(Method::POST, path, Some(("application/json", bytes)))
+            .await
+    }
+
+    pub async fn send(&self, method: Method, path: &str, body: Option<(&str, String)>) -> Reply {
+        self.exchange(
+            method,
+            path,
+            body.map(|(content_type, text)| (content_type, text.into_bytes())),
+        )
+        .await
+    }
+
+    pub async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<(&str, Vec<u8>)>,
+    ) -> Reply {
+        let reply = self.sent(method.clone(), path, body).await;
+        let (status, headers) = (reply.status().as_u16(), reply.headers().clone());
+        let text = reply.text().await.unwrap();
+        let body = serde_json::from_str(&text).unwrap_or(Value::Null);
+        let reply = Reply {
+            status,
+            headers,
+            text,
+            body,
+        };
+        super::super::api_contract::is_kept(&method, path, &reply);
+        reply
+    }
+
+    /// Watches a task, from after the event with that number if one is given.
+    pub async fn watch(&self, task: &str, after: Option<i64>) -> Watch {
+        let query = after.map_or(String::new(), |after| format!("?after={after}"));
+        let path = format!("/v1/tasks/{task}/events{query}");
+        Watch::new(self.sent(Method::GET, &path, None).await)
+    }
+
+    /// The events up to the end of the stream.
+    pub async fn events(&self, task: &str, after: Option<i64>) -> Vec<Event> {
+        let mut watch = self.watch(task, after).await;
+        assert_eq!(watch.status, 200);
+        watch.rest().await
+    }
+
+    /// A POST that requests the stream of the events it causes.
+    pub async fn post_and_watch(&self, path: &str, body: &Value) -> Watch {
+        let body = Some(("application/json", body.to_string().into_bytes()));
+        let asking = Actor {
+            app: self.app,
+            key: self.key,
+            headers: self.headers.clone(),
+        };
+        Watch::new(
+            asking
+                .header("accept", "text/event-stream")
+                .sent(Method::POST, path, body)
+                .await,
+        )
+    }
+
+    /// Watches a task. `None` where the connection was closed before it answered.
+    pub async fn try_watch(&self, task: &str) -> Option<Watch> {
+        self.try_sent(Method::GET, &format!("/v1/tasks/{task}/events"), None)
+            .await
+            .ok()
+            .map(Watch::new)
+    }
+
+    pub async fn sent(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<(&str, Vec<u8>)>,
+    ) -> reqwest::Response {
+        self.try_sent(method, path, body).await.unwrap()
+    }
+
+    pub async fn try_sent(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<(&str, Vec<u8>)>,
+    ) -> reqwest::Result<reqwest::Response> {
+        let url = if path.starts_with("http") {
+            path.to_owned()
+        } else {
+            format!("{}{path}", self.app.url())
+        };
+        let mut request = self.app.http.request(method, url);
+        if let Some(key) = self.key {
+            request = request.bearer_auth(key);
+        }
+        for (name, value) in &self.headers {
+            request = request.header(name, value.as_bytes());
+        }
+        if let Some((content_type, bytes)) = body {
+            request = request.header("content-type", content_type).body(bytes);
+        }
+        request.send().await
+    }
+}
