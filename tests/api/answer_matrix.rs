@@ -232,7 +232,7 @@ async fn one_is_taken(app: &TestApp, taken: &Taken) {
         );
     }
     is_stored(app, &question, taken).await;
-    is_taken_once(app, &question, &about, &body, &done, post).await;
+    is_taken_once(app, &question, &about, (&path, &body), &done, post).await;
 }
 
 /// Repeats an accepted answer: under its key, without it, under another one and with another digest.
@@ -240,11 +240,10 @@ async fn is_taken_once<'a>(
     app: &'a TestApp,
     question: &Question,
     about: &str,
-    body: &Value,
+    (path, body): (&str, &Value),
     done: &Reply,
     post: impl AsyncFn(Actor<'a>) -> Reply,
 ) {
-    let path = format!("/resume/{}", question.id);
     let key = || app.owner().header("idempotency-key", "only-once");
     let after = state(app, &question.task).await;
     let replay = post(key()).await;
@@ -270,7 +269,7 @@ async fn is_taken_once<'a>(
     }
     let digest = app
         .owner()
-        .post(&path, &with(body, "digest", json!("sha256:00")))
+        .post(path, &with(body, "digest", json!("sha256:00")))
         .await;
     is(&digest, 412, "digest_mismatch", about);
     assert_eq!(
