@@ -220,14 +220,14 @@ enum Locked {
 impl Locked {
     async fn of(fixture: &StoreFixture) -> Self {
         if fixture.is_postgres() {
-            let mut connection = PgConnection::connect(&fixture.settings.url).await.unwrap();
+            let mut connection = PgConnection::connect(fixture.settings.url.reveal()).await.unwrap();
             connection
                 .execute("begin; lock table agent_task_item in exclusive mode")
                 .await
                 .unwrap();
             return Self::Postgres(connection);
         }
-        let mut connection = SqliteConnection::connect(&fixture.settings.url)
+        let mut connection = SqliteConnection::connect(fixture.settings.url.reveal())
             .await
             .unwrap();
         connection.execute("begin immediate").await.unwrap();

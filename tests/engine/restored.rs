@@ -172,7 +172,7 @@ async fn driver_waiting_for_its_model_during_a_restore_starts_nothing() {
                 .enable_all()
                 .build()
                 .unwrap();
-            runtime.block_on(run(&url, lose.to_owned()));
+            runtime.block_on(run(url.reveal(), lose.to_owned()));
         });
         thread.join().unwrap();
         Ok(turn(SMALL))

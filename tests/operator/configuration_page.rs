@@ -1,7 +1,7 @@
 //! The examples of `docs/configuration.md`.
 
 use super::holdpoint;
-use super::served::Folder;
+use super::served_binary::Folder;
 
 #[test]
 fn examples_of_the_configuration_page_are_accepted_by_check() {

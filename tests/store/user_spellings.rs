@@ -90,14 +90,14 @@ fn keyed(user: &UserId, key: &str) -> (TaskId, Change) {
 /// Runs several statements beside the store.
 async fn run(fixture: &StoreFixture, sql: &'static str) {
     if fixture.is_postgres() {
-        PgConnection::connect(&fixture.settings.url)
+        PgConnection::connect(fixture.settings.url.reveal())
             .await
             .unwrap()
             .execute(sql)
             .await
             .unwrap();
     } else {
-        SqliteConnection::connect(&fixture.settings.url)
+        SqliteConnection::connect(fixture.settings.url.reveal())
             .await
             .unwrap()
             .execute(sql)

@@ -68,7 +68,7 @@ pub struct Beside(SqliteConnection);
 impl Beside {
     pub async fn of(harness: &EngineHarness) -> Self {
         let mut beside = Self(
-            SqliteConnection::connect(&harness.fixture.settings.url)
+            SqliteConnection::connect(harness.fixture.settings.url.reveal())
                 .await
                 .unwrap(),
         );
