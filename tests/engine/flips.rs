@@ -191,7 +191,7 @@ struct Beside(SqliteConnection);
 impl Beside {
     async fn of(stage: &Stage) -> Self {
         let mut beside = Self(
-            SqliteConnection::connect(&stage.house.settings.url)
+            SqliteConnection::connect(stage.house.settings.url.reveal())
                 .await
                 .unwrap(),
         );

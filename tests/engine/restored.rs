@@ -158,7 +158,7 @@ both! {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn driver_waiting_for_its_model_during_a_restore_starts_nothing() {
     let stage = Stage::set(House::postgres().await, SMALL).await;
-    let url = stage.house.settings.url.clone();
+    let url = stage.house.settings.url.reveal().clone();
     stage.script(move |asked| {
         if asked > 1 {
             return Ok(turn(&[]));

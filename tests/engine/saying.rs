@@ -220,14 +220,16 @@ enum Locked {
 impl Locked {
     async fn of(house: &House) -> Self {
         if house.is_postgres() {
-            let mut connection = PgConnection::connect(&house.settings.url).await.unwrap();
+            let mut connection = PgConnection::connect(house.settings.url.reveal())
+                .await
+                .unwrap();
             connection
                 .execute("begin; lock table agent_task_item in exclusive mode")
                 .await
                 .unwrap();
             return Self::Postgres(connection);
         }
-        let mut connection = SqliteConnection::connect(&house.settings.url)
+        let mut connection = SqliteConnection::connect(house.settings.url.reveal())
             .await
             .unwrap();
         connection.execute("begin immediate").await.unwrap();

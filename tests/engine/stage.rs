@@ -188,7 +188,7 @@ impl Stage {
             .unwrap_or_else(|report| panic!("{report}"));
         let mut mistakes = Mistakes::default();
         let catalog = Catalog::build(
-            config.tools(),
+            config.tools.clone(),
             &Net::new().unwrap(),
             &Arc::new(config.redactor()),
             &mut mistakes,

@@ -288,11 +288,11 @@ fn has(whole: &[u8], wanted: &[u8]) -> bool {
 
 /// Everything in the database: the files of `SQLite`, every row of Postgres.
 async fn raw(house: &House) -> Vec<u8> {
-    if let Some(file) = house.settings.url.strip_prefix("sqlite://") {
+    if let Some(file) = house.settings.url.reveal().strip_prefix("sqlite://") {
         let read = |ending: &str| std::fs::read(format!("{file}{ending}")).unwrap_or_default();
         return [read(""), read("-wal"), read("-shm")].concat();
     }
-    let mut connection = sqlx::PgConnection::connect(&house.settings.url)
+    let mut connection = sqlx::PgConnection::connect(house.settings.url.reveal())
         .await
         .unwrap();
     let sql = "select coalesce(string_agg(query_to_xml('select * from ' || quote_ident(table_name), true, false, '')::text, ''), '')

@@ -130,11 +130,11 @@ impl House {
     pub async fn numbers(&self, sql: &str) -> Result<Vec<i64>, sqlx::Error> {
         let sql = AssertSqlSafe(sql.to_owned());
         if self.is_postgres() {
-            let mut connection = PgConnection::connect(&self.settings.url).await?;
+            let mut connection = PgConnection::connect(self.settings.url.reveal()).await?;
             let rows = connection.fetch_all(sql).await?;
             return Ok(rows.iter().map(|row| row.get::<i64, _>(0)).collect());
         }
-        let mut connection = SqliteConnection::connect(&self.settings.url).await?;
+        let mut connection = SqliteConnection::connect(self.settings.url.reveal()).await?;
         let rows = connection.fetch_all(sql).await?;
         Ok(rows.iter().map(|row| row.get::<i64, _>(0)).collect())
     }

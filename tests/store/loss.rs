@@ -32,6 +32,7 @@ pub(crate) async fn lossy(house: &House, mark: &'static [u8]) -> Lossy {
         let rest = house
             .settings
             .url
+            .reveal()
             .strip_prefix("postgres://postgres@")
             .expect("the throwaway cluster");
         let (socket, name) = rest.rsplit_once('/').unwrap();
@@ -140,7 +141,7 @@ async fn killed_backends_cost_no_commit() {
     for _ in 0..6 {
         let kill = "select pg_terminate_backend(pid) from pg_stat_activity
             where datname = current_database() and application_name = 'holdpoint'";
-        run(&house.settings.url, kill.to_owned()).await;
+        run(house.settings.url.reveal(), kill.to_owned()).await;
     }
     writers.join_all().await;
     assert_eq!(house.number("select count(*) from agent_task").await, 200);

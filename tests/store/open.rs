@@ -167,7 +167,7 @@ async fn several_replicas_may_migrate_one_postgres_at_once() {
     let house = House::postgres().await;
     house.store.close().await;
     run(
-        &house.settings.url,
+        house.settings.url.reveal(),
         "drop schema public cascade; create schema public".to_owned(),
     )
     .await;
@@ -184,9 +184,11 @@ async fn migration_killed_in_the_middle_leaves_nothing_partial_and_the_next_star
     let undo = "drop function user_spelling_keep cascade; drop function user_spelling_changes cascade;
         drop table user_spelling; alter table idempotency drop column person;
         alter table agent_task drop column begun, drop column fruitless; drop index agent_task_call; drop table credential; drop table browser_session; drop index idempotency_spent; delete from _sqlx_migrations where version >= 3";
-    run(&house.settings.url, undo.to_owned()).await;
+    run(house.settings.url.reveal(), undo.to_owned()).await;
     // The migration gets as far as this table, and waits.
-    let mut holder = PgConnection::connect(&house.settings.url).await.unwrap();
+    let mut holder = PgConnection::connect(house.settings.url.reveal())
+        .await
+        .unwrap();
     let mut held = holder.begin().await.unwrap();
     held.execute("lock table idempotency in exclusive mode")
         .await
@@ -195,7 +197,7 @@ async fn migration_killed_in_the_middle_leaves_nothing_partial_and_the_next_star
     let yaml = format!(
         "models: {{ m: {{ provider: scripted, script: 'builtin:refunds' }} }}\nagents: {{ a: {{ model: m }} }}
 database: {{ url: \"{}\" }}\n",
-        house.settings.url
+        house.settings.url.reveal()
     );
     std::fs::write(folder.path().join("holdpoint.yaml"), yaml).unwrap();
     let mut commands: Vec<_> = (0..2)
@@ -240,9 +242,9 @@ database: {{ url: \"{}\" }}\n",
 #[tokio::test]
 async fn postgres_with_synchronous_commit_off_is_refused() {
     let house = House::postgres().await;
-    let name = house.settings.url.rsplit('/').next().unwrap();
+    let name = house.settings.url.reveal().rsplit('/').next().unwrap();
     run(
-        &house.settings.url,
+        house.settings.url.reveal(),
         format!("alter database \"{name}\" set synchronous_commit = off"),
     )
     .await;

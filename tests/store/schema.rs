@@ -13,7 +13,9 @@ use super::house::{House, finance};
 async fn texts(house: &House, sql: &str) -> Vec<String> {
     let sql = AssertSqlSafe(sql.to_owned());
     if house.is_postgres() {
-        let mut connection = PgConnection::connect(&house.settings.url).await.unwrap();
+        let mut connection = PgConnection::connect(house.settings.url.reveal())
+            .await
+            .unwrap();
         return connection
             .fetch_all(sql)
             .await
@@ -22,7 +24,7 @@ async fn texts(house: &House, sql: &str) -> Vec<String> {
             .map(|row| row.get(0))
             .collect();
     }
-    let mut connection = SqliteConnection::connect(&house.settings.url)
+    let mut connection = SqliteConnection::connect(house.settings.url.reveal())
         .await
         .unwrap();
     connection
@@ -90,8 +92,10 @@ fn migrations_of_both_engines_have_the_same_numbers_and_names() {
 #[tokio::test]
 async fn every_statement_is_understood_by_both_engines() {
     let (postgres, sqlite) = (House::postgres().await, House::sqlite().await);
-    let mut on_postgres = PgConnection::connect(&postgres.settings.url).await.unwrap();
-    let mut on_sqlite = SqliteConnection::connect(&sqlite.settings.url)
+    let mut on_postgres = PgConnection::connect(postgres.settings.url.reveal())
+        .await
+        .unwrap();
+    let mut on_sqlite = SqliteConnection::connect(sqlite.settings.url.reveal())
         .await
         .unwrap();
     let statements = Store::statements();
@@ -138,7 +142,7 @@ async fn paused_task_is_found_by_its_request_id_through_an_index() {
                 "{plan}"
             );
         } else {
-            let mut connection = SqliteConnection::connect(&house.settings.url)
+            let mut connection = SqliteConnection::connect(house.settings.url.reveal())
                 .await
                 .unwrap();
             let rows = connection
@@ -209,7 +213,7 @@ async fn run_filler(house: &House) {
             'root_task_id', u.id, 'request_id', u.id)) as i from agent_task_item i, (select gen_random_uuid() as id from
             generate_series(1, 3000)) u) x;
         analyze";
-    crate::support::postgres::run(&house.settings.url, sql.to_owned()).await;
+    crate::support::postgres::run(house.settings.url.reveal(), sql.to_owned()).await;
 }
 
 /// A prepared statement is planned once, on empty tables: its plan must stay right when they grow,
@@ -217,7 +221,9 @@ async fn run_filler(house: &House) {
 #[tokio::test]
 async fn statement_that_is_planned_once_searches_every_table_by_a_key() {
     let house = House::postgres().await;
-    let mut connection = PgConnection::connect(&house.settings.url).await.unwrap();
+    let mut connection = PgConnection::connect(house.settings.url.reveal())
+        .await
+        .unwrap();
     for setting in holdpoint::store::PLANNED_ONCE {
         let set = format!("set {} = '{}'", setting.0, setting.1);
         connection.execute(AssertSqlSafe(set)).await.unwrap();
@@ -289,7 +295,7 @@ async fn tree_is_found_by_its_keys_on_both_engines() {
                     .replace("$1", &format!("'{root}'"));
                 texts(&house, &format!("explain {query}")).await.join("\n")
             } else {
-                let mut connection = SqliteConnection::connect(&house.settings.url)
+                let mut connection = SqliteConnection::connect(house.settings.url.reveal())
                     .await
                     .unwrap();
                 let query = AssertSqlSafe(format!("explain query plan {}", sql.sqlite));

@@ -90,14 +90,14 @@ fn keyed(user: &UserId, key: &str) -> (TaskId, Change) {
 /// Runs several statements beside the store.
 async fn run(house: &House, sql: &'static str) {
     if house.is_postgres() {
-        PgConnection::connect(&house.settings.url)
+        PgConnection::connect(house.settings.url.reveal())
             .await
             .unwrap()
             .execute(sql)
             .await
             .unwrap();
     } else {
-        SqliteConnection::connect(&house.settings.url)
+        SqliteConnection::connect(house.settings.url.reveal())
             .await
             .unwrap()
             .execute(sql)

@@ -64,7 +64,7 @@ pub async fn database() -> TestDatabase {
     )
     .await;
     TestDatabase {
-        url: Secret::new(cluster.url(&name)),
+        url: cluster.url(&name),
         admin: cluster.url("postgres"),
         name,
     }
