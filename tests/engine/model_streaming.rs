@@ -220,7 +220,9 @@ enum Locked {
 impl Locked {
     async fn of(fixture: &StoreFixture) -> Self {
         if fixture.is_postgres() {
-            let mut connection = PgConnection::connect(fixture.settings.url.reveal()).await.unwrap();
+            let mut connection = PgConnection::connect(fixture.settings.url.reveal())
+                .await
+                .unwrap();
             connection
                 .execute("begin; lock table agent_task_item in exclusive mode")
                 .await

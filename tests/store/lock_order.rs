@@ -28,7 +28,9 @@ const REQUESTS: Rows = ("intervention_request", "request_id");
 
 /// Another transaction, which holds one row until it is dropped or rolled back.
 async fn holding(fixture: &StoreFixture, (table, key): Rows, id: Uuid) -> PgConnection {
-    let mut other = PgConnection::connect(fixture.settings.url.reveal()).await.unwrap();
+    let mut other = PgConnection::connect(fixture.settings.url.reveal())
+        .await
+        .unwrap();
     other.execute("begin").await.unwrap();
     let sql = format!("select 1 from {table} where {key} = '{id}' for update");
     other.execute(AssertSqlSafe(sql)).await.unwrap();

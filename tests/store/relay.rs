@@ -169,7 +169,9 @@ async fn broken_connection_is_opened_again() {
     let other = replica(&fixture).await;
     let mut listener = other.listen(root);
     arrives(&fixture.store, &mut listener, &text(root, "before")).await;
-    let mut connection = PgConnection::connect(fixture.settings.url.reveal()).await.unwrap();
+    let mut connection = PgConnection::connect(fixture.settings.url.reveal())
+        .await
+        .unwrap();
     let broken = "select pg_terminate_backend(pid) from pg_stat_activity
         where datname = current_database() and query like 'select count(pg_notify%' and pid <> pg_backend_pid()";
     connection.execute(broken).await.unwrap();

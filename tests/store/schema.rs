@@ -13,7 +13,9 @@ use super::store_fixture::{StoreFixture, finance};
 async fn texts(fixture: &StoreFixture, sql: &str) -> Vec<String> {
     let sql = AssertSqlSafe(sql.to_owned());
     if fixture.is_postgres() {
-        let mut connection = PgConnection::connect(fixture.settings.url.reveal()).await.unwrap();
+        let mut connection = PgConnection::connect(fixture.settings.url.reveal())
+            .await
+            .unwrap();
         return connection
             .fetch_all(sql)
             .await
@@ -90,7 +92,9 @@ fn migrations_of_both_engines_have_the_same_numbers_and_names() {
 #[tokio::test]
 async fn every_statement_is_understood_by_both_engines() {
     let (postgres, sqlite) = (StoreFixture::postgres().await, StoreFixture::sqlite().await);
-    let mut on_postgres = PgConnection::connect(postgres.settings.url.reveal()).await.unwrap();
+    let mut on_postgres = PgConnection::connect(postgres.settings.url.reveal())
+        .await
+        .unwrap();
     let mut on_sqlite = SqliteConnection::connect(sqlite.settings.url.reveal())
         .await
         .unwrap();
@@ -221,7 +225,9 @@ async fn run_filler(fixture: &StoreFixture) {
 #[tokio::test]
 async fn statement_that_is_planned_once_searches_every_table_by_a_key() {
     let fixture = StoreFixture::postgres().await;
-    let mut connection = PgConnection::connect(fixture.settings.url.reveal()).await.unwrap();
+    let mut connection = PgConnection::connect(fixture.settings.url.reveal())
+        .await
+        .unwrap();
     for setting in holdpoint::store::PLANNED_ONCE {
         let set = format!("set {} = '{}'", setting.0, setting.1);
         connection.execute(AssertSqlSafe(set)).await.unwrap();

@@ -70,111 +70,114 @@ fn first_matching_rule_decides() {
     );
 }
 
+/// Expressions over the facts of the fixture, and their values.
+const EXPRESSIONS: &[(&str, bool)] = &[
+    ("args.amount == 5.0 && args.amount == 5", true),
+    (
+        "args.order == 7 && args.order < 7.5 && 6.99 < args.order",
+        true,
+    ),
+    (
+        "args.order % 2 == 1 && args.order / 2 == 3 && -args.order == -7",
+        true,
+    ),
+    ("args.amount * 2.0 + 1.0 - 1.0 > 9.99", true),
+    ("size(args.note) == 7 && args.note.size() == 7", true),
+    (
+        "args.note.startsWith('na') && args.note.endsWith('✓') && args.note.matches('^na.ve')",
+        true,
+    ),
+    (
+        "args.tags.all(t, t < 'c') && args.tags.exists(t, t == 'b')",
+        true,
+    ),
+    (
+        "args.tags.exists_one(t, t == 'b') && !args.tags.exists_one(t, t != 'z')",
+        true,
+    ),
+    (
+        "args.tags.map(t, t + '!') == ['a!', 'b!'] && args.tags.filter(t, t != 'a') == ['b']",
+        true,
+    ),
+    ("args.tags.map(t, t == 'a', t + t) == ['aa']", true),
+    ("args.tags.filter(t, t != 'a').exists(t, t == 'b')", true),
+    (
+        "args.rows.all(r, r.price <= 1.0) && args.rows[0].price == 1.0",
+        true,
+    ),
+    ("'a' in args.tags && !('z' in args.tags)", true),
+    (
+        "has(args.note) && !has(args.money.cents) == false && 'note' in args",
+        true,
+    ),
+    (
+        "args.money.cents == 5 && args['money']['cents'] == 5 && args['dash-ed'] == 'd'",
+        true,
+    ),
+    ("args.`dash-ed` == 'd'", true),
+    ("args.loose.all(x, x > 0)", true),
+    (
+        "{'gold': 100.0, 'none': 0.0}[task.metadata.tier] >= args.amount",
+        true,
+    ),
+    (
+        "task.metadata.limit > 49.5 && task.metadata.nested.deep[1] == 2",
+        true,
+    ),
+    (
+        "has(task.metadata.gone) ? task.metadata.gone == 1 : true",
+        true,
+    ),
+    (
+        "user.id == 'alice' && user.tenant == 'acme' && 'night' in user.groups",
+        true,
+    ),
+    (
+        "user.id == 'ALICE' && 'Alice' == user.id && !(user.id != 'aLICE')",
+        true,
+    ),
+    (
+        "user.id in ['bob', 'Alice'] && ['bob', 'ALICE'].exists(u, u == user.id)",
+        true,
+    ),
+    (
+        "user.id.startsWith('AL') && user.id.endsWith('Ice') && user.id.contains('LI')",
+        true,
+    ),
+    ("user.id.matches('^ALICE$')", true),
+    (
+        "user.id == 'al' || user.id.startsWith('lice') || user.id.matches('^ALI$')",
+        false,
+    ),
+    ("user.tenant == 'ACME' || 'NIGHT' in user.groups", false),
+    ("tool.name == 'refund' && tool.effect == 'once'", true),
+    (
+        "agent.name == 'billing' && agent.path == ['billing'] && agent.path.size() == 1",
+        true,
+    ),
+    ("task.id == '0190-task' && session == 's-1'", true),
+    ("args.urgent ? true : false", false),
+    ("args.amount <= 20.0 || args.loose[9] == 1", true),
+    ("args.amount > 20.0 && args.loose[9] == 1", false),
+    (
+        "int('7') == args.order && double(7) == 7.0 && string(7) == '7' && int(7.9) == 7",
+        true,
+    ),
+    (
+        "9007199254740993 > 9007199254740992.0 && -9223372036854775808 < -9.2e18",
+        true,
+    ),
+    (
+        "args.note.lowerAscii().contains('ve') && null != args.note",
+        true,
+    ),
+];
+
 #[test]
 fn expressions_evaluate_as_in_cel() {
     let args = json!({"amount": 5, "order": 7.0, "note": "naïve ✓", "tags": ["a", "b"], "rows": [{"price": 1}],
             "money": {"cents": 5}, "free": {}, "loose": [1, 2.5], "dash-ed": "d", "urgent": false});
-    for (when, truth) in [
-        ("args.amount == 5.0 && args.amount == 5", true),
-        (
-            "args.order == 7 && args.order < 7.5 && 6.99 < args.order",
-            true,
-        ),
-        (
-            "args.order % 2 == 1 && args.order / 2 == 3 && -args.order == -7",
-            true,
-        ),
-        ("args.amount * 2.0 + 1.0 - 1.0 > 9.99", true),
-        ("size(args.note) == 7 && args.note.size() == 7", true),
-        (
-            "args.note.startsWith('na') && args.note.endsWith('✓') && args.note.matches('^na.ve')",
-            true,
-        ),
-        (
-            "args.tags.all(t, t < 'c') && args.tags.exists(t, t == 'b')",
-            true,
-        ),
-        (
-            "args.tags.exists_one(t, t == 'b') && !args.tags.exists_one(t, t != 'z')",
-            true,
-        ),
-        (
-            "args.tags.map(t, t + '!') == ['a!', 'b!'] && args.tags.filter(t, t != 'a') == ['b']",
-            true,
-        ),
-        ("args.tags.map(t, t == 'a', t + t) == ['aa']", true),
-        ("args.tags.filter(t, t != 'a').exists(t, t == 'b')", true),
-        (
-            "args.rows.all(r, r.price <= 1.0) && args.rows[0].price == 1.0",
-            true,
-        ),
-        ("'a' in args.tags && !('z' in args.tags)", true),
-        (
-            "has(args.note) && !has(args.money.cents) == false && 'note' in args",
-            true,
-        ),
-        (
-            "args.money.cents == 5 && args['money']['cents'] == 5 && args['dash-ed'] == 'd'",
-            true,
-        ),
-        ("args.`dash-ed` == 'd'", true),
-        ("args.loose.all(x, x > 0)", true),
-        (
-            "{'gold': 100.0, 'none': 0.0}[task.metadata.tier] >= args.amount",
-            true,
-        ),
-        (
-            "task.metadata.limit > 49.5 && task.metadata.nested.deep[1] == 2",
-            true,
-        ),
-        (
-            "has(task.metadata.gone) ? task.metadata.gone == 1 : true",
-            true,
-        ),
-        (
-            "user.id == 'alice' && user.tenant == 'acme' && 'night' in user.groups",
-            true,
-        ),
-        (
-            "user.id == 'ALICE' && 'Alice' == user.id && !(user.id != 'aLICE')",
-            true,
-        ),
-        (
-            "user.id in ['bob', 'Alice'] && ['bob', 'ALICE'].exists(u, u == user.id)",
-            true,
-        ),
-        (
-            "user.id.startsWith('AL') && user.id.endsWith('Ice') && user.id.contains('LI')",
-            true,
-        ),
-        ("user.id.matches('^ALICE$')", true),
-        (
-            "user.id == 'al' || user.id.startsWith('lice') || user.id.matches('^ALI$')",
-            false,
-        ),
-        ("user.tenant == 'ACME' || 'NIGHT' in user.groups", false),
-        ("tool.name == 'refund' && tool.effect == 'once'", true),
-        (
-            "agent.name == 'billing' && agent.path == ['billing'] && agent.path.size() == 1",
-            true,
-        ),
-        ("task.id == '0190-task' && session == 's-1'", true),
-        ("args.urgent ? true : false", false),
-        ("args.amount <= 20.0 || args.loose[9] == 1", true),
-        ("args.amount > 20.0 && args.loose[9] == 1", false),
-        (
-            "int('7') == args.order && double(7) == 7.0 && string(7) == '7' && int(7.9) == 7",
-            true,
-        ),
-        (
-            "9007199254740993 > 9007199254740992.0 && -9223372036854775808 < -9.2e18",
-            true,
-        ),
-        (
-            "args.note.lowerAscii().contains('ve') && null != args.note",
-            true,
-        ),
-    ] {
+    for (when, truth) in EXPRESSIONS.iter().copied() {
         let policy = sound(&[
             rule("r", &["refund"], when, Decide::Deny),
             rule("a", &["refund"], "", Decide::Allow),

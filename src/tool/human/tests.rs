@@ -396,6 +396,10 @@ fn form_of_any_other_shape_is_refused_with_the_reason() {
             "{properties}: {told}"
         );
     }
+}
+
+#[test]
+fn form_with_another_frame_is_refused_with_the_reason() {
     assert!(
         fields(&json!({"a": {"type": "string"}, "A": {"type": "string"}})).is_err(),
         "twins"
