@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::{Agent, Offer, Settings, SubAgent};
+use super::{Agent, HumanKind, Offer, SubAgent};
 use crate::task::request::sha256;
 use crate::task::text::canonical_json;
 
@@ -126,9 +126,37 @@ pub enum Unreadable {
 #[derive(Deserialize)]
 struct Kept {
     name: String,
-    agent: Settings,
+    agent: Own,
     tools: BTreeMap<String, Told>,
     sub_agents: BTreeMap<String, String>,
+}
+
+/// An agent as stored. The type is apart from the settings: members that another version of the
+/// service wrote are ignored here, and are a mistake in the configuration.
+#[derive(Deserialize)]
+struct Own {
+    #[serde(default)]
+    description: String,
+    model: String,
+    #[serde(default)]
+    instructions: String,
+    #[serde(default)]
+    tools: Vec<String>,
+    #[serde(default)]
+    sub_agents: Vec<Sub>,
+    #[serde(default)]
+    human: Vec<HumanKind>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Sub {
+    Name(String),
+    Whole {
+        agent: String,
+        #[serde(default)]
+        session: bool,
+    },
 }
 
 #[derive(Deserialize)]
@@ -167,9 +195,16 @@ pub fn read(definition: &str, fill: &Fill) -> Result<Agent, Unreadable> {
         .into_iter()
         .map(offer)
         .collect::<Result<_, _>>()?;
-    let described = |sub: SubAgent| SubAgent {
-        description: sub_agents.get(&sub.agent).cloned().unwrap_or_default(),
-        ..sub
+    let described = |sub: Sub| {
+        let (agent, session) = match sub {
+            Sub::Name(agent) => (agent, false),
+            Sub::Whole { agent, session } => (agent, session),
+        };
+        SubAgent {
+            description: sub_agents.get(&agent).cloned().unwrap_or_default(),
+            agent,
+            session,
+        }
     };
     Ok(Agent {
         name,
@@ -187,7 +222,7 @@ pub fn read(definition: &str, fill: &Fill) -> Result<Agent, Unreadable> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Agents, HumanKind};
+    use super::super::Agents;
     use super::*;
     use crate::task::limits::Limits;
 
@@ -269,6 +304,22 @@ mod tests {
         assert!(
             !text.contains("written-into-the-file") && !text.contains("http://h"),
             "{text}"
+        );
+    }
+
+    #[test]
+    fn member_of_another_version_in_a_stored_definition_is_ignored() {
+        let own = json!({"model": "m", "sub_agents": [{"agent": "s", "since": 2}], "later": true});
+        let agent = read(&text_of(&own, &json!({})), &Fill::default()).unwrap();
+        assert_eq!(
+            (agent.model.as_str(), agent.sub_agents[0].agent.as_str()),
+            ("m", "s")
+        );
+        let nameless = text_of(&json!({"tools": []}), &json!({}));
+        assert_eq!(
+            read(&nameless, &Fill::default()),
+            Err(Unreadable::Damaged),
+            "a stored agent always has a model"
         );
     }
 

@@ -42,7 +42,7 @@ fn prose(text: &str) -> String {
         fenced ^= fence;
         !fenced && !fence
     });
-    lines.map(|line| format!("{line}\n")).collect()
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// The targets of links and pictures, without those of the web.

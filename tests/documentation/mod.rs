@@ -38,7 +38,8 @@ impl Block {
     /// The file that the block's first line names in a comment.
     fn file_name(&self) -> Option<&str> {
         let name = self.text.lines().next()?.strip_prefix("# ")?;
-        (name.ends_with(".yaml") && !name.contains(' ')).then_some(name)
+        (Path::new(name).extension() == Some("yaml".as_ref()) && !name.contains(' '))
+            .then_some(name)
     }
 }
 
