@@ -6,6 +6,7 @@ use serde_json::json;
 use super::approval_cycle::on_both;
 use super::request_kinds::{ask, asking, items, results_of, told};
 use crate::support::fake_chat_completions::{calls, says};
+use crate::support::repetitions;
 use crate::support::test_app::{On, TestApp};
 
 /// How many people press the button at once.
@@ -60,7 +61,7 @@ async fn approved_by_all_at_once(app: &TestApp, other: Option<&TestApp>, times: 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sixty_four_simultaneous_approvals_run_the_call_once_on_sqlite() {
     let app = TestApp::start(On::Sqlite).await;
-    approved_by_all_at_once(&app, None, 100).await;
+    approved_by_all_at_once(&app, None, repetitions(30, 100)).await;
     app.stop().await;
 }
 
@@ -68,7 +69,7 @@ async fn sixty_four_simultaneous_approvals_run_the_call_once_on_sqlite() {
 async fn sixty_four_simultaneous_approvals_over_two_replicas_run_the_call_once() {
     let app = TestApp::start(On::Postgres).await;
     let other = app.replica().await;
-    approved_by_all_at_once(&app, Some(&other), 100).await;
+    approved_by_all_at_once(&app, Some(&other), repetitions(30, 100)).await;
     other.stop().await;
     app.stop().await;
 }

@@ -17,72 +17,24 @@ const CORE_FILES: [&str; 3] = [
 const LONGEST_FUNCTION: usize = 60;
 const LONGEST_TEST_FUNCTION: usize = 100;
 
-/// TEMPORARY: files that are still too long or have a function that is. The list must become empty.
-const STILL_TOO_LONG: &[&str] = &[
-    "src/agent/version.rs",
-    "src/app.rs",
-    "src/cli.rs",
+/// Files that are over a limit, or have a function that is. The list only gets shorter.
+const OVER_THE_LIMIT: &[&str] = &[
     "src/config.rs",
     "src/config/check.rs",
     "src/config/check_parts.rs",
     "src/config/tests.rs",
     "src/config/tests_bad.rs",
     "src/config/tree.rs",
-    "src/engine/commands/decide.rs",
-    "src/engine/commands/decision_input.rs",
-    "src/engine/driver/start_calls.rs",
-    "src/engine/driver/sub_agents.rs",
-    "src/engine/runtime/metrics.rs",
-    "src/engine/session/mod.rs",
-    "src/http/api/refusal.rs",
-    "src/http/api/requests/decision_body.rs",
-    "src/http/api/requests/list.rs",
-    "src/http/openapi/event_schema.rs",
-    "src/http/openapi/mod.rs",
-    "src/http/openapi/sample.rs",
-    "src/http/openapi/sample/variants.rs",
-    "src/http/pages/request/form.rs",
-    "src/http/pages/request/headline.rs",
-    "src/http/pages/request/tests_headline.rs",
-    "src/http/server/body.rs",
-    "src/http/server/guard.rs",
-    "src/http/server/origin.rs",
-    "src/http/server/serve.rs",
-    "src/http/tests.rs",
-    "src/http/wire/item.rs",
-    "src/http/wire/shapes.rs",
-    "src/model/anthropic/stream.rs",
-    "src/model/conformance.rs",
-    "src/model/conformance/cases.rs",
     "src/model/openai/tests.rs",
     "src/model/scripted/tests.rs",
-    "src/people/authenticator.rs",
-    "src/people/may.rs",
     "src/policy/cel.rs",
     "src/policy/eval.rs",
-    "src/policy/judge.rs",
-    "src/store/batch.rs",
-    "src/store/db.rs",
-    "src/store/feed.rs",
-    "src/store/mod.rs",
-    "src/store/open.rs",
-    "src/task/apply_decision.rs",
-    "src/task/request.rs",
-    "src/task/step.rs",
-    "src/task/turn.rs",
-    "src/telemetry.rs",
-    "src/tool/arguments/tests.rs",
     "src/tool/catalog.rs",
-    "src/tool/catalog/tests.rs",
-    "src/tool/closing/tests.rs",
     "src/tool/http.rs",
     "src/tool/http/tests.rs",
-    "src/tool/http/tests/credentials.rs",
-    "src/tool/http/tests/wire.rs",
     "src/tool/human/form.rs",
     "src/tool/human/tests.rs",
     "src/tool/shell/tests.rs",
-    "src/tool/url_template/tests.rs",
 ];
 
 /// Files over the limit, with their lines.
@@ -221,10 +173,10 @@ fn long_functions(sources: &[Source]) -> Vec<String> {
     long
 }
 
-/// The findings outside of the temporary list.
+/// The findings outside of [`OVER_THE_LIMIT`].
 fn not_excused(found: Vec<String>) -> Vec<String> {
     let excused = |line: &str| {
-        STILL_TOO_LONG
+        OVER_THE_LIMIT
             .iter()
             .any(|path| line.starts_with(&format!("{path}:")))
     };
@@ -241,6 +193,21 @@ fn no_file_is_too_long() {
 fn no_function_is_too_long() {
     let wrong = not_excused(long_functions(&all_sources()));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn file_within_the_limits_is_not_excused() {
+    let sources = all_sources();
+    let found = [long_files(&sources), long_functions(&sources)].concat();
+    for path in OVER_THE_LIMIT {
+        let is_over = found
+            .iter()
+            .any(|line| line.starts_with(&format!("{path}:")));
+        assert!(
+            is_over,
+            "{path} is within the limits: remove it from the list"
+        );
+    }
 }
 
 fn source(path: &str, text: String) -> Source {

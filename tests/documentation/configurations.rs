@@ -37,7 +37,11 @@ default_agent: helper
 #[test]
 fn configurations_of_the_documentation_pass_check() {
     let mut refused = Vec::new();
-    for page in pages() {
+    // `operator/configuration_page.rs` checks the examples of the generated page.
+    for page in pages()
+        .into_iter()
+        .filter(|page| page != "docs/configuration.md")
+    {
         let folder = tempfile::tempdir().expect("a folder");
         let blocks: Vec<Block> = blocks(&page)
             .into_iter()

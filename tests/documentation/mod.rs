@@ -43,7 +43,7 @@ impl Block {
     }
 }
 
-/// The pages whose blocks are tested: the README and `docs/*.md`. `operator/example.rs` runs the
+/// The pages whose blocks are tested: the README and `docs/*.md`. `operator/refunds_example.rs` runs the
 /// commands of `examples/refunds`.
 fn pages() -> Vec<String> {
     let mut pages: Vec<String> = fs::read_dir(root().join("docs"))

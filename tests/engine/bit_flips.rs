@@ -18,6 +18,7 @@ use self::database::{Beside, Cell};
 use super::call_decisions::{approve, each, edit, question, reject_then};
 use super::engine_harness::{EngineHarness, alice, go, person, turn, whole};
 use crate::store::store_fixture::StoreFixture;
+use crate::support::repetitions;
 
 const ONE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
 const PAIR: &[(&str, &str)] = &[
@@ -50,9 +51,8 @@ const SCENES: [Scene; 6] = [
     Scene::Half,
     Scene::WrittenForTwo,
 ];
-/// Tasks of each scene, and flips in each task.
+/// Tasks of each scene.
 const TASKS: usize = 60;
-const ROUNDS: usize = 28;
 
 /// The end of a task after its flip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -279,7 +279,8 @@ async fn bit_flip_between_approval_and_start_lets_nothing_else_run() {
     let cells = beside.cells().await;
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
     let (mut seen, mut counted) = (0, BTreeMap::<(Scene, End), usize>::new());
-    for _ in 0..ROUNDS {
+    let rounds = repetitions(8, 28);
+    for _ in 0..rounds {
         let (mut sql, mut flips) = (String::new(), BTreeMap::new());
         for (_, task) in &tasks {
             let (update, what) = flip(&mut dice, &cells[task.0.as_bytes().as_slice()]);
@@ -316,7 +317,7 @@ async fn bit_flip_between_approval_and_start_lets_nothing_else_run() {
     println!("{counted:#?}");
     assert_eq!(
         counted.values().sum::<usize>(),
-        ROUNDS * TASKS * SCENES.len()
+        rounds * TASKS * SCENES.len()
     );
     for scene in SCENES {
         let of = |end| counted.get(&(scene, end)).copied().unwrap_or_default();

@@ -17,6 +17,7 @@ use serde_json::Value;
 use super::engine_harness::{EngineHarness, alice, go, outcomes, person, rejects, too_late, whole};
 use super::two_replicas::{Pair, closed, finance, place};
 use crate::store::store_fixture::{StoreFixture, both};
+use crate::support::repetitions;
 
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
 /// Two calls that are held under different terms.
@@ -135,12 +136,18 @@ async fn ended(pair: &Pair, task: TaskId) -> (TaskStatus, Vec<Outcome>, usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_with_sixty_four_deciders_on_two_replicas_have_one_winner_each() {
-    many_decided_at_once(&of_finance(StoreFixture::postgres().await).await, 1000, 64).await;
+    let requests = repetitions(100, 1000);
+    many_decided_at_once(
+        &of_finance(StoreFixture::postgres().await).await,
+        requests,
+        64,
+    )
+    .await;
 }
 
 both! {
     async fn approval_racing_a_rejection_has_one_winner_whose_outcome_happens(fixture) {
-        many_decided_at_once(&of_finance(fixture).await, 500, 2).await;
+        many_decided_at_once(&of_finance(fixture).await, repetitions(150, 500), 2).await;
     }
 
     async fn approval_racing_a_cancel_has_one_outcome_and_both_are_told(fixture) {

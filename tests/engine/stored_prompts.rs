@@ -27,6 +27,7 @@ use super::takeover::{Drop, lived};
 use super::trees::harness::{Shape, one_large, said};
 use super::two_replicas::Pair;
 use crate::store::store_fixture::{StoreFixture, both};
+use crate::support::repetitions;
 
 /// Compares each prompt with the journal while the model is asked, and keeps the prompts that
 /// differ.
@@ -244,13 +245,13 @@ async fn questions(fixture: StoreFixture, questions: usize, deciders: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn model_is_shown_only_what_is_stored_with_500_requests_and_sixty_four_deciders() {
-    questions(StoreFixture::postgres().await, 500, 64).await;
+async fn model_is_shown_only_what_is_stored_with_sixty_four_deciders() {
+    questions(StoreFixture::postgres().await, repetitions(60, 500), 64).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn model_is_shown_only_what_is_stored_with_100_requests_and_sixty_four_deciders_on_sqlite() {
-    questions(StoreFixture::sqlite().await, 100, 64).await;
+async fn model_is_shown_only_what_is_stored_with_sixty_four_deciders_on_sqlite() {
+    questions(StoreFixture::sqlite().await, repetitions(40, 100), 64).await;
 }
 
 /// Polls a driver until its model call is in flight.

@@ -15,6 +15,16 @@ pub mod test_app;
 
 use std::net::SocketAddr;
 
+/// The number of repetitions of a scene whose interleaving is left to chance: `usual` in each run,
+/// `long` in `scripts/chaos counts`.
+pub fn repetitions(usual: usize, long: usize) -> usize {
+    if std::env::var_os("HOLDPOINT_TEST_LONG").is_some() {
+        long
+    } else {
+        usual
+    }
+}
+
 /// Serves a router on a free port of loopback until the test ends.
 pub async fn serve(router: axum::Router) -> SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -19,6 +19,7 @@ use super::harness::{
     DAYS, LEAF, People, Play, Shape, ended_as, handed_back, one_large, one_small, refund,
 };
 use crate::store::store_fixture::{StoreFixture, both};
+use crate::support::repetitions;
 
 /// A rendezvous of two: the first waits briefly for the second; a later arrival does not wait.
 #[derive(Default)]
@@ -146,12 +147,12 @@ impl Drivers for [Vec<BoxFuture<'static, ()>>; 2] {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn root_is_paused_when_two_children_pause_simultaneously() {
-    paused_in_the_same_instant(StoreFixture::sqlite().await, 1000).await;
+    paused_in_the_same_instant(StoreFixture::sqlite().await, repetitions(200, 1000)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn root_is_paused_when_two_children_pause_simultaneously_on_two_replicas() {
-    paused_in_the_same_instant(StoreFixture::postgres().await, 200).await;
+    paused_in_the_same_instant(StoreFixture::postgres().await, repetitions(60, 200)).await;
 }
 
 /// The results in the boss's last prompt.
