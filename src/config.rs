@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::http::server::settings::ServerSettings;
 use crate::policy::Rule;
 use crate::secret::{self, Redactor, Secret};
-use crate::tool::{catalog, credential};
+use crate::tool::{catalog, credential, shell};
 use crate::world::Mistakes;
 use crate::{agent, model, people, store};
 use environment::Environment;
@@ -50,6 +50,27 @@ pub enum Source {
     Demo,
     /// The path and text of a file.
     File(PathBuf, String),
+}
+
+impl Source {
+    /// The name for the report, the base of relative paths, the text, and whether it is the
+    /// demonstration.
+    fn parts(self) -> (String, PathBuf, String, bool) {
+        match self {
+            Self::Demo => (
+                "the built-in demonstration".to_owned(),
+                PathBuf::new(),
+                DEMO.to_owned(),
+                true,
+            ),
+            Self::File(path, text) => (
+                path.display().to_string(),
+                path.parent().map(Path::to_path_buf).unwrap_or_default(),
+                text,
+                false,
+            ),
+        }
+    }
 }
 
 /// All of an operator's settings, checked and expanded.
@@ -130,20 +151,7 @@ pub fn load(
     flags: &Flags,
     rooms: impl FnOnce(&Config, &mut Mistakes),
 ) -> Result<(Config, Report), Report> {
-    let (name, directory, text, demo) = match source {
-        Source::Demo => (
-            "the built-in demonstration".to_owned(),
-            PathBuf::new(),
-            DEMO.to_owned(),
-            true,
-        ),
-        Source::File(path, text) => (
-            path.display().to_string(),
-            path.parent().map(Path::to_path_buf).unwrap_or_default(),
-            text,
-            false,
-        ),
-    };
+    let (name, directory, text, demo) = source.parts();
     let mut mistakes = Mistakes::default();
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let Some(mut root) = tree::parse(text, None, &mut mistakes) else {
@@ -162,14 +170,7 @@ pub fn load(
     layers::put_flags(&mut root, flags);
     let unexpanded = unexpanded::definitions(&root);
     warnings::written(&root, &mut mistakes);
-    let mut interpolation = Interpolation {
-        environment,
-        directory: &directory,
-        filled: Vec::new(),
-        mistakes: &mut mistakes,
-    };
-    interpolation.run(&mut root, &mut Vec::new());
-    let filled = interpolation.filled;
+    let filled = expand(&mut root, environment, &directory, &mut mistakes);
     published(&filled, &mut mistakes);
     required::check(&mut root, &mut mistakes);
     let mut config = sections(&mut root, &mut mistakes);
@@ -203,6 +204,23 @@ pub fn load(
     } else {
         Err(report)
     }
+}
+
+/// Expands every `${…}` of the file. Returns the expanded values.
+fn expand(
+    root: &mut Node,
+    environment: &Environment,
+    directory: &Path,
+    mistakes: &mut Mistakes,
+) -> Vec<Filled> {
+    let mut interpolation = Interpolation {
+        environment,
+        directory,
+        filled: Vec::new(),
+        mistakes,
+    };
+    interpolation.run(root, &mut Vec::new());
+    interpolation.filled
 }
 
 /// Reports each expanded value that would be shown as part of a schema.
@@ -371,23 +389,33 @@ fn fill(
         if let Ok(absolute) = std::path::absolute(&shell.working_dir) {
             shell.working_dir = absolute.display().to_string();
         }
-        for (variable, value) in &mut shell.env.0 {
-            if value.is_none() {
-                *value = environment
-                    .variable(variable)
-                    .map(|value| Secret::new(value.to_owned()));
-                if value.is_none() {
-                    let at = ["tools", name, "shell", "env"];
-                    mistakes.warn(
-                        &at,
-                        format!("the variable `{variable}` is not set, so it is not passed on"),
-                    );
-                }
-            }
-        }
+        pass_on_variables(name, shell, environment, mistakes);
     }
     if from_file(&["database", "url"]) {
         config.database.url = Secret::new(sqlite_beside(config.database.url.reveal(), directory));
+    }
+}
+
+/// Fills in the variables that a tool's environment names without a value.
+fn pass_on_variables(
+    tool: &str,
+    shell: &mut shell::Settings,
+    environment: &Environment,
+    mistakes: &mut Mistakes,
+) {
+    for (variable, value) in &mut shell.env.0 {
+        if value.is_none() {
+            *value = environment
+                .variable(variable)
+                .map(|value| Secret::new(value.to_owned()));
+            if value.is_none() {
+                let at = ["tools", tool, "shell", "env"];
+                mistakes.warn(
+                    &at,
+                    format!("the variable `{variable}` is not set, so it is not passed on"),
+                );
+            }
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Finds mistakes in the settings of the service itself. `check_parts.rs` checks tools and
 //! agents, `check_rules.rs` rules, `check_people.rs` people.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use url::Url;
@@ -8,7 +9,7 @@ use url::Url;
 use super::tree::{Kind, Node};
 use super::{Config, check_parts, check_people, check_rules};
 use crate::http::server::settings::{ServerSettings, address};
-use crate::model::Provider;
+use crate::model::{self, Provider};
 use crate::world::Mistakes;
 
 /// Checks all settings, and sets derived ones (`public_url`, the default agent).
@@ -68,8 +69,38 @@ fn connections(server: &ServerSettings, mistakes: &mut Mistakes) {
 }
 
 fn server(config: &mut Config, mistakes: &mut Mistakes) {
+    let address = config.server.address();
+    listen(config, address, mistakes);
     let server = &mut config.server;
-    let address = server.address();
+    if let Some(text) = &server.public_url {
+        if let Some(sound) = public_url(text) {
+            server.public_url = Some(sound);
+        } else {
+            let detail =
+                "expected an address such as `https://host/path`, without user, query or fragment";
+            mistakes.add(&["server", "public_url"], detail);
+        }
+    } else if let Some(address) = address.filter(|address| address.port() != 0) {
+        server.public_url = Some(format!("http://{address}"));
+    }
+    frontends(server, mistakes);
+    if server.wait > Duration::from_mins(5) {
+        mistakes.add(&["server", "wait"], "a POST waits `300s` at most");
+    }
+    let counts = [
+        ("max_running", server.max_running),
+        ("max_streams", server.max_streams),
+        ("max_streams_per_caller", server.max_streams_per_caller),
+    ];
+    for (key, count) in counts {
+        at_least_one(&["server", key], count, mistakes);
+    }
+    positive(&["server", "stream_life"], server.stream_life, mistakes);
+}
+
+/// Checks the address, and what an address that is not on loopback needs.
+fn listen(config: &Config, address: Option<SocketAddr>, mistakes: &mut Mistakes) {
+    let server = &config.server;
     match address {
         None => mistakes.add(
             &["server", "listen"],
@@ -87,17 +118,10 @@ fn server(config: &mut Config, mistakes: &mut Mistakes) {
         }
         Some(_) => {}
     }
-    if let Some(text) = &server.public_url {
-        if let Some(sound) = public_url(text) {
-            server.public_url = Some(sound);
-        } else {
-            let detail =
-                "expected an address such as `https://host/path`, without user, query or fragment";
-            mistakes.add(&["server", "public_url"], detail);
-        }
-    } else if let Some(address) = address.filter(|address| address.port() != 0) {
-        server.public_url = Some(format!("http://{address}"));
-    }
+}
+
+/// Checks the addresses of frontends, and writes origins in lower case.
+fn frontends(server: &mut ServerSettings, mistakes: &mut Mistakes) {
     if let Some(text) = &server.request_url {
         let sound =
             text.contains("{request_id}") && web(&text.replace("{request_id}", "0")).is_some();
@@ -117,18 +141,6 @@ fn server(config: &mut Config, mistakes: &mut Mistakes) {
     for origin in &mut server.cors_origins {
         origin.make_ascii_lowercase();
     }
-    if server.wait > Duration::from_mins(5) {
-        mistakes.add(&["server", "wait"], "a POST waits `300s` at most");
-    }
-    let counts = [
-        ("max_running", server.max_running),
-        ("max_streams", server.max_streams),
-        ("max_streams_per_caller", server.max_streams_per_caller),
-    ];
-    for (key, count) in counts {
-        at_least_one(&["server", key], count, mistakes);
-    }
-    positive(&["server", "stream_life"], server.stream_life, mistakes);
 }
 
 /// A URL with scheme `http` or `https` and a host.
@@ -278,58 +290,63 @@ fn models(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         if !known {
             continue;
         }
-        let has = |key: &str| {
-            node.get(key)
-                .is_some_and(|value| !matches!(value.kind, Kind::Null))
-        };
-        if model.provider == Provider::Scripted {
-            if !has("script") {
-                mistakes.add(
-                    &["models", name],
-                    "`script` is missing: a scripted model has a file, or `builtin:refunds`",
-                );
-            }
-        } else {
-            if !has("model") {
-                mistakes.add(
-                    &["models", name],
-                    "`model` is missing: the model's name at its provider",
-                );
-            }
-            if has("script") {
-                mistakes.add(
-                    &["models", name, "script"],
-                    "only a `scripted` model has a `script`",
-                );
-            }
+        by_provider(name, model, node, mistakes);
+    }
+}
+
+/// Checks the keys that depend on the provider.
+fn by_provider(name: &str, model: &model::Settings, node: &Node, mistakes: &mut Mistakes) {
+    let has = |key: &str| {
+        node.get(key)
+            .is_some_and(|value| !matches!(value.kind, Kind::Null))
+    };
+    if model.provider == Provider::Scripted {
+        if !has("script") {
+            mistakes.add(
+                &["models", name],
+                "`script` is missing: a scripted model has a file, or `builtin:refunds`",
+            );
         }
-        if model
-            .script
-            .as_ref()
-            .is_some_and(|script| script.starts_with("builtin:") && script != "builtin:refunds")
-        {
+    } else {
+        if !has("model") {
+            mistakes.add(
+                &["models", name],
+                "`model` is missing: the model's name at its provider",
+            );
+        }
+        if has("script") {
             mistakes.add(
                 &["models", name, "script"],
-                "there is one built-in script, `builtin:refunds`",
+                "only a `scripted` model has a `script`",
             );
         }
-        if model
-            .base_url
-            .as_ref()
-            .is_some_and(|url| web(url).is_none())
-        {
-            mistakes.add(
-                &["models", name, "base_url"],
-                "expected an address such as `https://api.openai.com/v1`",
-            );
-        }
-        for key in ["model", "base_url", "script", "api_key"] {
-            let empty = node
-                .get(key)
-                .is_some_and(|value| !value.broken && value.text().is_some_and(str::is_empty));
-            if empty && key != "api_key" {
-                mistakes.add(&["models", name, key], format!("`{key}` is empty"));
-            }
+    }
+    if model
+        .script
+        .as_ref()
+        .is_some_and(|script| script.starts_with("builtin:") && script != "builtin:refunds")
+    {
+        mistakes.add(
+            &["models", name, "script"],
+            "there is one built-in script, `builtin:refunds`",
+        );
+    }
+    if model
+        .base_url
+        .as_ref()
+        .is_some_and(|url| web(url).is_none())
+    {
+        mistakes.add(
+            &["models", name, "base_url"],
+            "expected an address such as `https://api.openai.com/v1`",
+        );
+    }
+    for key in ["model", "base_url", "script", "api_key"] {
+        let empty = node
+            .get(key)
+            .is_some_and(|value| !value.broken && value.text().is_some_and(str::is_empty));
+        if empty && key != "api_key" {
+            mistakes.add(&["models", name, key], format!("`{key}` is empty"));
         }
     }
 }

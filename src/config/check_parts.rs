@@ -8,9 +8,10 @@ use serde_json::Value;
 use super::Config;
 use super::check::{at_least_one, positive};
 use super::tree::{Kind, Node};
-use crate::agent::HumanKind;
-use crate::tool::catalog;
+use crate::agent::{self, HumanKind};
+use crate::task::limits::Limits;
 use crate::tool::credential::OPEN;
+use crate::tool::{self, catalog};
 use crate::world::Mistakes;
 
 /// Reports an invalid name.
@@ -62,52 +63,60 @@ pub fn tools(config: &Config, root: &Node, mistakes: &mut Mistakes) {
             twins(parameters, &mut place, mistakes);
         }
         if let Some(http) = &tool.http {
-            for (key, value) in &http.headers {
-                header(
-                    &["tools", tool_name, "http", "headers", key],
-                    key,
-                    value.reveal(),
-                    mistakes,
-                );
-            }
-            timeout(
-                &["tools", tool_name, "http", "timeout"],
-                http.timeout,
-                mistakes,
-            );
-            if http.url.starts_with("builtin:") && !http.url.starts_with("builtin:refunds/") {
-                mistakes.add(
-                    &["tools", tool_name, "http", "url"],
-                    "the built-in tools are `builtin:refunds/…`",
-                );
-            }
+            http_tool(tool_name, http, mistakes);
         }
         if let Some(shell) = &tool.shell {
-            timeout(
-                &["tools", tool_name, "shell", "timeout"],
-                shell.timeout,
-                mistakes,
+            shell_tool(tool_name, shell, mistakes);
+        }
+    }
+}
+
+fn http_tool(tool_name: &str, http: &tool::http::Settings, mistakes: &mut Mistakes) {
+    for (key, value) in &http.headers {
+        header(
+            &["tools", tool_name, "http", "headers", key],
+            key,
+            value.reveal(),
+            mistakes,
+        );
+    }
+    timeout(
+        &["tools", tool_name, "http", "timeout"],
+        http.timeout,
+        mistakes,
+    );
+    if http.url.starts_with("builtin:") && !http.url.starts_with("builtin:refunds/") {
+        mistakes.add(
+            &["tools", tool_name, "http", "url"],
+            "the built-in tools are `builtin:refunds/…`",
+        );
+    }
+}
+
+fn shell_tool(tool_name: &str, shell: &tool::shell::Settings, mistakes: &mut Mistakes) {
+    timeout(
+        &["tools", tool_name, "shell", "timeout"],
+        shell.timeout,
+        mistakes,
+    );
+    for variable in shell.env.0.keys() {
+        if variable.is_empty() || variable.contains(['=', '\0']) {
+            mistakes.add(
+                &["tools", tool_name, "shell", "env"],
+                "a variable's name is not empty and has no `=`",
             );
-            for variable in shell.env.0.keys() {
-                if variable.is_empty() || variable.contains(['=', '\0']) {
-                    mistakes.add(
-                        &["tools", tool_name, "shell", "env"],
-                        "a variable's name is not empty and has no `=`",
-                    );
-                } else if variable.contains(OPEN) {
-                    mistakes.add(
+        } else if variable.contains(OPEN) {
+            mistakes.add(
                         &["tools", tool_name, "shell", "env"],
                         "a credential is the value of a variable, not its name: `env: { NAME: \"{{credential:…}}\" }`",
                     );
-                }
-            }
-            if shell.max_output == 0 {
-                mistakes.add(
-                    &["tools", tool_name, "shell", "max_output"],
-                    "expected more than 0",
-                );
-            }
         }
+    }
+    if shell.max_output == 0 {
+        mistakes.add(
+            &["tools", tool_name, "shell", "max_output"],
+            "expected more than 0",
+        );
     }
 }
 
@@ -288,56 +297,9 @@ pub fn agents(config: &Config, root: &Node, mistakes: &mut Mistakes) {
                 format!("no model is called `{}`", agent.model),
             );
         }
-        let human = agent.human.iter().map(|kind| ("human", kind.tool()));
-        let subs = agent
-            .sub_agents
-            .iter()
-            .map(|sub| ("sub_agents", sub.agent.as_str()));
-        let tools = agent.tools.iter().map(|tool| ("tools", tool.as_str()));
-        let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
-        let mut positions: BTreeMap<&str, usize> = BTreeMap::new();
-        for (list, offered) in human.chain(tools).chain(subs) {
-            let position = positions.entry(list).or_default();
-            let index = position.to_string();
-            *position += 1;
-            let place = ["agents", agent_name, list, &index];
-            match list {
-                "tools" if !config.tools.contains_key(offered) => {
-                    mistakes.add(&place, format!("no tool is called `{offered}`"));
-                }
-                "sub_agents" if !offered.is_empty() && !config.agents.contains_key(offered) => {
-                    mistakes.add(&place, format!("no agent is called `{offered}`"));
-                }
-                _ => {}
-            }
-            if list != "human" && HumanKind::ALL.iter().any(|kind| kind.tool() == offered) {
-                mistakes.add(&place, format!("the name `{offered}` is kept for `human`"));
-            } else if let Some(other) = seen.insert(offered, list) {
-                let detail = if other == list {
-                    format!("`{offered}` is listed twice")
-                } else {
-                    format!(
-                        "`{offered}` is in `{other}` too: an agent's tools, sub-agents and `human` share one name space"
-                    )
-                };
-                mistakes.add(&place, detail);
-            }
-        }
+        offered_names(config, agent_name, agent, mistakes);
         asks_for_credentials(config, root, agent_name, &agent.human, mistakes);
-        let limits = &agent.limits;
-        let counts = [
-            ("max_model_calls", limits.max_model_calls),
-            ("max_tasks", limits.max_tasks),
-            ("max_calls", limits.max_calls),
-        ];
-        for (key, count) in counts {
-            at_least_one(&["agents", agent_name, "limits", key], count, mistakes);
-        }
-        positive(
-            &["agents", agent_name, "limits", "max_duration"],
-            limits.max_duration,
-            mistakes,
-        );
+        limits(agent_name, &agent.limits, mistakes);
         if agent
             .open_to
             .as_ref()
@@ -349,6 +311,66 @@ pub fn agents(config: &Config, root: &Node, mistakes: &mut Mistakes) {
             );
         }
     }
+}
+
+/// Checks that the names that an agent's model is offered exist, each once.
+fn offered_names(
+    config: &Config,
+    agent_name: &str,
+    agent: &agent::Settings,
+    mistakes: &mut Mistakes,
+) {
+    let human = agent.human.iter().map(|kind| ("human", kind.tool()));
+    let subs = agent
+        .sub_agents
+        .iter()
+        .map(|sub| ("sub_agents", sub.agent.as_str()));
+    let tools = agent.tools.iter().map(|tool| ("tools", tool.as_str()));
+    let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut positions: BTreeMap<&str, usize> = BTreeMap::new();
+    for (list, offered) in human.chain(tools).chain(subs) {
+        let position = positions.entry(list).or_default();
+        let index = position.to_string();
+        *position += 1;
+        let place = ["agents", agent_name, list, &index];
+        match list {
+            "tools" if !config.tools.contains_key(offered) => {
+                mistakes.add(&place, format!("no tool is called `{offered}`"));
+            }
+            "sub_agents" if !offered.is_empty() && !config.agents.contains_key(offered) => {
+                mistakes.add(&place, format!("no agent is called `{offered}`"));
+            }
+            _ => {}
+        }
+        if list != "human" && HumanKind::ALL.iter().any(|kind| kind.tool() == offered) {
+            mistakes.add(&place, format!("the name `{offered}` is kept for `human`"));
+        } else if let Some(other) = seen.insert(offered, list) {
+            let detail = if other == list {
+                format!("`{offered}` is listed twice")
+            } else {
+                format!(
+                    "`{offered}` is in `{other}` too: an agent's tools, sub-agents and `human` share one name space"
+                )
+            };
+            mistakes.add(&place, detail);
+        }
+    }
+}
+
+fn limits(agent_name: &str, limits: &Limits, mistakes: &mut Mistakes) {
+    let counts = [
+        ("max_model_calls", limits.max_model_calls),
+        ("max_tasks", limits.max_tasks),
+        ("max_calls", limits.max_calls),
+    ];
+    for (key, count) in counts {
+        at_least_one(&["agents", agent_name, "limits", key], count, mistakes);
+    }
+    positive(
+        &["agents", agent_name, "limits", "max_duration"],
+        limits.max_duration,
+        mistakes,
+    );
 }
 
 fn asks_for_credentials(

@@ -1,5 +1,5 @@
 //! Expands `${NAME}`, `${NAME:-default}`, `${file:/path}` and `$${` in the strings of the parsed
-//! tree. What must stay true: each filled-in value is recorded with its place, so that it can be
+//! tree. Invariant: each filled-in value is recorded with its place, so that it can be
 //! kept out of everything shown; no message quotes a value.
 
 use std::path::Path;

@@ -1,5 +1,5 @@
 //! The layers above the file: environment variables with two underscores, and above them the flags.
-//! What must stay true: an override is an ordinary node of the tree, whose origin names its
+//! Invariant: an override is an ordinary node of the tree, whose origin names its
 //! variable or flag.
 
 use std::collections::BTreeMap;

@@ -207,6 +207,25 @@ enum Open {
     },
 }
 
+impl Open {
+    /// The finished node, and the number of its anchor.
+    fn closed(self) -> (Node, usize) {
+        match self {
+            Self::List {
+                origin,
+                anchor,
+                elements,
+            } => (Node::new(origin, Kind::List(elements)), anchor),
+            Self::Map {
+                origin,
+                anchor,
+                entries,
+                ..
+            } => (Node::new(origin, Kind::Map(entries)), anchor),
+        }
+    }
+}
+
 /// Builds the tree from the parser's events.
 struct Builder<'m> {
     origin: Option<Origin>,
@@ -281,19 +300,11 @@ impl Builder<'_> {
 
     fn take(&mut self, event: Event<'_>, span: &Span) -> Option<()> {
         match event {
-            Event::DocumentStart(..) => {
-                self.documents += 1;
-                if self.documents > 1 {
-                    self.complain(
-                        span,
-                        "a second document begins here: the file holds one document",
-                    );
-                    return None;
-                }
-            }
+            Event::DocumentStart(..) => self.begin_document(span)?,
             Event::Scalar(text, style, anchor, tag) => {
                 let forced = tag.is_some_and(|tag| tag.core_suffix() == Some("str"));
-                let kind = if style == ScalarStyle::Plain && !forced {
+                let is_plain = style == ScalarStyle::Plain && !forced;
+                let kind = if is_plain {
                     plain(&text)
                 } else {
                     Kind::Text(text.into())
@@ -325,19 +336,7 @@ impl Builder<'_> {
                 )?;
             }
             Event::SequenceEnd | Event::MappingEnd => {
-                let (node, anchor) = match self.open.pop()? {
-                    Open::List {
-                        origin,
-                        anchor,
-                        elements,
-                    } => (Node::new(origin, Kind::List(elements)), anchor),
-                    Open::Map {
-                        origin,
-                        anchor,
-                        entries,
-                        ..
-                    } => (Node::new(origin, Kind::Map(entries)), anchor),
-                };
+                let (node, anchor) = self.open.pop()?.closed();
                 self.put(node, anchor, 1, span)?;
             }
             Event::Alias(id) => {
@@ -350,6 +349,18 @@ impl Builder<'_> {
             | Event::Anchor(..)
             | Event::UnresolvedAlias(_)
             | _ => {}
+        }
+        Some(())
+    }
+
+    fn begin_document(&mut self, span: &Span) -> Option<()> {
+        self.documents += 1;
+        if self.documents > 1 {
+            self.complain(
+                span,
+                "a second document begins here: the file holds one document",
+            );
+            return None;
         }
         Some(())
     }

@@ -55,7 +55,7 @@ impl Directory {
         Self::default().with(accounts)
     }
 
-    /// The same directory, comparing user ids by `ids`.
+    /// This directory, comparing user ids by `ids`.
     #[must_use]
     pub fn comparing(self, ids: UserIds) -> Self {
         let named = self.named.into_iter().map(|(_, user)| user).collect();
@@ -80,7 +80,7 @@ impl Directory {
         Self { accounts, ..self }
     }
 
-    /// The same directory, with users named elsewhere in the configuration file.
+    /// This directory, with users named elsewhere in the configuration file.
     #[must_use]
     pub fn naming(self, named: Vec<String>) -> Self {
         let named = named

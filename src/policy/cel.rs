@@ -5,12 +5,18 @@
 //! parsed (and its tree dropped) on a thread with a large stack, and the resulting tree is shallow,
 //! small, and has no nested loops.
 
+mod expression;
+
 use cel::common::ast::{
     CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, ListExpr, LiteralValue, MapExpr,
     SelectExpr, operators,
 };
 use cel::parser::{ParseErrors, PrattParser};
-use regex::{Regex, RegexBuilder};
+use regex::RegexBuilder;
+
+pub(super) use self::expression::{
+    Arithmetic, Comparison, Function, Known, Literal, Loop, Node, Pattern, Yields,
+};
 
 /// The maximum length of an expression, in bytes.
 pub(super) const MAX_SOURCE: usize = 1024;
@@ -51,112 +57,6 @@ pub(super) enum Flaw {
         "the pattern of `matches` must be a literal and a valid regular expression of moderate size"
     )]
     Pattern,
-}
-
-/// An expression, at most [`MAX_DEPTH`] deep, so that walking it never overflows the stack.
-#[derive(Debug)]
-pub(super) enum Node {
-    Literal(Literal),
-    Known(Known),
-    Local(String),
-    List(Vec<Node>),
-    Entries(Vec<(Node, Node)>),
-    Select(Box<Node>, String),
-    Has(Box<Node>, String),
-    Index(Box<Node>, Box<Node>),
-    Not(Box<Node>),
-    Negate(Box<Node>),
-    All(Vec<Node>),
-    Any(Vec<Node>),
-    If(Box<Node>, Box<Node>, Box<Node>),
-    Compare(Comparison, Box<Node>, Box<Node>),
-    Calculate(Arithmetic, Box<Node>, Box<Node>),
-    Matches(Box<Node>, Pattern),
-    Call(Function, Vec<Node>),
-    Loop(Box<Loop>),
-}
-
-#[derive(Debug)]
-pub(super) struct Pattern {
-    /// The pattern as written.
-    pub(super) plain: Regex,
-    /// The case-insensitive pattern, for user ids that are compared folded.
-    pub(super) folded: Option<Regex>,
-}
-
-#[derive(Debug)]
-pub(super) enum Literal {
-    Null,
-    Bool(bool),
-    Int(i64),
-    Double(f64),
-    Text(String),
-}
-
-/// The values that a rule may read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Known {
-    Args,
-    ToolName,
-    ToolEffect,
-    AgentName,
-    AgentPath,
-    UserId,
-    UserTenant,
-    UserGroups,
-    TaskId,
-    TaskMetadata,
-    Session,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Arithmetic {
-    Add,
-    Subtract,
-    Multiply,
-    Divide,
-    Remainder,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Comparison {
-    Equal,
-    NotEqual,
-    Less,
-    LessOrEqual,
-    Greater,
-    GreaterOrEqual,
-    In,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Function {
-    Size,
-    Contains,
-    StartsWith,
-    EndsWith,
-    LowerAscii,
-    UpperAscii,
-    Trim,
-    Int,
-    Double,
-    Text,
-}
-
-/// A CEL macro over a list.
-#[derive(Debug)]
-pub(super) struct Loop {
-    pub(super) over: Node,
-    pub(super) filter: Option<Node>,
-    pub(super) yields: Yields,
-}
-
-#[derive(Debug)]
-pub(super) enum Yields {
-    All(Node),
-    Exists(Node),
-    ExistsOne(Node),
-    List(Node),
 }
 
 /// Parses an expression.

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use super::Case;
-use super::cel::{Arithmetic, Comparison, Function, Known, Literal, Loop, Node, Yields};
+use super::cel::{Arithmetic, Comparison, Function, Known, Literal, Loop, Node, Pattern, Yields};
 use super::shape::Shape;
 use super::value::Val;
 use crate::task::user::UserIds;
@@ -126,46 +126,57 @@ impl<'a> Run<'a> {
                     self.value(no)
                 }
             }
-            Node::Compare(how, left, right) => {
-                let folds = is_user(left) || is_user(right);
-                let (mut left, mut right) = (self.value(left)?, self.value(right)?);
-                if folds {
-                    (left, right) = (self.keyed(left)?, self.keyed(right)?);
-                }
-                compare(*how, &left, &right, self.scope.fuel).map(Val::Bool)
-            }
+            Node::Compare(how, left, right) => self.compared(*how, left, right),
             Node::Calculate(how, left, right) => {
                 let (left, right) = (self.value(left)?, self.value(right)?);
                 calculate(*how, &left, &right, self.scope.fuel)
             }
-            Node::Matches(text, pattern) => {
-                let folds = is_user(text) && self.scope.case.user.ids() == UserIds::Folded;
-                let pattern = pattern
-                    .folded
-                    .as_ref()
-                    .filter(|_| folds)
-                    .unwrap_or(&pattern.plain);
-                let Val::Text(text) = self.value(text)? else {
-                    return Err(Fault::Type);
-                };
-                self.scope.fuel.spend(text.len())?;
-                Ok(Val::Bool(pattern.is_match(&text)))
-            }
-            Node::Call(function, arguments) => {
-                let searches = matches!(
-                    function,
-                    Function::Contains | Function::StartsWith | Function::EndsWith
-                );
-                let folds = searches && arguments.iter().any(is_user);
-                let value = |argument| {
-                    self.value(argument)
-                        .and_then(|it| if folds { self.keyed(it) } else { Ok(it) })
-                };
-                let arguments: Result<Vec<_>, _> = arguments.iter().map(value).collect();
-                call(*function, &arguments?, self.scope.fuel)
-            }
+            Node::Matches(text, pattern) => self.matched(text, pattern),
+            Node::Call(function, arguments) => self.called(*function, arguments),
             Node::Loop(each) => self.each(each),
         }
+    }
+
+    fn compared(
+        &mut self,
+        how: Comparison,
+        left: &'a Node,
+        right: &'a Node,
+    ) -> Result<Val<'a>, Fault> {
+        let folds = is_user(left) || is_user(right);
+        let (mut left, mut right) = (self.value(left)?, self.value(right)?);
+        if folds {
+            (left, right) = (self.keyed(left)?, self.keyed(right)?);
+        }
+        compare(how, &left, &right, self.scope.fuel).map(Val::Bool)
+    }
+
+    fn matched(&mut self, text: &'a Node, pattern: &'a Pattern) -> Result<Val<'a>, Fault> {
+        let folds = is_user(text) && self.scope.case.user.ids() == UserIds::Folded;
+        let pattern = pattern
+            .folded
+            .as_ref()
+            .filter(|_| folds)
+            .unwrap_or(&pattern.plain);
+        let Val::Text(text) = self.value(text)? else {
+            return Err(Fault::Type);
+        };
+        self.scope.fuel.spend(text.len())?;
+        Ok(Val::Bool(pattern.is_match(&text)))
+    }
+
+    fn called(&mut self, function: Function, arguments: &'a [Node]) -> Result<Val<'a>, Fault> {
+        let searches = matches!(
+            function,
+            Function::Contains | Function::StartsWith | Function::EndsWith
+        );
+        let folds = searches && arguments.iter().any(is_user);
+        let value = |argument| {
+            self.value(argument)
+                .and_then(|it| if folds { self.keyed(it) } else { Ok(it) })
+        };
+        let arguments: Result<Vec<_>, _> = arguments.iter().map(value).collect();
+        call(function, &arguments?, self.scope.fuel)
     }
 
     /// Folds texts that are compared with a user's id, so that no spelling of an id gets around a

@@ -175,7 +175,8 @@ impl Redactor {
                 .map(|find| (find.start, find.end)),
         );
         whole.sort_unstable();
-        // The cut falls inside no find and no escape, nor inside a row of overlapping ones.
+        // The text must not be cut inside a find or an escape, nor inside a run of overlapping
+        // finds and escapes: the cut moves back to the start of that run.
         let mut row = (0, 0);
         for (start, end) in whole {
             row = if start < row.1 {

@@ -183,8 +183,7 @@ pub enum Drive {
     /// Concurrently with other tasks; an earlier lease was lost, so [`Store::begin`] is called when
     /// work begins.
     Again,
-    /// By a process that drives no other task meanwhile; [`Store::begin`] is called when work
-    /// begins.
+    /// The process drives no other task beside it. [`Store::begin`] is called when work begins.
     Alone,
     /// Not yet: the task sleeps.
     Later,

@@ -89,7 +89,8 @@ update intervention_request as r
  where r.request_id = unhex(u.value ->> 0)
    and (u.value ->> 1 is not null or ((u.value ->> 2) and r.status = 'responded'))";
 
-/// One spelling of a person takes the place of another, which is another row of the table.
+/// The same person may have used an expired key under another spelling of their user id, which is
+/// another row: it is deleted, so that the new row takes its place.
 pub(super) const DELETE_SPENT_KEYS: &str = "
 delete from idempotency where rowid in (
     select i.rowid from json_each($1) as y cross join idempotency i

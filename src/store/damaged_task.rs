@@ -105,7 +105,8 @@ impl Store {
         }))
     }
 
-    /// The same of any task, whose journal is not read; `None` when there is no such task.
+    /// Like [`Store::damaged_task`], for any task, and without reading its journal; `None` when
+    /// there is no such task.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or not even the row can be understood.

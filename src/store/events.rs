@@ -36,7 +36,7 @@ const OF_ROOT: Sql = sql!(
 )
 .by_key();
 
-/// The same for one task of the tree and its descendants.
+/// Like `OF_ROOT`, for one task of the tree and its descendants.
 const OF_PART: Sql = sql!(
     "with recursive below (task_id) as (
         select task_id from agent_task where task_id = $5
@@ -89,7 +89,8 @@ const FIRST_OF_CHANGE: Sql = sql!(
 )
 .by_key();
 
-/// The same for the change that stored an idempotency key: its items have the key's timestamp.
+/// Like `FIRST_OF_CHANGE`, for the change that stored an idempotency key. The change's items have
+/// the key's timestamp.
 const FIRST_OF_KEY: Sql = sql!(
     "with recursive back (root_task_id, event_number, change_id) as (
         select i.root_task_id, i.event_number, i.change_id

@@ -144,7 +144,8 @@ pub(super) async fn compare(
 )]
 async fn told(connection: &mut PgConnection) -> Result<Compared, sqlx::Error> {
     match sqlx::query_as(TOLD).fetch_one(&mut *connection).await {
-        // Not allowed, not there, not supported: hosted servers do not always reveal it.
+        // The function is not permitted, does not exist, or is not supported: hosted servers do not
+        // always reveal their identity.
         Err(sqlx::Error::Database(error))
             if matches!(error.code().as_deref(), Some("42501" | "42883" | "0A000")) =>
         {

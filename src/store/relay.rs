@@ -76,7 +76,7 @@ struct Word {
     more: bool,
 }
 
-/// This replica's side of the exchange.
+/// Sends this replica's notifications to the other replicas, and receives theirs.
 pub(super) struct Relay {
     db: Arc<Db>,
     feed: Arc<Feed>,

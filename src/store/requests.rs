@@ -39,8 +39,8 @@ const REQUESTS: Sql = sql!(
      )" (fitting_requests 14)
 );
 
-/// The same for pending requests only, without or with those past their deadline: served by the
-/// partial index on open requests, however many are closed.
+/// Like `REQUESTS`, for pending requests only, without or with those past their deadline. The
+/// partial index on open requests serves it, so that the number of closed requests does not matter.
 const PENDING_REQUESTS: Sql = sql!(
     "with page as (
         select r.request_id from intervention_request r join agent_task t on t.task_id = r.task_id
@@ -83,7 +83,7 @@ const PENDING_OF_ROOT: Sql = sql!(
 )
 .by_key();
 
-/// The same for several whole trees.
+/// Like `PENDING_OF_ROOT`, for several whole trees.
 const PENDING_OF_ROOTS: Sql = sql!(
     "select " (request) ", " (now 2) " as moment
        from intervention_request r join agent_task t on t.task_id = r.task_id
@@ -141,7 +141,8 @@ pub(super) struct RequestRecord {
     doubted_at: Option<i64>,
 }
 
-/// The same for a list; `found` counts the matching requests, up to one more than the limit.
+/// A `RequestRecord` of a list; `found` is the number of matching requests, up to one more than the
+/// limit.
 #[derive(FromRow)]
 struct ListedRecord {
     #[sqlx(flatten)]

@@ -15,7 +15,8 @@ pub struct Sql {
 }
 
 impl Sql {
-    /// The same statement, planned once: planning it each time would cost more than running it.
+    /// Marks the statement as one by key: it is planned once, because planning it each time would
+    /// cost more than running it.
     pub(super) const fn by_key(self) -> Self {
         Self {
             by_key: true,

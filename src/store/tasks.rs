@@ -86,7 +86,8 @@ pub(super) struct TaskRecord {
     status_body: Option<String>,
 }
 
-/// The same for a list; `found` counts the matching tasks, up to one more than the limit.
+/// A `TaskRecord` of a list; `found` is the number of matching tasks, up to one more than the
+/// limit.
 #[derive(FromRow)]
 struct ListedRecord {
     #[sqlx(flatten)]

@@ -151,7 +151,7 @@ impl Store {
         Ok(Some(tree))
     }
 
-    /// The same without any item: no task of it is known to be readable.
+    /// The tree without reading any item: every task counts as unreadable.
     ///
     /// # Errors
     /// As [`Store::tree`].

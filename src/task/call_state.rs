@@ -157,8 +157,7 @@ impl CallState {
     #[must_use]
     pub fn canceled(&self) -> (CallId, Outcome, String) {
         let (outcome, text) = match &self.phase {
-            // A person's answer stays the result, and so does an outcome that nothing has cleared
-            // up.
+            // A settled call keeps its result, also where that says that the outcome is unknown.
             Phase::Settled(
                 outcome @ (Outcome::Rejected
                 | Outcome::Responded

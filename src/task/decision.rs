@@ -33,7 +33,7 @@ pub enum Action {
     Respond,
     /// Run a call whose outcome is unknown again.
     Retry,
-    /// Of a whole request only: its calls were decided differently.
+    /// Only for a whole request: its calls were decided with different actions.
     #[schemars(skip)]
     Mixed,
 }

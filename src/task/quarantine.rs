@@ -44,7 +44,8 @@ impl Quarantine {
                 }
             }
             Fact::ToolResult(result) | Fact::LateResult(result) => self.ended(result, calls),
-            // Calls that the failed task had started and that no request asks about any more.
+            // The end of a failed task closes its requests, so no request asks about its started
+            // calls any more: the tools of its started `once` calls are quarantined.
             Fact::TaskStatus {
                 status: TaskStatus::Failed,
                 ..

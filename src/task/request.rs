@@ -171,7 +171,8 @@ impl RequestSpec {
             .iter()
             .map(|call| (call.tool_call_id, call.needs_decision, &call.editor))
             .collect();
-        // The details of a login say whose it is; no other details decide anything.
+        // Only the details of a credentials request are under the digest: they name the service
+        // whose login is asked for.
         let service = self
             .details
             .as_ref()

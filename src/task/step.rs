@@ -45,7 +45,7 @@ pub enum On {
     Attempt(CallId),
     /// The end of a sub-agent's task.
     Child(TaskId),
-    /// Room for a request: the tree has as many open as it may.
+    /// Room for another request: the tree has reached its limit of open requests.
     Room,
     /// A user message: the task is over.
     Message,

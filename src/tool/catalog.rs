@@ -2,6 +2,8 @@
 //! a definition's digest is over the operator's text, with `${…}` unexpanded wherever a secret
 //! could stand, and changes with everything a call of the tool could do.
 
+mod checks;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,18 +13,19 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
+use self::checks::{add_all, check_command, check_members, check_summary, external_form};
 use super::credential::PlainFields;
-use super::http::{Checked, Goal, HttpTool};
+use super::http::{Checked, HttpTool};
 use super::human::{self, Service};
-use super::schema::{CompiledSchema, declared, parameters_flaws, scalar};
+use super::schema::{CompiledSchema, parameters_flaws};
 use super::shell::{Guard, ShellTool};
-use super::{Tool, agent, external, http, names, shell};
+use super::{Tool, agent, external, http, shell};
 use crate::net::Net;
 use crate::secret::Redactor;
 use crate::task::request::RequestKind;
 use crate::task::request::sha256;
 use crate::task::text::canonical_json;
-use crate::task::tool_spec::{Effect, SummaryPart, ToolKind, ToolSpec, summary_parts};
+use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
 use crate::world::Mistakes;
 
 /// A tool. Exactly one of `http`, `shell` and `external` says how it is performed.
@@ -142,15 +145,7 @@ impl Settings {
         let before = mistakes.found.len();
         let performed = self.kind()?;
         let parameters = self.parameters();
-        for flaw in parameters_flaws(&parameters) {
-            mistakes.add(
-                &["tools", name, "parameters"],
-                format!("the schema of `{name}` {flaw}"),
-            );
-        }
-        if let Some(summary) = &self.summary {
-            check_summary(name, summary, &parameters, mistakes);
-        }
+        self.check_parameters(name, &parameters, mistakes);
         let schema = CompiledSchema::closed(&parameters).ok();
         let (mut checked, mut form) = (None, None);
         let mut needs = BTreeSet::new();
@@ -177,15 +172,7 @@ impl Settings {
                 )
             }
             Kind::External(settings) => {
-                match settings.form() {
-                    Ok(found) => form = found,
-                    Err(flaws) => {
-                        let place = ["tools", name, "external", "result"];
-                        for flaw in flaws {
-                            mistakes.add(&place, format!("the schema {flaw}"));
-                        }
-                    }
-                }
+                form = external_form(name, settings, mistakes);
                 (ToolKind::External, "external".to_owned(), Duration::ZERO)
             }
         };
@@ -211,6 +198,19 @@ impl Settings {
             form,
             http: checked,
         })
+    }
+
+    /// Checks the schema of the arguments, and the summary that names them.
+    fn check_parameters(&self, name: &str, parameters: &Value, mistakes: &mut Mistakes) {
+        for flaw in parameters_flaws(parameters) {
+            mistakes.add(
+                &["tools", name, "parameters"],
+                format!("the schema of `{name}` {flaw}"),
+            );
+        }
+        if let Some(summary) = &self.summary {
+            check_summary(name, summary, parameters, mistakes);
+        }
     }
 
     /// The working directory for an approver: unexpanded if it contains `${…}`.
@@ -408,116 +408,6 @@ impl Catalog {
     /// The specs of all configured tools, by name.
     pub fn specs(&self) -> impl Iterator<Item = &ToolSpec> {
         self.entries.values().map(|entry| &entry.spec)
-    }
-}
-
-fn add_all(mistakes: &mut Mistakes, at: &[&str], wrong: Vec<(Vec<String>, String)>) {
-    for (keys, detail) in wrong {
-        let place: Vec<&str> = at
-            .iter()
-            .copied()
-            .chain(keys.iter().map(String::as_str))
-            .collect();
-        let key = keys.last().map_or("", String::as_str);
-        mistakes.add(&place, format!("`{key}` {detail}"));
-    }
-}
-
-/// Checks that an HTTP tool's arguments can stand in its URL.
-fn check_members(name: &str, http: &Checked, parameters: &Value, mistakes: &mut Mistakes) {
-    let Goal::Url(template) = &http.goal else {
-        return;
-    };
-    let members = declared(parameters);
-    let required = parameters.get("required").and_then(Value::as_array);
-    let is_scalar = |schemas: &Vec<&Value>| schemas.iter().any(|schema| scalar(parameters, schema));
-    for (argument, _) in template.arguments() {
-        let place = ["tools", name, "http", "url"];
-        match members.get(argument) {
-            None => mistakes.add(
-                &place,
-                format!("`{{{argument}}}` is not declared in the parameters of `{name}`"),
-            ),
-            Some(schemas) if !is_scalar(schemas) => {
-                mistakes.add(
-                    &place,
-                    format!("`{{{argument}}}` must be declared as text, a number or a boolean"),
-                );
-            }
-            Some(_) if !required.is_some_and(|names| names.iter().any(|name| name == argument)) => {
-                mistakes.warn(
-                    &place,
-                    format!("`{{{argument}}}` is not `required`: a call without it fails"),
-                );
-            }
-            Some(_) => {}
-        }
-    }
-    if http.has_body() {
-        return;
-    }
-    let taken = template.query_names();
-    for (member, schemas) in &members {
-        let place = ["tools", name, "parameters", "properties", member];
-        if !is_scalar(schemas) {
-            let method = &http.method;
-            mistakes.add(
-                &place,
-                format!("`{member}` goes into the query of a {method}: declare it as text, a number or a boolean"),
-            );
-        }
-        let used = template
-            .arguments()
-            .any(|(argument, _)| argument == *member);
-        if !used && taken.contains(&names::folded(member)) {
-            mistakes.add(
-                &place,
-                format!("`{member}` is a name that the query of the `url` has already"),
-            );
-        }
-    }
-    let further = parameters.get("additionalProperties");
-    if further.is_some_and(|schema| *schema != Value::Bool(true) && !scalar(parameters, schema)) {
-        let place = ["tools", name, "parameters", "additionalProperties"];
-        mistakes.add(
-            &place,
-            "further arguments go into the query: declare them as text, a number or a boolean",
-        );
-    }
-}
-
-/// Refuses unknown arguments in a summary: they would leave a gap in the line that an approver
-/// reads.
-fn check_summary(name: &str, summary: &str, parameters: &Value, mistakes: &mut Mistakes) {
-    let (place, members) = (["tools", name, "summary"], declared(parameters));
-    for part in summary_parts(summary) {
-        match part {
-            SummaryPart::Argument(argument) if !members.contains_key(argument) => {
-                mistakes.add(
-                    &place,
-                    format!("`{{{argument}}}` is not declared in the parameters of `{name}`"),
-                );
-            }
-            SummaryPart::Text(text) if text.starts_with('{') => {
-                mistakes.add(&place, "`summary` has a `{` that is not part of a `{name}`");
-            }
-            SummaryPart::Argument(_) | SummaryPart::Text(_) => {}
-        }
-    }
-}
-
-/// Checks that a shell tool's parameters declare the command.
-fn check_command(name: &str, parameters: &Value, mistakes: &mut Mistakes) {
-    let text = parameters
-        .pointer("/properties/command/type")
-        .and_then(Value::as_str)
-        == Some("string");
-    let required = parameters.get("required").and_then(Value::as_array);
-    if !text || !required.is_some_and(|names| names.iter().any(|name| name == "command")) {
-        mistakes.add(
-            &["tools", name, "parameters"],
-            format!("`{name}` must declare `command`, required, of type string"),
-        );
     }
 }
 

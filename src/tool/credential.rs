@@ -63,7 +63,7 @@ impl Credentials {
             .is_some_and(|fields| fields.contains_key(field))
     }
 
-    /// The same credentials, with these fields exempt from redaction.
+    /// These credentials, with these fields exempt from redaction.
     #[must_use]
     pub fn searched_but_for(self, plain: &Arc<PlainFields>) -> Self {
         Self {

@@ -160,6 +160,25 @@ impl Settings {
                 None
             }
         };
+        let (headers, templates) = self.checked_headers(&mut mistakes);
+        let (method, timeout) = (self.method.clone(), self.timeout);
+        (
+            goal.map(|goal| Checked {
+                method,
+                goal,
+                headers,
+                templates,
+                timeout,
+            }),
+            mistakes,
+        )
+    }
+
+    /// The fixed headers, and those that credentials are filled into.
+    fn checked_headers(
+        &self,
+        mistakes: &mut Vec<(Vec<String>, String)>,
+    ) -> (HeaderMap, Vec<(HeaderName, Template)>) {
         let (mut headers, mut templates) = (HeaderMap::new(), Vec::new());
         for (name, value) in &self.headers {
             match header(name, value) {
@@ -180,17 +199,7 @@ impl Settings {
         for (name, _) in &templates {
             headers.remove(name);
         }
-        let (method, timeout) = (self.method.clone(), self.timeout);
-        (
-            goal.map(|goal| Checked {
-                method,
-                goal,
-                headers,
-                templates,
-                timeout,
-            }),
-            mistakes,
-        )
+        (headers, templates)
     }
 }
 

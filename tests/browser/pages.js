@@ -352,7 +352,7 @@ async function givesALogin(browser) {
   assert.equal(refused.status(), 422);
   const again = await page.content();
   assert.ok(!again.includes("token-that-nobody-may-see") && !again.includes("no address of a mailbox"));
-  assert.match(await main(page), /What you typed was not kept/);
+  assert.match(await main(page), /your input was not kept/);
   await readable(page, "a login that does not fit");
   await shot(page, "login");
   await page.getByLabel("email").fill("me@acme.example");
@@ -451,7 +451,7 @@ async function showsSomethingElse(browser) {
     await digest.evaluate((input) => (input.value = "sha256:0"));
   }
   assert.equal((await send(page, page.getByRole("button", { name: "Approve" }))).status(), 412);
-  assert.match(await main(page), /What you saw is not what is asked/);
+  assert.match(await main(page), /The digest is not that of the request/);
   await page.getByRole("link", { name: "Back to the request" }).click();
   await page.waitForURL(asked.url);
   assert.equal((await request(asked.request_id)).status, "pending");

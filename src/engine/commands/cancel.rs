@@ -49,8 +49,8 @@ impl Engine {
                 TaskStatus::Running | TaskStatus::Paused => {
                     session.cancel();
                 }
-                // Stores the key alone, so that this cancel, repeated after the task was reopened,
-                // does nothing more.
+                // The task is canceled already: only the idempotency key is stored. If this POST is
+                // repeated after the task was reopened, it must not cancel the task again.
                 TaskStatus::Canceled => {}
             }
             session.idempotency = key.as_ref().map(|key| key.row(caller, &session, None));

@@ -75,7 +75,7 @@ impl Engine {
             let given = self.judge_answer(caller, &row, &answer).await?;
             let mut session = self.load(row.task_id).await?.ok_or(Refusal::NotFound)?;
             let Some(open) = session.own.progress.open(request).cloned() else {
-                // Answered or closed between the two reads: the next read says so.
+                // The request was closed after its row was read: read the row again.
                 continue;
             };
             let agent = self.agent_of(&session.own.row).await?;

@@ -105,7 +105,8 @@ pub(crate) fn fitting(
             if own && asked.kind.facts().decides_calls {
                 return Err(own_words());
             }
-            // Of an approval, these stand inside `decisions` only.
+            // In an answer to an approval, `edit` and `respond` are allowed only for single calls,
+            // inside `decisions`.
             let of_calls = |action: &Action| matches!(action, Action::Edit | Action::Respond);
             allowed.retain(|action| !asked.kind.facts().decides_calls || !of_calls(action));
             if !allowed.contains(action) {

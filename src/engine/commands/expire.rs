@@ -70,7 +70,7 @@ impl Engine {
                 return Ok(true);
             }
         }
-        // The next round finds a request that is still open.
+        // Every attempt met another commit: if the request is still open, the next round finds it.
         Ok(false)
     }
 }

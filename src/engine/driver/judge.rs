@@ -120,7 +120,8 @@ impl Driver<'_> {
         let spec = self.offered(&state.call.name).map(|entry| &entry.spec);
         let repeatable = spec.is_some_and(|spec| spec.effect.repeatable());
         let later = self.session.own.progress.message_uncertain && !state.of_uncertain_turn;
-        // A damaged relative hides its calls and the rejections of its requests.
+        // The calls and rejections of a task that cannot be read are not known: they may include
+        // this call.
         let alone =
             spec.is_some_and(|spec| spec.kind != ToolKind::Agent) && state.approval.is_none();
         let damaged = alone && self.session.tree.is_damaged();
@@ -202,8 +203,9 @@ impl Driver<'_> {
         differs
     }
 
-    /// The effect of repeating a call now. Another tool than the one that was started makes it
-    /// `once`: the repetition would be a second call, somewhere else. Reads are exempt.
+    /// The effect that a repetition would have now. If the tool is another than the one that was
+    /// started, the effect is `once`, because the repetition would be a second call, somewhere
+    /// else. Reads are exempt.
     fn effect_now(&self, state: &CallState) -> Effect {
         let Some(entry) = self.offered(&state.call.name) else {
             return Effect::Once;

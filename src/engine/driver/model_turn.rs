@@ -21,7 +21,7 @@ use crate::tool::catalog::Entry;
 use crate::tool::{self, human};
 
 impl Driver<'_> {
-    /// Calls the model once everything that it is shown is durable.
+    /// Commits the pending facts, then calls the model: the model is shown only what is durable.
     pub(crate) async fn call_model(&mut self) -> Result<(), Stop> {
         let Some(client) = self.engine.models.get(&self.agent.model) else {
             let failure = Failure::new(

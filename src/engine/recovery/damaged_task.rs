@@ -1,5 +1,5 @@
 //! Ends a task whose journal cannot be read, or kills the process that reads it, from its row
-//! alone. What must stay true: none of its calls runs, it is not claimed again and again, and it
+//! alone. Invariant: none of its calls runs, it is not claimed again and again, and it
 //! delays no other task; a pending result is still written.
 
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! Compares stored requests with their own digests and with the arguments that the model or a
-//! person wrote. What must stay true: a call whose request contradicts itself or those arguments
+//! person wrote. Invariant: a call whose request contradicts itself or those arguments
 //! never runs, and the compared bytes are the bytes that would run.
 
 use std::collections::BTreeMap;

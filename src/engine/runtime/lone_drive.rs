@@ -56,8 +56,7 @@ impl Alone {
         }
     }
 
-    /// The lone drive that the next claim may begin; `None` while another one lasts, and once after
-    /// it.
+    /// Asks for a lone drive for the next claim. `None` while another one lasts, and once after it.
     pub(crate) fn ask(self: &Arc<Self>) -> Option<LoneDrive> {
         let mut state = self.state.lock();
         let free = *state == State::Free;

@@ -66,8 +66,8 @@ impl Engine {
         }
     }
 
-    /// Whether this driver still holds the task as it was just read, and no other driver of this
-    /// process does.
+    /// Whether, by the row just read, this replica still has the lease, and no other driver of this
+    /// process has taken the task.
     fn still_drives(&self, session: &TaskSession) -> bool {
         let passed_on = session.lease.as_ref().is_some_and(Lease::is_passed_on);
         session.own.row.lease_owner.as_deref() == Some(self.replica.as_str()) && !passed_on

@@ -55,8 +55,8 @@ impl TaskSession {
         })
     }
 
-    /// Keeps a pending answer after a reload, where the journal is the one that the model was shown
-    /// plus late results at most. Any other journal drops the answer and retracts its deltas.
+    /// Keeps a pending answer after a reload if only late results were added to the journal since
+    /// the model was asked. Otherwise drops the answer and retracts its deltas.
     pub(crate) fn restore_answer(&mut self, answer: Option<PendingAnswer>) {
         let follows = |answer: &PendingAnswer| {
             let (items, shown) = (&self.own.items, &answer.shown);

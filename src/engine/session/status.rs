@@ -69,7 +69,7 @@ impl TaskTree {
                 now,
             );
         }
-        // Of the other ancestors only those whose status changes get an item.
+        // An ancestor without a draft gets a status item only if its status changes.
         for (task, sum) in sums {
             let changes_status = |row: &TaskRow| {
                 status_after(

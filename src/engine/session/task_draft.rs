@@ -159,8 +159,9 @@ impl TaskDraft {
         }
     }
 
-    /// Writes a result for each of these calls that has none: `unknown` if it had started, a
-    /// person's answer, or else `outcome`.
+    /// Writes a result for each call that `which` selects and that has none. A settled call keeps
+    /// its result, a call that may have run gets `unknown`, and any other gets `outcome` with
+    /// `text`.
     pub(crate) fn close_calls(
         &mut self,
         which: impl Fn(&CallState) -> bool,
@@ -230,7 +231,7 @@ impl TaskDraft {
         }
     }
 
-    /// The task's own part of what a commit with that lease adds to the counters of its ancestors.
+    /// The change that this task's pending facts and `lease` make to the counters of its ancestors.
     pub(crate) fn counter_change(&self, lease: &LeaseChange) -> Counters {
         let mut usage = Usage::default();
         let mut model_calls = 0;

@@ -40,8 +40,8 @@ pub(crate) struct Watcher {
     pub caller: Caller,
     /// The credentials, which are checked again while the stream is open.
     pub headers: HeaderMap,
-    /// Whether the stream responds to a POST: the right to change the task then suffices to watch
-    /// it.
+    /// Whether the stream is the response to a POST. A caller who may change the task may then
+    /// watch it, even without the right to read it.
     pub posted: bool,
 }
 

@@ -111,8 +111,9 @@ impl Fields {
     }
 }
 
-/// The longest place of a mistake, in bytes. A longer one ends at the member above it, so that a
-/// long name is not copied for each value below it.
+/// The maximum length of a reported JSON pointer, in bytes. A value whose pointer would be longer
+/// is reported at its parent's pointer, so that a long member name is not copied for each value
+/// below it.
 const PLACE: usize = 1024;
 
 fn place(at: &str, name: &str) -> String {

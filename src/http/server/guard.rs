@@ -93,7 +93,8 @@ fn check_source(http: &Http, op: &Op, request: &Request) -> Result<(), Problem> 
     Ok(())
 }
 
-/// Keeps the connection of an authenticated caller from being closed for want of connections.
+/// Protects the connection of an authenticated caller: it is not closed to make room for a new
+/// client.
 fn protect_connection(request: &Request) {
     let slot = request.extensions().get::<Weak<ConnectionSlot>>();
     if let Some(slot) = slot.and_then(Weak::upgrade) {

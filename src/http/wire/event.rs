@@ -198,7 +198,7 @@ pub(crate) struct ToolCallArgumentsDeltaEvent {
     pub at: String,
 }
 
-/// All deltas of that turn are void.
+/// All deltas of the turn `turn` that were published so far are void.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct MessageResetEvent {
     /// The name of the event.
@@ -210,7 +210,7 @@ pub(crate) struct MessageResetEvent {
     pub task_id: String,
     /// The names of the agents from the root to the task.
     pub agent_path: Vec<String>,
-    /// The time at which the piece arrived.
+    /// The time of the reset.
     #[schema(format = DateTime)]
     pub at: String,
 }

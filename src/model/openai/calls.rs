@@ -270,7 +270,8 @@ impl Call {
             && serde_json::from_str::<Map<_, _>>(&self.arguments).is_ok()
     }
 
-    /// Adds a fragment; returns whether a possibly emitted name has changed.
+    /// Adds a fragment. Returns whether it has extended a name that was not empty before: that name
+    /// may have been emitted already.
     fn add(&mut self, fragment: Fragment) -> bool {
         if self.id.is_empty() {
             self.id = fragment.id;

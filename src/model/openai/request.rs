@@ -94,9 +94,9 @@ fn function(tool: &OfferedTool) -> Value {
     json!({"type": "function", "function": function})
 }
 
-/// A turn of the model: its own JSON, with the call ids that its results will name. A turn from
-/// another protocol (an agent's model may change while a task waits) is written from our parsed
-/// form.
+/// A turn as an assistant message: the provider's own JSON, with the call ids that the results will
+/// name. A turn of another protocol (an agent's model may change while a task waits) is written
+/// from our parsed form.
 fn assistant(raw: &Value, text: Option<&str>, calls: &[(String, String, String)]) -> Value {
     let Some(mut message) = raw
         .as_object()

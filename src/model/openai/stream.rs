@@ -163,7 +163,7 @@ impl Streamed {
         telling.text(&self.passing.push(more));
     }
 
-    /// The calls; puts them into the message too.
+    /// Returns the calls, and puts them into the message.
     fn with_calls(&mut self) -> Option<Vec<AnswerCall>> {
         let (calls, sent) =
             std::mem::replace(&mut self.calls, Calls::new(self.cleaner.clone())).finish()?;

@@ -23,7 +23,7 @@ fn nested(depth: usize) -> String {
     )
 }
 
-/// Arguments that fit no schema of a refund, and a part of the refusal.
+/// Arguments that are refused for a refund, each with a part of the refusal's text.
 const HOSTILE: &[(&str, &str)] = &[
     (
         r#"{"order":1,"amount":"20"}"#,

@@ -118,6 +118,18 @@ fn read(written: &Value) -> Result<Value, String> {
     if fields.is_empty() || fields.len() > FIELDS {
         return Err(format!("must have 1 to {FIELDS} fields"));
     }
+    let properties = read_fields(fields)?;
+    form.insert("required".to_owned(), required(members, fields)?);
+    form.insert("properties".to_owned(), Value::Object(properties));
+    form.insert("additionalProperties".to_owned(), Value::Bool(false));
+    let form = Value::Object(form);
+    match CompiledSchema::closed(&form) {
+        Ok(_) => Ok(form),
+        Err(flaws) => Err(format!("is no usable JSON Schema: {}", flaws.join("; "))),
+    }
+}
+
+fn read_fields(fields: &Map<String, Value>) -> Result<Map<String, Value>, String> {
     let mut properties = Map::new();
     let mut seen = BTreeMap::new();
     for (index, (name, field)) in fields.iter().enumerate() {
@@ -140,14 +152,7 @@ fn read(written: &Value) -> Result<Value, String> {
             self::field(field, &format!("the field `{name}`"))?,
         );
     }
-    form.insert("required".to_owned(), required(members, fields)?);
-    form.insert("properties".to_owned(), Value::Object(properties));
-    form.insert("additionalProperties".to_owned(), Value::Bool(false));
-    let form = Value::Object(form);
-    match CompiledSchema::closed(&form) {
-        Ok(_) => Ok(form),
-        Err(flaws) => Err(format!("is no usable JSON Schema: {}", flaws.join("; "))),
-    }
+    Ok(properties)
 }
 
 fn is_name(name: &str) -> bool {

@@ -1,0 +1,158 @@
+//! Values that no message, schema or directory shows.
+
+use super::*;
+
+#[test]
+fn messages_never_show_a_value() {
+    let hidden = "sk-hidden-0123456789";
+    let text = WHOLE
+        .replace("listen: 127.0.0.1:8080", "listen: \"${HIDDEN}\"")
+        .replace("timeout: 60s", "timeout: \"${HIDDEN}\"")
+        .replace("retries: 4", "retries: \"${HIDDEN}\"")
+        .replace("effect: read_only", "effect: \"${HIDDEN}\"")
+        .replace("model: main\n", "model: \"${HIDDEN}\"\n")
+        .replace(
+            "{ X-Key: \"${ORDERS_KEY}\" }",
+            "{ X-Key: \"${HIDDEN}\\n\" }",
+        )
+        .replace("url: sqlite://holdpoint.db", "url: \"${HIDDEN}\"")
+        .replace(
+            "{ id: k1, key: \"${SEALING_KEY}\" }",
+            "{ id: k1, key: \"${HIDDEN}\" }",
+        )
+        .replace(
+            "user: bob,   tenant: acme, groups: [finance], key: \"${BOB_KEY}\"",
+            "user: bob, groups: \"${HIDDEN}\", key: \"${HIDDEN} \"",
+        )
+        .replace(
+            "tools: [lookup_order], decide: allow",
+            "tools: [\"${HIDDEN}\"], decide: \"${HIDDEN}\"",
+        );
+    let variables = [
+        ("HIDDEN", hidden),
+        (
+            "HOLDPOINT_AUTH__API_KEYS__OPS__KEY",
+            "sk-hidden-over 12345678",
+        ),
+        ("HOLDPOINT_MODELS__MAIN__API_KEY", "[sk-hidden-over"),
+    ];
+    let report = with(&text, &variables, &Flags::default()).unwrap_err();
+    assert!(report.mistakes.len() >= 11, "{report}");
+    assert!(!report.to_string().contains("sk-hidden"), "{report}");
+    assert!(!format!("{report:?}").contains("sk-hidden"));
+}
+
+#[test]
+fn secrets_are_found_wherever_they_stand_but_not_in_names_and_texts() {
+    let text = WHOLE
+        .replace(
+            "description: Pay an order back.",
+            "description: \"Shown ${SHOWN}\"",
+        )
+        .replace(
+            "http://payments.internal/refunds",
+            "http://${SHOWN}/refunds",
+        )
+        .replace("key: \"${BOB_KEY}\"", "key: literal-key-0123456789")
+        .replace(
+            "body: { temperature: 0 }",
+            "body: { user: \"${file:/run/key}\" }",
+        );
+    let variables = [
+        ("SHOWN", "shown-value-1234"),
+        (
+            "HOLDPOINT_TOOLS__REFUND_PAYMENT__HTTP__HEADERS",
+            "{ X: header-secret-1 }",
+        ),
+    ];
+    let (config, _) = with(&text, &variables, &Flags::default()).unwrap();
+    let names: Vec<_> = config
+        .secret_values
+        .iter()
+        .map(|(name, _)| name.as_str())
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "ALICE_KEY",
+            "WEB_KEY",
+            "OPS_KEY",
+            "SEALING_KEY",
+            "OPENAI_API_KEY",
+            "key",
+            "ORDERS_KEY",
+            "auth.api_keys.1.key",
+            "HOLDPOINT_TOOLS__REFUND_PAYMENT__HTTP__HEADERS",
+        ]
+    );
+    let cleaned = config
+        .redactor()
+        .clean("shown-value-1234 orders-secret-value header-secret-1 key-from-a-file-012345")
+        .into_owned();
+    assert_eq!(
+        cleaned,
+        "shown-value-1234 [secret ORDERS_KEY] [secret HOLDPOINT_TOOLS__REFUND_PAYMENT__HTTP__HEADERS] [secret key]"
+    );
+    let unexpanded = config.unexpanded.to_string();
+    for (name, value) in VARIABLES
+        .iter()
+        .chain(&variables)
+        .filter(|(name, _)| !["PATH", "SHOWN"].contains(name))
+    {
+        assert!(!unexpanded.contains(value), "{name}");
+    }
+    assert!(!unexpanded.contains("header-secret"));
+    assert_eq!(
+        config.unexpanded(&["tools", "lookup_order", "http", "headers", "X-Key"]),
+        "${ORDERS_KEY}"
+    );
+    assert!(!format!("{config:?}").contains("secret-value"));
+}
+
+#[test]
+fn filled_in_value_is_shown_in_neither_schema_nor_directory() {
+    let text = "models: { m: { provider: openai, model: x } }
+agents: { a: { model: m, tools: [s, t] } }
+tools:
+  s: { shell: { working_dir: '/srv/${WHERE}' } }
+  t: { external: { result: { enum: ['${WHERE}'] } }, parameters: { description: '${WHERE}', properties: { p: { const: '${WHERE}' } } } }
+";
+    let mistakes = with(text, &[("WHERE", "secret-place")], &Flags::default()).unwrap_err();
+    let shown = "models and approvers see this schema: a `${…}` may stand in its `description` and `title` only";
+    assert_eq!(
+        lines(&mistakes),
+        [
+            format!("5:37: tools.t.external.result.enum[0]: {shown}"),
+            format!("5:112: tools.t.parameters.properties.p.const: {shown}"),
+        ]
+    );
+    let (config, _) = with(
+        &text
+            .replace("['${WHERE}']", "[a]")
+            .replace("const: '${WHERE}'", "const: a"),
+        &[("WHERE", "secret-place")],
+        &Flags::default(),
+    )
+    .unwrap();
+    let catalog = Catalog::build(
+        config.tools.clone(),
+        &Net::new().unwrap(),
+        &Arc::default(),
+        &mut Mistakes::default(),
+    );
+    assert_eq!(catalog.get("s").unwrap().spec.target, "shell /srv/${WHERE}");
+}
+
+#[test]
+fn password_in_the_database_url_is_a_secret() {
+    let (config, _) = with(
+        &WHOLE.replace("sqlite://holdpoint.db", "postgres://u:pass%20word-12@h/d"),
+        &[],
+        &Flags::default(),
+    )
+    .unwrap();
+    assert_eq!(
+        config.redactor().clean("it said pass word-12"),
+        "it said [secret database.url]"
+    );
+}

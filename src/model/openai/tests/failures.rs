@@ -1,0 +1,145 @@
+//! Failures of the endpoint: retries, and errors that are final at once.
+
+use super::*;
+
+#[tokio::test]
+async fn model_call_is_retried_where_that_may_help_and_waits_as_asked() {
+    let cut = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 999\r\n\r\n{\"choices\":["
+        .to_owned();
+    let answers = vec![
+        http("429 Too Many Requests", "retry-after: 7\r\n", "{}"),
+        http(
+            "503 Service Unavailable",
+            "Retry-After: Wed, 21 Oct 2015 07:28:09 GMT\r\n",
+            "busy",
+        ),
+        cut,
+        http("200 OK", "", "{\"choices\":[{\"message\":"),
+        hello(),
+    ];
+    let (answer, endpoint, clock) = ask(answers).await;
+    assert_eq!(answer.unwrap().text.as_deref(), Some("hello"));
+    let seen = endpoint.seen();
+    assert_eq!(seen.len(), 5);
+    assert!(seen.iter().all(|one| one.body == seen[0].body));
+    let slept = clock.slept.lock().unwrap().clone();
+    assert_eq!(slept[..2], [Duration::from_secs(7), Duration::from_secs(9)]);
+    assert!(
+        slept[2] >= Duration::from_secs(1) && slept[3] >= Duration::from_secs(2),
+        "{slept:?}"
+    );
+}
+
+#[tokio::test]
+async fn model_call_gives_up_after_its_retries_with_the_reason() {
+    let busy = http(
+        "500 Internal Server Error",
+        "",
+        r#"{"error":{"message":"overloaded at https://x.internal/y"}}"#,
+    );
+    let (answer, endpoint, clock) = ask(vec![busy; 9]).await;
+    assert_eq!(
+        answer.unwrap_err().detail,
+        "Model `main` gave no usable answer (after 5 attempts): it answered with status 500: overloaded at [address]"
+    );
+    assert_eq!(
+        (endpoint.seen().len(), clock.slept.lock().unwrap().len()),
+        (5, 4)
+    );
+}
+
+#[tokio::test]
+async fn refusal_is_final_at_once_and_shows_no_secret() {
+    let said = r#"{"error":{"message":"bad key sk-very-secret\u0000","code":"invalid_api_key"}}"#;
+    for status in [
+        "400 Bad Request",
+        "401 Unauthorized",
+        "404 Not Found",
+        "422 Unprocessable",
+    ] {
+        let (answer, endpoint, _) =
+            ask(vec![http(status, "retry-after: 1\r\n", said), hello()]).await;
+        let detail = answer.unwrap_err().detail;
+        let number = &status[..3];
+        let expected =
+            format!("it answered with status {number}: bad key [secret OPENAI_API_KEY]\u{FFFD}");
+        assert_eq!(
+            detail,
+            format!("Model `main` gave no usable answer: {expected}")
+        );
+        assert_eq!(endpoint.seen().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn error_inside_a_success_is_an_error() {
+    let (answer, endpoint, _) = ask(vec![
+        http("200 OK", "", r#"{"error":{"message":"no credit"}}"#),
+        hello(),
+    ])
+    .await;
+    assert!(
+        answer
+            .unwrap_err()
+            .detail
+            .ends_with("it reported an error: no credit")
+    );
+    assert_eq!(endpoint.seen().len(), 1);
+}
+
+#[tokio::test]
+async fn redirect_is_never_followed() {
+    let elsewhere = Endpoint::new(vec![hello()]).await;
+    let location = format!("location: {}/v1/chat/completions\r\n", elsewhere.url);
+    let (answer, endpoint, _) = ask(vec![http("307 Temporary Redirect", &location, "")]).await;
+    let detail = answer.unwrap_err().detail;
+    assert!(
+        detail.ends_with("status 307, a redirect, which is never followed"),
+        "{detail}"
+    );
+    assert_eq!((endpoint.seen().len(), elsewhere.seen().len()), (1, 0));
+}
+
+#[tokio::test]
+async fn lost_or_refused_connection_is_retried_and_its_address_is_never_shown() {
+    let (answer, endpoint, _) = ask(vec![String::new(), hello()]).await;
+    assert_eq!(answer.unwrap().text.as_deref(), Some("hello"));
+    assert_eq!(endpoint.seen().len(), 2);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let gone = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let (model, clock) = client(Settings {
+        retries: 2,
+        ..settings(&gone)
+    });
+    let detail = model
+        .answer(&prompt(vec![user("hi")]), &Unheard)
+        .await
+        .unwrap_err()
+        .detail;
+    assert_eq!(
+        detail,
+        "Model `main` gave no usable answer (after 3 attempts): the connection was refused"
+    );
+    assert_eq!(clock.slept.lock().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn silent_endpoint_is_given_up_after_the_timeout() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (model, _) = client(Settings {
+        retries: 0,
+        timeout: Duration::from_millis(40),
+        ..settings(&url)
+    });
+    let detail = model
+        .answer(&prompt(vec![user("hi")]), &Unheard)
+        .await
+        .unwrap_err()
+        .detail;
+    assert_eq!(
+        detail,
+        "Model `main` gave no usable answer: there was no complete answer within the timeout"
+    );
+}

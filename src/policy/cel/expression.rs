@@ -1,0 +1,109 @@
+//! The syntax tree of a `when`.
+
+use regex::Regex;
+
+/// An expression, at most `MAX_DEPTH` deep, so that walking it never overflows the stack.
+#[derive(Debug)]
+pub(in crate::policy) enum Node {
+    Literal(Literal),
+    Known(Known),
+    Local(String),
+    List(Vec<Node>),
+    Entries(Vec<(Node, Node)>),
+    Select(Box<Node>, String),
+    Has(Box<Node>, String),
+    Index(Box<Node>, Box<Node>),
+    Not(Box<Node>),
+    Negate(Box<Node>),
+    All(Vec<Node>),
+    Any(Vec<Node>),
+    If(Box<Node>, Box<Node>, Box<Node>),
+    Compare(Comparison, Box<Node>, Box<Node>),
+    Calculate(Arithmetic, Box<Node>, Box<Node>),
+    Matches(Box<Node>, Pattern),
+    Call(Function, Vec<Node>),
+    Loop(Box<Loop>),
+}
+
+#[derive(Debug)]
+pub(in crate::policy) struct Pattern {
+    /// The pattern as written.
+    pub(in crate::policy) plain: Regex,
+    /// The case-insensitive pattern, for user ids that are compared folded.
+    pub(in crate::policy) folded: Option<Regex>,
+}
+
+#[derive(Debug)]
+pub(in crate::policy) enum Literal {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Double(f64),
+    Text(String),
+}
+
+/// The values that a rule may read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::policy) enum Known {
+    Args,
+    ToolName,
+    ToolEffect,
+    AgentName,
+    AgentPath,
+    UserId,
+    UserTenant,
+    UserGroups,
+    TaskId,
+    TaskMetadata,
+    Session,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::policy) enum Arithmetic {
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+    Remainder,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::policy) enum Comparison {
+    Equal,
+    NotEqual,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+    In,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::policy) enum Function {
+    Size,
+    Contains,
+    StartsWith,
+    EndsWith,
+    LowerAscii,
+    UpperAscii,
+    Trim,
+    Int,
+    Double,
+    Text,
+}
+
+/// A CEL macro over a list.
+#[derive(Debug)]
+pub(in crate::policy) struct Loop {
+    pub(in crate::policy) over: Node,
+    pub(in crate::policy) filter: Option<Node>,
+    pub(in crate::policy) yields: Yields,
+}
+
+#[derive(Debug)]
+pub(in crate::policy) enum Yields {
+    All(Node),
+    Exists(Node),
+    ExistsOne(Node),
+    List(Node),
+}

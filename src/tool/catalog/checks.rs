@@ -1,0 +1,157 @@
+//! Checks the settings of a tool against its arguments: URL, query, summary and command.
+
+use serde_json::Value;
+
+use crate::task::tool_spec::{SummaryPart, summary_parts};
+use crate::tool::http::{Checked, Goal};
+use crate::tool::schema::{declared, scalar};
+use crate::tool::url_template::UrlTemplate;
+use crate::tool::{external, names};
+use crate::world::Mistakes;
+
+pub(super) fn add_all(mistakes: &mut Mistakes, at: &[&str], wrong: Vec<(Vec<String>, String)>) {
+    for (keys, detail) in wrong {
+        let place: Vec<&str> = at
+            .iter()
+            .copied()
+            .chain(keys.iter().map(String::as_str))
+            .collect();
+        let key = keys.last().map_or("", String::as_str);
+        mistakes.add(&place, format!("`{key}` {detail}"));
+    }
+}
+
+/// The form for the result of an external tool.
+pub(super) fn external_form(
+    name: &str,
+    settings: &external::Settings,
+    mistakes: &mut Mistakes,
+) -> Option<Value> {
+    settings.form().unwrap_or_else(|flaws| {
+        let place = ["tools", name, "external", "result"];
+        for flaw in flaws {
+            mistakes.add(&place, format!("the schema {flaw}"));
+        }
+        None
+    })
+}
+
+/// Checks that an HTTP tool's arguments can stand in its URL.
+pub(super) fn check_members(
+    name: &str,
+    http: &Checked,
+    parameters: &Value,
+    mistakes: &mut Mistakes,
+) {
+    let Goal::Url(template) = &http.goal else {
+        return;
+    };
+    let members = declared(parameters);
+    let required = parameters.get("required").and_then(Value::as_array);
+    let is_scalar = |schemas: &Vec<&Value>| schemas.iter().any(|schema| scalar(parameters, schema));
+    for (argument, _) in template.arguments() {
+        let place = ["tools", name, "http", "url"];
+        match members.get(argument) {
+            None => mistakes.add(
+                &place,
+                format!("`{{{argument}}}` is not declared in the parameters of `{name}`"),
+            ),
+            Some(schemas) if !is_scalar(schemas) => {
+                mistakes.add(
+                    &place,
+                    format!("`{{{argument}}}` must be declared as text, a number or a boolean"),
+                );
+            }
+            Some(_) if !required.is_some_and(|names| names.iter().any(|name| name == argument)) => {
+                mistakes.warn(
+                    &place,
+                    format!("`{{{argument}}}` is not `required`: a call without it fails"),
+                );
+            }
+            Some(_) => {}
+        }
+    }
+    if !http.has_body() {
+        check_query(name, http, template, parameters, mistakes);
+    }
+}
+
+/// Checks that the arguments outside of the URL's path can stand in its query.
+fn check_query(
+    name: &str,
+    http: &Checked,
+    template: &UrlTemplate,
+    parameters: &Value,
+    mistakes: &mut Mistakes,
+) {
+    let members = declared(parameters);
+    let is_scalar = |schemas: &Vec<&Value>| schemas.iter().any(|schema| scalar(parameters, schema));
+    let taken = template.query_names();
+    for (member, schemas) in &members {
+        let place = ["tools", name, "parameters", "properties", member];
+        if !is_scalar(schemas) {
+            let method = &http.method;
+            mistakes.add(
+                &place,
+                format!("`{member}` goes into the query of a {method}: declare it as text, a number or a boolean"),
+            );
+        }
+        let used = template
+            .arguments()
+            .any(|(argument, _)| argument == *member);
+        if !used && taken.contains(&names::folded(member)) {
+            mistakes.add(
+                &place,
+                format!("`{member}` is a name that the query of the `url` has already"),
+            );
+        }
+    }
+    let further = parameters.get("additionalProperties");
+    if further.is_some_and(|schema| *schema != Value::Bool(true) && !scalar(parameters, schema)) {
+        let place = ["tools", name, "parameters", "additionalProperties"];
+        mistakes.add(
+            &place,
+            "further arguments go into the query: declare them as text, a number or a boolean",
+        );
+    }
+}
+
+/// Refuses unknown arguments in a summary: they would leave a gap in the line that an approver
+/// reads.
+pub(super) fn check_summary(
+    name: &str,
+    summary: &str,
+    parameters: &Value,
+    mistakes: &mut Mistakes,
+) {
+    let (place, members) = (["tools", name, "summary"], declared(parameters));
+    for part in summary_parts(summary) {
+        match part {
+            SummaryPart::Argument(argument) if !members.contains_key(argument) => {
+                mistakes.add(
+                    &place,
+                    format!("`{{{argument}}}` is not declared in the parameters of `{name}`"),
+                );
+            }
+            SummaryPart::Text(text) if text.starts_with('{') => {
+                mistakes.add(&place, "`summary` has a `{` that is not part of a `{name}`");
+            }
+            SummaryPart::Argument(_) | SummaryPart::Text(_) => {}
+        }
+    }
+}
+
+/// Checks that a shell tool's parameters declare the command.
+pub(super) fn check_command(name: &str, parameters: &Value, mistakes: &mut Mistakes) {
+    let text = parameters
+        .pointer("/properties/command/type")
+        .and_then(Value::as_str)
+        == Some("string");
+    let required = parameters.get("required").and_then(Value::as_array);
+    if !text || !required.is_some_and(|names| names.iter().any(|name| name == "command")) {
+        mistakes.add(
+            &["tools", name, "parameters"],
+            format!("`{name}` must declare `command`, required, of type string"),
+        );
+    }
+}

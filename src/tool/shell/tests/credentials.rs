@@ -1,0 +1,112 @@
+//! Credentials in the environment of a command.
+
+use super::*;
+
+fn holding(value: &str) -> Credentials {
+    let mut credentials = Credentials::default();
+    credentials.insert(
+        "crm",
+        BTreeMap::from([("token".to_owned(), Secret::new(value.to_owned()))]),
+    );
+    credentials
+}
+
+/// A tool whose environment uses a credential.
+fn taking(directory: &Path) -> ShellTool {
+    let mut tool = tool(directory, Duration::from_secs(20), 1000);
+    let value = Secret::new("key={{credential:crm.token}};".to_owned());
+    tool.settings.env.0.insert("CRM".to_owned(), Some(value));
+    tool
+}
+
+#[tokio::test]
+async fn credential_is_in_the_commands_environment_and_in_no_command_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let tool = taking(directory.path());
+    assert_eq!(tool.settings.needs(), BTreeSet::from(["crm".to_owned()]));
+    for value in [
+        "hunter2-hunter2",
+        "$(echo x) `id` \"q\" 'q'",
+        "clé-中文-😀",
+        "{{credential:crm.token}}",
+        "\\n\\0 end",
+    ] {
+        let command = "printf %s \"$CRM\" > got; cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' > lines; true";
+        let call = Invocation {
+            credentials: holding(value),
+            ..invocation(command)
+        };
+        assert_eq!(tool.call(&call).await, succeeded("exit code 0"));
+        let read = |name: &str| {
+            String::from_utf8_lossy(&std::fs::read(directory.path().join(name)).unwrap())
+                .into_owned()
+        };
+        assert_eq!(read("got"), format!("key={value};"));
+        assert!(
+            read("lines").contains("/bin/sh") && !read("lines").contains(value),
+            "{value}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn command_output_shows_a_credential_by_its_name_only() {
+    let directory = tempfile::tempdir().unwrap();
+    let tool = taking(directory.path());
+    let shown = |end: &str| {
+        let command = format!(
+            "echo \"$CRM\"; echo \"$CRM\" >&2; printf %s \"$TOKEN\" | base64; printf %s \"${{CRM#key=}}\" | tr -d ';' | base64; {end}"
+        );
+        Invocation {
+            credentials: holding("hunter2-hunter2"),
+            ..invocation(&command)
+        }
+    };
+    let expected = "stdout:\nkey=[secret crm.token];\n[secret TOKEN]\n[secret crm.token]\nstderr:\nkey=[secret crm.token];";
+    assert_eq!(
+        tool.call(&shown("true")).await,
+        succeeded(&format!("exit code 0\n{expected}"))
+    );
+    assert_eq!(
+        tool.call(&shown("exit 3")).await,
+        failed(&format!("exit code 3\n{expected}"))
+    );
+    // A credential that the tool does not use is redacted too.
+    let plain = tool_that_takes_nothing(directory.path());
+    let echo = Invocation {
+        credentials: holding("hunter2-hunter2"),
+        ..invocation("echo hunter2-hunter2")
+    };
+    assert_eq!(
+        plain.call(&echo).await,
+        succeeded("exit code 0\nstdout:\n[secret crm.token]")
+    );
+}
+
+fn tool_that_takes_nothing(directory: &Path) -> ShellTool {
+    tool(directory, Duration::from_secs(20), 1000)
+}
+
+#[tokio::test]
+async fn command_with_a_missing_or_unsendable_credential_is_not_started() {
+    let directory = tempfile::tempdir().unwrap();
+    let tool = taking(directory.path());
+    let missing =
+        "The tool `Shell` failed before the command was started: the credential `crm` is missing.";
+    assert_eq!(tool.call(&invocation("touch there")).await, failed(missing));
+    for value in ["v4lue\0", "v4lue\r\n", "v4lue\u{1b}"] {
+        let call = Invocation {
+            credentials: holding(value),
+            ..invocation("touch there")
+        };
+        let ToolAnswer::Failed { content, .. } = tool.call(&call).await else {
+            panic!("it began")
+        };
+        assert!(
+            content.contains("the field `token` of the credential `crm`")
+                && !content.contains("v4lue"),
+            "{content}"
+        );
+    }
+    assert!(!directory.path().join("there").exists());
+}
