@@ -114,13 +114,8 @@ pub fn client(
     redactor: &Arc<Redactor>,
     mistakes: &mut Mistakes,
 ) -> Result<Option<Arc<dyn ModelClient>>, super::ModelError> {
-    let parts = (
-        settings.clone(),
-        net.clone(),
-        Arc::clone(clock),
-        Arc::clone(redactor),
-    );
-    let (own, net, clock, redactor) = parts;
+    let (own, net) = (settings.clone(), net.clone());
+    let (clock, redactor) = (Arc::clone(clock), Arc::clone(redactor));
     Ok(match settings.provider {
         Provider::Openai => Some(Arc::new(OpenAi::new(own, net, clock, redactor)?)),
         Provider::Anthropic => Some(Arc::new(Anthropic::new(own, net, clock, redactor)?)),

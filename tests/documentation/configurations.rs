@@ -4,7 +4,7 @@
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -34,14 +34,14 @@ agents:
 default_agent: helper
 "#;
 
+/// The page that `scripts/configuration` generates.
+const GENERATED: &str = "docs/configuration.md";
+
 #[test]
 fn configurations_of_the_documentation_pass_check() {
     let mut refused = Vec::new();
-    // `operator/configuration_page.rs` checks the examples of the generated page.
-    for page in pages()
-        .into_iter()
-        .filter(|page| page != "docs/configuration.md")
-    {
+    // The examples of the generated page are the parts of one configuration.
+    for page in pages().into_iter().filter(|page| page != GENERATED) {
         let folder = tempfile::tempdir().expect("a folder");
         let blocks: Vec<Block> = blocks(&page)
             .into_iter()
@@ -85,6 +85,24 @@ fn configurations_of_the_documentation_pass_check() {
         }
     }
     assert!(refused.is_empty(), "{}", refused.join("\n"));
+}
+
+#[test]
+fn examples_of_the_configuration_page_are_accepted_by_check() {
+    let examples: Vec<Block> = blocks(GENERATED)
+        .into_iter()
+        .filter(|block| block.language == "yaml")
+        .collect();
+    assert!(examples.len() >= 10, "{}", examples.len());
+    let folder = tempfile::tempdir().expect("a folder");
+    let whole: String = examples.iter().map(|block| block.text.as_str()).collect();
+    let done = checked(folder.path(), &whole);
+    assert_eq!(
+        (done.status.code(), String::from_utf8_lossy(&done.stderr)),
+        (Some(0), "".into()),
+        "{}",
+        String::from_utf8_lossy(&done.stdout)
+    );
 }
 
 #[test]
@@ -180,18 +198,23 @@ fn merged(base: &Value, fragment: &Value) -> Value {
 
 /// Asks `holdpoint check`; the error is its output.
 fn check(folder: &Path, configuration: &Value) -> Result<(), String> {
-    let text = configuration.to_string();
-    fs::write(folder.join("checked.yaml"), &text).expect("a file");
-    let done = Command::new(env!("CARGO_BIN_EXE_holdpoint"))
-        .args(["check", "--config", "checked.yaml"])
-        .env_clear()
-        .envs(variables(&text))
-        .current_dir(folder)
-        .output()
-        .expect("the program runs");
+    let done = checked(folder, &configuration.to_string());
     if done.status.success() {
         Ok(())
     } else {
         Err(String::from_utf8_lossy(&done.stderr).into_owned())
     }
+}
+
+/// Runs `holdpoint check` with the variables that the configuration asks for.
+fn checked(folder: &Path, configuration: &str) -> Output {
+    fs::write(folder.join("checked.yaml"), configuration).expect("a file");
+    Command::new(env!("CARGO_BIN_EXE_holdpoint"))
+        .args(["check", "--config", "checked.yaml"])
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .envs(variables(configuration))
+        .current_dir(folder)
+        .output()
+        .expect("the program runs")
 }

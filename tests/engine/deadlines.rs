@@ -12,7 +12,7 @@ use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::{RequestStatus, TaskStatus};
 use serde_json::Value;
 
-use super::engine_harness::{EngineHarness, alice, go, outcomes, person, rejects, whole};
+use super::engine_harness::{EngineHarness, alice, claimed, go, outcomes, person, rejects, whole};
 use super::two_replicas::{Pair, closed, finance, place};
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -58,14 +58,6 @@ async fn asked(harness: &EngineHarness, kind: RequestKind) -> (TaskId, RequestId
     (task, request)
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a driver of a process that ends with the test"
-)]
-fn spawn(driver: impl Future<Output = ()> + Send + 'static) -> tokio::task::JoinHandle<()> {
-    tokio::spawn(driver)
-}
-
 /// A task that failed because no takeover got past the refund it had started.
 async fn taken_over_in_vain(fixture: StoreFixture) -> (EngineHarness, TaskId) {
     let harness = EngineHarness::new(fixture, SMALL).await;
@@ -76,14 +68,7 @@ async fn taken_over_in_vain(fixture: StoreFixture) -> (EngineHarness, TaskId) {
         .await
         .unwrap()
         .task_id;
-    let first: Vec<_> = harness
-        .engine(1)
-        .claim()
-        .await
-        .unwrap()
-        .into_iter()
-        .map(spawn)
-        .collect();
+    let first = claimed(&harness.engine(1)).await;
     harness.tool.reached(1).await;
     for driver in first {
         driver.abort();

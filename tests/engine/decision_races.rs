@@ -14,7 +14,9 @@ use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::{RequestStatus, TaskStatus};
 use serde_json::Value;
 
-use super::engine_harness::{EngineHarness, alice, go, outcomes, person, rejects, too_late, whole};
+use super::engine_harness::{
+    EngineHarness, alice, claimed, go, outcomes, person, rejects, too_late, whole,
+};
 use super::two_replicas::{Pair, closed, finance, place};
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::repetitions;
@@ -303,14 +305,6 @@ both! {
     }
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a driver of a process that ends with the test"
-)]
-fn spawn(driver: impl Future<Output = ()> + Send + 'static) -> tokio::task::JoinHandle<()> {
-    tokio::spawn(driver)
-}
-
 /// A reconcile decision against the late result of the same call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reconcile_decision_racing_the_calls_late_result_has_one_outcome() {
@@ -327,14 +321,7 @@ async fn reconcile_decision_racing_the_calls_late_result_has_one_outcome() {
             .await
             .unwrap()
             .task_id;
-        let slow: Vec<_> = pair
-            .here
-            .claim()
-            .await
-            .unwrap()
-            .into_iter()
-            .map(spawn)
-            .collect();
+        let slow = claimed(&pair.here).await;
         pair.harness.tool.reached(round).await;
         pair.forward(std::time::Duration::from_mins(2));
         for driver in pair.there.claim().await.unwrap() {

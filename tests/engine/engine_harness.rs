@@ -29,6 +29,7 @@ use holdpoint::task::turn::Progress;
 use holdpoint::tool::catalog::Catalog;
 use holdpoint::world::{Mistakes, RandomIds};
 use serde_json::Value;
+use tokio::task::JoinHandle;
 
 use super::stored_prompts::Witness;
 use crate::store::store_fixture::StoreFixture;
@@ -37,6 +38,18 @@ use crate::support::test_app::{ACCOUNTS, REFUNDS};
 
 /// The model's answer, by the name it is asked under and its prompt.
 pub type Script = Arc<dyn Fn(&str, &Prompt) -> Result<model::Answer, ModelError> + Send + Sync>;
+
+/// Runs a driver of a process that ends with the test.
+#[expect(clippy::disallowed_methods, reason = "it ends with the test's runtime")]
+pub fn spawn(driver: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+    tokio::spawn(driver)
+}
+
+/// The running drivers of the tasks that an engine claims.
+pub async fn claimed(engine: &Arc<Engine>) -> Vec<JoinHandle<()>> {
+    let drivers = engine.claim().await.unwrap();
+    drivers.into_iter().map(spawn).collect()
+}
 
 /// A model in this process, which answers with a delay and keeps its prompts.
 pub struct StubModel {

@@ -22,7 +22,7 @@ use holdpoint::task::status::TaskStatus;
 use holdpoint::task::time::Time;
 use holdpoint::world::{Clock, SystemClock};
 
-use super::engine_harness::{EngineHarness, alice, go, outcomes, turn};
+use super::engine_harness::{EngineHarness, alice, claimed, go, outcomes, spawn, turn};
 use super::invariants::{check, every_call_has_one_result};
 use super::stored_prompts::answers;
 use super::two_replicas::place;
@@ -34,14 +34,6 @@ const MIXED: &[(&str, &str)] = &[
     ("refund", r#"{"order":1,"amount":5}"#),
     ("lookup", r#"{"order":1}"#),
 ];
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a driver of a process that ends with the test"
-)]
-fn spawn(driver: impl Future<Output = ()> + Send + 'static) -> tokio::task::JoinHandle<()> {
-    tokio::spawn(driver)
-}
 
 /// An event that happens while the driver is suspended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -373,14 +365,7 @@ async fn lost_call(harness: &EngineHarness) -> TaskId {
         .unwrap()
         .task_id;
     harness.tool.close();
-    let drivers: Vec<_> = harness
-        .engine(1)
-        .claim()
-        .await
-        .unwrap()
-        .into_iter()
-        .map(spawn)
-        .collect();
+    let drivers = claimed(&harness.engine(1)).await;
     harness.tool.reached(1).await;
     for driver in drivers {
         driver.abort();

@@ -14,9 +14,8 @@ use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Part, PartType};
 use holdpoint::task::status::TaskStatus;
 use tokio::sync::Semaphore;
-use tokio::task::JoinHandle;
 
-use super::engine_harness::{EngineHarness, alice, go, turn};
+use super::engine_harness::{EngineHarness, alice, claimed, go, spawn, turn};
 use crate::store::store_fixture::both;
 
 /// Longer than a lease, so that each lease has run out.
@@ -139,14 +138,6 @@ async fn queued(harness: &EngineHarness, text: &str) -> TaskId {
         .task_id
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a driver of a process that ends with the test"
-)]
-fn spawn(driver: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
-    tokio::spawn(driver)
-}
-
 /// Drives these processes side by side until every task has ended. Returns how many tasks have
 /// completed.
 async fn completed_by(harness: &EngineHarness, engines: &[Arc<Engine>]) -> i64 {
@@ -223,7 +214,7 @@ both! {
         harness.fixture.forward(Duration::from_secs(1));
         let others = [queued(&harness, LOOK).await, queued(&harness, LOOK).await];
         harness.tool.close();
-        let mut drivers: Vec<_> = here.claim().await.unwrap().into_iter().map(spawn).collect();
+        let mut drivers = claimed(&here).await;
         assert_eq!(drivers.len(), 3);
         harness.tool.reached(2).await;
         assert_eq!(model.asked.available_permits(), 0, "calls of other tasks are in flight");
@@ -303,7 +294,7 @@ both! {
         let long = queued(&harness, LOOK).await;
         harness.tool.close();
         let here = model.engine(&harness, 4);
-        let drivers: Vec<_> = here.claim().await.unwrap().into_iter().map(spawn).collect();
+        let drivers = claimed(&here).await;
         assert_eq!(drivers.len(), 2);
         harness.tool.reached(1).await;
         harness.fixture.forward(LEASE);

@@ -7,19 +7,11 @@ use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 
-use super::engine_harness::{EngineHarness, alice, go, outcomes, turn, whole};
+use super::engine_harness::{EngineHarness, alice, claimed, go, outcomes, spawn, turn, whole};
 use crate::store::store_fixture::both;
 
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a driver of a process that ends with the test"
-)]
-fn spawn(driver: impl Future<Output = ()> + Send + 'static) -> tokio::task::JoinHandle<()> {
-    tokio::spawn(driver)
-}
 
 /// The configuration without the tool, removed everywhere it is named.
 fn without_refund(yaml: &str) -> String {
@@ -84,7 +76,7 @@ both! {
         let harness = EngineHarness::new(fixture, SMALL).await;
         let task = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
         harness.tool.close();
-        let slow = harness.engine(1).claim().await.unwrap().into_iter().map(spawn).collect::<Vec<_>>();
+        let slow = claimed(&harness.engine(1)).await;
         harness.tool.reached(1).await;
         // The lease has run out; the call may still be running.
         harness.fixture.forward(std::time::Duration::from_secs(31));
@@ -217,7 +209,7 @@ both! {
         harness.configure(|yaml| yaml.replace("model: main,", "model: main, limits: { max_duration: 10m },"));
         let task = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
         harness.tool.close();
-        let drivers = harness.engine(1).claim().await.unwrap().into_iter().map(spawn).collect::<Vec<_>>();
+        let drivers = claimed(&harness.engine(1)).await;
         harness.tool.reached(1).await;
         harness.fixture.forward(std::time::Duration::from_mins(11));
         harness.tool.open();

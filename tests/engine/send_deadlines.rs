@@ -13,20 +13,12 @@ use holdpoint::task::status::TaskStatus;
 use holdpoint::task::time::Time;
 use holdpoint::world::{Clock, SystemClock};
 
-use super::engine_harness::{EngineHarness, alice, go, outcomes};
+use super::engine_harness::{EngineHarness, alice, claimed, go, outcomes};
 use super::invariants::{check, every_call_has_one_result};
 use super::two_replicas::place;
 use crate::store::store_fixture::{StoreFixture, both};
 
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a driver of a process that ends with the test"
-)]
-fn spawn(driver: impl Future<Output = ()> + Send + 'static) -> tokio::task::JoinHandle<()> {
-    tokio::spawn(driver)
-}
 
 /// A clock that leaps ahead after a given number of readings.
 struct Leaping(AtomicI64, Duration);
@@ -126,7 +118,7 @@ both! {
         harness.tool.close();
         let task = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
         let engine = harness.engine(2);
-        let slow: Vec<_> = engine.claim().await.unwrap().into_iter().map(spawn).collect();
+        let slow = claimed(&engine).await;
         harness.tool.reached(1).await;
         harness.later();
         for driver in engine.claim().await.unwrap() {
@@ -155,14 +147,7 @@ async fn call_in_flight_on_another_replica_is_not_asked_about_before_its_time_is
         .await
         .unwrap()
         .task_id;
-    let slow: Vec<_> = harness
-        .engine(1)
-        .claim()
-        .await
-        .unwrap()
-        .into_iter()
-        .map(spawn)
-        .collect();
+    let slow = claimed(&harness.engine(1)).await;
     harness.tool.reached(1).await;
     harness.fixture.forward(Duration::from_secs(31));
     harness.run().await;
@@ -212,14 +197,7 @@ async fn cancel_waits_until_a_start_on_another_replica_is_too_old_to_be_sent() {
         .await
         .unwrap()
         .task_id;
-    let slow: Vec<_> = harness
-        .engine(1)
-        .claim()
-        .await
-        .unwrap()
-        .into_iter()
-        .map(spawn)
-        .collect();
+    let slow = claimed(&harness.engine(1)).await;
     harness.tool.reached(1).await;
     let clock = Arc::new(Remembering::default());
     let other = Engine::new(Parts {

@@ -1,7 +1,6 @@
 //! The binary as an operator uses it: its commands, their output and exit codes, and the service.
 
 mod commands;
-mod configuration_page;
 mod connections;
 mod credential_secrecy;
 mod decision_paths;

@@ -166,6 +166,12 @@ fn prompt(messages: Vec<Message>) -> Prompt {
     }
 }
 
+/// The detail of the error that an answer ends with.
+async fn failure(model: &OpenAi, sink: &dyn Sink) -> String {
+    let prompt = prompt(vec![user("hi")]);
+    model.answer(&prompt, sink).await.unwrap_err().detail
+}
+
 async fn ask(answers: Vec<String>) -> (Result<Answer, ModelError>, Endpoint, Arc<Quick>) {
     let endpoint = Endpoint::new(answers).await;
     let (model, clock) = client(settings(&endpoint.url));

@@ -242,11 +242,7 @@ async fn reported_text_is_reset_when_there_is_no_answer_in_the_end() {
         ..settings(&endpoint.url)
     });
     let heard = Heard::default();
-    let detail = model
-        .answer(&prompt(vec![user("hi")]), &heard)
-        .await
-        .unwrap_err()
-        .detail;
+    let detail = failure(&model, &heard).await;
     assert!(
         detail.ends_with("the connection was lost before there was a complete answer"),
         "{detail}"
@@ -263,11 +259,7 @@ async fn stalled_stream_is_given_up_after_the_timeout() {
         ..settings(&endpoint.url)
     });
     let heard = Heard::default();
-    let detail = model
-        .answer(&prompt(vec![user("hi")]), &heard)
-        .await
-        .unwrap_err()
-        .detail;
+    let detail = failure(&model, &heard).await;
     assert_eq!(
         detail,
         "Model `main` gave no usable answer: there was no complete answer within the timeout"
@@ -316,11 +308,7 @@ async fn endless_answer_is_given_up() {
     for endless in [begun(&[event.as_str(); 9]), begun(&[&one])] {
         let endpoint = patient(vec![endless]).await;
         let (model, _) = client(settings(&endpoint.url));
-        let detail = model
-            .answer(&prompt(vec![user("hi")]), &Unheard)
-            .await
-            .unwrap_err()
-            .detail;
+        let detail = failure(&model, &Unheard).await;
         assert_eq!(
             detail,
             "Model `main` gave no usable answer: its answer is longer than 8 MiB"
@@ -388,11 +376,7 @@ async fn refusal_for_another_reason_is_not_remembered() {
     );
     let endpoint = Endpoint::new(vec![refused.clone(), refused.clone(), refused, streamed()]).await;
     let (model, _) = client(settings(&endpoint.url));
-    let detail = model
-        .answer(&prompt(vec![user("hi")]), &Unheard)
-        .await
-        .unwrap_err()
-        .detail;
+    let detail = failure(&model, &Unheard).await;
     assert_eq!(
         detail,
         "Model `main` gave no usable answer: it answered with status 400: too many words about streams"
