@@ -52,7 +52,8 @@ pub struct ServeOptions {
 
 /// How long running calls may take to end on SIGTERM.
 const DRAIN: Duration = Duration::from_secs(25);
-/// How long the rest may take after that: answers in flight, commits, connections.
+/// How long the rest of the shutdown may take after `DRAIN`: answers in flight, commits,
+/// connections.
 const REST: Duration = Duration::from_secs(2);
 /// The most connections to the metrics' separate listener.
 const SCRAPERS: usize = 16;
@@ -216,7 +217,8 @@ impl Replica {
     }
 
     /// Shuts down as on SIGTERM: not ready, no new work, waiting callers get an answer, running
-    /// calls may end. It listens until they have ended, so that `/readyz` reports it as not ready.
+    /// calls may end. The replica listens until these calls have ended, so that `/readyz` reports
+    /// it as not ready.
     pub async fn stop(self) {
         self.stop.cancel();
         self.handlers.close();
@@ -242,7 +244,8 @@ fn working(engine: Arc<Engine>) -> JoinHandle<()> {
     tokio::spawn(engine.work())
 }
 
-/// Opens the database, with the failpoints' clock and the metric of batches.
+/// Opens the database. Sets the clock offset of the failpoints, and reports the sizes of batches as
+/// a metric.
 async fn opened(
     config: &Config,
     clock: &Arc<dyn Clock>,
@@ -431,7 +434,7 @@ pub fn openapi() -> String {
     http::openapi::openapi_json()
 }
 
-/// Prints commands to try, and that the model is scripted.
+/// Prints commands to try, and says that the model is scripted.
 fn demonstrate(address: SocketAddr) {
     let text = format!(
         "\

@@ -84,8 +84,8 @@ struct Serve {
     /// The format of log lines.
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     log_format: LogFormat,
-    /// The database is a restored backup or a promoted standby: calls that may have run already need
-    /// a decision. A Postgres with another identity than before is recognized without it.
+    /// The database is a restored backup or a promoted standby: each call that may already have run
+    /// needs a decision. A Postgres whose identity has changed is recognized without this flag.
     #[arg(long)]
     restored: bool,
     /// Serve on a database that may lose commits.
@@ -178,7 +178,7 @@ struct Loaded {
     config: Config,
     /// Holds its warnings.
     report: Report,
-    /// Names its source when no flag or variable does.
+    /// Names the source of the configuration when no flag or variable does.
     note: Option<&'static str>,
 }
 

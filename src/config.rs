@@ -1,7 +1,7 @@
-//! The YAML file, the environment and the flags, as typed settings. Every mistake is reported at
-//! once, with its place. Invariant: a flag overrides the environment, the environment the file, the
-//! file the defaults; no message, digest or unexpanded definition ever holds the value of a key, a
-//! header or a variable.
+//! The YAML file, the environment and the flags, as typed settings. All mistakes are reported
+//! together, each with its place. Invariant: a flag overrides the environment, the environment the
+//! file, the file the defaults; no message, digest or unexpanded definition ever holds the value of
+//! a key, a header or a variable.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -126,7 +126,8 @@ impl Config {
     }
 }
 
-/// Top-level keys; each is read separately, so that a mistake in one hides none in another.
+/// Top-level keys. Each section is read separately, so that a mistake in it hides no mistakes of
+/// other sections.
 const SECTIONS: [&str; 10] = [
     "server",
     "database",
@@ -140,8 +141,8 @@ const SECTIONS: [&str; 10] = [
     "policy",
 ];
 
-/// Loads a configuration. `rooms` adds the mistakes that the rooms find in their parts; it gets all
-/// readable settings, even if there are mistakes already.
+/// Loads a configuration. `rooms` adds the mistakes that the rooms find in their parts. It is
+/// called with all readable settings, even if there are mistakes already.
 ///
 /// # Errors
 /// The report of every mistake.
@@ -286,7 +287,8 @@ fn section<T: for<'de> Deserialize<'de> + Default>(
     }
 }
 
-/// A map of things by name. An unreadable entry stays, with defaults: others may name it.
+/// A map of settings by name. An unreadable entry is kept, with defaults, because other settings
+/// may refer to its name.
 fn each<T: for<'de> Deserialize<'de> + Default>(
     root: &mut Node,
     key: &str,
@@ -311,7 +313,8 @@ fn each<T: for<'de> Deserialize<'de> + Default>(
     all
 }
 
-/// A list of things. An unreadable element stays, with defaults: places use the file's indexes.
+/// A list of settings. An unreadable element is kept, with defaults, so that the indexes stay those
+/// of the file.
 fn list<T: for<'de> Deserialize<'de> + Default>(
     root: &mut Node,
     path: &[&str],
@@ -342,8 +345,8 @@ fn list<T: for<'de> Deserialize<'de> + Default>(
     all
 }
 
-/// Completes the settings after reading: paths, addresses, and the variables that a shell's
-/// environment passes on.
+/// Completes the settings after reading: relative paths, the database's URL, and the variables that
+/// a shell's environment passes on.
 fn fill(
     config: &mut Config,
     root: &Node,
@@ -438,9 +441,9 @@ fn sqlite_beside(url: &str, directory: &Path) -> String {
     )
 }
 
-/// Every expanded value except in names, texts and a tool's `url`; every key, wherever written;
-/// every value that an environment variable put at a secret's place; and the password in the
-/// database's URL.
+/// The values to redact, each with its name: expanded values, except in names, texts and a tool's
+/// `url`; keys, wherever they are written; values that an environment variable put at a secret's
+/// place; and the password in the database's URL.
 fn secret_values(root: &Node, filled: &[Filled]) -> Vec<(String, Secret<String>)> {
     let shown = filled
         .iter()

@@ -3,7 +3,7 @@
 //!
 //! One text arms the points, e.g. `tool_started.committed=abort@2;lease=3s;clock=120s`: the second
 //! time that point is reached, the process dies as by `kill -9`; leases last 3 s; Postgres' clock
-//! is read 120 s ahead, so that the process started after the killed one finds its leases expired.
+//! is read 120 s ahead, so that the next process finds the leases of the killed process expired.
 
 #[cfg(any(debug_assertions, feature = "failpoints"))]
 mod armed {
@@ -97,8 +97,8 @@ mod armed {
             rustix::process::Signal::KILL
         };
         let _ = rustix::process::kill_process(rustix::process::getpid(), how);
-        // The signal may be delivered to another thread first; this thread must do nothing more
-        // meanwhile.
+        // Another thread may receive the signal first. Until the process stops, this thread must do
+        // nothing more.
         if !point.freezes {
             std::process::abort();
         }

@@ -1,5 +1,5 @@
-//! The rooms. `ARCHITECTURE.md` describes each; `tests/architecture.rs` checks which room may
-//! import which.
+//! The top-level modules, called rooms. `ARCHITECTURE.md` describes each room;
+//! `tests/architecture.rs` checks which rooms each may import.
 //!
 //! | room | what it is for |
 //! |---|---|
@@ -13,7 +13,7 @@
 //! | [`engine`] | drives tasks |
 //! | [`http`] | the HTTP server, the only room that speaks HTTP |
 //!
-//! Beside them: [`world`] (time, ids), [`net`] (outbound HTTP), [`secret`], [`failpoint`],
+//! Further rooms: [`world`] (time, ids), [`net`] (outbound HTTP), [`secret`], [`failpoint`],
 //! [`config`], [`telemetry`], [`app`], [`cli`].
 
 pub mod agent;

@@ -48,7 +48,8 @@ pub struct Answer {
 /// How much of a body to read.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
-    /// With this many bytes received the response counts, even if the rest fails to arrive.
+    /// Once this many bytes are received, the response counts as received, even if the rest is
+    /// lost.
     pub enough: usize,
     /// The most bytes that are read.
     pub most: usize,
@@ -74,8 +75,8 @@ impl Net {
     }
 
     /// Sends one request on its own connection and returns the response, all within `within`. After
-    /// the connection is made and right before the request is written, `leave` decides whether it
-    /// may still be sent. `room` decides from the status how much of the body is read.
+    /// the connection is made and right before the request is written, `leave` decides whether the
+    /// request may still be sent. `room` decides from the status how much of the body is read.
     ///
     /// # Errors
     /// [`Failure::NotSent`]: no connection was made, or `leave` returned false. [`Failure::Lost`]: a connection was
@@ -215,8 +216,8 @@ impl Failure {
             return Self::NotSent(connecting(error));
         }
         if error.is_timeout() {
-            // Also a timeout of the request itself that fires while connecting; `Net::alone`
-            // distinguishes the two.
+            // This may also be a timeout of the request itself that fires while connecting;
+            // `Net::alone` tells the two apart.
             return Self::Lost(NO_ANSWER_IN_TIME);
         }
         let unreadable = |kind| {
@@ -289,8 +290,8 @@ pub async fn next_bytes(
     }
 }
 
-/// Reads the end of a body whose relevant part has been read, so that its connection can be reused.
-/// It waits only briefly, for bytes already sent.
+/// Reads the end of a body after its relevant part, so that the connection can be reused. Waits
+/// only briefly, for bytes already sent.
 pub async fn read_off(mut response: Response) {
     let rest = async { while let Ok(Some(_)) = response.chunk().await {} };
     let _ = tokio::time::timeout(ON_ITS_WAY, rest).await;

@@ -36,8 +36,8 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
 /// The target of observations.
 pub const TARGET: &str = "holdpoint::metric";
-/// The filter of log lines without `RUST_LOG`. With any filter, libraries log only from `warn` up:
-/// below, they would print URLs, headers and statements.
+/// The filter of log lines where `RUST_LOG` is not set. Whatever the filter, libraries log only
+/// `warn` and `error`: their lower levels would print URLs, headers and statements.
 pub const DEFAULT_FILTER: &str = "info";
 
 /// How log lines look.
@@ -153,7 +153,7 @@ impl Metrics {
     /// All metrics at zero.
     ///
     /// # Errors
-    /// Never with the names below: they are fixed, and a test builds them.
+    /// When a name or label of a metric is invalid. They are constants, and a test builds them all.
     pub fn new() -> prometheus::Result<Self> {
         Ok(Self(Arc::new(Instruments::new()?)))
     }

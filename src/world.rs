@@ -17,8 +17,8 @@ pub trait Clock: Send + Sync {
     /// The wall-clock time.
     fn now(&self) -> Time;
 
-    /// Time since the machine booted, including suspended time: checks a lease right before a call
-    /// is sent.
+    /// Time since the machine booted, including suspended time. Used to check a lease right before
+    /// a call is sent.
     fn uptime(&self) -> Duration;
 
     /// Waits for `time`.

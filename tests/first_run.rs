@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// The demonstration; it is stopped with this value.
+/// A running demonstration. Dropping the value stops it.
 struct Demonstration {
     process: Child,
     /// The commands it printed.

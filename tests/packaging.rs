@@ -1,6 +1,6 @@
-//! The files that ship beside the program: the image, the compose file, its configuration and the
+//! The files that ship with the program: the image, the compose file, its configuration and the
 //! README's promises. No Docker engine is needed: the tests check the text of the files, and that
-//! the program accepts its part of them.
+//! the program accepts the configuration.
 
 use std::collections::BTreeSet;
 use std::fs;

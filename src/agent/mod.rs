@@ -1,5 +1,6 @@
-//! An agent's parts, who may use it, and the definition that a task is pinned to. Invariant: a task
-//! is pinned to a definition; limits and `open_to` always come from the current configuration.
+//! The parts of an agent, the callers who may use the agent, and the definition that a task is
+//! pinned to. Invariant: limits and `open_to` are not pinned; they always come from the current
+//! configuration.
 
 mod settings;
 pub mod version;
@@ -24,11 +25,11 @@ pub struct Agent {
     pub model: String,
     /// The system prompt; empty for none.
     pub instructions: String,
-    /// The tools it is offered, as described to the model.
+    /// The tools that its model is offered.
     pub tools: Vec<Offer>,
-    /// `sha256:…` over its definition.
+    /// `sha256:…`, the digest of `definition`.
     pub version: String,
-    /// The text under the digest, sufficient to read the agent back: see [`version`].
+    /// The text whose digest is `version`. [`version::read`] reads the agent back from it.
     pub definition: String,
     pub limits: Limits,
     /// The people who may use it; `None` admits everyone.
@@ -112,8 +113,8 @@ impl Agents {
     /// The agent as defined under the stored `version`, with the current limits and `open_to`.
     ///
     /// # Errors
-    /// `Damaged` if the text does not match the digest or belongs to another agent; `Missing` if a
-    /// `${…}` in it can no longer be filled in.
+    /// `Damaged` if `definition` does not match the digest `version`, or belongs to another agent;
+    /// `Missing` if a `${…}` in the definition can no longer be expanded.
     pub fn pinned(
         &self,
         current: &Agent,

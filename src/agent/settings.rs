@@ -34,11 +34,11 @@ pub struct Settings {
     pub limits: Limits,
 }
 
-/// An agent that another one may call: its name, or a map.
+/// An agent that another agent may call. The configuration gives its name, or a map.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubAgent {
     pub agent: String,
-    /// The description for the caller's model; copied from the agent.
+    /// The called agent's description, for the model of the calling agent.
     pub description: String,
     /// Whether the conversation continues across the calls of one root task.
     pub session: bool,

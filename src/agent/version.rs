@@ -1,6 +1,7 @@
-//! The definition under an agent's version: written, digested and read back here. Invariant: it is
-//! written from unexpanded values; of a tool it holds only the part that a model sees and a digest
-//! of the rest, so that no secret can enter it; a text is trusted only if it matches its digest.
+//! Writes the definition of an agent, computes its digest (the agent's version) and reads it back.
+//! Invariant: a definition is written from unexpanded values. It holds only the part of a tool
+//! that a model sees, and a digest of the whole tool, so that no secret can enter it. A stored
+//! definition is trusted only if it matches its digest.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,22 +15,22 @@ use super::{Agent, HumanKind, Offer, SubAgent};
 use crate::task::request::sha256;
 use crate::task::text::canonical_json;
 
-/// Keys left out of a version: limits and `open_to` always come from the current configuration.
+/// Keys left out of a definition: limits and `open_to` always come from the current configuration.
 const CURRENT: [&str; 2] = ["limits", "open_to"];
 
 /// A tool offered to an agent, unexpanded.
 #[derive(Clone, Debug)]
 pub struct Written {
     pub name: String,
-    /// The whole unexpanded definition. The version keeps its description in full and the rest as a
-    /// digest.
+    /// The whole unexpanded definition. The agent's definition keeps its `description`, and a
+    /// digest of the whole.
     pub definition: Value,
-    /// JSON Schema of its arguments, unexpanded; the default if none was written.
+    /// JSON Schema of its arguments, unexpanded; the default schema if the configuration has none.
     pub parameters: Value,
 }
 
-/// The text under a version's digest: an agent's unexpanded definition, its tools as the model sees
-/// them, and the unexpanded descriptions of its sub-agents.
+/// The definition of an agent as text: its own unexpanded settings (`own`), its tools as the model
+/// sees them, and the unexpanded descriptions of its sub-agents.
 #[must_use]
 pub fn definition<'a>(
     name: &str,
@@ -117,7 +118,8 @@ pub enum Unreadable {
     /// The text does not match its digest, or is not a definition.
     #[error("the definition is damaged")]
     Damaged,
-    /// A `${…}` in it can no longer be filled in; names which.
+    /// A `${…}` in the definition can no longer be expanded, or expands to an unknown tool name;
+    /// says which.
     #[error("{0}")]
     Missing(String),
 }
@@ -131,8 +133,8 @@ struct Kept {
     sub_agents: BTreeMap<String, String>,
 }
 
-/// An agent as stored. The type is apart from the settings: members that another version of the
-/// service wrote are ignored here, and are a mistake in the configuration.
+/// An agent as stored. The settings have another type: an unknown member is a mistake in the
+/// configuration, but is ignored here, because another version of the service may have written it.
 #[derive(Deserialize)]
 struct Own {
     #[serde(default)]
@@ -180,7 +182,7 @@ pub fn read(definition: &str, fill: &Fill) -> Result<Agent, Unreadable> {
         sub_agents,
     } = kept;
     let offer = |name: String| {
-        // The expanded name may differ from the stored one today.
+        // A name with a `${…}` may expand to another name now than when the definition was stored.
         let told = tools
             .remove(&name)
             .ok_or_else(|| Unreadable::Missing(format!("nothing is kept of {name:?}")))?;

@@ -1,4 +1,4 @@
-//! The database at start: an unreachable one is waited for.
+//! Opens the database at start, and waits for a database that cannot be reached.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub struct DatabaseOptions {
 /// How long the start waits for a database that does not answer.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Opens the database, waiting for one that does not answer. Nothing listens meanwhile.
+/// Opens the database, waiting for one that does not answer. The service listens only afterwards.
 pub(super) async fn open(
     config: &Config,
     clock: &Arc<dyn Clock>,

@@ -71,7 +71,7 @@ pub(super) fn share(config: &Config) -> anyhow::Result<Share> {
     Ok(share)
 }
 
-/// Serves until `closed`.
+/// Serves until `closed` is cancelled.
 #[expect(
     clippy::disallowed_methods,
     reason = "the root of the process's own tasks; `Replica::stop` waits for it"

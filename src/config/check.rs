@@ -55,7 +55,8 @@ fn metrics(config: &Config, mistakes: &mut Mistakes) {
     }
 }
 
-/// Checks that connections are possible, and that streams leave some for other requests.
+/// Checks that connections are possible, and that event streams leave connections for other
+/// requests.
 fn connections(server: &ServerSettings, mistakes: &mut Mistakes) {
     at_least_one(
         &["server", "max_connections"],
@@ -98,7 +99,7 @@ fn server(config: &mut Config, mistakes: &mut Mistakes) {
     positive(&["server", "stream_life"], server.stream_life, mistakes);
 }
 
-/// Checks the address, and what an address that is not on loopback needs.
+/// Checks the address to listen on. Outside loopback, `auth` and a public URL are required.
 fn listen(config: &Config, address: Option<SocketAddr>, mistakes: &mut Mistakes) {
     let server = &config.server;
     match address {
@@ -257,7 +258,7 @@ fn credentials(config: &Config, mistakes: &mut Mistakes) {
 
 /// Members that a model's `body` may not set: the service writes them.
 const OURS: [&str; 4] = ["messages", "tools", "model", "stream"];
-/// Refused as well where the protocol has a separate member for the instructions.
+/// Refused in addition for Anthropic, whose protocol has a separate member for the instructions.
 const OURS_ANTHROPIC: &str = "system";
 
 fn models(config: &Config, root: &Node, mistakes: &mut Mistakes) {
@@ -283,7 +284,7 @@ fn models(config: &Config, root: &Node, mistakes: &mut Mistakes) {
             );
         }
         positive(&["models", name, "timeout"], model.timeout, mistakes);
-        // Without a readable provider there is nothing to check the rest against.
+        // The other keys depend on the provider.
         let known = node
             .get("provider")
             .is_some_and(|provider| !provider.broken);

@@ -27,7 +27,7 @@ pub fn name(place: &[&str], noun: &str, name: &str, mistakes: &mut Mistakes) {
     }
 }
 
-/// Reports a header that cannot be sent, without its value.
+/// Reports a header that cannot be sent. The message does not contain the header's value.
 pub fn header(place: &[&str], name: &str, value: &str, mistakes: &mut Mistakes) {
     if http::HeaderName::from_bytes(name.as_bytes()).is_err() {
         mistakes.add(place, format!("`{name}` cannot be the name of a header"));
@@ -197,8 +197,9 @@ fn twins<'v>(schema: &'v Value, place: &mut Vec<&'v str>, mistakes: &mut Mistake
     }
 }
 
-/// Checks `{{credential:NAME.FIELD}}` in the tools' headers, `url` and `env` (with passed-on
-/// variables expanded): credential and field exist, and there is a key to seal with.
+/// Checks each `{{credential:NAME.FIELD}}` in the tools' headers, `url` and `env`, including the
+/// variables that `env` passes on: the credential and the field exist, and there is a key to seal
+/// with.
 pub fn credential_references(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     for (tool_name, tool) in &config.tools {
         if root
@@ -313,7 +314,7 @@ pub fn agents(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     }
 }
 
-/// Checks that the names that an agent's model is offered exist, each once.
+/// Checks that each name that an agent's model is offered exists, and is offered only once.
 fn offered_names(
     config: &Config,
     agent_name: &str,

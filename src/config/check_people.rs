@@ -83,7 +83,7 @@ fn person(key: &ApiKey, place: &[&str], mistakes: &mut Mistakes) {
     }
 }
 
-/// The key's hash, if it has one.
+/// Checks a key. Returns the key's hash if the key is valid.
 fn secret(key: &ApiKey, node: &Node, place: &[&str], mistakes: &mut Mistakes) -> Option<[u8; 32]> {
     match (&key.key, &key.key_sha256) {
         (Some(_), Some(_)) => {

@@ -26,7 +26,6 @@ impl Place<'_> {
     }
 }
 
-/// Checks the rules.
 pub fn rules(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     let subs = config
         .agents
@@ -66,7 +65,7 @@ fn name(place: &Place<'_>, config: &Config, mistakes: &mut Mistakes) {
     }
 }
 
-/// Checks the names and globs, and the verdict on the tools that they match.
+/// Checks the names and globs, and whether the rule's decision suits the tools that they match.
 fn tools(place: &Place<'_>, config: &Config, callable: &BTreeSet<&str>, mistakes: &mut Mistakes) {
     let rule = place.rule;
     let is_human = |pattern: &str| HumanKind::ALL.iter().any(|kind| kind.tool() == pattern);
@@ -129,8 +128,8 @@ fn terms(place: &Place<'_>, mistakes: &mut Mistakes) {
     }
 }
 
-/// The tools that a pattern matches; `None` if the pattern is invalid. Only an exact name matches a
-/// `request_…` tool.
+/// The names in `callable` that a pattern matches; `None` if the pattern is invalid. `callable` is
+/// without the `request_…` tools: only an exact name matches a `request_…` tool, never a glob.
 fn matches<'t>(pattern: &str, callable: &BTreeSet<&'t str>) -> Option<Vec<&'t str>> {
     if !pattern.contains(['*', '?', '[', '{', '\\', '!']) {
         return Some(

@@ -24,7 +24,7 @@ impl Config {
         }
     }
 
-    /// The accounts; `None` if there are none.
+    /// The accounts; `None` if the configuration has no `auth`.
     #[must_use]
     pub fn directory(&self) -> Option<Directory> {
         let auth = self.auth.as_ref()?;
@@ -58,8 +58,9 @@ impl Config {
         Agents::new(agents, &self.default_agent, self.fill())
     }
 
-    /// Expands a stored definition with the current variables and files. Refuses values that are
-    /// secrets now: the expanded text is shown.
+    /// The function that expands a stored definition with the current variables and files. It
+    /// refuses a value that is a secret of the current configuration, because expanded text is
+    /// shown.
     fn fill(&self) -> Fill {
         let (environment, directory) = (self.environment.clone(), self.directory.clone());
         let secrets = self.secret_values.clone();
@@ -77,7 +78,8 @@ impl Config {
         })
     }
 
-    /// A tool as offered to an agent, and as written.
+    /// A tool as an agent's model sees it, and its unexpanded definition from the configuration
+    /// file.
     fn offered(&self, name: &str) -> Option<(Offer, Written)> {
         let tool = self.tools.get(name).filter(|tool| tool.is_performed())?;
         let parameters = tool.parameters();
@@ -161,7 +163,8 @@ impl Config {
         }
     }
 
-    /// Tools with mistakes, as far as readable, so that rules may name them.
+    /// Specs of the tools that have mistakes (not `usable`), as far as they can be read, so that
+    /// rules may name them.
     pub fn unusable_tools<'c>(
         &'c self,
         usable: impl Fn(&str) -> bool + 'c,
@@ -179,8 +182,8 @@ impl Config {
             })
     }
 
-    /// The tools that policy may name besides the configured ones: sub-agents and `request_…`
-    /// tools.
+    /// The tools that policy may name in addition to the configured tools: sub-agents and
+    /// `request_…` tools.
     #[must_use]
     pub fn other_tools(&self) -> Vec<ToolSpec> {
         // An unknown agent is reported where it is listed, not in each rule that names it.

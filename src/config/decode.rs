@@ -1,5 +1,5 @@
-//! Reads typed settings from the tree. serde stops at the first mistake; here each mistake is
-//! reported, its node set aside, and the rest read again, so that one run finds them all.
+//! Reads typed settings from the tree. serde stops at the first mistake. This module reports the
+//! mistake, sets its node aside and reads the rest again, so that one run finds all mistakes.
 //! Invariant: no message quotes a value, only names of keys and what was expected.
 
 use std::fmt;
@@ -114,7 +114,7 @@ impl de::Error for Fault {
     }
 }
 
-/// Translates serde's words for what it expects into an operator's.
+/// Translates serde's description of the expected value into words for operators.
 fn plain_words(expected: &dyn Expected) -> String {
     let words = expected.to_string();
     let plain = match words.as_str() {

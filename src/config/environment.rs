@@ -1,5 +1,5 @@
 //! The only access to the environment and to the files that the configuration names. All other code
-//! takes it as a parameter, so that a test can bring its own.
+//! takes an [`Environment`] as a parameter, so that a test can supply its own.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,6 +1,6 @@
-//! The layers above the file: environment variables with two underscores, and above them the flags.
-//! Invariant: an override is an ordinary node of the tree, whose origin names its
-//! variable or flag.
+//! The layers above the file: environment variables whose names contain `__`, and above them the
+//! flags. Invariant: an override is an ordinary node of the tree, whose origin names its variable
+//! or flag.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::world::Mistakes;
 /// The prefix of every variable.
 const PREFIX: &str = "HOLDPOINT_";
 
-/// Known names with a single underscore.
+/// Variables that are read but override no key.
 const READ: &[&str] = if cfg!(any(debug_assertions, feature = "failpoints")) {
     &["HOLDPOINT_CONFIG", "HOLDPOINT_FAILPOINTS"]
 } else {
@@ -27,9 +27,9 @@ pub struct Flags {
     pub database_url: Option<String>,
 }
 
-/// Applies the environment variables to the tree. Shorter names come first, so that `…__A` and
-/// `…__A__B` may both be set. `known` lists the keys of the file's schema, to resolve keys that the
-/// file does not have yet.
+/// Applies the environment variables to the tree. Paths with fewer steps come first, so that `…__A`
+/// and `…__A__B` may both be set. `known` lists the keys of the file's schema, to resolve keys that
+/// the file does not have yet.
 pub fn put_variables(
     root: &mut Node,
     environment: &Environment,
@@ -73,13 +73,13 @@ pub fn put_flags(root: &mut Node, flags: &Flags) {
     for (flag, section, key, value) in both {
         if let Some(value) = value {
             let node = Node::new(Origin::Flag(flag), Kind::Text(value.clone()));
-            // Sections are maps or absent; anything else is reported at its place.
+            // This fails only if the section is not a map, and then that mistake is reported.
             let _ = put(root, &[section.to_owned(), key.to_owned()], node, &[]);
         }
     }
 }
 
-/// The depth and the lower-case steps of an override's path; `None` for other names.
+/// The depth and the lower-case steps of an override's path; `None` if `name` is no override.
 fn path_of(name: &str) -> Option<(usize, Vec<String>)> {
     let upper = name.to_ascii_uppercase();
     let path = upper.strip_prefix(PREFIX)?;
@@ -87,7 +87,7 @@ fn path_of(name: &str) -> Option<(usize, Vec<String>)> {
     (steps.len() > 1 && steps.iter().all(|step| !step.is_empty())).then_some((steps.len(), steps))
 }
 
-/// Puts a node at a path, creating maps on the way.
+/// Puts a node at a path, creating maps and lists on the way.
 fn put(root: &mut Node, path: &[String], node: Node, known: &[String]) -> Result<(), String> {
     let mut at = root;
     let mut rest = path;

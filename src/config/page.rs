@@ -119,13 +119,13 @@ fn keys(schema: &Value, map: &Below<'_>, place: &str, page: &mut String) {
     }
 }
 
-/// A schema, and the step that leads from its key to the keys of its map: `.<name>` or `[]`.
+/// The schema of a map, and the step between the map's place and its keys: `.<name>`, `[]` or none.
 struct Below<'s> {
     schema: &'s Value,
     step: &'static str,
 }
 
-/// The map that a property holds directly, by name, or in a list.
+/// The map that a property holds: directly, as a value by name, or as an element of a list.
 fn body<'s>(property: &'s Value, schema: &'s Value) -> Below<'s> {
     let own = resolved(property, schema);
     if let Some(values) = own.get("additionalProperties").filter(|it| it.is_object()) {
@@ -145,7 +145,7 @@ fn body<'s>(property: &'s Value, schema: &'s Value) -> Below<'s> {
     }
 }
 
-/// Follows a `$ref`, and the first reference among several alternatives.
+/// Follows a `$ref`, or the first `$ref` among the alternatives of an `anyOf`.
 fn resolved<'s>(property: &'s Value, schema: &'s Value) -> &'s Value {
     if let Some(name) = property.get("$ref").and_then(Value::as_str) {
         let name = name.trim_start_matches('#');

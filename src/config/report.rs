@@ -69,8 +69,9 @@ impl Report {
     }
 }
 
-/// Adds the rooms' mistakes, except at places already reported, and except where the room saw a
-/// default: an unreadable value, or a missing one already reported as missing.
+/// Adds the mistakes that the rooms found. Skips a mistake if its place, or a place below it, is
+/// already reported. Skips it too if the room saw only a default, because the value is unreadable
+/// or already reported as missing.
 pub fn merge(root: &Node, mistakes: &mut Mistakes, rooms: Mistakes) {
     let known: Vec<Vec<String>> = mistakes
         .found

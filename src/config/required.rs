@@ -5,8 +5,8 @@
 use super::tree::{Kind, Node};
 use crate::world::Mistakes;
 
-/// Places with required keys (`*` is any name or index), and these keys. Each needs a non-empty
-/// text.
+/// Places with required keys (`*` is any name or index), and these keys. The text, list or map at a
+/// required key must not be empty.
 const NEEDED: [(&[&str], &[&str]); 9] = [
     (&["auth", "api_keys", "*"], &["user"]),
     (&["secrets", "keys", "*"], &["id", "key"]),
@@ -19,7 +19,7 @@ const NEEDED: [(&[&str], &[&str]); 9] = [
     (&[], &["models", "agents"]),
 ];
 
-/// Reports every required key that is missing or empty, and every empty element in a list of texts.
+/// Reports every required key that is missing or empty.
 pub fn check(root: &mut Node, mistakes: &mut Mistakes) {
     for (pattern, keys) in NEEDED {
         at(root, pattern, &mut Vec::new(), &mut |node, place| {

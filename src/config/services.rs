@@ -1,5 +1,5 @@
 //! The credentials an agent may ask for, and their receivers. Invariant: a credential is asked for
-//! only if a tool of the agent's tree takes it, and its form names every such tool.
+//! only if a tool of the agent's tree takes it, and the credential's form names every such tool.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,8 +12,8 @@ use crate::tool::credential::{PlainFields, references};
 use crate::tool::human::{self, Field, Service};
 
 impl Config {
-    /// Adds to the catalog the agents that others may call, and each agent's tools for asking a
-    /// human.
+    /// Adds to the catalog the agents that another agent may call, the credential fields that are
+    /// not secret, and each agent's tools for asking a human.
     #[must_use]
     pub fn with_humans(&self, catalog: Catalog) -> Catalog {
         let catalog = catalog
@@ -39,7 +39,7 @@ impl Config {
             .collect()
     }
 
-    /// The agents that others may call, each once.
+    /// The agents that another agent may call, each once.
     pub(super) fn called(&self) -> BTreeSet<&str> {
         let agents = self.agents.values().flat_map(|agent| &agent.sub_agents);
         agents
@@ -48,7 +48,8 @@ impl Config {
             .collect()
     }
 
-    /// The `request_…` tools of all agents, as rules see them; each distinct form once.
+    /// The `request_…` tools of all agents, as rules see them; each pair of name and parameters
+    /// once.
     pub(super) fn human_tools(&self) -> Vec<ToolSpec> {
         let mut specs: Vec<ToolSpec> = Vec::new();
         for (name, agent) in &self.agents {
@@ -82,7 +83,7 @@ impl Config {
         tools
     }
 
-    /// The credentials used in an agent's tree, each with its tools.
+    /// The credentials that tools in an agent's tree take, each with these tools.
     pub(super) fn takers<'c>(&'c self, agent: &'c str) -> BTreeMap<&'c str, BTreeSet<&'c str>> {
         let mut takers: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for tool in self.tools_below(agent) {

@@ -43,7 +43,7 @@ pub enum Kind {
     Number(Number),
     Text(String),
     List(Vec<Node>),
-    /// In the order as written.
+    /// In the order of the document.
     Map(Vec<Entry>),
 }
 
@@ -137,8 +137,8 @@ impl Node {
             })
     }
 
-    /// The origin of the deepest existing node on a path; for a map's entry in the file, that of
-    /// its key.
+    /// The origin of the deepest existing node on a path. For an entry of a map in the file, this
+    /// is the origin of its key.
     #[must_use]
     pub fn origin_of<S: AsRef<str>>(&self, path: &[S]) -> &Origin {
         let mut origin = &self.origin;
@@ -237,9 +237,10 @@ struct Builder<'m> {
     mistakes: &'m mut Mistakes,
 }
 
-/// Reads a text as one YAML document. An empty document is an empty map. `origin`, if given, is the
-/// origin of every node instead of line and column. A repeated key is reported and its first value
-/// counts; `None` if the text is not YAML.
+/// Reads a text as one YAML document; an empty document is [`Kind::Null`]. `origin`, if given, is
+/// the origin of every node instead of line and column. A repeated key is reported, and its first
+/// value counts. `None` if the text is not YAML, has several documents, is too large or nests too
+/// deeply.
 pub fn parse(text: &str, origin: Option<Origin>, mistakes: &mut Mistakes) -> Option<Node> {
     let whole = origin
         .clone()
@@ -425,7 +426,7 @@ impl Builder<'_> {
     }
 }
 
-/// A key as text; numbers and booleans are accepted.
+/// A key as text; numbers, booleans and null are accepted.
 fn key_text(node: &Node) -> Option<String> {
     match &node.kind {
         Kind::Text(text) => Some(text.clone()),

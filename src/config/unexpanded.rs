@@ -1,4 +1,4 @@
-//! The unexpanded definitions, and which places hold secrets. Invariant: a value that an
+//! The unexpanded definitions, and the places that hold secrets. Invariant: a value that an
 //! environment variable put at a secret's place is represented by the variable's name.
 
 use serde_json::{Map, Value};
@@ -108,7 +108,7 @@ pub fn is_key(place: &[String]) -> bool {
     )
 }
 
-/// Whether a value at this place is kept from view whatever its source.
+/// Whether this place may hold a secret. A value that a variable or a flag sets here is not shown.
 #[must_use]
 pub fn is_secret(place: &[String]) -> bool {
     if is_key(place) {

@@ -42,7 +42,7 @@ fn forgets_braces(text: &str) -> bool {
             .is_some_and(|next| next.is_ascii_uppercase() || next.is_ascii_digit() || next == b'_')
 }
 
-/// The name of the header whose value stands at this place.
+/// The name of the header, if this is the place of a header's value.
 fn header<'p>(place: &[&'p str]) -> Option<&'p str> {
     match place {
         ["models", _, "headers", name] | ["tools", _, "http", "headers", name] => Some(name),
@@ -59,7 +59,7 @@ fn is_secret(header: &str) -> bool {
         || name.ends_with("-token")
 }
 
-/// Whether a text contains nothing to fill in.
+/// Whether a text is not empty, and contains neither a `${…}` nor a reference to a credential.
 fn is_literal(text: &str) -> bool {
     !text.is_empty() && !text.replace("$${", "").contains("${") && !text.contains(OPEN)
 }

@@ -41,11 +41,12 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Limits of the engine in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Tasks that run at once in this process; more wait in the database.
+    /// How many tasks run at once in this process; further tasks wait in the database.
     pub max_running: usize,
     /// How long a lease lasts.
     pub lease: Duration,
-    /// Lone drives that a task may lose without a new item, before it fails.
+    /// How many times a task that is driven alone may lose its lease without a new item, before the
+    /// task fails.
     pub takeovers: i32,
 }
 
@@ -72,7 +73,7 @@ pub struct Parts {
     pub catalog: Arc<Catalog>,
     /// Clients of the models, by the model's name.
     pub models: BTreeMap<String, Arc<dyn ModelClient>>,
-    /// Current accounts, by which approvals are checked again before a call starts.
+    /// Current accounts. Approvals are checked against them again before a call starts.
     pub roster: Roster,
     /// Seals credentials; `None` where the configuration has none.
     pub sealer: Option<Sealer>,
@@ -102,7 +103,7 @@ pub struct Engine {
     replica: String,
     /// Rights to drive a task.
     slots: Arc<Semaphore>,
-    /// Tasks that this process drives.
+    /// Leases of the tasks that this process drives.
     leases: Arc<Leases>,
     in_flight_calls: Arc<InFlightCalls>,
     in_flight_model_calls: Arc<InFlightModelCalls>,
@@ -126,7 +127,8 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// An idle engine: it acts on commands, and once [`Engine::work`] runs.
+    /// An engine without drivers. It carries out commands, and claims tasks once [`Engine::work`]
+    /// runs.
     #[must_use]
     pub fn new(parts: Parts) -> Arc<Self> {
         let replica = parts.ids.fresh().to_string();
@@ -158,8 +160,8 @@ impl Engine {
     }
 
     /// Shuts down: no new effect begins, and drivers get `time` to end their calls. All tasks are
-    /// queued for other replicas; the replica that takes over a task whose call did not end knows
-    /// of the start and waits for the tool's timeout.
+    /// queued for other replicas. If a task's call has not ended, the next replica finds the call's
+    /// start in the journal and waits for the tool's timeout.
     pub async fn shut_down(&self, time: Duration) {
         self.stop.cancel();
         self.drivers.close();

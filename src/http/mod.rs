@@ -37,7 +37,7 @@ use self::server::problem::Problem;
 pub(crate) use self::settings::Settings;
 pub(crate) use self::state::Http;
 
-/// The router of the service, and a router with only `/metrics` for a listener of its own.
+/// The router of the service, and a router with only `/metrics` for a separate listener.
 pub(crate) fn routers(mut http: Http) -> (Router, Router) {
     http.settings = http.settings.trimmed();
     http.origins = Origins::new(&http.settings.public_url, &http.settings.cors_origins);
@@ -86,8 +86,8 @@ fn service(http: &Arc<Http>, operations: Vec<Operation>) -> Router {
     wrapped(router, http.clone())
 }
 
-/// Catches panics, and puts the edge around the whole router: a 405 carries its `Allow` only
-/// outside the routes.
+/// Catches panics, and wraps the whole router in the `edge` middleware. A middleware of the single
+/// routes would not see the `Allow` header of a 405.
 fn wrapped(router: Router<Arc<Http>>, http: Arc<Http>) -> Router {
     let inner = router
         .fallback(async || Problem::not_found())

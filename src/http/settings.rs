@@ -27,7 +27,7 @@ pub(crate) struct Settings {
     pub metrics_apart: bool,
     /// The known users; the actions that a caller is offered depend on them.
     pub roster: Roster,
-    /// Hashes bodies, which may hold credentials.
+    /// Hashes request bodies with a key, because a body may hold credentials.
     pub sealer: Option<Sealer>,
 }
 

@@ -1,4 +1,4 @@
-//! The router with an engine and a store that do nothing: refusals that need neither.
+//! Tests of responses that need neither the engine nor the database: here both do nothing.
 
 mod bodies;
 mod origins;
@@ -67,7 +67,7 @@ fn closed_store() -> Store {
     opened.join().unwrap()
 }
 
-/// The only function that builds an engine and a store that do nothing.
+/// The service's state, with an engine without agents and a closed store.
 fn http(open: bool, cors_origins: &[&str]) -> Http {
     let cors_origins: Vec<String> = cors_origins.iter().map(ToString::to_string).collect();
     let settings = Settings {

@@ -32,7 +32,8 @@ impl fmt::Debug for Anthropic {
 }
 
 impl Anthropic {
-    /// Adds every mistake in the settings, never quoting a value of a key, header or query.
+    /// Adds every mistake in the settings to `mistakes`, without the values of the key, headers and
+    /// query.
     pub fn check(settings: &Settings, mistakes: &mut Mistakes, place: &[&str]) {
         settings.check::<Messages>(mistakes, place);
     }

@@ -1,5 +1,6 @@
-//! Makes what a model endpoint sends fit to store and show: no known secret, no U+0000, no URL in
-//! an error. Everything that leaves this room has passed through here.
+//! Cleans the texts of a model endpoint before they are stored or shown: no known secret, no
+//! U+0000, no URL in an error. Every text of an endpoint passes through this module before it
+//! leaves the room `model`.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -37,7 +38,8 @@ impl Cleaner {
         }
     }
 
-    /// Redacts a text in pieces, with the result that [`Cleaner::text`] has for the whole.
+    /// For a text that arrives in pieces. The outputs together equal the text that
+    /// [`Cleaner::text`] returns for the whole.
     pub(crate) fn passing_text(&self) -> Passing {
         Passing {
             redacting: Redacting::new(Arc::clone(&self.0)),
@@ -45,7 +47,8 @@ impl Cleaner {
         }
     }
 
-    /// Redacts arguments in pieces, with the result that [`Cleaner::call`] has for the whole.
+    /// For arguments that arrive in pieces. The outputs together equal the `arguments_text` that
+    /// [`Cleaner::call`] returns for the whole.
     pub(crate) fn passing_arguments(&self) -> Passing {
         Passing {
             redacting: Redacting::new(Arc::clone(&self.0)),
@@ -72,11 +75,11 @@ impl Cleaner {
     }
 }
 
-/// Redacts a text in pieces. The output adds up to the redacted whole.
+/// Redacts a text in pieces. The outputs together equal the redacted whole.
 #[derive(Debug)]
 pub(crate) struct Passing {
     redacting: Redacting,
-    /// For arguments: an escape that is still incomplete.
+    /// `Some` for arguments: the beginning of an escape at the end of the last piece.
     begun: Option<String>,
 }
 
@@ -99,7 +102,7 @@ impl Passing {
     }
 }
 
-/// The number of bytes before an incomplete escape at the end of the text.
+/// The length of the text in bytes, without an incomplete escape at its end.
 fn whole_escapes(text: &str) -> usize {
     let mut at = 0;
     while let Some(escape) = text
@@ -134,7 +137,7 @@ static ADDRESS: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(r#"(?i)\b[a-z][a-z0-9+.-]*://(?:\[secret [^\]]*\]|[^\s"'<>`)\]}])*"#).ok()
 });
 
-/// Which escapes of a JSON text become U+FFFD.
+/// The escapes of a JSON text that are replaced by U+FFFD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mend {
     /// U+0000.
@@ -143,7 +146,8 @@ pub(crate) enum Mend {
     LoneSurrogates,
 }
 
-/// The JSON text (or near-JSON) with its unusable escapes replaced and otherwise unchanged.
+/// The text with the escapes of `mend` replaced, and otherwise unchanged. The text need not be
+/// valid JSON.
 pub(crate) fn mended(text: &str, mend: Mend) -> Cow<'_, str> {
     let suspicious = match mend {
         Mend::Nul => text.contains("\\u0000"),

@@ -1,7 +1,7 @@
-//! One suite for all providers: `cases` says once what a conversation means,
-//! `wire/PROVIDER/CASE.txt` holds its traffic for each provider, written from the provider's
-//! documentation. Invariant: the same meaning, the same pieces and the documented requests, however
-//! an answer is cut and whether it is streamed or not.
+//! One suite for all providers. `cases` declares each conversation and its expected answers once;
+//! `wire/PROVIDER/CASE.txt` holds the traffic of a conversation with one provider, written from the
+//! provider's documentation. Invariant: the requests are as documented, and an answer has the same
+//! meaning and the same text in its pieces, however its bytes are cut, streamed or not.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -33,7 +33,7 @@ mod traffic;
 
 /// A key that an endpoint echoes.
 const KEY: &str = "sk-very-secret";
-/// The usage of each whole answer in the files.
+/// The usage of each complete answer in the traffic files.
 const USAGE: Usage = Usage {
     prompt_tokens: 12,
     completion_tokens: 7,
@@ -195,7 +195,7 @@ async fn runs(provider: Provider, case: &Case, sent: Sent, net: &Net) {
     }
 }
 
-/// Compares an answer with its expected meaning.
+/// Asserts that an answer is the expected one; returns it unless an error was expected.
 fn means(
     place: &str,
     step: &Step,
@@ -397,8 +397,8 @@ fn every_traffic_file_belongs_to_a_case_and_every_case_has_one_per_provider() {
     }
 }
 
-/// Reads a stream that arrives in these pieces: the answer or the reason for its absence, and the
-/// emitted pieces.
+/// Reads a stream whose bytes arrive in these pieces. Returns the answer, or the reason why there
+/// is no answer, and what was emitted.
 fn read<P: Protocol>(pieces: &[&[u8]]) -> (Result<Answer, String>, Heard) {
     let cleaner = Cleaner(Arc::new(Redactor::new([(
         "KEY",

@@ -1,7 +1,7 @@
-//! The common part of all model protocols: the endpoint's address, asking, retrying where that may
+//! The common part of all model protocols: the endpoint's address, asking, retrying when that may
 //! help, and reading the whole or streamed answer. Invariant: an answer is complete or rejected;
-//! pieces emitted for a failed attempt are taken back; every wait is bounded; no error contains a
-//! URL.
+//! pieces emitted for a failed attempt are voided by a reset; every wait is bounded; no error
+//! contains a URL.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -56,7 +56,7 @@ pub(super) struct Endpoint<P> {
     net: Net,
     clock: Arc<dyn Clock>,
     cleaner: Cleaner,
-    /// Index in [`Protocol::MANNERS`] of the manner that this endpoint is known to take.
+    /// Index in [`Protocol::MANNERS`] of the manner that the endpoint answered last; 0 at first.
     manner: AtomicUsize,
     protocol: PhantomData<P>,
 }
@@ -111,7 +111,8 @@ impl<P: Protocol> Endpoint<P> {
         })
     }
 
-    /// The body for the manner at this index; `None` after the last.
+    /// The request body for the manner at this index; `None` if there is no such manner, or if the
+    /// body cannot be written.
     fn request(&self, prompt: &Prompt, manner: usize, thoughts: Thoughts) -> Option<Bytes> {
         let manner = P::MANNERS.get(manner)?;
         Some(Bytes::from(
@@ -119,7 +120,7 @@ impl<P: Protocol> Endpoint<P> {
         ))
     }
 
-    /// Asks once; returns the outcome and how the attempt ended.
+    /// Asks once. Returns the outcome, and the status or the connection failure.
     async fn attempt(&self, body: Bytes, telling: &mut Telling<'_>) -> (Attempt, Ended) {
         let request = self
             .net

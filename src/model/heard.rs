@@ -1,5 +1,5 @@
-//! Sinks for tests: one ignores its pieces; the other assembles them and asserts the rules of
-//! [`Piece`].
+//! Sinks for tests: [`Unheard`] ignores its pieces; [`Heard`] assembles its pieces and asserts the
+//! rules of [`Piece`].
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

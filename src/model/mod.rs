@@ -31,7 +31,7 @@ use crate::task::transcript::Message;
 /// A client of one model.
 #[async_trait]
 pub trait ModelClient: Send + Sync {
-    /// Asks for the next turn. May be repeated freely: asking has no effect outside. Where the
+    /// Asks for the next turn. May be repeated freely: asking has no effect outside. If the
     /// endpoint streams, `sink` gets the answer while it arrives.
     ///
     /// # Errors
@@ -43,16 +43,15 @@ pub trait ModelClient: Send + Sync {
 pub trait Sink: Send + Sync {
     fn piece(&self, piece: Piece<'_>);
 
-    /// Whether the sink has a listener, as far as is known: only then is a slow, paced delivery
-    /// worth the time.
+    /// Whether the sink may have a listener. Without a listener, a slow, paced delivery would only
+    /// cost time.
     fn heard(&self) -> bool {
         true
     }
 }
 
-/// A piece of an answer that is not complete yet, redacted as the whole will be: related texts add
-/// up to the texts of the whole answer, unless a `Reset` takes them back. `call` is the call's
-/// index in [`Answer::calls`].
+/// A piece of an answer that is not complete yet. Pieces are redacted like the whole answer and add
+/// up to its texts, unless a `Reset` voids them. `call` is the call's index in [`Answer::calls`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
     /// More of the text.
@@ -110,8 +109,8 @@ pub struct Answer {
 /// One call of a turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnswerCall {
-    /// The provider's id, possibly empty. Never a key of ours: a provider may repeat it in every
-    /// answer.
+    /// The provider's id, possibly empty. Never used as a key: a provider may repeat its ids in
+    /// every answer.
     pub provider_id: String,
     pub name: String,
     /// The exact text of the arguments, except for redacted secrets.
@@ -150,8 +149,8 @@ impl ModelError {
     }
 }
 
-/// Presents data about the user to the model, marked as data. JSON on one line, so that no value
-/// can pose as anything else.
+/// Presents data about the user to the model, marked as data. The data is JSON on one line, so that
+/// no value can imitate a message or an instruction.
 fn data_about_the_user(context: &BTreeMap<String, String>) -> String {
     let data = json!(context);
     format!(

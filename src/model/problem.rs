@@ -16,7 +16,7 @@ pub(super) fn said_in(body: &str) -> String {
     }
 }
 
-/// Whether `error` holds an error: some endpoints send an empty `error` beside an answer.
+/// Whether `error` holds an error: some endpoints send an empty `error` together with an answer.
 pub(super) fn is_said(error: &Value) -> bool {
     match error {
         Value::Null | Value::Bool(false) => false,

@@ -14,16 +14,16 @@ use super::{Answer, Piece, Prompt, Sink};
 pub(super) trait Protocol: Send + Sync + 'static {
     /// The reader of a streamed answer.
     type Reading: Reading;
-    /// The provider's own address, where no `base_url` is configured.
+    /// The base URL to use if none is configured: the provider's own.
     const BASE_URL: &'static str;
     /// Appended to `base_url`.
     const PATH: &'static str;
     /// The members of a request's body that a configuration may not set.
     const OURS: &'static [&'static str];
-    /// The fixed headers of each request (names in lower case), besides the key and those of HTTP
-    /// itself.
+    /// The fixed headers of each request (names in lower case), in addition to the key's header and
+    /// those of HTTP itself.
     const HEADERS: &'static [(&'static str, &'static str)];
-    /// The ways to ask, best first; the next is tried when an endpoint refuses one.
+    /// The manners of asking, best first. When an endpoint refuses a manner, the next is tried.
     const MANNERS: &'static [Manner];
 
     /// The header that carries the key.
@@ -65,7 +65,8 @@ pub(super) trait Reading: Send {
     /// The approximate number of bytes held in memory.
     fn held(&self) -> usize;
 
-    /// The stream has ended in good order: emits the remaining pieces and returns the outcome.
+    /// Called when the stream has ended without an error: emits the remaining pieces and returns
+    /// the outcome.
     fn finish(self, telling: &mut Telling<'_>) -> Attempt;
 }
 
@@ -109,8 +110,8 @@ pub(super) enum Attempt {
     Failed(String),
 }
 
-/// The most calls that an answer may have: reading stops at the next one and the answer is
-/// rejected.
+/// The maximum number of calls in an answer. An answer with more calls is rejected and not read any
+/// further.
 pub(super) const CALLS: usize = 256;
 
 /// The problem text for an answer with more than [`CALLS`] calls.
@@ -134,19 +135,16 @@ impl<'s> Telling<'s> {
         Self { sink, told: false }
     }
 
-    /// Emits more of the text.
     pub(super) fn text(&mut self, text: &str) {
         if !text.is_empty() {
             self.piece(Piece::Text(text));
         }
     }
 
-    /// Emits the name of a call.
     pub(super) fn named(&mut self, call: usize, name: &str) {
         self.piece(Piece::Named { call, name });
     }
 
-    /// Emits more of a call's arguments.
     pub(super) fn arguments(&mut self, call: usize, text: &str) {
         if !text.is_empty() {
             self.piece(Piece::Arguments { call, text });

@@ -21,9 +21,9 @@ pub(crate) fn is_worth_repeating(status: u16) -> bool {
     matches!(status, 408 | 409 | 429 | 500..=599)
 }
 
-/// The wait after attempt number `attempt` (1, 2, 3 …) if the endpoint named none: doubles each
-/// time, minus a random part of up to a half, so that clients that failed together do not return
-/// together.
+/// The wait after attempt number `attempt` (1, 2, 3 …), if the endpoint named none. It doubles with
+/// each attempt up to [`LONGEST`]. A random part of up to a half is subtracted, so that clients
+/// that failed together do not return together.
 pub(crate) fn backoff(attempt: u32) -> Duration {
     let whole = FIRST
         .saturating_mul(1 << attempt.saturating_sub(1).min(10))

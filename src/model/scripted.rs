@@ -1,7 +1,7 @@
-//! A model that plays from rules, for the demonstration and for tests. Deterministic: the same
-//! conversation gets the same answer. Like some providers it repeats its call ids in every answer,
-//! so that no code comes to rely on them. It emits its answers in pieces; the built-in script paces
-//! them, only for a sink with a listener.
+//! A model that answers from rules, for the demonstration and for tests. Deterministic: the same
+//! conversation gets the same answer. Like some providers, it repeats its call ids in every answer,
+//! so that no code comes to rely on unique ids. Answers are emitted in pieces. The built-in script
+//! paces the pieces, but only for a sink with a listener.
 
 use std::fmt;
 use std::path::Path;
@@ -28,8 +28,8 @@ const BUILT_IN: (&str, &str) = ("builtin:refunds", include_str!("refunds.yaml"))
 /// The answer when no rule matches.
 const NO_RULE: &str = "This model is scripted, and no rule of its script matches what was said.";
 
-/// How long the built-in script waits before it answers a listener: a page that has just posted an
-/// answer has reloaded by then.
+/// How long the built-in script waits before it answers a listener: long enough for a page that has
+/// just posted an answer to reload.
 const THINKS: Duration = Duration::from_millis(350);
 /// The pause per piece, and the longest time for all pieces.
 const PACE: (Duration, Duration) = (Duration::from_millis(60), Duration::from_millis(600));

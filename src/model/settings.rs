@@ -103,7 +103,7 @@ pub fn check(settings: &Settings, clock: &Arc<dyn Clock>, mistakes: &mut Mistake
     }
 }
 
-/// The client of a model; `None` after adding mistakes of its script.
+/// The client of a model; `None` if its script has mistakes, which are then added to `mistakes`.
 ///
 /// # Errors
 /// [`super::ModelError`] for settings in which [`check`] finds mistakes.

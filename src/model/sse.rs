@@ -23,9 +23,9 @@ pub(crate) struct Decoder {
     data: Vec<u8>,
     /// Whether there was a `data` field, possibly an empty one.
     has_data: bool,
-    /// Whether the last byte was a CR, which a following LF belongs to.
+    /// Whether the last byte was a CR: a following LF belongs to the same line end.
     after_cr: bool,
-    /// Whether nothing was read yet, so that a byte order mark is skipped.
+    /// Whether no line was completed yet: a byte order mark is skipped in the first line only.
     first: bool,
     most: usize,
 }

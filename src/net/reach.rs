@@ -1,7 +1,7 @@
-//! Tracks whether a request can have been sent and may still be. Invariant: `is_connecting` is true
-//! only for a request whose connection was begun and not made; in every other state the request may
-//! have been sent. On a new connection nothing is written before the sender has confirmed its
-//! permit once more.
+//! Tracks whether a request can have been sent, and whether it may still be sent. Invariant:
+//! `is_connecting` is true only while the request's connection is being made. If neither
+//! `is_connecting` nor `is_refused` is true, the request may have been sent. On a new connection,
+//! nothing is written before the sender has confirmed its permit once more.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -36,7 +36,7 @@ impl Reach {
         }))
     }
 
-    /// Makes this the progress that the connector reports to while `request` runs.
+    /// Runs `request`; while it runs, the connector reports its progress to `self`.
     pub(super) fn watched<F: Future>(
         &self,
         request: F,
@@ -44,7 +44,7 @@ impl Reach {
         REACH.scope(self.clone(), request)
     }
 
-    /// Whether the connection is begun and not made, so that nothing was sent.
+    /// Whether the connection is still being made, so that nothing was sent.
     pub(super) fn is_connecting(&self) -> bool {
         self.0.connecting.load(Ordering::SeqCst)
     }

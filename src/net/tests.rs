@@ -6,8 +6,8 @@ use tokio::task::JoinHandle;
 
 use super::*;
 
-/// Answers each connection with the next of `answers`, then closes it; returns the requests it
-/// received.
+/// Answers each connection with the next of `answers`, then closes the connection. Returns the URL,
+/// and a handle that gives the received requests.
 async fn endpoint(answers: Vec<&'static str>) -> (String, JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/secret-path", listener.local_addr().unwrap());

@@ -1,7 +1,6 @@
 //! Authenticates a request by its headers: by key, or as `local` when there are no accounts. A
-//! browser session stands for a key that was presented earlier. Invariant: a `Holdpoint-…` header
-//! takes effect only where its key may speak for other people, and is refused everywhere else,
-//! never ignored.
+//! browser session replaces the key that opened it. Invariant: a `Holdpoint-…` header takes effect
+//! only where its key may speak for other people, and is refused everywhere else, never ignored.
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
@@ -25,7 +24,7 @@ pub trait Authenticator: Send + Sync {
         None
     }
 
-    /// The caller of a session: the account, as configured today, whose key yields the binding.
+    /// The caller of a session: the currently configured account whose key yields the binding.
     ///
     /// # Errors
     /// `Missing` when no configured key fits any more; `Forbidden` when the request tries to speak
@@ -148,8 +147,8 @@ pub fn only_ours(headers: &HeaderMap) -> Result<(), AuthError> {
     Ok(())
 }
 
-/// Refuses `Holdpoint-…` headers on a session: it belongs to one person, whatever its key may do,
-/// and any page could send such a header.
+/// Refuses `Holdpoint-…` headers on a session. A session belongs to one person, whatever its key
+/// may do, and any web page could send such a header.
 ///
 /// # Errors
 /// `Forbidden` on any `Holdpoint-…` header.
@@ -196,8 +195,8 @@ fn bearer(headers: &HeaderMap) -> Result<&str, AuthError> {
     }
 }
 
-/// The value of a header that may appear once: a second value could come from a client, beside the
-/// proxy's.
+/// The value of a header that may appear only once. A second value could come from the client, next
+/// to the value that a proxy sets.
 fn single<'h>(headers: &'h HeaderMap, name: &str) -> Result<Option<&'h str>, AuthError> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else {

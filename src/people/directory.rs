@@ -96,7 +96,7 @@ impl Directory {
         self.ids
     }
 
-    /// A user's id in the spelling of the configuration file if it is known there, else as it came.
+    /// A user's id, spelled as in the configuration file if it is known there, else as received.
     #[must_use]
     pub fn user(&self, tenant: &str, came: &str) -> UserId {
         let key = self.ids.key(came);
@@ -161,8 +161,8 @@ impl Directory {
             .map(|(_, account)| account.groups.as_slice())
     }
 
-    /// Whether the user has a key that may speak for others and decide: a vote given through such a
-    /// key needs it.
+    /// Whether the user has a key that may speak for other people and decide. A vote given through
+    /// such a key counts only while this is true.
     #[must_use]
     pub fn vouches(&self, tenant: &str, user: &str) -> bool {
         let wanted = self.ids.key(user);
@@ -170,10 +170,10 @@ impl Directory {
             .any(|(key, account)| account.act_as && *key == wanted)
     }
 
-    /// How many different people of a tenant could approve under these approvers, without `except`.
-    /// If a key of the tenant speaks for people, every named user counts and a named group has no
-    /// bound (`usize::MAX`). Without an `owner`, the owner counts as one more person where the
-    /// approvers include the owner.
+    /// How many different people of a tenant could approve under these approvers; `except` is not
+    /// counted. If a key of the tenant may speak for other people, every named user counts, and a
+    /// named group makes the number unbounded (`usize::MAX`). If `owner` is `None` and the
+    /// approvers include the owner, the owner counts as one more person.
     #[must_use]
     pub fn could_approve(
         &self,

@@ -1,4 +1,4 @@
-//! All authorization. The API, the page and the link ask only these functions.
+//! All authorization: every permission is checked by these functions only.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ pub fn may_decide(caller: &Caller, tenant: &str, owner: &str, approvers: &Approv
     is_approver(caller.user_id.ids(), user, &caller.groups, owner, approvers)
 }
 
-/// Whether `caller` can answer the request now: it is open, it is for `caller`, and a call is left
-/// for them to answer.
+/// Whether `caller` can answer the request now: the request is open, `caller` may decide it, and an
+/// undecided call is left that `caller` has not answered.
 #[must_use]
 pub fn can_decide(caller: &Caller, tenant: &str, owner: &str, state: &RequestState<'_>) -> bool {
     state.is_open()
@@ -33,8 +33,8 @@ pub fn can_decide(caller: &Caller, tenant: &str, owner: &str, state: &RequestSta
         && state.open_calls(&caller.user_id).next().is_some()
 }
 
-/// The actions that `caller` may take on a request, whatever its status by now; empty if the caller
-/// may not decide it.
+/// The actions that `caller` may take on a request, regardless of its status; empty if `caller` may
+/// not decide the request.
 #[must_use]
 pub fn answers(
     roster: &Roster,
@@ -56,7 +56,8 @@ pub fn answers(
             caller.user_id.as_str(),
         );
         actions.retain(|action| match action {
-            // The editor does not approve the new bytes: enough other people must be able to.
+            // The editor's approval does not count for the edited arguments, so enough other people
+            // must be able to approve them.
             Action::Edit => left >= required as usize,
             Action::Approve => !asked.own_calls().all(|call| wrote(caller, asked, call)),
             Action::Reject | Action::Respond | Action::Retry | Action::Mixed => true,
@@ -65,7 +66,7 @@ pub fn answers(
     actions
 }
 
-/// How many approvals a request needs if `caller` is an approver: without accounts one is enough.
+/// How many approvals a request needs when `caller` decides: 1 in a service without accounts.
 #[must_use]
 pub fn required_of(caller: &Caller, asked: &RequestSpec) -> u32 {
     if caller.unaccounted {
@@ -75,7 +76,8 @@ pub fn required_of(caller: &Caller, asked: &RequestSpec) -> u32 {
     }
 }
 
-/// Whether `caller` wrote the arguments of the call, so that other people have to approve it.
+/// Whether `caller` wrote the arguments of a call that needs several approvals, so that other
+/// people have to approve the call.
 #[must_use]
 pub fn wrote(caller: &Caller, asked: &RequestSpec, call: &CallSpec) -> bool {
     required_of(caller, asked) > 1
@@ -122,7 +124,8 @@ impl Roster {
     }
 
     /// Whether an earlier approval would be accepted today. If it was given through a key with
-    /// `act_as`, that key must still be valid, and the groups are those the key named then.
+    /// `act_as`, the key's user must still have such a key that may decide, and the approver's
+    /// groups are the groups that were named then.
     #[must_use]
     pub fn still_counts(
         &self,
@@ -145,8 +148,8 @@ impl Roster {
         is_approver(directory.ids(), &vote.by, groups, owner, approvers)
     }
 
-    /// Whether these approvals suffice under these approvers today. Where several approvals are
-    /// required, the editor of the arguments does not count.
+    /// Whether these approvals suffice today, under these approvers. If several approvals are
+    /// required, the approval of the arguments' editor does not count.
     #[must_use]
     pub fn suffice(
         &self,
@@ -173,7 +176,8 @@ impl Roster {
     }
 }
 
-/// The owner counts only under `owner: true`, even as a member of a named group.
+/// The owner is an approver only under `owner: true`, even if named as a user or a member of a
+/// named group.
 fn is_approver(
     ids: UserIds,
     user: &str,
@@ -188,8 +192,9 @@ fn is_approver(
         || groups.iter().any(|group| approvers.groups.contains(group))
 }
 
-/// Whether `caller` may read a tree: its owner, an admin of the tenant, or a person who may decide
-/// or has decided one of its requests (`involved`, which only the store knows).
+/// Whether `caller` may read a tree. Its owner and an admin of the tenant may, with a key that may
+/// read. A person who may decide or has decided one of its requests (`involved`, which only the
+/// store knows) may, with a key that may read or decide.
 #[must_use]
 pub fn may_read(caller: &Caller, tenant: &str, owner: &str, involved: bool) -> bool {
     caller.tenant == tenant
@@ -208,8 +213,9 @@ pub enum Command {
     Retry,
 }
 
-/// Whether `caller` may give a task this command: its owner, while its agent is `open` to that
-/// person today (cancel works either way), or an admin of the tenant, except for messages.
+/// Whether `caller` may give a task this command. Its owner may while the task's agent is `open` to
+/// them, and may cancel in any case. An admin of the tenant may cancel and retry. Both need a key
+/// that may create.
 ///
 /// # Errors
 /// The reason for the refusal, in words for the caller.
@@ -325,8 +331,8 @@ mod tests {
     #[test]
     fn reading_and_moving_a_tree_follow_role_and_rights() {
         let cases = [
-            // caller, involved, reads, messages, cancels, retries; messages, cancels, retries where
-            // the agent is closed
+            // Columns: caller, involved; may read; may message, cancel, retry while the agent is
+            // open; may message, cancel, retry while the agent is closed.
             (
                 caller("alice", "acme", &[], false, May::ALL),
                 false,

@@ -1,4 +1,5 @@
-//! Authentication and authorization: identifies the caller of a request and what they may do.
+//! Authentication and authorization: identifies the caller of a request, and checks the caller's
+//! permissions.
 
 pub mod authenticator;
 pub mod directory;

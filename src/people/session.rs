@@ -71,8 +71,8 @@ mod tests {
         assert_eq!(Token::read(&text).unwrap().text(), text);
         let mut longer = text.clone();
         longer.push('A');
-        // The last character holds four bits: another character with the same four bits is not
-        // accepted as a spelling.
+        // The last character encodes only four bits. A character that differs from it only in the
+        // unused bits is refused.
         let twin = format!("{}d", &text[..42]);
         for wrong in [
             "",

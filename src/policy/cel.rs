@@ -1,5 +1,6 @@
-//! Parses a `when` into our own small syntax tree. Only the parser of the `cel` crate is used, and
-//! only here: its evaluator absorbs errors (`err || true` is true there) and cannot be interrupted.
+//! Parses a `when` into our own small syntax tree. The parser of the `cel` crate is used, and only
+//! here. The evaluator of that crate is not used, because it absorbs errors (`err || true` is true
+//! there) and cannot be interrupted.
 //!
 //! Invariant: a hostile text is refused and never overflows the stack. So the text is short, it is
 //! parsed (and its tree dropped) on a thread with a large stack, and the resulting tree is shallow,
@@ -59,7 +60,6 @@ pub(super) enum Flaw {
     Pattern,
 }
 
-/// Parses an expression.
 pub(super) fn parse(source: &str) -> Result<Node, Flaw> {
     if source.len() > MAX_SOURCE {
         return Err(Flaw::TooLong);
@@ -293,7 +293,7 @@ impl Reader {
         Ok(Node::Call(function, arguments))
     }
 
-    /// Recognizes the macro that the parser has expanded by what its loop step does.
+    /// The parser has expanded a macro; the loop step shows which macro.
     fn comprehension(&mut self, expanded: &ComprehensionExpr, depth: usize) -> Result<Node, Flaw> {
         if self.local.is_some() {
             return Err(Flaw::NestedLoop);
@@ -338,7 +338,7 @@ impl Reader {
     }
 }
 
-/// The item that `@result + [item]` appends; `None` where the step counts (`@result + 1`).
+/// The item that `@result + [item]` appends; `None` if the step counts (`@result + 1`).
 fn appended(step: &IdedExpr) -> Result<Option<&IdedExpr>, Flaw> {
     let Expr::Call(call) = &step.expr else {
         return Err(Flaw::Unreadable);

@@ -1,9 +1,9 @@
 //! Type-checks an expression against a tool: which `args` members it reads, whether the tool
 //! declares each with one type, and which parts can never fit together.
 //!
-//! Invariant: an expression that reads anything the tool's schema does not type is a mistake. An
-//! expression that can only fail when it is evaluated (unlike types, no boolean) is a warning:
-//! there it never allows.
+//! Invariant: an expression that reads a member without a single type in the tool's schema is a
+//! mistake. An expression whose evaluation always fails (types that do not fit, a result that is
+//! not boolean) is only a warning, because it never allows a call.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,13 +15,13 @@ use super::shape::{Member, Shape};
 pub(super) struct Findings {
     /// Errors: the expression must not be used.
     pub(super) refused: BTreeSet<String>,
-    /// Warnings: parts that can only fail.
+    /// Warnings: parts whose evaluation always fails.
     pub(super) misfits: BTreeSet<String>,
     /// The members that the expression reads or tests for, with their types.
     pub(super) members: BTreeMap<String, Shape>,
-    /// The members that it reads although they are not required.
+    /// The members that the expression reads although the schema does not require them.
     pub(super) optional: BTreeSet<String>,
-    /// The values it reads that come from the caller.
+    /// The values from the caller that the expression reads.
     pub(super) from_caller: BTreeSet<&'static str>,
 }
 
@@ -318,7 +318,7 @@ impl Survey<'_> {
     }
 }
 
-/// The notation operators know for a value: `args.rows[].price`.
+/// The path of a value as shown to operators, such as `args.rows[].price`.
 fn path(node: &Node) -> String {
     if let Node::Select(of, name) = node {
         format!("{}.{name}", path(of))

@@ -1,6 +1,6 @@
 //! Compiles the rules: their globs and expressions. Reports every mistake with its place.
-//! Invariant: a rule with a mistake stays in the policy and always faults, so it never allows a
-//! call and never lets one pass.
+//! Invariant: a rule whose `when` has a mistake stays in the policy and always faults, so that
+//! neither it nor a later rule allows a call.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::task::tool_spec::ToolSpec;
 use crate::task::verdict::Terms;
 use crate::world::Mistakes;
 
-/// For arguments above this size in bytes a judgement runs off the runtime's threads.
+/// A call with more bytes of arguments is judged on a blocking thread.
 const HEAVY: usize = 16 * 1024;
 
 /// The rules of the configuration, in its order.
@@ -110,9 +110,9 @@ impl Policy {
         }
     }
 
-    /// Whether a judgement over arguments of this size should run off the runtime's threads. Its
-    /// work is bounded either way: beyond a million steps (a part of an expression, an item of a
-    /// list, 16 bytes of text) it faults and never allows.
+    /// Whether a call with arguments of this size should be judged on a blocking thread. The work
+    /// is bounded either way: after a million steps (a part of an expression, an item of a list, 16
+    /// bytes of text) every rule with a condition faults and never allows.
     #[must_use]
     pub fn is_heavy(&self, args_bytes: usize) -> bool {
         args_bytes > HEAVY

@@ -12,7 +12,8 @@ use super::shape::Shape;
 use super::value::Val;
 use crate::task::user::UserIds;
 
-/// Why an expression has no value. Quotes what the operator wrote, never the contents of the call.
+/// Why an expression has no value. Quotes the operator's expression, never the contents of the
+/// call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Fault {
     #[error("`{0}` is missing")]
@@ -87,7 +88,7 @@ pub(super) fn test<'a>(node: &'a Node, scope: &Scope<'a>) -> Result<bool, Fault>
 
 struct Run<'a> {
     scope: Scope<'a>,
-    /// The loop variable, inside a loop: loops do not nest.
+    /// The loop variable, inside of a loop. A single one suffices, because loops do not nest.
     local: Option<Val<'a>>,
 }
 
@@ -206,8 +207,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Evaluates `&&` and `||` from left to right: the first decisive part ends it, and a fault
-    /// before that part is the result.
+    /// Evaluates the parts of `&&` or `||` from left to right, up to the first part that equals
+    /// `decisive`. A fault before that part is the result.
     fn until(&mut self, parts: &'a [Node], decisive: bool) -> Result<Val<'a>, Fault> {
         for part in parts {
             if self.truth(part)? == decisive {

@@ -18,7 +18,8 @@ const STEPS: u32 = 1_000_000;
 enum Opinion {
     /// No rule matches.
     None,
-    /// The deciding rule; its judgement notes the rules so far that could not be evaluated.
+    /// The decision of a rule. Its judgement notes whether this rule, or an `allow` before it,
+    /// could not be evaluated.
     Rule(Decide, Judgement),
     /// An `allow` could not be evaluated, and no later rule matches.
     Faulted(String),
@@ -129,8 +130,8 @@ fn unruled(verdict: Verdict, reason: Option<String>) -> Judgement {
     }
 }
 
-/// Combines the opinions for each agent, the root's first. The last is for the agent that made the
-/// call: only for that agent does it matter that no rule matches.
+/// Combines the opinions for the agents of the path, the root's first. The last opinion is for the
+/// agent that made the call; only for that agent does it matter that no rule matches.
 fn conclude(kind: ToolKind, mut opinions: Vec<Opinion>) -> Judgement {
     let asking = opinions
         .pop()

@@ -1,5 +1,5 @@
 //! Turns a tool call into a verdict: the first matching rule decides, a call without a matching
-//! rule is held, and a rule that cannot be evaluated never allows.
+//! rule gets the default of its tool's kind, and a rule that cannot be evaluated never allows.
 
 mod cel;
 mod check;

@@ -218,7 +218,7 @@ fn object(value: Option<&Value>) -> impl Iterator<Item = (&String, &Value)> {
         .flat_map(Map::iter)
 }
 
-/// The type of a conjunction, if every part that declares a type declares the same single one.
+/// The type of a conjunction, if all parts that declare a type declare the same single type.
 fn single_type<'a>(facets: &[&'a Value]) -> Option<&'a str> {
     let mut one = None;
     for said in facets.iter().filter_map(|facet| facet.get("type")) {

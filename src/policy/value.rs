@@ -1,6 +1,6 @@
-//! The values of an expression, borrowed from the judged call; reads them by their shape and
+//! The values of an expression, borrowed from the judged call: reads them by their shape and
 //! compares them. Invariant: comparing two values of unlike types is always a fault and never a
-//! result.
+//! result, except for equality with null.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -11,7 +11,6 @@ use serde_json::{Map, Value};
 use super::eval::{Fault, Fuel};
 use super::shape::{Shape, integer};
 
-/// A value.
 #[derive(Clone, Debug)]
 pub(super) enum Val<'a> {
     Null,
@@ -155,7 +154,8 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// The order of two values: numbers exactly, whatever their types; text by code points.
+    /// The order of two values. Numbers are compared exactly, also an integer with a double; text
+    /// by code points.
     pub(super) fn order(&self, other: &Self, fuel: &Fuel) -> Result<Ordering, Fault> {
         match (self, other) {
             (Self::Bool(left), Self::Bool(right)) => Ok(left.cmp(right)),

@@ -1,7 +1,7 @@
-//! A text with its escapes undone, and a map from each byte of it back to the original text.
-//! Invariant: unescaping follows JSON (RFC 8259), percent-encoding (RFC 3986) or form fields for
-//! the whole text, as any reader of the text does, so an escaped spelling is found however it mixes
-//! escaped and plain characters.
+//! A text with its escapes undone, and a map from each of its bytes back to the original text.
+//! Invariant: each level of unescaping applies one syntax (JSON by RFC 8259, percent-encoding by
+//! RFC 3986, or form fields) to the whole text, as any reader of the text does. So a secret is
+//! found in any mixture of escaped and plain characters.
 
 use std::borrow::Cow;
 
@@ -16,13 +16,13 @@ pub(super) struct Layer<'p> {
     pub bytes: Cow<'p, [u8]>,
     /// Maps the bytes to the parent's, run by run; empty for the outermost layer.
     runs: Vec<Run>,
-    /// The end in the parent.
+    /// The offset in the parent where this layer's text ends.
     rest: usize,
     /// Whether line ends are removed, to undo the wrapping of base64.
     pub joined: bool,
 }
 
-/// Consecutive bytes that are copied, or that one escape stands for.
+/// Consecutive bytes that are copied from the parent, or that one escape in the parent encodes.
 struct Run {
     here: usize,
     there: usize,
@@ -40,7 +40,7 @@ enum Escape {
     None,
 }
 
-/// The character or byte that an escape stands for.
+/// The character or byte that an escape encodes.
 enum Unescaped {
     Byte(u8),
     Char(char),
@@ -49,7 +49,7 @@ enum Unescaped {
 /// Options for reading a text.
 #[derive(Clone, Copy)]
 pub(super) struct Reading {
-    /// Whether a `+` may stand for a space.
+    /// Whether a `+` may encode a space.
     pub forms: bool,
     /// Whether more text follows: then a layer ends where an incomplete escape begins.
     pub begun: bool,
@@ -97,7 +97,7 @@ fn below(layer: &Layer<'_>, depth: usize, reading: Reading, look: &mut dyn FnMut
 }
 
 impl Layer<'_> {
-    /// The start in the outermost text of the byte at `at`.
+    /// The offset in the outermost text where the byte at `at` starts.
     pub(super) fn start(&self, at: usize) -> usize {
         let Some(parent) = self.parent else { return at };
         match self.run(at).filter(|_| at < self.bytes.len()) {
@@ -107,7 +107,7 @@ impl Layer<'_> {
         }
     }
 
-    /// The end in the outermost text of the bytes before `at`.
+    /// The offset in the outermost text where the bytes before `at` end.
     pub(super) fn end(&self, at: usize) -> usize {
         let (Some(parent), Some(last)) = (self.parent, at.checked_sub(1)) else {
             return at;
@@ -153,8 +153,8 @@ impl Layer<'_> {
         (joined.bytes.len() < self.bytes.len()).then_some(joined)
     }
 
-    /// The text with these escapes undone, each starting with one of `marks`; `None` if it has
-    /// none.
+    /// The text with its escapes undone; an escape starts with one of `marks`. `None` if the text
+    /// has no escapes.
     fn undone(&self, marks: &[u8], escape: fn(&[u8]) -> Escape, begun: bool) -> Option<Layer<'_>> {
         let mut under = Layer::under(self);
         let (mut copied, mut from) = (0, 0);

@@ -1,5 +1,4 @@
-//! Streaming redaction: a text's end that may be the beginning of a secret is held back until more
-//! arrives.
+//! Streaming redaction: the end of a text is held back while it may be the beginning of a secret.
 
 use std::sync::Arc;
 
@@ -14,9 +13,9 @@ pub struct Redacting {
     again: usize,
 }
 
-/// Up to this length a held text is searched with each piece; a longer text each time it has
-/// doubled, so that a stream that stays undecided throughout costs no more than a few searches of
-/// the whole.
+/// A held text of up to this many bytes is searched after each piece; a longer held text is
+/// searched each time its length has doubled. So a stream that is held back until its end costs
+/// only a few searches of the whole text.
 const OFTEN: usize = 4096;
 
 impl Redacting {
@@ -30,8 +29,8 @@ impl Redacting {
         }
     }
 
-    /// Takes the next piece and returns the redacted text that no later piece can turn into part of
-    /// a secret.
+    /// Takes the next piece. Returns the redacted text up to the first place where later pieces
+    /// could still complete a secret.
     pub fn push(&mut self, piece: &str) -> String {
         self.held.push_str(piece);
         if self.held.len() < self.again {

@@ -1,6 +1,7 @@
-//! The search for known secrets in text from outside. Invariant: redacted text holds none of them,
-//! plain, percent-encoded or in base64 at any offset, nor any of these escaped once more in JSON or
-//! percent-encoding. The search takes time in proportion to the text, whatever it holds.
+//! The search for known secrets in text from outside. Invariant: redacted text holds no secret,
+//! neither plain nor in base64 at any offset, nor either of them under up to three levels of JSON
+//! or percent escapes. The search takes time linear in the length of the text, whatever the text
+//! holds.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -23,9 +24,9 @@ pub struct Redactor {
     sets: Vec<Arc<Set>>,
 }
 
-/// Secrets that are searched for together.
+/// Secrets that are searched for together. A needle is a value, or a base64 form of a value.
 struct Set {
-    /// Finds the needles; `None` if there are too many to build it.
+    /// Finds the needles; `None` if there are too many needles to build the automaton.
     finder: Option<AhoCorasick>,
     /// For each needle in the finder's order: the index of its value, and whether the needle is
     /// base64.
@@ -138,8 +139,9 @@ impl Redactor {
         self.clean(text.get(..self.settled(text)).unwrap_or_default())
     }
 
-    /// The length in bytes of the longest needle with each byte spelled `\u0000`: how much to read
-    /// of a cut-off text beyond the part that is kept.
+    /// The length in bytes of the longest needle when each of its bytes is spelled `\u0000`. A
+    /// reader that keeps only the beginning of a text reads this much more, so that a secret at the
+    /// cut is found.
     #[must_use]
     pub fn longest(&self) -> usize {
         self.sets
@@ -293,9 +295,9 @@ impl Set {
     }
 }
 
-/// The needles for a value inside longer base64, whatever precedes and follows it: for each of the
-/// three offsets the characters determined by the value alone, and those with the last character if
-/// nothing follows, padded or not.
+/// The base64 forms of a value inside a longer encoded text, for each of the three possible
+/// offsets: the characters that the value alone determines; and for a value at the end of the text
+/// also the last character, with and without padding.
 fn in_base64(value: &[u8]) -> Vec<String> {
     let mut needles = Vec::new();
     for (engine, before) in [&BASE64_STANDARD_NO_PAD, &BASE64_URL_SAFE_NO_PAD]

@@ -1,7 +1,7 @@
-//! Sealing: a credential that a person entered is stored only as ciphertext, bound to its row, and
-//! the body of a POST that may hold a credential only as a keyed hash. Invariant: a nonce is random
-//! and used once; the bound parts are length-prefixed, so that no two rows bind the same bytes; an
-//! error reveals nothing of the sealed value.
+//! Sealing. A credential that a person entered is stored only as ciphertext that is bound to its
+//! row. The body of a POST that may hold a credential is stored only as a keyed hash. Invariant: a
+//! nonce is random and used once; the bound parts are length-prefixed, so that no two rows bind the
+//! same bytes; an error reveals nothing of the sealed value.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -23,7 +23,7 @@ use super::Secret;
 /// Labels to derive a separate key for each use.
 const FOR_SEALING: &[u8] = b"holdpoint 1 sealing";
 const FOR_FINGERPRINTS: &[u8] = b"holdpoint 1 fingerprints";
-/// The version of the sealed format, bound with it.
+/// The version of the sealed format; it is part of the associated data.
 const VERSION: &[u8] = b"holdpoint sealed 1";
 /// The length of a nonce in bytes.
 const NONCE: usize = 24;
@@ -201,9 +201,9 @@ fn hex(bytes: &[u8], text: &mut String) {
     }
 }
 
-/// The body of a POST, as the row of its idempotency key stores and recognizes it: a fingerprint if
-/// there are keys, as the body may hold a credential; SHA-256 if there are none, since then no
-/// request can ask for a credential.
+/// The body of a POST, and the value by which the row of its idempotency key recognizes it. With
+/// sealing keys the value is a fingerprint, because the body may hold a credential. Without keys it
+/// is the SHA-256, because then no request can ask for a credential.
 #[derive(Clone)]
 pub struct Body {
     bytes: Bytes,
@@ -235,8 +235,8 @@ impl Body {
         &self.kept
     }
 
-    /// Whether a stored value matches this body, also if it was stored before the keys changed or
-    /// before there were any.
+    /// Whether a stored value matches this body. A value also matches if it was stored without
+    /// keys, or under any key that is still configured.
     #[must_use]
     pub fn is_kept_as(&self, kept: &str) -> bool {
         if kept.contains(':') {

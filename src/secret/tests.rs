@@ -237,7 +237,6 @@ fn search_takes_time_in_proportion_to_the_text() {
     }
 }
 
-/// A kind of escaping.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Escape {
     Percent,
@@ -298,8 +297,8 @@ fn decode(text: &str, escape: Escape) -> String {
             .decode_utf8_lossy()
             .into_owned(),
         Escape::Json => {
-            // Independent of the product code: one character after the other, escapes by
-            // `serde_json`.
+            // Independent of the product code: reads one character at a time and parses escapes
+            // with `serde_json`.
             let (mut out, mut rest) = (String::new(), text);
             while let Some(c) = rest.chars().next() {
                 let read = [12, 6, 2]
@@ -319,8 +318,8 @@ fn decode(text: &str, escape: Escape) -> String {
     }
 }
 
-/// Whether a reader that undoes up to two levels of escapes, and then maybe base64 at some offset,
-/// reads the secret.
+/// Whether a reader finds the secret after undoing up to two levels of escapes, and then possibly
+/// base64 at any offset.
 fn holds(text: &str, secret: &str) -> bool {
     let all = [Escape::Percent, Escape::Form, Escape::Json];
     let once: Vec<String> = all.iter().map(|escape| decode(text, *escape)).collect();
@@ -399,14 +398,16 @@ proptest! {
                 text.chars().enumerate().map(|(at, c)| if at % wrap == wrap - 1 { format!("{c}\n") } else { c.to_string() }).collect()
             }
         };
-        // The text is escaped as a whole, so that its surroundings do not change how it reads.
+        // The secret is escaped together with its surroundings, which could otherwise change how
+        // its escapes are read.
         let text = rows.iter().fold(format!("{before}{inner}{after}"), |text, escape| encode(&text, *escape, &dice));
         prop_assert!(holds(&text, &secret), "the readers of this test read {text:?}");
         let redactor = redactor(&secret);
         let clean = redactor.clean(&text).into_owned();
         prop_assert!(clean.contains("[secret KEY]") && redactor.finds(&text), "{clean:?}");
         prop_assert!(!holds(&clean, &secret), "{clean:?}");
-        // The same holds in pieces, and for a text that is cut off.
+        // The result is equal for a text that arrives in pieces. For a text that is cut off, the
+        // result is a prefix.
         let at = (0..=cut.index(text.len() + 1)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
         let mut redacting = Redacting::new(std::sync::Arc::new(redactor.clone()));
         let pieces = redacting.push(&text[..at]) + &redacting.push(&text[at..]) + &redacting.finish();

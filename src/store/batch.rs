@@ -109,7 +109,7 @@ impl Rows {
         Some(())
     }
 
-    /// Adds a task's new items, and its status by them.
+    /// Adds a task's new items, and sets the task's status from them.
     fn add_items(
         &mut self,
         line: &mut TaskLine,
@@ -261,7 +261,8 @@ impl Rows {
         }
     }
 
-    /// Sets the number of events on the root's row, which is added if the change does not name it.
+    /// Sets the number of new events on the line of the root; adds that line if the change has
+    /// none.
     fn number_events(&mut self) {
         let events = i64::try_from(self.items.len()).unwrap_or(0);
         if events == 0 {

@@ -14,25 +14,26 @@ use super::db::{Sql, Value, sql};
 use super::{ReadError, Store};
 use crate::task::id::TaskId;
 
-/// The number of leases without a new item after which a task is driven alone. The claim statement
-/// repeats this number.
+/// Once this many leases of a task have run out after work had begun, since its last new item, the
+/// task is driven alone. The claim statement repeats this number.
 pub const BESIDE: i32 = 2;
 
-/// Fair by tenant, and within a tenant by user: each tenant's first task, then each tenant's second
-/// task, and so on; a tenant's first task is the oldest task of one user, its second the oldest of
-/// the next user. Each claim continues with the tenant after the last one ($5) and the user after
-/// that tenant's last one ($6), so that a user with a thousand waiting tasks does not crowd out the
-/// others.
+/// Takes turns by tenant, and within a tenant by user: first one task of each tenant, then a second
+/// task of each tenant, and so on. A tenant's first task is the oldest task of one user, its second
+/// task is the oldest task of the next user. Each claim continues after the tenant that the last
+/// claim ended with ($5), and within each tenant after the user whose task was claimed last ($6).
+/// So a user with a thousand waiting tasks does not crowd out other users.
 ///
-/// A lease that expired after work had begun was fruitless. After the second such lease the task
-/// sleeps for 1, 2, 4 … 60 seconds and is then claimed only by a process that drives it alone: at
-/// most one per claim, ahead of all others, if $7 says that the process accepts it.
+/// A lease is fruitless if it expires after work has begun; a new item resets the count of
+/// fruitless leases. After the second fruitless lease, and after each further one, the task sleeps
+/// for 1, 2, 4 … 60 seconds. It is then claimed only to be driven alone. A claim takes at most one
+/// such task, ahead of all other tasks, and only if the process accepts it ($7).
 ///
-/// Differs because `SQLite` has no row locks: its single writer already excludes the others. On
-/// Postgres a row locked by another writer is skipped (it is being driven), so a claim never waits
-/// and cannot deadlock. With thousands of waiting tasks most of the cost is sorting them by user:
-/// Postgres sorts by a hash (users with equal hashes share a turn), `SQLite` by the number of the
-/// row.
+/// The statements differ because `SQLite` has no row locks: it runs only one writer at a time. On
+/// Postgres, a row that another writer has locked is skipped (its task is being driven), so a claim
+/// never waits and cannot deadlock. With thousands of waiting tasks, most of the time goes into
+/// sorting them by user. To sort faster, Postgres groups users by a hash (users with equal hashes
+/// share a turn), and `SQLite` orders the tasks of a user by row number.
 const CLAIM: Sql = Sql {
     postgres: "
 with moment as materialized (
@@ -104,14 +105,14 @@ returning task_id, tenant, user_id, phase = 'parked' as sleeps, takeovers, fruit
     by_key: false,
 };
 
-/// Sets whether an expired lease will count as fruitless.
+/// Sets whether the current lease counts as fruitless if it expires.
 const BEGIN: Sql = sql!(
     "update agent_task set begun = $3 where task_id = $1 and phase = 'leased' and lease_owner = $2 returning task_id"
 )
 .by_key();
 
-/// Differs because Postgres first locks the rows in order of id, as every writer of several rows
-/// does.
+/// The statements differ because Postgres first locks the rows in order of id, as every writer of
+/// several rows does.
 const RENEW: Sql = Sql {
     postgres: "
 with mine as materialized (
@@ -128,8 +129,8 @@ returning task_id",
     by_key: false,
 };
 
-/// Differs for the same reason. The driver may still be finishing: the next claim fences off its
-/// version.
+/// The statements differ for the reason given for [`RENEW`]. The driver may still be finishing; the
+/// next claim increments the version and so fences off that driver's writes.
 const RELEASE: Sql = Sql {
     postgres: "
 with mine as materialized (
@@ -169,9 +170,9 @@ struct Row {
 pub struct Claimed {
     /// The claimed task's id.
     pub task: TaskId,
-    /// The way to drive it.
+    /// How to drive the task.
     pub drive: Drive,
-    /// How many leases in a row ran out after work had begun, and without a new item.
+    /// How many leases ran out after work had begun, since the last new item.
     pub fruitless: i32,
 }
 
@@ -183,7 +184,8 @@ pub enum Drive {
     /// Concurrently with other tasks; an earlier lease was lost, so [`Store::begin`] is called when
     /// work begins.
     Again,
-    /// The process drives no other task beside it. [`Store::begin`] is called when work begins.
+    /// The process drives no other task at the same time. [`Store::begin`] is called when work
+    /// begins.
     Alone,
     /// Not yet: the task sleeps.
     Later,
@@ -213,8 +215,8 @@ pub(super) struct Turns {
     users: BTreeMap<String, String>,
 }
 
-/// How many tenants' last users are remembered; beyond it every second entry is dropped, and its
-/// tenant starts over.
+/// The maximum number of tenants whose last user is remembered. Beyond it, every second entry is
+/// dropped; a dropped tenant starts over with its first user.
 const REMEMBERED: usize = 1000;
 
 impl Turns {
@@ -247,8 +249,8 @@ impl Turns {
     }
 }
 
-/// The last name served by a claim that started after `last`: the last one in that order among the
-/// most frequent names.
+/// The name that a claim served last. The claim served names in turns, starting after `last`, so
+/// the result is the last one in that order among the most frequent names.
 fn last_of<'a>(names: impl IntoIterator<Item = &'a str>, last: &str) -> Option<String> {
     let mut counts: BTreeMap<(bool, &str), usize> = BTreeMap::new();
     for name in names {

@@ -1,6 +1,6 @@
-//! The committer: a few writers that take all queued changes and write them as one statement,
-//! without a timer, so that a lone change is not delayed. Two changes of one root are never in
-//! flight at once: the later one waits.
+//! The committer: a few writers. A writer takes all queued changes and writes them as one
+//! statement. It waits for no timer, so a lone change is not delayed. Two changes of one root are
+//! never in flight at once: the later one waits.
 //!
 //! Invariant: a change is answered with `Committed` only when it is durable, with `Stale` or
 //! `Refused` only when it was not written, and the failure of one change never fails another.
@@ -27,12 +27,14 @@ use crate::task::time::Time;
 const MOST_CHANGES: usize = 128;
 const MOST_BYTES: usize = 4 << 20;
 
-/// How often a change whose commit result was lost is looked up and sent again, within the time
-/// allowed for one statement, before the outcome is reported as unknown.
+/// How many times a change is looked up at most, and sent again if it is missing, after its commit
+/// result was lost. Then the outcome is reported as unknown. The time allowed for one statement is
+/// a second limit.
 const MOST_ATTEMPTS: usize = 48;
-/// The pause before asking a database again that accepts no connections.
+/// The pause before another attempt, when the database accepts no connections or a change collided.
 const BREATH: Duration = Duration::from_millis(100);
-/// How often a change is sent that lost against other transactions' locks.
+/// How many times a single change is sent at most, the first included, when it loses against other
+/// transactions' locks each time.
 const MOST_COLLISIONS: u32 = 3;
 
 pub(super) const FIND: Sql =
@@ -94,7 +96,7 @@ impl Committer {
         committer
     }
 
-    /// Writes one change. Dropping the future does not stop it: a queued change is written.
+    /// Writes one change. Dropping the future does not withdraw a queued change.
     pub(super) async fn commit(&self, change: Change) -> Answer {
         let Some(rows) = rows(change) else {
             return Err(CommitError::Refused);
@@ -256,8 +258,8 @@ impl Committer {
         }
     }
 
-    /// Sends one change, and again if it lost against another writer: such a statement wrote
-    /// nothing.
+    /// Sends one change. Sends it again if the statement lost against another writer's locks,
+    /// because such a statement wrote nothing.
     async fn send_apart(&self, rows: &Rows) -> Result<Vec<Option<i64>>, Failure> {
         let mut sent = 1;
         loop {
@@ -289,9 +291,10 @@ impl Committer {
         Err(refusal(failure))
     }
 
-    /// Handles a lost commit result. Looks the change up by its first item and sends it again if it
-    /// is missing. That cannot write it twice: if the old statement is still running, the new one
-    /// waits for it and finds the change written.
+    /// Handles a lost commit result: looks the change up by its first item, and sends it again if
+    /// that item is missing. This cannot write the change twice: if the old statement is still
+    /// running, the new statement waits for its locks, and is stale if the old statement has
+    /// written the change.
     async fn find_or_repeat(&self, rows: &Rows) -> Answer {
         tracing::warn!(root_task_id = %rows.root, change_id = %rows.change, "the outcome of a commit is unknown: its answer was lost");
         if !rows.fenced() {
@@ -313,7 +316,7 @@ impl Committer {
                     continue;
                 }
             }
-            // Sent again, refused, and still not there: the change is not written.
+            // The change was sent again and refused, and is still missing: it was not written.
             if let Some(error) = last {
                 return Err(error);
             }

@@ -1,15 +1,15 @@
 //! A batch of changes as one autocommit statement.
 //!
 //! Invariant: `locked` locks every task row of the batch in order of id before anything else is
-//! read, and `held` locks every request row after it. Whether a change is taken depends only on
-//! those two, which see the rows as they are after the wait for the locks, never on another read of
-//! the tables, which would see them as they were before it. Nothing is written for a change that is
-//! not taken. Each task row is updated once.
+//! read; then `held` locks every request row. Both see the rows as they are after the wait for the
+//! locks. Any other read of the tables sees them as they were before it, so only `locked` and
+//! `held` decide whether a change is taken. Nothing is written for a change that is not taken. Each
+//! task row is updated once.
 
 use super::db::{Db, Failure, Sql, Value};
 use super::rows::{Needs, Rows};
 
-/// Differs because `SQLite` has no data-modifying CTEs, no arrays and no row locks: see
+/// For Postgres only, because `SQLite` has no data-modifying CTEs, no arrays and no row locks: see
 /// `commit_sqlite.rs`.
 pub(super) const STATEMENT: Sql = Sql {
     postgres: WRITE,
@@ -322,7 +322,8 @@ fn credentials(batch: &[&Rows], values: &mut Vec<Value>) {
     );
 }
 
-/// The changed agent versions: in a separate, last column, as most commits have none.
+/// The changed agent versions: the column `pinned` of `named`, which is bound apart from its other
+/// columns.
 fn pinned(batch: &[&Rows], values: &mut Vec<Value>) {
     let named = lines(batch, |rows| &rows.tasks);
     values.push(maybe_texts!(named, line => line.agent_version.clone()));

@@ -1,6 +1,6 @@
-//! A batch of changes as one `BEGIN IMMEDIATE` transaction: no other writer runs meanwhile, so
-//! everything it reads stays valid until it commits. Equivalent to `commit_postgres.rs`, statement
-//! by statement.
+//! A batch of changes as one `BEGIN IMMEDIATE` transaction. No other writer runs during the
+//! transaction, so everything that it reads stays valid until it commits. Equivalent to
+//! `commit_postgres.rs`, statement by statement.
 
 use std::collections::HashMap;
 
@@ -74,7 +74,7 @@ insert into request_approver (tenant, kind, name, request_id)
 select t.tenant, p.value ->> 2, coalesce(p.value ->> 3, t.user_id), unhex(p.value ->> 0)
   from json_each($1) as p join agent_task t on t.task_id = unhex(p.value ->> 1)";
 
-/// Runs before the requests are updated: it reads how many approvals are required.
+/// A decision is final if it settles its call, or if its request requires only one approval.
 pub(super) const INSERT_DECISIONS: &str = "
 insert into decision (tenant, user_id, request_id, tool_call_id, action, final, task_id, seq, at)
 select r.tenant, d.value ->> 2, r.request_id, coalesce(unhex(d.value ->> 1), r.call_id, r.request_id), d.value ->> 3,
@@ -89,8 +89,8 @@ update intervention_request as r
  where r.request_id = unhex(u.value ->> 0)
    and (u.value ->> 1 is not null or ((u.value ->> 2) and r.status = 'responded'))";
 
-/// The same person may have used an expired key under another spelling of their user id, which is
-/// another row: it is deleted, so that the new row takes its place.
+/// A person may have used the key before, under another spelling of their user id, which has a row
+/// of its own. If that use has expired, its row is deleted, so that the new row takes its place.
 pub(super) const DELETE_SPENT_KEYS: &str = "
 delete from idempotency where rowid in (
     select i.rowid from json_each($1) as y cross join idempotency i
@@ -436,7 +436,7 @@ fn credentials(batch: &[&Rows]) -> Vec<Json> {
         .collect()
 }
 
-/// The ended tasks with credentials: most tasks have none, which saves the delete statement.
+/// The ended tasks that have credentials. Most tasks have none, which saves the delete statement.
 fn ended(batch: &[&Rows], state: &State) -> Vec<Json> {
     let lines = batch
         .iter()

@@ -1,5 +1,5 @@
-//! The health of Postgres connections: which idle connection may be used, and how one returns to
-//! its pool. Nothing here waits for a dead connection longer than `PULSE`.
+//! The health of Postgres connections: checks an idle connection before it is used, and returns a
+//! connection to its pool. Neither waits for a dead connection longer than `PULSE`.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -13,10 +13,11 @@ const PULSE: Duration = Duration::from_millis(500);
 /// A connection that has been idle for longer is checked before it is used.
 const STALE: Duration = Duration::from_secs(10);
 
-/// When a connection was last found broken: those idle at that time have probably died too. They
-/// are checked before use, so that one crash of the server does not fail one statement per
-/// connection. If the broken connection did not even answer, they are replaced unchecked, so that
-/// no statement waits for each of them in turn.
+/// The last times at which a connection was found broken, and at which a connection did not answer
+/// in time. Connections that were idle at such a time have probably died too. If a connection was
+/// broken, the idle ones are checked before use, so that a crash of the server does not fail one
+/// statement per connection. If a connection was silent, they are replaced unchecked, so that no
+/// statement waits for each of them in turn.
 #[derive(Debug, Default)]
 pub(super) struct Breaks {
     broken: Mutex<Option<Instant>>,
@@ -70,8 +71,8 @@ pub(super) fn timed_out() -> sqlx::Error {
     sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())
 }
 
-/// A connection on loan. The pool checks each returned connection and would wait forever for a dead
-/// one; this type waits at most `PULSE` and then frees the slot.
+/// A connection taken from its pool. The pool checks each returned connection and would wait
+/// forever if the connection is dead. This type ends that check after `PULSE`.
 pub(super) struct CheckedOut(pub(super) Option<PoolConnection<Postgres>>);
 
 impl CheckedOut {

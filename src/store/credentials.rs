@@ -1,5 +1,5 @@
-//! Reads sealed credentials and removes expired ones. They are written in the commit of the
-//! decision that supplied them, and removed in the commit that ends their task.
+//! Reads sealed credentials and removes expired ones. A credential is written in the commit of the
+//! decision that supplied it, and removed in the commit that ends its task.
 
 use sqlx::FromRow;
 use uuid::Uuid;
@@ -16,7 +16,7 @@ const CREDENTIALS: Sql = sql!(
 )
 .by_key();
 
-/// How many are removed per statement.
+/// The maximum number of credentials removed per statement.
 const BATCH: usize = 1000;
 
 /// Differs because `SQLite` has no row locks; Postgres skips rows that are being replaced, or

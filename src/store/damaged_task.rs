@@ -1,7 +1,7 @@
-//! Reads a task whose journal is unreadable, or kills the process that reads it, from its row
-//! alone, which is enough to end the task. Invariant: only a damaged journal counts. A journal that
-//! a newer version of this program has written, as during an upgrade, may be readable elsewhere and
-//! is left alone.
+//! Reads the row of a task, without its journal, when the journal is unreadable or reading it kills
+//! the process. The row is enough to end the task. During an upgrade, a newer version of this
+//! program may have written the journal, and a replica of that version can read it; such a task is
+//! marked as [`DamagedTask::newer`].
 
 use std::collections::BTreeSet;
 use std::sync::{MutexGuard, PoisonError};
@@ -26,8 +26,8 @@ const BODIES: Sql = sql!("select body from agent_task_item where task_id = $1 or
 
 pub(super) const STATEMENTS: &[Sql] = &[REMAINS, BODIES];
 
-/// How many reports are kept; a task whose report is dropped is reported again the next time it is
-/// read.
+/// The maximum number of reports kept. If a report is dropped, the task is reported again the next
+/// time it is read.
 const REPORTS: usize = 1000;
 
 /// A task as known from its row alone.
@@ -55,7 +55,8 @@ struct Body {
     body: String,
 }
 
-/// Whether a journal is complete: a missing item may be the start of a call.
+/// Whether a journal has every item from 1 to `last_seq`. A journal with a gap must not be used,
+/// because the missing item may be the start of a call.
 pub(super) fn whole(items: &[Item], last_seq: i64) -> bool {
     let numbered = (1_i64..).zip(items).all(|(seq, item)| item.seq == seq);
     numbered && i64::try_from(items.len()).is_ok_and(|length| length == last_seq)

@@ -1,4 +1,4 @@
-//! The only file that talks to both engines: runs a statement with its parameters and reads rows.
+//! Runs statements with their parameters on the engine in use, and reads rows.
 
 use std::fs::File;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -26,8 +26,8 @@ use crate::world::Clock;
 /// A parameter. Lists are arrays on Postgres and JSON text on `SQLite`.
 #[derive(Clone, Debug)]
 pub(super) enum Value {
-    /// The current time: the database's clock on Postgres (the parameter is the offset of tests),
-    /// the injected clock on `SQLite`.
+    /// The current time: the database's clock on Postgres (the parameter is the offset that tests
+    /// add), the injected clock on `SQLite`.
     Now,
     Int(i64),
     Bool(bool),
@@ -76,10 +76,9 @@ pub(super) enum Engine {
     },
 }
 
-/// The database.
 pub(super) struct Db {
     pub(super) engine: Engine,
-    /// The clock that decides on `SQLite`.
+    /// The injected clock, which supplies the current time on `SQLite`.
     pub(super) clock: Arc<dyn Clock>,
     /// The offset that tests add to Postgres' clock, in microseconds.
     pub(super) offset: AtomicI64,
@@ -88,7 +87,7 @@ pub(super) struct Db {
     /// The time limit for any one statement, network round trip included.
     pub(super) patience: Duration,
     pub(super) breaks: Arc<Breaks>,
-    /// Whether the database can be reached, as last logged.
+    /// Logs when the database cannot be reached, and when it answers again.
     pub(super) outage: Outage,
     /// The lock that keeps other processes off the `SQLite` file.
     pub(super) lock: Mutex<Option<File>>,
@@ -106,7 +105,8 @@ impl std::fmt::Debug for Db {
 
 /// The time limit of the readiness probe.
 const PROBE: Duration = Duration::from_secs(2);
-/// How often a read is sent if its connections are lost.
+/// How many times a read is sent at most, the first included, when the connection is lost each
+/// time.
 const READS: u32 = 3;
 
 impl Db {
@@ -127,7 +127,8 @@ impl Db {
         }
     }
 
-    /// Reads all rows, and from the first also the head, whose columns repeat in every row.
+    /// Reads all rows. Every row repeats the columns of the head, which is read from the first row;
+    /// `None` if there is no row.
     pub(super) async fn headed<H: Record, R: Record>(
         &self,
         sql: Sql,
@@ -210,7 +211,7 @@ impl Db {
 
     /// Begins a write transaction of `SQLite`. Always `BEGIN IMMEDIATE`: a transaction that reads
     /// first and writes later fails with "database is locked" if another connection has written
-    /// meanwhile.
+    /// between its read and its write.
     pub(super) async fn begin(&self) -> Result<LiteTx, Failure> {
         match &self.engine {
             Engine::Sqlite { writer, .. } => self.noted(
@@ -252,7 +253,7 @@ impl Db {
     }
 
     /// Runs one statement on Postgres. Discards a connection that is lost or leads to a read-only
-    /// server. The time limit holds even if the network swallows the answer.
+    /// server. The time limit holds even if the answer is lost on the network.
     async fn ask_postgres(
         &self,
         pool: &PgPool,

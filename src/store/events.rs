@@ -1,5 +1,5 @@
-//! Reads a tree's events: its items in the order of their numbers, and a request as of the commit
-//! of one of them.
+//! Reads a tree's events, which are its items in the order of their event numbers. Also reads the
+//! state of a request right after the commit of an event.
 //!
 //! Invariant: events are numbered under the lock of the root's row, so a reader that continues from
 //! the last number it has seen misses none. One read is bounded in bytes, except for the size of
@@ -18,8 +18,8 @@ use crate::task::item::{Fact, Item};
 use crate::task::status::RequestStatus;
 use crate::task::time::Time;
 
-/// Determines the next events by their sizes alone, so that no large body is loaded that the page
-/// does not return.
+/// Selects the events of a page by the sizes of their bodies, and then loads the bodies of these
+/// events only.
 const OF_ROOT: Sql = sql!(
     "with page (event_number, size) as (
         select event_number, octet_length(body) from agent_task_item
@@ -59,8 +59,8 @@ const OF_PART: Sql = sql!(
       where p.ahead < $4 order by i.event_number"
 );
 
-/// A request with the decisions up to the end of one change, and the `seq` of its task's last item
-/// in that change.
+/// A request with the decisions up to the end of one change, and the `seq` of the last item that
+/// the change adds to the request's task.
 const REQUEST_AFTER: Sql = sql!(
     "with change (last) as (
         select coalesce(
@@ -75,7 +75,8 @@ const REQUEST_AFTER: Sql = sql!(
       order by i.seq"
 );
 
-/// The events of one change are contiguous: walks from one of its items back to the first.
+/// Finds the first event of the change that wrote an item. The events of a change are contiguous,
+/// so the statement walks back from that item.
 const FIRST_OF_CHANGE: Sql = sql!(
     "with recursive back (root_task_id, event_number, change_id) as (
         select root_task_id, event_number, change_id from agent_task_item where task_id = $1 and seq = $2
@@ -145,7 +146,7 @@ pub struct Part {
 pub struct Events {
     /// The events of the page.
     pub events: Vec<Event>,
-    /// Whether there may be more; `false` means there were none at the time of the read.
+    /// Whether more events may follow; `false` if none did at the time of the read.
     pub more: bool,
 }
 
@@ -154,7 +155,7 @@ pub struct Events {
 pub struct Portion {
     /// The maximum number of events.
     pub events: i64,
-    /// No event is read that starts after this many bytes.
+    /// Once the bodies of the events read have this many bytes together, no further event is read.
     pub bytes: i64,
 }
 
@@ -200,8 +201,8 @@ struct Number {
 }
 
 impl Store {
-    /// The events of a tree or subtree after a given number, in order. Events before an undecodable
-    /// one are still returned.
+    /// The events of a tree or subtree after a given number, in order. If an event cannot be
+    /// decoded, the events before it are returned.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the very next event cannot be decoded.
@@ -246,9 +247,9 @@ impl Store {
         Ok(read)
     }
 
-    /// The request that an event is about, as of the commit of that event's change, and the last
-    /// `seq` of its task's journal at that commit. Its status is at most `Responded`: the journal
-    /// says whether it was resumed in the same commit.
+    /// The request that an event is about, as of the commit that wrote the event, and the last
+    /// `seq` of the task's journal after that commit. The request's status is never `Resumed`: only
+    /// the journal says whether the same commit resumed the request.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -286,7 +287,7 @@ impl Store {
             RequestStatus::Pending
         };
         row.status = closed.unwrap_or(stood);
-        // The deadline passed, and the history became uncertain, only after that commit.
+        // The row that was read has these values as of now, not as of the commit.
         (row.expired, row.doubted) = (false, false);
         Ok((row, last))
     }

@@ -70,7 +70,8 @@ pub enum CommitError {
     /// Another commit came first: read again.
     #[error("another commit came first")]
     Stale,
-    /// A constraint of the database refuses it: a used idempotency key, or a bug.
+    /// The data of the change cannot be stored: a used idempotency key, a value that does not fit,
+    /// or a bug.
     #[error("a constraint forbids it")]
     Refused,
     /// Nothing was written: the database does not answer or accepts no writes now.

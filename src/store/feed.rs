@@ -1,7 +1,7 @@
-//! Notifies readers that a tree has news, and of its models' deltas. News are published after a
-//! commit: a count, and whether the root runs, so that a waiter need not read the row each time.
-//! The rows are the truth: a reader that misses a notification loses only time. The relay
-//! (`relay.rs`) sends to other replicas what they have asked for.
+//! Notifies readers of a tree's commits and of its models' deltas. The notification of a commit
+//! says whether the root runs, so that a reader that waits for the root need not read its row each
+//! time. A reader that misses a notification loses only time, because the rows hold the state. The
+//! relay (`relay.rs`) sends notifications to the replicas that have asked for them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,19 +13,22 @@ use tokio::time::Instant;
 use crate::task::delta::Delta;
 use crate::task::id::TaskId;
 
-/// How many deltas are buffered per listener; a slower listener misses the oldest.
+/// How many deltas a listener may fall behind. A listener that falls further behind misses the
+/// oldest ones.
 const PIECES: usize = 64;
 /// How many deltas are buffered for the relay.
 const WAITING: usize = 1024;
 /// The maximum number of trees that other replicas subscribe to at once.
 const WANTED: usize = 100_000;
-/// How long the interest of another replica lasts unless it is renewed.
+/// How long a subscription of another replica lasts unless it is renewed, and how long the replica
+/// is assumed to exist after its last message.
 pub(super) const INTEREST: Duration = Duration::from_mins(1);
 
-/// The state of a tree as known without reading it.
+/// The state of a tree, as far as notifications tell it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct News {
-    /// The number of commits noticed since the tree has been watched.
+    /// The number of notifications since the tree has been watched: one for each commit that was
+    /// noticed, and one each time a commit may have been missed.
     pub commits: u64,
     /// Whether the root runs, by the last commit that said so; `None` if unknown.
     pub running: Option<bool>,
@@ -36,8 +39,8 @@ pub struct News {
 pub struct Listener {
     news: watch::Receiver<News>,
     deltas: broadcast::Receiver<Arc<Delta>>,
-    /// Set for a subscriber; a listener that only attends is not counted, so no deltas are produced
-    /// for it.
+    /// Set for a subscriber. A listener from `attend` is not counted as a subscriber, so no deltas
+    /// are produced for it.
     counted: Option<Arc<()>>,
 }
 
@@ -76,8 +79,8 @@ impl Listener {
         loop {
             tokio::select! {
                 biased;
-                // A commit never waits behind deltas; a reader first takes the buffered ones with
-                // `piece`.
+                // News come before buffered deltas. A reader that gets news takes the deltas from
+                // before the commit with `piece`.
                 changed = self.news.changed() => match changed {
                     Ok(()) => return Heard::News,
                     Err(_) => return std::future::pending().await,
@@ -92,7 +95,7 @@ impl Listener {
     }
 }
 
-/// The subscriptions of this replica and of the others.
+/// The subscriptions of this replica and of the other replicas.
 #[derive(Debug, Default)]
 pub(super) struct Feed {
     trees: Mutex<Trees>,
@@ -106,7 +109,7 @@ pub(super) struct Feed {
 #[derive(Debug, Default)]
 struct Trees {
     senders: HashMap<TaskId, Senders>,
-    /// The number of entries after the last sweep of trees without readers.
+    /// The number of entries left when the trees without readers were last removed.
     swept: usize,
 }
 
@@ -116,7 +119,7 @@ struct Senders {
     news: watch::Sender<News>,
     /// Created for the first listener.
     deltas: Option<broadcast::Sender<Arc<Delta>>>,
-    /// Each subscriber holds a clone, so the strong count tells their number.
+    /// Each subscriber holds a clone: the strong count is one more than the number of subscribers.
     listeners: Arc<()>,
     /// The number of the tree's last event, if known.
     last_event: Option<i64>,
@@ -139,12 +142,12 @@ impl Senders {
     }
 }
 
-/// The interests of other replicas, and the notifications not sent to them yet.
+/// The subscriptions of other replicas, and the notifications not sent to them yet.
 #[derive(Debug, Default)]
 struct Abroad {
     /// Whether a relay runs.
     open: bool,
-    /// The trees that other replicas listen to, and until when.
+    /// The trees that other replicas subscribe to, with the end of each subscription.
     wanted: HashMap<TaskId, Instant>,
     /// Until when another replica is assumed to exist.
     others: Option<Instant>,
@@ -256,7 +259,8 @@ impl Feed {
         }
     }
 
-    /// Records that a commit of this process queued a task; its own workers are woken separately.
+    /// Records that a commit of this process queued a task, for the workers of other replicas. The
+    /// workers of this process are woken separately.
     pub(super) fn queued(&self) {
         self.hand_over(|abroad| {
             abroad.out.work |= abroad.others.is_some_and(|until| Instant::now() < until);
@@ -278,8 +282,8 @@ impl Feed {
         self.work.notified().await;
     }
 
-    /// Publishes a commit of this process: `items` items in the tree; `running` if the commit sets
-    /// whether the root runs.
+    /// Publishes a commit of this process. `items` is the number of items that the commit adds to
+    /// the tree; `running` says whether the root runs, `None` if the commit does not set that.
     pub(super) fn tell(&self, root: TaskId, running: Option<bool>, items: usize) {
         let mut trees = locked(&self.trees);
         if let Some(senders) = trees.senders.get_mut(&root) {
@@ -378,8 +382,8 @@ impl Feed {
             .collect()
     }
 
-    /// Takes the number of a tree's last event as just read; publishes news if it differs from the
-    /// known number.
+    /// Records the number of a tree's last event, just read from the database. Publishes news if it
+    /// differs from the known number.
     pub(super) fn reached(&self, root: TaskId, last_event: i64) {
         if let Some(senders) = locked(&self.trees).senders.get_mut(&root)
             && senders.last_event.replace(last_event) != Some(last_event)

@@ -1,8 +1,8 @@
-//! Reads idempotency rows and removes expired ones; they are written in the commit of their effect.
+//! Reads idempotency rows and removes expired ones. A row is written in the commit of its command.
 //!
-//! A key lasts 24 hours by the database's clock (86400000000 microseconds in the statements), a
-//! decision's key as long as its request. An expired key counts as unused, whether removed or not:
-//! the commit of its next effect replaces it.
+//! A key lasts 24 hours by the database's clock (86400000000 microseconds in the statements); the
+//! key of a decision lasts as long as its request. An expired key counts as unused, even before it
+//! is removed: the commit of the next command with that key replaces its row.
 
 use std::slice;
 
@@ -22,7 +22,7 @@ const KEY: Sql = sql!(
 )
 .by_key();
 
-/// How many are removed per statement.
+/// The maximum number of keys removed per statement.
 const BATCH: usize = 1000;
 
 /// Differs because `SQLite` has no row locks; Postgres skips rows that are being reused, or removed
@@ -66,8 +66,9 @@ struct KeyRecord {
 }
 
 impl Store {
-    /// The row of an idempotency key, under any stored spelling of its user. If two spellings used
-    /// the key while they counted as two people, the row of the caller's own spelling.
+    /// The row of an idempotency key, under any stored spelling of the user. If several spellings
+    /// have a row for the key, because they once counted as different people, the row of the
+    /// caller's own spelling is preferred.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -1,8 +1,8 @@
 //! The identity of the database. A restored backup and a promoted standby have lost the end of
-//! their history: calls that seem not to have run may have run. Invariant: no connection is used
-//! before its server was compared with the recorded one; once a different server is found by any
-//! replica, every replica sees the time up to which the history is uncertain, because it is in the
-//! row and not in memory.
+//! their history: calls that seem not to have run may have run. Invariant: a connection is used
+//! only after its server's identity was compared with the recorded identity. When a replica finds a
+//! different server, it stores the time up to which the history is uncertain in a row, where every
+//! replica reads it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -16,11 +16,12 @@ use super::db::{Db, Engine, Failure, Sql, Value, sql};
 use super::settings::OpenError;
 use crate::task::time::Time;
 
-/// The server's identity, beside the recorded one. The timeline is that of the current WAL
-/// position: the one of the last checkpoint lags behind a promotion. The database's oid
-/// distinguishes a dump that was loaded beside its origin.
+/// Selects the server's identity and the recorded identity. The timeline is taken from the current
+/// WAL position, because the last checkpoint still has the old timeline right after a promotion.
+/// The database's oid distinguishes a database from a dump of it that was loaded into the same
+/// server.
 ///
-/// Postgres only, like the next two: run on each connection before its first use.
+/// `TOLD`, `HIDDEN` and `OTHER` are for Postgres only and run on a connection before its first use.
 const TOLD: &str = "
 select case when not pg_is_in_recovery() then s.system_identifier::text || '/'
             || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || '/' || d.oid::text end as told,
@@ -33,9 +34,10 @@ const HIDDEN: &str = "
 select case when not pg_is_in_recovery() then 'untold' end as told, k.identity as kept, k.doubted_at
   from (select 1) s left join database_identity k on k.id = 1";
 
-/// The first server is only recorded; for a different one, everything up to now becomes uncertain.
-/// `greatest` includes stored timestamps in case the clock is behind. The row is locked first: of
-/// many connections that notice at the same time, one does the work.
+/// Records the server's identity. If a different identity was recorded before, the history up to
+/// now becomes uncertain; `greatest` also takes the stored timestamps, in case the server's clock
+/// is behind them. The row is locked first, so that only the first of several connections that find
+/// the difference at the same time reads all tasks.
 const OTHER: &str = "
 with mine as materialized (
     select id from database_identity where id = 1 and identity is distinct from $1 for update
@@ -45,7 +47,7 @@ update database_identity k set identity = $1, doubted_at = case when k.identity 
        else k.doubted_at end
   from mine where k.id = mine.id";
 
-/// Marks the database as a restored backup, on an operator's word.
+/// Makes the history up to now uncertain, because the operator says that the database was restored.
 const RESTORED: Sql = sql!(
     "update database_identity set doubted_at = (select max(m.at) from (select " (now 1) " as at
         union all select updated_at from agent_task union all select doubted_at from database_identity) m)
@@ -86,7 +88,8 @@ struct Doubted {
     doubted_at: Option<i64>,
 }
 
-/// The time up to which the history is uncertain, as the connections of this process found it.
+/// The time up to which the history is uncertain, as this process last read it; 0 if the history is
+/// certain.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Doubt(Arc<AtomicI64>);
 
@@ -155,7 +158,7 @@ async fn told(connection: &mut PgConnection) -> Result<Compared, sqlx::Error> {
     }
 }
 
-/// Runs a statement without a time limit: two statements read all tasks, however many there are.
+/// Runs a statement without a time limit. For `OTHER` and `RESTORED`, which read all tasks.
 #[expect(
     clippy::disallowed_methods,
     reason = "the time limit belongs to the connection, and is not the door's"
@@ -172,8 +175,8 @@ async fn unhurried(
     tx.commit().await
 }
 
-/// Reads the time up to which the history is uncertain, first thing after opening; if an operator
-/// says that the database was `restored`, first moves that time to now.
+/// Reads the time up to which the history is uncertain, right after the database was opened. If the
+/// operator says that the database was `restored`, that time is set to now before it is read.
 ///
 /// # Errors
 /// `Unavailable` when the database does not answer, or is a standby; `Refused` otherwise.
@@ -213,9 +216,9 @@ async fn restore(db: &Db) -> Result<(), Failure> {
 }
 
 impl Store {
-    /// The time up to which the history is uncertain, known without a query: every connection was
-    /// compared before its first use. A caller that read its journal under an earlier value must
-    /// read it again before it starts anything.
+    /// The time up to which the history is uncertain. Needs no query, because the value is updated
+    /// whenever a connection is opened. A caller that read its journal when the value was smaller
+    /// must read the journal again before it starts a call.
     #[must_use]
     pub fn history_uncertain_until(&self) -> Option<Time> {
         self.db().doubt.at()

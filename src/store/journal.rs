@@ -11,8 +11,8 @@ use crate::task::id::TaskId;
 use crate::task::item::Item;
 use crate::task::time::Time;
 
-/// The row is repeated beside each item, so that one statement, and so one snapshot, reads both. A
-/// task has at least one item, that of its creation.
+/// Repeats the task's row with each item, so that a single statement reads both in one snapshot.
+/// The join finds every task, because the commit that creates a task writes its first item.
 const JOURNAL: Sql = sql!(
     "select " (task) ", i.seq, i.at, i.body, i.event_number, " (now 2) " as moment,
             (select doubted_at from database_identity where id = 1) as doubted_at
@@ -22,7 +22,7 @@ const JOURNAL: Sql = sql!(
 )
 .by_key();
 
-/// Determines by their sizes alone which items fit, so that no other body is loaded.
+/// Selects the items that fit by their sizes, and then loads the bodies of these items only.
 const ITEMS: Sql = sql!(
     "with page (seq, size) as (
         select seq, octet_length(body) from agent_task_item where task_id = $1 and seq > $2 order by seq limit $3
@@ -36,7 +36,7 @@ const ITEMS: Sql = sql!(
 
 pub(super) const STATEMENTS: &[Sql] = &[JOURNAL, ITEMS];
 
-/// A task's row, and the state of the database at the time of the read.
+/// A task's row, with the time of the read and the time up to which the history is uncertain.
 #[derive(FromRow)]
 pub(super) struct Head {
     #[sqlx(flatten)]
@@ -103,8 +103,8 @@ impl Store {
         }))
     }
 
-    /// A task's items after a `seq`, with their event numbers in the root's stream: at most `limit`
-    /// items and one page of bytes, but at least one item if there is one.
+    /// A task's items after a `seq`, with their event numbers in the tree. At most `limit` items,
+    /// and at most `PAGE` bytes unless the first item alone is larger.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

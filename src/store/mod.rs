@@ -72,9 +72,9 @@ use crate::task::user::UserId;
 pub struct RequestRow {
     /// The question as asked.
     pub asked: RequestSpec,
-    /// The `seq` of the item that asks it, in its task's journal.
+    /// The `seq` of the item that asks the question, in the task's journal.
     pub asked_seq: i64,
-    /// The task that asked it.
+    /// The task that asked the question.
     pub task_id: TaskId,
     /// The root of that task's tree.
     pub root_task_id: TaskId,
@@ -90,12 +90,12 @@ pub struct RequestRow {
     pub status: RequestStatus,
     /// The time of the commit that asked.
     pub created_at: Time,
-    /// The deadline: later decisions are refused; `None` if it does not expire.
+    /// The deadline: later decisions are refused. `None` if the request does not expire.
     pub expires_at: Option<Time>,
     /// Whether `expires_at` had passed, by the database's clock, when this row was read.
     pub expired: bool,
-    /// Whether it was asked before a restore or the promotion of a standby: its calls may have run
-    /// since.
+    /// Whether the request was opened before a restore or the promotion of a standby: its calls may
+    /// have run in the lost part of the history.
     pub doubted: bool,
     /// The decisions so far with their times, oldest first.
     pub answers: Vec<(Time, Decision)>,
@@ -114,9 +114,9 @@ pub struct TaskFilter {
     pub agents: Vec<String>,
     /// Tasks of one of these sessions; empty for any.
     pub sessions: Vec<String>,
-    /// All tasks of these trees instead of root tasks; empty for root tasks.
+    /// All tasks of these trees, roots and sub-agents; empty for root tasks of any tree.
     pub roots: Vec<TaskId>,
-    /// Only tasks older (with a smaller id) than this one.
+    /// Only tasks older (with a smaller id) than this task.
     pub before: Option<TaskId>,
     /// The maximum number of tasks.
     pub limit: i64,
@@ -127,9 +127,9 @@ pub struct TaskFilter {
 pub struct RequestFilter {
     /// Requests of this tenant.
     pub tenant: String,
-    /// Requests that this person may decide (by `approvers`: user or group rows; the owner where
-    /// `owner` is set), or, unless `statuses` is only pending, has decided. `None` for no such
-    /// condition.
+    /// Requests that this person may decide, as a named user, as a member of a group, or as the
+    /// owner if the owner is an approver. Unless `statuses` is only pending, also requests that the
+    /// person has answered. `None` for the requests of all people.
     pub person: Option<Person>,
     /// Requests in one of these statuses; empty for any.
     pub statuses: Vec<RequestStatus>,
@@ -144,7 +144,7 @@ pub struct RequestFilter {
     /// When only pending requests are selected: includes those past their deadline, which stay
     /// pending until closed.
     pub overdue: bool,
-    /// Only requests younger (with a greater id) than this one.
+    /// Only requests younger (with a greater id) than this request.
     pub after: Option<RequestId>,
     /// The maximum number of requests.
     pub limit: i64,
@@ -157,7 +157,7 @@ pub struct Person {
     pub user_id: UserId,
     /// The person's groups.
     pub groups: Vec<String>,
-    /// Whether the person may decide everything: the case without accounts.
+    /// Whether the person may decide every request, as without accounts.
     pub everything: bool,
 }
 
@@ -176,7 +176,7 @@ struct Inner {
     stop: CancellationToken,
     /// For tests: whether the relay neither sends nor receives.
     muted: Arc<AtomicBool>,
-    /// The tenant and the users that the last claims ended with.
+    /// The tenant and the users after which the next claim continues.
     turns: Mutex<claim::Turns>,
     /// Tasks reported as unreadable.
     unreadable: Mutex<BTreeSet<TaskId>>,
@@ -184,12 +184,13 @@ struct Inner {
     _last: DropGuard,
 }
 
-/// How many batches are written concurrently on Postgres. Few: changes queued meanwhile share the
-/// next statement, whose cost is mostly fixed.
+/// The maximum number of batches written concurrently on Postgres. It is small, because the changes
+/// that are queued during a write share the next statement, and most of a statement's cost does not
+/// depend on the number of its changes.
 const WRITERS: u32 = 3;
 
-/// Stores a definition once per digest. A caller with the text of a digest thereby repairs a
-/// damaged stored copy.
+/// Stores a definition under its digest. A stored copy with another text is damaged and is
+/// overwritten.
 const KEEP_VERSION: Sql = sql!(
     "insert into agent_version (digest, definition, created_at) values ($2, $3, " (now 1) ")
      on conflict (digest) do update set definition = excluded.definition
@@ -229,8 +230,8 @@ impl Store {
     }
 
     /// Opens the database: locks a `SQLite` file, refuses a Postgres that may lose confirmed
-    /// commits, and migrates the schema (`migrate: true`) or refuses one that this binary does not
-    /// know.
+    /// commits, and migrates the schema (`migrate: true`) or refuses a schema that this binary does
+    /// not know.
     ///
     /// # Errors
     /// [`OpenError`], with the reason.
@@ -308,9 +309,9 @@ impl Store {
         Ok(())
     }
 
-    /// Writes the queued changes, then closes the database. Later changes are `Unavailable`. Merely
-    /// dropping a store closes it a moment later: call `close` before its `SQLite` file is opened
-    /// again.
+    /// Writes the queued changes, then closes the database. Later commits fail with `Unavailable`.
+    /// A store that is only dropped is closed some time later, so call `close` before its `SQLite`
+    /// file is opened again.
     pub async fn close(&self) {
         self.inner.committer.close();
         self.inner.stop.cancel();
@@ -318,10 +319,11 @@ impl Store {
         self.inner.db.close().await;
     }
 
-    /// Writes one change atomically. Dropping the future does not cancel it.
+    /// Writes one change atomically. Dropping the future does not cancel the write.
     ///
     /// # Errors
-    /// [`CommitError`]: with `Unknown` the change may have been written, with any other it was not.
+    /// [`CommitError`]: after `Unknown` the change may have been written; after any other error it
+    /// was not.
     pub async fn commit(&self, change: Change) -> Result<Committed, CommitError> {
         self.inner.committer.commit(change).await
     }
@@ -388,17 +390,19 @@ impl Store {
         self.listen_on(root, self.attend(root))
     }
 
-    /// A listener for this process's events only; no deltas are produced for its sake.
+    /// A listener that other replicas are not told of, and for which no deltas are produced. It
+    /// gets the notifications of this process.
     pub fn attend(&self, root: TaskId) -> Listener {
         self.inner.feed.attend(root)
     }
 
-    /// Turns an attending listener into a full one, without a gap.
+    /// Turns a listener from [`Store::attend`] into one for all replicas. It misses no notification
+    /// in between.
     pub fn listen_on(&self, root: TaskId, attends: Listener) -> Listener {
         self.inner.feed.listen(root, attends)
     }
 
-    /// Whether the tree has a listener on any replica, as far as this one knows.
+    /// Whether the tree has a listener on any replica, as far as this replica knows.
     pub fn is_listened_to(&self, root: TaskId) -> bool {
         self.inner.feed.is_listened_to(root)
     }
@@ -408,8 +412,8 @@ impl Store {
         self.inner.feed.say(delta);
     }
 
-    /// Returns when another replica has queued a task for any worker. The task may be claimed by
-    /// then.
+    /// Returns when another replica has queued a task for any worker. Another worker may already
+    /// have claimed the task.
     pub async fn work(&self) {
         self.inner.feed.work().await;
     }
@@ -420,8 +424,8 @@ impl Store {
         self.inner.muted.store(true, Ordering::Relaxed);
     }
 
-    /// For tests: sets the database's clock forward on Postgres (on `SQLite` it is the injected
-    /// one).
+    /// For tests: sets the database's clock forward on Postgres. (On `SQLite` the clock is
+    /// injected.)
     #[doc(hidden)]
     pub fn set_clock_forward(&self, by: Duration) {
         self.db()
@@ -429,8 +433,8 @@ impl Store {
             .fetch_add(batch::micros(by), Ordering::Relaxed);
     }
 
-    /// For the test that prepares every statement on both engines; an empty text is not used on
-    /// that engine.
+    /// For the test that prepares every statement on both engines. An empty text means that the
+    /// statement is not used on that engine.
     #[doc(hidden)]
     pub fn statements() -> Vec<Sql> {
         let lite = commit_sqlite::STATEMENTS.iter().map(|sqlite| Sql {

@@ -78,9 +78,9 @@ pub const PLANNED_ONCE: [(&str, &str); 6] = [
 /// The allowance for the network, on top of the server's statement timeout.
 const WAY: Duration = Duration::from_secs(2);
 
-/// The settings of every session. A lock that is not granted soon is held by another writer, and
-/// the statement is repeated; a session whose client is gone (its machine died, its connection was
-/// cut) ends and releases its locks.
+/// The settings of every Postgres session. A statement that waits too long for a lock fails, and
+/// can be repeated. A session whose client is gone (the machine died, the connection was cut) ends
+/// and releases its locks.
 const SESSION: [(&str, &str); 7] = [
     ("jit", "off"),
     ("lock_timeout", "2s"),
@@ -140,7 +140,7 @@ async fn postgres(
     })
 }
 
-/// Checks the server and brings the schema up, on a connection of its own.
+/// Checks the server, and migrates or checks the schema, on a separate connection.
 async fn prepare_postgres(
     options: &PgConnectOptions,
     settings: &Settings,
@@ -186,9 +186,9 @@ async fn primary(connection: &mut sqlx::PgConnection) -> Result<(), sqlx::Error>
     }
 }
 
-/// Waits until no other process migrates. Polls instead of waiting inside a statement: a waiting
-/// statement holds a snapshot, for which an index built `concurrently` would wait in turn. The lock
-/// ends with the connection.
+/// Waits until no other process migrates. Polls instead of waiting in a statement: a waiting
+/// statement holds a snapshot, and a process that builds an index `concurrently` would wait until
+/// that snapshot is released. The lock is released when the connection ends.
 async fn alone(
     connection: &mut sqlx::PgConnection,
     clock: &Arc<dyn Clock>,
@@ -209,8 +209,8 @@ async fn alone(
     }
 }
 
-/// Refuses a server that may lose confirmed commits: after a crash, an approval that ran would be
-/// open again.
+/// Refuses a server that may lose confirmed commits: after a crash, the request of a call that was
+/// approved and has run could be open again. With `unsafe_ok`, only logs a warning.
 async fn durable(
     connection: &mut sqlx::PgConnection,
     unsafe_ok: bool,
@@ -291,8 +291,8 @@ async fn sqlite(
     Ok((Engine::Sqlite { writer, readers }, lock))
 }
 
-/// Takes the lock file beside the database. The system releases it when the process ends, in
-/// whatever way.
+/// Locks the file `<database>.lock`. The operating system releases the lock when the process ends,
+/// even after a crash.
 fn lock(file: &Path) -> Result<File, OpenError> {
     let path = beside(file, ".lock");
     let failed = |why: String| OpenError::File {
@@ -336,8 +336,8 @@ fn beside(file: &Path, ending: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Migrates the schema, or refuses one that this binary does not know. Postgres holds an advisory
-/// lock meanwhile, `SQLite` the lock file.
+/// Migrates the schema, or refuses one that this binary does not know. A caller that migrates holds
+/// a lock against other processes: the advisory lock on Postgres, the lock file on `SQLite`.
 async fn bring_up<C: Migrate>(
     migrator: &Migrator,
     connection: &mut C,
@@ -395,7 +395,7 @@ fn refused(error: &sqlx::Error, outage: &Outage) -> OpenError {
     outage.unavailable(error)
 }
 
-/// Expires all leases at start: only one process at a time has the file, so their holder is gone.
-/// The next claim counts them.
+/// Expires all leases when a `SQLite` file is opened: only one process at a time has the file open,
+/// so the process that took the leases has ended. The next claim of each task counts a takeover.
 pub(super) const LEASES_OVER: Sql =
     sql!("update agent_task set lease_until = 0 where phase = 'leased' returning task_id");

@@ -1,6 +1,6 @@
-//! Logs that the database cannot be reached: once with its location and the reason, again every ten
-//! seconds while that lasts, and once when it answers again. A failure caused by an outage has no
-//! log line of its own.
+//! Logs outages of the database: a line with its location and the reason when an outage begins,
+//! another every ten seconds while the outage lasts, and one when the database answers again. A
+//! statement that fails because of an outage has no log line of its own.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +19,7 @@ const AGAIN: Duration = Duration::from_secs(10);
 pub struct Outage {
     database: String,
     clock: Arc<dyn Clock>,
-    /// Avoids taking the lock while the database is reachable.
+    /// Whether an outage lasts. Spares `answered` the lock while the database is reachable.
     lasting: AtomicBool,
     told: Mutex<Told>,
 }

@@ -1,5 +1,5 @@
-//! One page of a list. List statements sum the sizes of the rows they find before they read any, so
-//! that a page never loads much more than it may hold.
+//! One page of a list. The statement of a list first sums the sizes of the rows that match, and
+//! then loads only the rows that fit in the page.
 
 use std::ops::{Deref, DerefMut};
 

@@ -1,9 +1,10 @@
-//! Sends notifications to the replicas that have asked for them, over one dedicated connection:
-//! after commits, batched, at most once in 25 ms. They are hints only. A lost one costs time: once
-//! a second, one statement reads the last event of every tree with a listener on this replica.
+//! Exchanges notifications with the other replicas, over one dedicated connection. Notifications
+//! are sent in batches, at most once in 25 ms. They are hints only: a lost notification costs only
+//! time, because every second a statement reads the last event of every tree with a listener on
+//! this replica.
 //!
-//! Each replica announces the trees it listens to; only those are reported. Without listeners
-//! nothing is sent.
+//! Each replica announces the trees that it listens to. Commits and deltas are sent only for trees
+//! that another replica has announced.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,16 +23,16 @@ use crate::task::delta::{Delta, Said};
 use crate::task::id::TaskId;
 
 const CHANNEL: &str = "holdpoint_feed";
-/// The interval between two messages to other replicas.
+/// The pause after each batch of messages to other replicas.
 const BETWEEN: Duration = Duration::from_millis(25);
 /// The interval between two reads of the last events.
 const LOOK: Duration = Duration::from_secs(1);
-/// After how many reads the subscriptions are announced again: well before other replicas forget
-/// them.
+/// The number of reads between two announcements of the subscriptions. The other replicas forget a
+/// subscription after three times as long.
 const LOOKS: u64 = INTEREST.as_secs() / 3;
-/// The timeout for sending a message.
+/// The timeout for connecting, and for sending a batch of messages.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The longest payload that Postgres takes is 7,999 bytes
+/// The maximum size of a message, in bytes. Postgres takes a payload of at most 7,999 bytes
 /// (<https://www.postgresql.org/docs/current/sql-notify.html>).
 const PAYLOAD: usize = 7_900;
 
@@ -53,8 +54,8 @@ struct LastEvent {
     next_event: i64,
 }
 
-/// A message from one replica to the others. A delta too long for one message is split over
-/// several.
+/// A message from one replica to the other replicas. A delta that is too long for one message is
+/// split over several messages.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Word {
     /// The sending replica.
@@ -84,7 +85,7 @@ pub(super) struct Relay {
     replica: Uuid,
     /// For tests: whether all messages, in and out, are dropped.
     muted: Arc<AtomicBool>,
-    /// Split deltas whose rest is still to come, by sender.
+    /// The parts received so far of split deltas, by sender.
     begun: Vec<(Uuid, Delta)>,
 }
 
@@ -119,8 +120,8 @@ impl Relay {
         let work = async {
             loop {
                 let _ = self.connected(&pool).await;
-                // Notifications sent meanwhile are lost: the reads find the commits, and
-                // subscriptions are announced again.
+                // Without a connection, notifications are lost. `look` finds the commits, and the
+                // next connection announces the subscriptions again.
                 self.feed.take();
                 self.begun.clear();
                 self.feed.heard_nothing();
@@ -169,8 +170,8 @@ impl Relay {
                     look = Instant::now() + LOOK;
                     looks += 1;
                     if looks.is_multiple_of(LOOKS) {
-                        // Also without subscriptions: other replicas learn that this one exists,
-                        // and a dead connection is noticed.
+                        // A message is sent even without subscriptions, so that other replicas
+                        // know of this replica, and a dead connection is noticed.
                         self.feed.want_again();
                         self.tell(&mut listener, false).await?;
                     }
@@ -203,8 +204,8 @@ impl Relay {
         }
     }
 
-    /// Sends the pending notifications. A `hello` announces the subscriptions and asks the others
-    /// for theirs.
+    /// Sends the pending notifications. With `hello`, also announces the subscriptions and asks the
+    /// other replicas for theirs.
     async fn tell(&self, listener: &mut PgListener, hello: bool) -> Result<(), Broken> {
         if hello {
             self.feed.want_again();
@@ -301,7 +302,8 @@ fn words(replica: Uuid, out: Outgoing, hello: bool) -> Vec<String> {
         .collect()
 }
 
-/// Splits a delta as often as its length requires.
+/// Splits a delta into parts that fit in one message each. A part that is too long and cannot be
+/// split is dropped.
 fn parts(delta: &Delta) -> Vec<Delta> {
     let fits = serde_json::to_string(delta).is_ok_and(|text| text.len() + 100 < PAYLOAD);
     let (Said::Text { delta: text, .. } | Said::Arguments { delta: text, .. }) = &delta.said else {
@@ -339,7 +341,8 @@ fn parts(delta: &Delta) -> Vec<Delta> {
         .collect()
 }
 
-/// Joins a delta with the next if it continues where the first ends; else returns the next.
+/// Appends `next` to `begun` if `next` continues the same text where `begun` ends; otherwise
+/// returns `next` alone.
 fn joined(mut begun: Delta, next: Delta) -> Delta {
     let of_one = (begun.task_id, begun.asking) == (next.task_id, next.asking);
     let goes_on = |offset: &u64, delta: &str, at: &u64| {

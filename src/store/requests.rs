@@ -39,8 +39,9 @@ const REQUESTS: Sql = sql!(
      )" (fitting_requests 14)
 );
 
-/// Like `REQUESTS`, for pending requests only, without or with those past their deadline. The
-/// partial index on open requests serves it, so that the number of closed requests does not matter.
+/// Like `REQUESTS`, for pending requests only; `$14` says whether requests past their deadline are
+/// included. Uses the partial index on open requests, so that its cost does not depend on the
+/// number of closed requests.
 const PENDING_REQUESTS: Sql = sql!(
     "with page as (
         select r.request_id from intervention_request r join agent_task t on t.task_id = r.task_id
@@ -71,9 +72,9 @@ const PENDING: Sql = sql!(
       where r.root_task_id = $1 and r.status = 'pending' order by q.event_number, i.seq"
 );
 
-/// For a whole tree, which needs no search for descendants. The condition on the status
-/// deliberately does not match the partial index on open requests: rows are found by their root,
-/// however many requests are open elsewhere.
+/// Like `PENDING`, for a whole tree, so that no descendants are searched. `coalesce` keeps the
+/// planner from using the partial index on open requests: the rows are found by their root, however
+/// many requests are open in other trees.
 const PENDING_OF_ROOT: Sql = sql!(
     "select " (request) ", " (now 2) " as moment
        from intervention_request r join agent_task t on t.task_id = r.task_id
@@ -120,7 +121,7 @@ pub(super) const STATEMENTS: &[Sql] = &[
     INVOLVED,
 ];
 
-/// One item of a request, beside the request's row.
+/// One item of a request, together with the request's row.
 #[derive(FromRow)]
 pub(super) struct RequestRecord {
     request_id: Uuid,
@@ -345,8 +346,9 @@ impl Store {
         Ok(found.is_some_and(|found| !found.request_id.is_nil()))
     }
 
-    /// Open requests whose deadline has passed, by the database's clock, oldest first, each with
-    /// its task. The question is not read, so that an unreadable one does not hold up the others.
+    /// Open requests whose deadline has passed, by the database's clock, each with its task. The
+    /// earliest deadline comes first. The questions are not read, so that an unreadable question
+    /// does not hold up other requests.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -19,14 +19,14 @@ pub(super) struct Rows {
     pub(super) asked: Vec<AskedLine>,
     /// The approvers of the opened requests.
     pub(super) approvers: Vec<ApproverLine>,
-    /// Requests that are answered or closed.
+    /// Requests that are answered, closed or resumed.
     pub(super) touched: Vec<TouchedLine>,
     pub(super) decisions: Vec<DecisionLine>,
     pub(super) credentials: Vec<CredentialLine>,
     pub(super) idempotency: Option<IdempotencyRow>,
 }
 
-/// The version at which a row must be found, as a number for SQL.
+/// The kinds of `Guard`, as numbers for SQL.
 pub(super) const NEW: i64 = 0;
 pub(super) const VERSION: i64 = 1;
 pub(super) const ANY: i64 = 2;
@@ -38,7 +38,7 @@ const ENDS: [TaskStatus; 3] = [
     TaskStatus::Canceled,
 ];
 
-/// The effect on a lease, as a number for SQL.
+/// The kinds of `LeaseChange`, as numbers for SQL.
 pub(super) const KEEP: i64 = 0;
 pub(super) const TAKE: i64 = 1;
 pub(super) const QUEUE: i64 = 2;
@@ -111,24 +111,23 @@ pub(super) struct AskedLine {
     pub(super) expires_in: Option<i64>,
 }
 
-/// An approver of a request.
 #[derive(Debug)]
 pub(super) struct ApproverLine {
     pub(super) request_id: Uuid,
     pub(super) task_id: Uuid,
     pub(super) kind: &'static str,
-    /// `None` stands for the owner.
+    /// `None` means the owner.
     pub(super) name: Option<String>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct TouchedLine {
     pub(super) request_id: Uuid,
-    /// The status in which it must be found.
+    /// The state in which the request must be found.
     pub(super) needs: Needs,
-    /// Its new status; `None` if it is only resumed.
+    /// The new status; `None` if this change does not close the request.
     pub(super) status: Option<RequestStatus>,
-    /// Whether it becomes `resumed` if it is `responded`.
+    /// Whether the request becomes `resumed` if its status is `responded`.
     pub(super) resumed: bool,
 }
 
@@ -150,7 +149,7 @@ pub(super) enum Needs {
 #[derive(Debug)]
 pub(super) struct DecisionLine {
     pub(super) request_id: Uuid,
-    /// `None` stands for the request's own call.
+    /// `None` means the request's own call.
     pub(super) call_id: Option<Uuid>,
     pub(super) user_id: String,
     pub(super) action: &'static str,
@@ -176,7 +175,7 @@ impl Needs {
 }
 
 impl TouchedLine {
-    /// The request's final status, as far as this change determines it.
+    /// The status after this change, as far as the change alone determines it.
     pub(super) fn end(&self) -> Option<RequestStatus> {
         if self.resumed && self.status == Some(RequestStatus::Responded) {
             return Some(RequestStatus::Resumed);
@@ -241,7 +240,7 @@ impl Rows {
             .any(|text| text.contains('\0'))
     }
 
-    /// The size of the change's text in bytes.
+    /// The size in bytes of the change's items and sealed credentials.
     pub(super) fn size(&self) -> usize {
         let items: usize = self.items.iter().map(|item| item.body.len()).sum();
         items
@@ -257,7 +256,8 @@ impl Rows {
         self.items.first().map(|item| (item.task_id, item.seq))
     }
 
-    /// Whether sending the change twice cannot write it twice: at least one of its rows is fenced.
+    /// Whether the change is written at most once even if it is sent twice, because the guard of at
+    /// least one task refuses the second time.
     pub(super) fn fenced(&self) -> bool {
         self.tasks.iter().any(|line| line.guard != ANY)
     }

@@ -26,7 +26,7 @@ const FIND: Sql = sql!(
 const END: Sql =
     sql!("delete from browser_session where token_sha256 = $1 returning expires_at").by_key();
 
-/// How many are removed per statement.
+/// The maximum number of sessions removed per statement.
 const BATCH: usize = 1000;
 
 /// Differs because `SQLite` has no row locks; Postgres skips rows that another replica is removing.
@@ -62,8 +62,8 @@ impl Store {
     /// Begins a session that lasts for `life`.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer. The session may be stored, but must not be
-    /// used: its token is not given to any browser.
+    /// [`ReadError`] when the database does not answer. The session may have been stored
+    /// nevertheless; the caller must not give its token to a browser.
     pub async fn begin_session(
         &self,
         token_sha256: &str,

@@ -113,8 +113,8 @@ impl Settings {
     }
 }
 
-/// Whether no other server can pose as this one: it is on this machine, or its certificate is
-/// verified.
+/// Whether another server cannot pose as the configured server, because the configured server is on
+/// this machine or its certificate is verified.
 fn is_verified(options: &PgConnectOptions) -> bool {
     let host = options.get_host();
     let address = host
@@ -155,7 +155,7 @@ pub enum OpenError {
     /// The database answers and refuses: a wrong password, no such database.
     #[error("the database refuses: {0}")]
     Refused(String),
-    /// Postgres may lose confirmed commits, by this setting.
+    /// Postgres may lose confirmed commits, because this setting is off.
     #[error(
         "Postgres runs with {0}=off and may lose what it confirmed: turn it on, or start with --unsafe"
     )]

@@ -15,8 +15,8 @@ pub struct Sql {
 }
 
 impl Sql {
-    /// Marks the statement as one by key: it is planned once, because planning it each time would
-    /// cost more than running it.
+    /// Marks a statement that finds every row by its key. The statement is planned once, because
+    /// planning it each time would cost more than running it.
     pub(super) const fn by_key(self) -> Self {
         Self {
             by_key: true,
@@ -25,11 +25,13 @@ impl Sql {
     }
 }
 
-/// Writes a statement for both engines. A literal is the same on both; parentheses mark what
-/// differs: `(now $n)` the current time, `(any $n type)` membership in a list, `(none $n type)`
-/// whether that list is empty; `(task)` and `(request)` are the columns that several statements
-/// read. On Postgres the time is a subquery, so that it is evaluated once and can be used to search
-/// an index.
+/// Writes a statement for both engines. A literal is the same on both. `(now n)` is the current
+/// time, `(any n type)` tests for membership in the list `$n`, `(none n type)` whether that list is
+/// empty. `(task)` and `(request)` are the columns that several statements read.
+/// `(fitting_tasks n)` and `(fitting_requests n)` read the rows of `page` that fit in `$n` bytes.
+///
+/// On Postgres the time is a subquery, so that it is evaluated once and can be used to search an
+/// index.
 macro_rules! sql {
     (@pg [$($out:tt)*]) => { concat!($($out)*) };
     (@pg [$($out:tt)*] (now $n:literal) $($rest:tt)*) => {

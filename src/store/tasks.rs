@@ -101,7 +101,8 @@ impl TaskRecord {
         TaskId(self.task_id)
     }
 
-    /// The row, with an undecodable result or agent path left out, and whether it is complete.
+    /// The row, and whether all of it could be decoded. An undecodable result is left out, an
+    /// undecodable agent path is replaced by the agent's own name.
     pub(super) fn row_as_far_as_it_goes(mut self) -> Result<(TaskRow, bool), ReadError> {
         let ended = self
             .status_body
@@ -195,8 +196,8 @@ impl Store {
         row
     }
 
-    /// Tasks, newest first: one page, bounded in number and bytes, the open requests of each task
-    /// included.
+    /// Tasks, newest first: one page, bounded in number and in bytes. The bytes include the open
+    /// requests of each task.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -1,9 +1,10 @@
 //! Reads a whole tree: the rows of all its tasks, and their items in the order of the tree's
 //! events.
 //!
-//! Invariant: rows and items agree. The rows are read in one snapshot, then the items up to the
-//! last event that the root's row had counted there: events are numbered under the lock of that row
-//! and never change, so by then all of them are present, and later commits are left out.
+//! Invariant: rows and items agree. First all rows are read in one snapshot. Then the items are
+//! read, up to the number of the last event in the root's row. Events are numbered under the lock
+//! of that row and never change, so all items up to that number are present, and the items of later
+//! commits are left out.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -18,8 +19,8 @@ use crate::task::id::TaskId;
 use crate::task::item::Item;
 use crate::task::time::Time;
 
-/// Finds the root by its key, the other tasks by the index on the children of a root. Not ordered:
-/// to produce an order, Postgres might walk a key instead of searching by it.
+/// Finds the root by its key, and the other tasks by the index on the children of a root. Not
+/// ordered, because Postgres might then scan a whole index in that order instead of searching it.
 const ROWS: Sql = sql!(
     "select " (task) ", " (now 2) " as moment,
             (select doubted_at from database_identity where id = 1) as doubted_at
@@ -54,7 +55,7 @@ pub struct TreeSnapshot {
     pub now: Time,
     /// The time up to which the history is uncertain, as in a journal.
     pub history_uncertain_until: Option<Time>,
-    /// Tasks with undecodable or missing parts; `rows` and `items` hold the rest of them.
+    /// Tasks with undecodable or missing parts; `rows` and `items` hold their other parts.
     pub unreadable: BTreeSet<TaskId>,
 }
 
@@ -63,7 +64,7 @@ pub struct TreeSnapshot {
 pub struct TreeItem {
     /// The item's number among the tree's events.
     pub event: i64,
-    /// The task it belongs to.
+    /// The item's task.
     pub task_id: TaskId,
     /// The item itself.
     pub item: Item,
@@ -77,8 +78,8 @@ struct EventRecord {
 }
 
 impl TreeSnapshot {
-    /// The tasks with a missing item among those read after `after`, as far as the task can be
-    /// told.
+    /// The tasks with a missing item after the event `after`. If `after` is not 0, some missing
+    /// items are not found, because the `seq` of a task's first item after `after` is not known.
     fn with_gaps(&self, after: i64) -> BTreeSet<TaskId> {
         let known: BTreeSet<TaskId> = self.rows.iter().map(|row| row.task_id).collect();
         let mut gaps = BTreeSet::new();
@@ -107,7 +108,7 @@ impl TreeSnapshot {
 impl Store {
     /// A tree: all its rows, and the items with an event number greater than `after`; `None` if
     /// there is no such root. An undecodable part of one task is reported and does not prevent
-    /// reading the others.
+    /// reading the other tasks.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or not even the rows can be understood.
@@ -135,15 +136,15 @@ impl Store {
         let whole =
             i64::try_from(records.len()).is_ok_and(|items| items == (last_event - after).max(0));
         tree.unreadable.extend(tree.with_gaps(after));
-        // Terminal tasks stay as they are.
+        // A report ends the task, so terminal tasks are not reported.
         for row in tree.rows.iter().filter(|row| !row.status.is_terminal()) {
             if tree.unreadable.contains(&row.task_id) {
                 self.report_unreadable(row.task_id);
             }
         }
         if !whole && tree.unreadable.is_empty() {
-            // The owner of the missing item is unknown: report every task, and the check of each
-            // finds it.
+            // An item is missing, and its task is unknown. Every task is reported; the check of
+            // each reported task finds the damaged one.
             tree.rows
                 .iter()
                 .for_each(|row| self.report_unreadable(row.task_id));
@@ -163,7 +164,7 @@ impl Store {
         Ok(tree)
     }
 
-    /// The rows of a tree; unreadable are those that cannot be understood.
+    /// The rows of a tree, without its items. `unreadable` holds the tasks with an incomplete row.
     async fn tree_rows(&self, root: TaskId) -> Result<Option<TreeSnapshot>, ReadError> {
         let records: Vec<Head> = self
             .db()

@@ -1,7 +1,8 @@
-//! The stored spellings of user ids. A row keeps the spelling it came with; a read for a user
-//! passes every stored spelling that today's setting counts as the same person. A trigger records
-//! each spelling that folding may change, in the statement that stores it, whichever version of the
-//! service writes; every other spelling is its own key.
+//! The stored spellings of user ids. A row keeps the spelling that it was written with. A read for
+//! a user passes every stored spelling that the current setting counts as the same person.
+//!
+//! A database trigger records each stored spelling that folding may change, so that spellings
+//! written by an older version of the service are recorded, too. Any other spelling is its own key.
 //!
 //! Invariant: a missing spelling hides rows and never grants anything.
 
@@ -14,7 +15,7 @@ use super::db::{Sql, Value, list, sql};
 use super::{ReadError, Store};
 use crate::task::user::{UserId, UserIds};
 
-/// The spellings with one of these keys, and those without a key yet.
+/// The spellings with one of these keys, and the spellings whose key is not stored yet.
 const SPELLINGS: Sql = sql!(
     "select spelling from user_spelling where tenant = $1 and folded " (any 2 text) "
      union all
@@ -38,7 +39,7 @@ update user_spelling as u set folded = v.value ->> 2 from json_each($1) as v
     by_key: true,
 };
 
-/// How many spellings get their key per call.
+/// The maximum number of spellings that get their key per call.
 const BATCH: i64 = 1000;
 
 pub(super) const STATEMENTS: &[Sql] = &[SPELLINGS, UNFOLDED, FOLD];

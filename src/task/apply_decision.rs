@@ -1,5 +1,5 @@
-//! Applies requests and their decisions to the calls they are about. Invariant: an answer counts
-//! only for a call that its request still asks about, and only a complete approval lets a call run.
+//! Applies requests and their decisions to calls. Invariant: an answer counts only for a call that
+//! the answered request still asks about, and only a complete approval lets a call run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +27,7 @@ impl Open {
             .collect()
     }
 
-    /// How many distinct people will have approved a call once `user` has.
+    /// The number of distinct people who have approved a call, `user` included.
     #[must_use]
     pub fn approved_with(&self, call: CallId, user: &UserId) -> u32 {
         let mut people = self.approved(call, user.ids());
@@ -74,8 +74,8 @@ impl Progress {
             return;
         };
         let mut open = self.open.remove(place);
-        // Where one decision approves and rejects equal calls, the rejection stands: no approval
-        // came after it.
+        // Rejections are applied last: if one decision approves a call and rejects an equal call,
+        // the rejection is kept.
         for rejections in [false, true] {
             for (call, answer) in &decision.decisions {
                 if (answer.action == Action::Reject) == rejections {
@@ -98,8 +98,8 @@ impl Progress {
         }
     }
 
-    /// Resets a call that its closed request left undecided. No journal of ours has such a call,
-    /// but it must neither run nor be forgotten.
+    /// Resets the calls that a closed request left undecided. This program writes no journal with
+    /// such a call, but if there is one, it must neither run nor be forgotten.
     fn left_out(&mut self, open: &Open) {
         for call in open.asked.own_calls() {
             if let Some(state) = self.call_mut(call.tool_call_id)
@@ -114,8 +114,8 @@ impl Progress {
         }
     }
 
-    /// In a request that ends its task, only rejections keep their answer: a call with a supplied
-    /// result is canceled.
+    /// Cancels the calls with a supplied result when the request ends its task: then only
+    /// rejections keep their answer.
     fn given_up(&mut self, open: &Open) {
         for (call, _) in open
             .decided
@@ -145,8 +145,8 @@ impl Progress {
         if matches!(answer.action, Action::Approve | Action::Retry) {
             open.approvals.entry(id).or_default().push(decision.vote());
             let over = decision.closes && decision.then.is_none_or(|then| then == Then::Continue);
-            // Counted by the strictest comparison: where another setting counts more people, the
-            // answer itself carries `leave`.
+            // `Folded` counts the fewest people. If the setting in use counted more, and enough,
+            // the answer itself carries `leave`.
             let people =
                 u32::try_from(open.approved(id, UserIds::Folded).len()).unwrap_or(u32::MAX);
             leave |= over || people >= open.asked.required();
@@ -186,13 +186,15 @@ impl Progress {
             });
         }
         state.phase = phase;
-        // A person who fills in a login has not looked at what the tool did.
+        // A person who only provides credentials has not judged the call: its tool stays
+        // quarantined.
         if kind != RequestKind::Credentials {
             self.quarantine.cleared(&name);
         }
     }
 
-    /// Keeps a rejection, which holds for every equal call until a person approves one.
+    /// Keeps a rejection, which applies to every equal call. An approval removes the rejections of
+    /// equal calls.
     fn remember(&mut self, id: CallId, phase: &Phase, decision: &Decision, answer: &CallAnswer) {
         let Some(state) = self.call(id) else { return };
         let name = state.call.name.clone();
@@ -247,8 +249,8 @@ impl Progress {
                     Outcome::Expired,
                     state.not_run("The request expired without a decision", ", so this call was not run. No human has said no to it."),
                 ),
-                // The outcome is unknown: a failed task that continues asks again. (A task that
-                // ends for good gives the call a result.)
+                // The outcome is still unknown: if a failed task continues, it asks again. (A task
+                // that is canceled gives the call a result.)
                 (CloseReason::Canceled, RequestKind::Reconcile) => state.unasked(),
                 (_, RequestKind::Reconcile) => Phase::Settled(Outcome::Unknown, state.unknown()),
                 (CloseReason::Superseded | CloseReason::Canceled | CloseReason::AnsweredLate, _) => {
@@ -259,7 +261,7 @@ impl Progress {
     }
 }
 
-/// The phase of a call whose confirmation is answered; its result tells the agent.
+/// The phase of a call after its confirmation was answered: the answer is the call's result.
 fn confirmed(yes: bool, comment: Option<&String>) -> Phase {
     let mut said = json!({"confirmed": yes});
     if let (Some(comment), Value::Object(members)) = (comment, &mut said) {
@@ -268,7 +270,7 @@ fn confirmed(yes: bool, comment: Option<&String>) -> Phase {
     Phase::Settled(Outcome::Responded, said.to_string())
 }
 
-/// The phase of a call about which a person rejected a request of this kind.
+/// A call's phase after a person rejected the call in a request of this kind.
 fn rejected(kind: RequestKind, state: &CallState, reason: Option<&String>) -> Phase {
     let told = reason.map_or(String::new(), |reason| format!(" Reason: {reason}"));
     match kind {
@@ -289,7 +291,7 @@ fn rejected(kind: RequestKind, state: &CallState, reason: Option<&String>) -> Ph
     }
 }
 
-/// A call's phase after an answer; `None` where the phase does not change.
+/// A call's phase after an answer; `None` if the phase does not change.
 fn phase_after(
     state: &CallState,
     open: &Open,
@@ -351,8 +353,8 @@ fn phase_after(
     }
 }
 
-/// The phase after a login was provided: the model that asked for it gets a result that says how it
-/// is used, a call that only waited for it continues.
+/// A call's phase after credentials were provided. If the model had asked for them by this call,
+/// the call's result says how they are used. A call that only needed the credentials continues.
 fn after_credentials(state: &CallState, decision: &Decision) -> Phase {
     match (&state.judgement, &state.approval) {
         (Some(judgement), _) if judgement.verdict == Verdict::Human => {
@@ -382,7 +384,7 @@ fn said_no(decision: &Decision) -> String {
     format!("a human rejected what it wanted to do{why}")
 }
 
-/// The text of a JSON string; any other JSON as it was written.
+/// The text of a JSON string; any other JSON unchanged.
 fn as_text(json: &str) -> String {
     serde_json::from_str::<String>(json).unwrap_or_else(|_| json.to_owned())
 }

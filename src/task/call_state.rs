@@ -20,7 +20,7 @@ pub enum Phase {
     Held(Terms),
     /// Is itself a request to a person, not open yet.
     Human(Terms),
-    /// An open request decides it.
+    /// An open request asks people to decide it.
     Asked(RequestId),
     /// A person approved it.
     Approved(Approval),
@@ -39,22 +39,22 @@ pub enum Phase {
 /// An approval to run a call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Approval {
-    /// Request that gave it.
+    /// Request whose decision approved the call.
     pub request_id: RequestId,
     /// The approvers.
     pub by: Vec<Vote>,
     /// Terms of the request.
     pub terms: Terms,
-    /// Digest of the call as it was shown.
+    /// Digest of the call as it was approved, with an edit's arguments if there is one.
     pub digest: String,
-    /// Rule that the request names for the call.
+    /// Rule that the approved call runs under, if any.
     pub rule: Option<String>,
 }
 
 /// A started attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Start {
-    /// Time at which its intent was committed.
+    /// Time of the commit that recorded the start.
     pub at: Time,
     /// Number of the attempt: 1, 2, 3 …
     pub attempt: u32,
@@ -81,7 +81,7 @@ pub struct CallState {
     pub effect: Effect,
     /// Kind of its tool.
     pub performer: ToolKind,
-    /// Its approval, kept once the call is started.
+    /// Its approval, also after the call was started.
     pub approval: Option<Approval>,
     /// Attempts started so far.
     pub attempts: u32,
@@ -124,7 +124,7 @@ impl CallState {
         }
     }
 
-    /// The terms of its approval, else of its last judgement; the default ones for an allowed call.
+    /// The terms of its approval, else of its last judgement, else the default terms.
     #[must_use]
     pub fn terms(&self) -> Terms {
         let of_rule = self
@@ -148,7 +148,7 @@ impl CallState {
         }
     }
 
-    /// The phase of a call with an unknown outcome once no request asks about it any more.
+    /// The phase of a call with an unknown outcome after the request about the call was closed.
     pub(super) fn unasked(&self) -> Phase {
         self.start.clone().map_or(Phase::New, Phase::Started)
     }
@@ -157,7 +157,7 @@ impl CallState {
     #[must_use]
     pub fn canceled(&self) -> (CallId, Outcome, String) {
         let (outcome, text) = match &self.phase {
-            // A settled call keeps its result, also where that says that the outcome is unknown.
+            // A call settled with one of these outcomes keeps its result.
             Phase::Settled(
                 outcome @ (Outcome::Rejected
                 | Outcome::Responded
@@ -191,7 +191,7 @@ impl CallState {
         (self.call.tool_call_id, outcome, text)
     }
 
-    /// The last attempt, if it has no answer, even after the call was given up.
+    /// The last attempt, if it has no answer; also after the call has ended as `unknown`.
     #[must_use]
     pub fn unanswered(&self) -> Option<(CallId, &Start)> {
         let open = matches!(
@@ -209,9 +209,9 @@ impl CallState {
         matches!(self.phase, Phase::Asked(by) | Phase::OutcomeUnknown(by) if by == request)
     }
 
-    /// Applies another user message: a call that was not started will not run (no task of ours
-    /// leaves such a call), and a started one, even one approved to run again, is asked about
-    /// first.
+    /// Applies a later user message. A call that was not started is withdrawn (this program closes
+    /// such calls in the commit of the message). A call that was started counts as started again,
+    /// even if a person had approved another attempt.
     pub(super) fn passed_over(&mut self) {
         self.phase = match (&self.phase, &self.start) {
             (
@@ -244,14 +244,14 @@ impl CallState {
     }
 }
 
-/// Most attempts at a repeatable call, crashes included.
+/// Maximum number of attempts at a repeatable call, those that ended in a crash included.
 pub const ATTEMPTS: u32 = 3;
 
-/// Result of a call that was started and whose unknown outcome is no longer awaited.
+/// Result of a call that was started and whose outcome stays unknown.
 pub const UNKNOWN: &str =
     "This call was started and its outcome is not known: it may have taken effect.";
 
-/// Result of a call whose sub-agent was at work when its caller was stopped.
+/// Result of a call whose sub-agent was canceled while it was at work.
 pub const STOPPED: &str =
     "The sub-agent was at work and was canceled. What it had done before is not undone.";
 

@@ -1,5 +1,4 @@
-//! The writes of one commit. There is one kind: a [`Change`] of one tree, stored whole or not at
-//! all.
+//! The writes of one commit: a [`Change`] of one tree, stored whole or not at all.
 //!
 //! The store derives the rows of requests, approvers and decisions from the items (an
 //! `intervention_requested` opens a request row, a `decision` adds to it, a `request_closed` closes
@@ -15,7 +14,7 @@ use super::status::TaskStatus;
 use super::time::Time;
 use super::user::UserKey;
 
-/// One commit: one or more tasks of one root, each at the version it was read at.
+/// One commit: the changes of one or more tasks of one tree, each guarded by its task's version.
 #[derive(Clone, Debug)]
 pub struct Change {
     /// Id of the commit. Its items carry it, so that a commit whose answer was lost can be looked
@@ -77,9 +76,9 @@ pub struct NewTask {
     pub agent: String,
     /// `sha256:…` of the agent's definition.
     pub agent_version: String,
-    /// Parent task and the call that started this one; `None` for a root.
+    /// Parent task, and its call that started this task; `None` for a root.
     pub parent: Option<(TaskId, super::id::CallId)>,
-    /// Agent names from the root's to this task's.
+    /// Agent names, from the root's agent to this task's agent.
     pub agent_path: Vec<String>,
     /// The caller's metadata: JSON text of an object.
     pub metadata: String,
@@ -123,8 +122,8 @@ pub enum LeaseChange {
     },
     /// Releases the lease: any worker may claim the task at once.
     Queue,
-    /// Releases the lease: the task sleeps until a commit wakes it or, where given, until `wake_in`
-    /// from now.
+    /// Releases the lease: the task sleeps until a commit wakes it, or until `wake_in` has passed,
+    /// if given.
     Park {
         /// Time after which a worker looks at the task again.
         wake_in: Option<Duration>,
@@ -165,9 +164,9 @@ pub struct Committed {
 pub struct TaskRow {
     /// Id of the task.
     pub task_id: TaskId,
-    /// Id of the tree's root; a root's own id.
+    /// Id of the tree's root; for a root, its own id.
     pub root_task_id: TaskId,
-    /// Parent task and the call that started this one; `None` for a root.
+    /// Parent task, and its call that started this task; `None` for a root.
     pub parent: Option<(TaskId, super::id::CallId)>,
     /// Tenant of the row.
     pub tenant: String,
@@ -179,7 +178,7 @@ pub struct TaskRow {
     pub agent: String,
     /// `sha256:…` of the agent's definition.
     pub agent_version: String,
-    /// Agent names from the root's to this task's.
+    /// Agent names, from the root's agent to this task's agent.
     pub agent_path: Vec<String>,
     /// Status of the task.
     pub status: TaskStatus,
@@ -193,9 +192,9 @@ pub struct TaskRow {
     pub busy: i32,
     /// Open requests of its subtree.
     pub open_requests: i32,
-    /// Tokens of its subtree, for life.
+    /// Tokens that its subtree has used over the task's life.
     pub usage: Usage,
-    /// Model answers in its subtree, for life.
+    /// Model answers in its subtree over the task's life.
     pub model_calls: i64,
     /// The last `task_status` item's `output`.
     pub output: Option<String>,
@@ -205,13 +204,13 @@ pub struct TaskRow {
     pub lease_owner: Option<String>,
     /// End of the lease.
     pub lease_until: Option<Time>,
-    /// Whether the task is idle: not held, not queued, and without a wake-up time.
+    /// Whether the task is idle: not leased, not queued, and without a wake-up time.
     pub parked: bool,
     /// Takeovers since its last item.
     pub takeovers: i32,
-    /// Takeovers since its last item after which work had begun without any result.
+    /// Leases since its last item that ran out after work on the task had begun.
     pub fruitless: i32,
-    /// Number of the tree's last event, on the root's row; 0 on the others.
+    /// Number of the tree's last event, on the root's row; 0 on all other rows.
     pub next_event: i64,
     /// Time of the commit of its first item.
     pub created_at: Time,
@@ -228,7 +227,7 @@ pub struct Journal {
     pub items: Vec<Item>,
     /// Time of the snapshot, by the database's clock.
     pub now: Time,
-    /// End of the uncertain history: a restore, or the promotion of a standby, has lost everything
-    /// after some moment before it.
+    /// Time up to which the history is uncertain, because a restore or the promotion of a standby
+    /// has lost its end. `None` if the history is certain.
     pub history_uncertain_until: Option<Time>,
 }

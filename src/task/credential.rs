@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::id::{RequestId, TaskId};
 use super::time::Time;
 
-/// A credential that a change writes; it replaces the task's earlier one of the same name.
+/// A credential that a change writes. It replaces the task's earlier credential with the same name.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SealedCredential {
     /// Name in the configuration.

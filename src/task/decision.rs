@@ -86,14 +86,14 @@ pub struct CallAnswer {
     /// The person's reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The new arguments, of an edit.
+    /// The new arguments, for `edit`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub edit: Option<Edit>,
-    /// The person's result as JSON text, of a respond.
+    /// The person's result as JSON text, for `respond`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_text: Option<String>,
-    /// Whether the call may run after this answer, which completes its approval or needs no further
-    /// one. Not on the wire.
+    /// Whether the call may run after this answer: the answer completes the approval, or needs no
+    /// other. Not on the wire.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leave: bool,
 }
@@ -130,14 +130,14 @@ pub struct Edit {
     pub rule: Option<String>,
 }
 
-/// An approval, with what is needed to check whether the approver still has the right.
+/// An approval, with the data to check later whether the approver may still approve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vote {
     /// User id of the approver.
     pub by: String,
     /// User of the key that acted for the approver, if any.
     pub via: Option<String>,
-    /// The approver's groups at that time, where a key acted for them.
+    /// The approver's groups at that time, if a key acted for the approver.
     pub groups: Vec<String>,
 }
 
@@ -151,14 +151,14 @@ pub struct Decision {
     /// User of the key that acted for the person, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<String>,
-    /// The person's groups, where a key acted for them. Not on the wire.
+    /// The person's groups, if a key acted for the person. Not on the wire.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
     /// The person's reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The consequence named for a rejection; in the answer that decides the last call, the one
-    /// that took effect.
+    /// The consequence that the person named for a rejection. In the answer that closes the
+    /// request, the consequence that takes effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<Then>,
     /// The content of the form.
@@ -169,8 +169,8 @@ pub struct Decision {
     pub result_text: Option<String>,
     /// The calls that this answer decides.
     pub decisions: BTreeMap<CallId, CallAnswer>,
-    /// Whether this answer closes the request: no call stays undecided, or the request ends with
-    /// it. Not on the wire.
+    /// Whether this answer closes the request: every call is decided, or the answer ends the task.
+    /// Not on the wire.
     pub closes: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Deltas of a model's answer that is not complete yet. Subscribers see them and the store never
-//! keeps them: the whole answer becomes an item of the journal, and its deltas add up to it.
+//! Deltas of a model's answer that is not complete yet. Deltas are sent to subscribers and never
+//! stored. The complete answer becomes an item of the journal; it equals the sum of its deltas.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -14,12 +14,13 @@ pub struct Delta {
     pub root_task_id: TaskId,
     /// Task whose model answers.
     pub task_id: TaskId,
-    /// Agent names from the root's to the task's.
+    /// Agent names, from the root's agent to this task's agent.
     pub agent_path: Vec<String>,
     /// Number that the answer will have within the task: 1, 2, 3 …
     pub turn: u32,
     /// Last `seq` of the task's journal when the model was asked. A subscriber that lacks items up
-    /// to it reads them first; once the journal has later items, the answer is stored, or void.
+    /// to this `seq` reads them first. Once the journal has later items, the answer is stored or
+    /// void.
     pub after_seq: i64,
     /// Id of the attempt at this answer: deltas of two attempts never form one text.
     pub asking: Uuid,

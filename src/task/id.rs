@@ -1,5 +1,4 @@
-//! Identifiers: UUIDv7 from `Ids`, never taken from a provider, so a lost answer can be looked up
-//! by key and no two tasks share an id.
+//! Identifiers: UUIDv7 from `Ids`. None is taken from a provider, so no two tasks share an id.
 
 use std::fmt;
 use std::str::FromStr;

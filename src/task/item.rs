@@ -1,8 +1,8 @@
 //! Items of a task's append-only journal, which is the state, the event stream and the audit trail.
 //!
-//! An item is stored as the JSON of its [`Fact`]. Members that the contract does not list (`raw`,
-//! `provider_id`, `terms`, `groups`, `timeout_ms`, `performer`, an asked call's `definition`) are
-//! internal and never on the wire.
+//! An item is stored as the JSON of its [`Fact`]. Some members are internal and never on the wire,
+//! for example `raw`, `provider_id`, `terms`, `groups`, `timeout_ms`, `performer`, and an asked
+//! call's `definition`.
 
 use std::collections::BTreeMap;
 
@@ -108,7 +108,7 @@ pub enum Fact {
     },
     /// A call got its result.
     ToolResult(ToolResult),
-    /// A result that came after its call was closed.
+    /// A result that arrived when its call no longer waited for one.
     LateResult(ToolResult),
     /// A call started a sub-agent's task.
     SubAgentStarted {
@@ -243,8 +243,8 @@ pub struct ToolCall {
     /// call never runs. Not on the wire.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub holds_secret: bool,
-    /// Id by which the provider knows the call: its own, or ours where its own was empty or
-    /// repeated. Not on the wire.
+    /// Id of the call in requests to the provider: the provider's own id, or ours if the provider's
+    /// was empty or repeated. Not on the wire.
     #[serde(default)]
     pub provider_id: String,
 }

@@ -1,4 +1,4 @@
-//! How far a task may go before a person has to look, counted from the last user message.
+//! The limits of an agent's tasks, counted from the last user message.
 
 use std::time::Duration;
 

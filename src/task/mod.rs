@@ -1,5 +1,5 @@
-//! Nouns of the contract, and `step::next_step`. Pure: no clock, no I/O, no memory. Every room may
-//! import this one; it imports none.
+//! The nouns of the contract, and `step::next_step`. Pure: no clock, no I/O, no memory. Every room
+//! may import this room, which imports no other.
 
 #![warn(missing_docs)]
 

@@ -1,6 +1,7 @@
-//! Quarantined tools: no rule lets them run, because a call of theirs that must not happen twice
-//! ended with an unknown outcome, or in an error after it was sent. A person who decides any call
-//! of the tool lifts the quarantine; a message, a cancel or a retry does not.
+//! Quarantined tools. A call that must not happen twice puts its tool into quarantine when its
+//! outcome is unknown, or when it was sent and failed with a 5xx status. No rule lets a quarantined
+//! tool run. A person's answer about a call of the tool lifts the quarantine, unless the request is
+//! for credentials. A message, a cancel or a retry of the task does not lift it.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +32,7 @@ impl Quarantine {
         ))
     }
 
-    /// Reads the next item, before that item changes the state of the calls.
+    /// Applies the next item. `calls` is their state before the item.
     pub(super) fn apply(&mut self, fact: &Fact, calls: &[CallState]) {
         match fact {
             Fact::InterventionRequested(asked) if asked.kind == RequestKind::Reconcile => {
@@ -95,7 +96,7 @@ impl Quarantine {
                 let known = format!("failed with status {status} after it was sent");
                 self.quarantine_tool(&result.name, result.tool_call_id, &known);
             }
-            // A late result tells more, but only a person lifts the quarantine.
+            // A late result only changes the stated reason: only a person lifts the quarantine.
             (Outcome::Succeeded | Outcome::Failed, _) => {
                 if let Some(entry) = self.0.get_mut(&result.name)
                     && entry.call == result.tool_call_id

@@ -11,7 +11,7 @@ use super::tool_spec::ToolKind;
 use super::turn::{Open, Progress};
 use super::verdict::Terms;
 
-/// Most requests that a tree has open at once; further ones wait.
+/// Most requests that a tree may have open at once; further requests wait.
 pub const OPEN: usize = 20;
 
 /// A request to open.
@@ -19,9 +19,9 @@ pub const OPEN: usize = 20;
 pub struct Question {
     /// Kind of the request.
     pub kind: RequestKind,
-    /// The calls that it decides.
+    /// The calls that the request decides.
     pub calls: Vec<CallId>,
-    /// Terms under which it is decided.
+    /// Terms of the request.
     pub terms: Terms,
 }
 
@@ -47,7 +47,8 @@ impl Progress {
                     .all(|state| waits(state) || delegated(state)))
     }
 
-    /// Whether the task waits for room: a call of it has to open a request, or may have to later.
+    /// Whether the task needs room for a request: one of its calls has to open a request, or may
+    /// have to later.
     #[must_use]
     pub fn wants_room(&self) -> bool {
         self.unfinished().any(|state| match state.phase {
@@ -65,8 +66,8 @@ impl Progress {
         })
     }
 
-    /// Whether a person has supplied this call's result in a request that is still open: an answer
-    /// about another call of it may end the task, and then the supplied result does not count.
+    /// Whether a person has supplied this call's result in a request that is still open. The result
+    /// may yet be dropped: an answer about another call of that request may end the task.
     pub(super) fn may_be_given_up(&self, state: &CallState) -> bool {
         let given = Some(&Action::Respond);
         let decides = |open: &Open| open.decided.get(&state.call.tool_call_id) == given;
@@ -83,16 +84,15 @@ impl Progress {
     }
 }
 
-/// One request for all held calls of equal terms, and one for each call that is itself a request or
-/// that a person has edited. Requests without room are opened later.
+/// The requests to open now: one for all held calls with equal terms, and one for each call that is
+/// itself a request or that a person has edited. Requests beyond the room are opened later.
 pub(super) fn questions(progress: &Progress) -> Vec<Question> {
-    // Each request with whether other calls may join it.
+    // Each request, and whether other calls may join it.
     let mut questions: Vec<(bool, Question)> = Vec::new();
     for state in progress.unfinished() {
         let (kind, terms) = match &state.phase {
             Phase::Held(terms) => (RequestKind::Approval, terms),
-            // A tool that asks a person and is none of the three known ones: an approver has to
-            // look at it.
+            // A tool of this kind with an unknown name: an approver has to look at the call.
             Phase::Human(terms) => (
                 RequestKind::of_tool(&state.call.name).unwrap_or(RequestKind::Approval),
                 terms,
@@ -132,8 +132,8 @@ pub(super) fn questions(progress: &Progress) -> Vec<Question> {
         .collect()
 }
 
-/// Requests for the results of external calls, which the caller runs; they open when the turn is
-/// decided.
+/// Requests for the results of external calls, which the caller runs. `next_step` opens them once
+/// no call of the turn waits for a decision.
 pub(super) fn outside(progress: &Progress) -> Vec<Question> {
     let ready = progress.unfinished().filter(|state| {
         state.performer == ToolKind::External
@@ -147,8 +147,8 @@ pub(super) fn outside(progress: &Progress) -> Vec<Question> {
     asked.take(progress.room()).collect()
 }
 
-/// The calls whose sub-agents start now: all at once, except that calls of a sub-agent that keeps
-/// its conversation (`sessions`, by name) start one after the other.
+/// The calls whose sub-agents start now. All of them start at once, but a sub-agent that keeps its
+/// conversation (its name is in `sessions`) performs its calls one after the other.
 pub(super) fn delegated(progress: &Progress, sessions: &BTreeSet<String>) -> Vec<CallId> {
     let mut talking: BTreeSet<&str> = BTreeSet::new();
     let mut starting = Vec::new();

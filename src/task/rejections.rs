@@ -1,6 +1,6 @@
 //! Rejected calls. An equal call (same tool, arguments equal as JSON values) is refused with the
-//! person's words, without a new request, until the user sends a message or a person approves such
-//! a call. An expired request is no rejection.
+//! person's words, without a new request, until the user sends a message or a person approves an
+//! equal call. An expired request is no rejection.
 
 use serde_json::Value;
 
@@ -67,7 +67,7 @@ impl RejectedCalls {
     }
 }
 
-/// Parses arguments. No text counts as an empty object, as it does for the tool.
+/// Parses arguments. Empty text counts as an empty object, as it does when the tool is called.
 fn read(text: &str) -> Result<Value, serde_json::Error> {
     let text = text.trim_matches([' ', '\t', '\n', '\r']);
     serde_json::from_str(if text.is_empty() { "{}" } else { text })

@@ -1,4 +1,4 @@
-//! A request to a person, as it was opened. Its commit fixes everything in it.
+//! A request to a person, as it was opened. It never changes after the commit that opens it.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -21,7 +21,7 @@ pub struct Warning {
     pub detail: String,
 }
 
-/// One call as it stood when the request was opened.
+/// One call, as it was when the request was opened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CallSpec {
     /// Our own id of the call.
@@ -32,7 +32,7 @@ pub struct CallSpec {
     pub arguments_text: String,
     /// Effect of repeating the call.
     pub effect: Effect,
-    /// Target of the tool's calls, which the digest covers.
+    /// Target of the tool's calls; the digest covers it.
     pub target: String,
     /// The call's whole address, as an approver sees it, where it says more than `target`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -54,12 +54,12 @@ pub struct CallSpec {
     pub parameters: Value,
     /// Digest of the call, see [`call_digest`].
     pub digest: String,
-    /// The tool's definition that the digest covers, so that the digest can be recomputed from this
-    /// row alone. `None` where there is no such tool. Not on the wire.
+    /// Digest of the tool's definition. It is stored here so that the call's digest, which covers
+    /// it, can be recomputed without the tool. `None` where there is no such tool. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub definition: Option<String>,
-    /// Person who wrote these arguments in place of the model's; they may not approve them where
-    /// several approvals are required. Not on the wire.
+    /// Person who replaced the model's arguments with these. Where several approvals are required,
+    /// this person may not approve the call. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub editor: Option<String>,
 }
@@ -73,8 +73,8 @@ impl CallSpec {
             .map_or(&self.target, |address| &address.text)
     }
 
-    /// Whether the digest and the address match the content. A call without a kept definition has
-    /// no digest to compare.
+    /// Whether the digest and the address match the content. The digest of a call without a stored
+    /// definition cannot be recomputed and is not compared.
     fn is_sound(&self, tenant: &str, task: TaskId) -> bool {
         let sealed =
             |address: &Address| *address == Address::of(&self.digest, address.text.clone());
@@ -113,7 +113,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// The address of the call with this digest.
+    /// The address `text`, sealed for the call with this digest.
     #[must_use]
     pub fn of(digest: &str, text: String) -> Self {
         let seal = request_digest([digest, text.as_str()].into_iter());
@@ -128,7 +128,7 @@ pub struct RequestSpec {
     pub request_id: RequestId,
     /// Kind of the request.
     pub kind: RequestKind,
-    /// Approval: all calls of the turn; other kinds: the one call that asks.
+    /// Approval: all calls of the turn; other kinds: the one call that the request is about.
     pub pending_tool_calls: Vec<CallSpec>,
     /// Terms under which it is decided.
     pub terms: Terms,
@@ -143,8 +143,9 @@ pub struct RequestSpec {
     /// JSON Schema of the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<Value>,
-    /// Digest over the members that the other digests leave out: kind, terms, question, whose
-    /// login, and which call it decides. Not on the wire.
+    /// Digest over the members that the other digests leave out: the request's id, kind, terms and
+    /// question, the service of a credentials request, which calls the request decides, and who
+    /// edited their arguments. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seal: Option<String>,
 }
@@ -157,7 +158,7 @@ impl RequestSpec {
             .filter(|call| call.needs_decision)
     }
 
-    /// Sets the digest and the seal, which cover everything else.
+    /// Sets `digest` and `seal` from the other members.
     #[must_use]
     pub fn sealed(mut self) -> Self {
         self.digest = request_digest(self.own_calls().map(|call| call.digest.as_str()));
@@ -171,7 +172,7 @@ impl RequestSpec {
             .iter()
             .map(|call| (call.tool_call_id, call.needs_decision, &call.editor))
             .collect();
-        // Only the details of a credentials request are under the digest: they name the service
+        // The seal covers `details` only in a credentials request, where they name the service
         // whose login is asked for.
         let service = self
             .details
@@ -205,8 +206,8 @@ impl RequestSpec {
                 .all(|call| call.is_sound(tenant, task))
     }
 
-    /// Number of people who have to agree: only an approval and a reconcile's retry count, any
-    /// other answer needs one person.
+    /// Number of people who have to agree before a call of an approval request runs, or the call of
+    /// a reconcile request is retried. Requests of other kinds need one person.
     #[must_use]
     pub fn required(&self) -> u32 {
         if self.kind.facts().counts_approvers {
@@ -216,8 +217,9 @@ impl RequestSpec {
         }
     }
 
-    /// The actions that this request takes, from anyone, where `required` people have to agree. A
-    /// rule's `allow` narrows only those of an approval.
+    /// The actions that this request takes, whoever answers, where `required` people have to agree.
+    /// Only an approval has fewer actions than its kind: the rule's `allow` limits them, and
+    /// `respond` is not possible where 2 or more people have to agree.
     #[must_use]
     pub fn actions(&self, required: u32) -> Vec<Action> {
         let facts = self.kind.facts();

@@ -1,5 +1,5 @@
-//! The kinds of request. Everything that is a property of a kind stands in its row of
-//! [`KindFacts`]: a new kind is a variant, a row, and the code that only it needs.
+//! The kinds of request. Every property of a kind is in its row of [`KindFacts`]: a new kind adds a
+//! variant, a row, and the code that no other kind needs.
 
 use serde::{Deserialize, Serialize};
 
@@ -46,20 +46,22 @@ pub struct KindFacts {
     pub word: &'static str,
     /// The agent's question that opens such a request, if any.
     pub human: Option<HumanKind>,
-    /// The actions that it takes, in the order in which they are shown.
+    /// The actions that such a request takes, in the order in which they are shown.
     pub actions: &'static [Action],
     /// The content of a `respond`.
     pub response: ResponseKind,
     /// Whether no call of the turn runs while such a request is open.
     pub blocks: bool,
-    /// Whether it decides calls of the turn under a rule: it shows the whole turn, takes an answer
-    /// for each call, and follows the rule's `allow` and `on_reject`. Any other kind has one call.
+    /// Whether such a request decides calls of the turn under a rule: it shows the whole turn,
+    /// takes an answer for each call, and follows the rule's `allow` and `on_reject`. A request of
+    /// any other kind is about one call.
     pub decides_calls: bool,
     /// Whether the rule's number of approvers has to agree; otherwise one person answers.
     pub counts_approvers: bool,
-    /// Whether the outcome of its call is unknown while it is open.
+    /// Whether such a request asks about a call whose outcome is unknown.
     pub outcome_unknown: bool,
-    /// Whether an answer depends on the tool's definition: a changed one withdraws the request.
+    /// Whether an answer depends on the tool's definition: a changed definition withdraws the
+    /// request.
     pub depends_on_tool: bool,
 }
 

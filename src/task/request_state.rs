@@ -1,5 +1,5 @@
-//! How the answers to a request add up: which answer decided a call, who approved it, and what the
-//! whole amounts to.
+//! Evaluates the answers to a request: which answer decided each call, who approved it, and the
+//! decision of the whole request.
 
 use std::collections::BTreeSet;
 
@@ -46,9 +46,9 @@ impl<'a> RequestState<'a> {
         self.status == RequestStatus::Pending && !self.expired
     }
 
-    /// The answer that decided `call`: the first that needs no other, or with which enough people
-    /// had approved. Once the request is closed fewer approvals were enough (without accounts one
-    /// is), so the last answer to the call decided it.
+    /// The answer that decided `call`: the first that settles the call alone, or the approval that
+    /// completed the required number. A closed request may have fewer approvals than required
+    /// (without accounts one approval is enough): then the last answer to the call decided it.
     #[must_use]
     pub fn deciding(&self, call: CallId) -> Option<&'a Given> {
         let required = self.asked.required().max(1) as usize;
@@ -57,8 +57,8 @@ impl<'a> RequestState<'a> {
             let Some(given) = answer.decisions.get(&call) else {
                 return false;
             };
-            // `Folded` counts the fewest people: an answer that was enough under another setting
-            // settles its call itself.
+            // `Folded` counts the fewest people. Where the current setting counts more, the answer
+            // that completed the number settles the call by itself.
             people.insert(UserIds::Folded.key(&answer.by));
             given.settles() || people.len() >= required
         });
@@ -71,7 +71,7 @@ impl<'a> RequestState<'a> {
         found.or_else(last)
     }
 
-    /// The answers that approve `call`, one for each person; none where one approval is enough.
+    /// The answers that approve `call`, one for each person; empty where one approval is enough.
     #[must_use]
     pub fn approvals(&self, call: CallId, ids: UserIds) -> Vec<&'a Given> {
         if self.asked.required() < 2 {
@@ -88,7 +88,7 @@ impl<'a> RequestState<'a> {
             .collect()
     }
 
-    /// The first answer of `user`, to that call where one is named.
+    /// The first answer of `user`; with `call`, the first about that call.
     #[must_use]
     pub fn answer_of(&self, user: &UserId, call: Option<CallId>) -> Option<&'a Given> {
         let about =

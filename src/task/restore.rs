@@ -1,7 +1,7 @@
 //! Uncertain history after a restored backup or a promoted standby. The stored history ends early:
-//! calls that it shows as not started may have run in the lost part. Invariant: such a call never
-//! runs again unless its effect may be repeated, or a person who was asked after the database came
-//! back says so.
+//! calls that it shows as not started may have run in the lost part. Invariant: such a call runs
+//! only if its effect may be repeated, or if a person approves it after the restore or the
+//! promotion.
 
 use super::call_state::{CallState, Phase, UNKNOWN};
 use super::decision::{Action, CallAnswer, Decision};
@@ -11,7 +11,7 @@ use super::time::Time;
 use super::turn::Progress;
 use super::verdict::Verdict;
 
-/// Text for a call that the lost history may have run.
+/// Text for a call that may have run in the lost history.
 pub const FORGOTTEN: &str = "Whether this call has run is not known: the database was restored from a backup, or a \
     standby was promoted, after it was asked for.";
 
@@ -19,8 +19,8 @@ pub const FORGOTTEN: &str = "Whether this call has run is not known: the databas
 pub const HISTORY_LOST: &str = "The database was restored from a backup, or a standby was promoted, since the user's \
     last message: what this task has done meanwhile is not known.";
 
-/// `seq` of the last item of the uncertain history; 0 where the history is certain. Items count by
-/// place, not by time: the clocks of two servers differ.
+/// `seq` of the last item of the uncertain history; 0 where the history is certain. Every earlier
+/// item counts as uncertain too, whatever its time: the clocks of two servers differ.
 #[must_use]
 pub fn uncertain_seq(items: &[Item], history_uncertain_until: Option<Time>) -> i64 {
     let Some(history_uncertain_until) = history_uncertain_until else {
@@ -34,7 +34,7 @@ pub fn uncertain_seq(items: &[Item], history_uncertain_until: Option<Time>) -> i
 }
 
 impl Progress {
-    /// State after a whole journal, of which everything up to `history_uncertain_until` is
+    /// State after the whole journal `items`. Everything in it up to `history_uncertain_until` is
     /// uncertain.
     #[must_use]
     pub fn replay(items: &[Item], history_uncertain_until: Option<Time>) -> Self {
@@ -48,7 +48,8 @@ impl Progress {
         progress
     }
 
-    /// Notes the approvals that this decision completed after the uncertain history (`known`).
+    /// Marks the calls whose approval `decision` completed, if that decision came after the
+    /// uncertain history (`known`).
     pub(super) fn vouched(&mut self, decision: &Decision, known: bool) {
         for state in &mut self.calls {
             let answer = decision.decisions.get(&state.call.tool_call_id);
@@ -66,7 +67,7 @@ impl Progress {
 }
 
 impl CallState {
-    /// Whether the lost history may have run the call, whatever was decided since.
+    /// Whether the call may have run in the lost history, whatever was decided since.
     #[must_use]
     pub fn may_have_run(&self) -> bool {
         let question = self
@@ -76,13 +77,13 @@ impl CallState {
         self.of_uncertain_turn && !question && !self.effect.repeatable()
     }
 
-    /// Whether the lost history may have run the call, and no person has approved it since.
+    /// Whether the call may have run in the lost history, and no person has approved it since.
     #[must_use]
     pub fn is_uncertain(&self) -> bool {
         self.may_have_run() && !self.vouched
     }
 
-    /// Whether the call would run now but for the uncertain history.
+    /// Whether only the uncertain history keeps the call from running now.
     #[must_use]
     pub fn ready_but_uncertain(&self) -> bool {
         self.is_uncertain() && matches!(self.phase, Phase::Allowed | Phase::Approved(_))
@@ -99,8 +100,8 @@ impl CallState {
         .to_owned()
     }
 
-    /// Text for a call that will not run (again): `why` and `and`, or, where the call may have run
-    /// already, `why` and that its outcome is unknown.
+    /// Text for a call that will not run, or not run again: `why` followed by `and`. Where the call
+    /// may have run already, the text says instead of `and` that its outcome is unknown.
     pub(super) fn not_run(&self, why: &str, and: &str) -> String {
         if self.attempts > 0 || self.is_uncertain() {
             format!("{why}. {}", self.unknown())
@@ -120,7 +121,7 @@ impl CallState {
 }
 
 impl Warning {
-    /// The warning for the approver of a call that the lost history may have run.
+    /// The warning for the approver of a call that may have run in the lost history.
     #[must_use]
     pub fn may_already_have_run() -> Self {
         Self {

@@ -52,8 +52,8 @@ impl TaskStatus {
     }
 }
 
-/// A request's status: `pending → responded → resumed`, or from `pending` only `expired` or
-/// `withdrawn`.
+/// A request's status: `pending → responded → resumed`, `pending → expired` or
+/// `pending → withdrawn`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestStatus {

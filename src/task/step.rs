@@ -1,5 +1,5 @@
-//! Decides the next step of a task. Pure and total: no clock, no I/O, no memory. After a crash
-//! anywhere, asking again continues the task.
+//! Decides the next step of a task. Pure and total: no clock, no I/O, no memory. After a crash at
+//! any point, another call of `next_step` continues the task.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,8 @@ use super::question::{Question, awaited, delegated, outside, questions};
 use super::status::TaskStatus;
 use super::turn::{Last, Progress};
 
-/// The next step. Deliberately exhaustive: a new step must break every driver.
+/// The next step. Exhaustive on purpose: a driver that does not handle a new variant must not
+/// compile.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     /// Call the model.
@@ -27,8 +28,8 @@ pub enum Step {
     Start(Vec<CallId>),
     /// Run these calls together; `next_step` is not asked again while any of them is in flight.
     Run(Vec<CallId>),
-    /// Ask a person about these calls: started, without a result and no longer in flight, or of an
-    /// uncertain history.
+    /// Ask a person about the outcome of these calls. Each was started, has no result and is no
+    /// longer in flight, or may have run in an uncertain history.
     Reconcile(Vec<CallId>),
     /// Write the results of these calls, which will not run.
     Settle(Vec<(CallId, Outcome, String)>),
@@ -41,7 +42,7 @@ pub enum Step {
 pub enum On {
     /// A decision of this request.
     Request(RequestId),
-    /// The end of an attempt that may still be in flight somewhere.
+    /// The end of an attempt that may still be in flight on some replica.
     Attempt(CallId),
     /// The end of a sub-agent's task.
     Child(TaskId),
@@ -136,7 +137,7 @@ pub fn next_step(progress: &Progress, budget: &Budget) -> Step {
     after_turn(progress, budget)
 }
 
-/// The step after a turn whose calls all have results: a turn without calls is the last one.
+/// The step after a turn whose calls all have results. A turn without calls completes the task.
 fn after_turn(progress: &Progress, budget: &Budget) -> Step {
     match (&progress.last, budget.spent) {
         (Last::Model(turn), _) if turn.tool_calls.is_empty() => {
@@ -162,12 +163,13 @@ fn lost(state: &CallState, budget: &Budget) -> bool {
     matches!(state.phase, Phase::Started(_)) && !budget.running.contains(&state.call.tool_call_id)
 }
 
-/// Whether a call that must not be repeated may still be in flight somewhere.
+/// Whether a call that must not be repeated may still be in flight on some replica.
 fn at_work(state: &CallState, budget: &Budget) -> bool {
     matches!(state.phase, Phase::Started(_)) && !state.effect.repeatable() && !lost(state, budget)
 }
 
-/// The next calls, in the model's order: repeatable neighbours together, any other call alone.
+/// The next calls to run, in the model's order: consecutive repeatable calls together, any other
+/// call alone.
 fn next_together(progress: &Progress) -> Vec<CallId> {
     let mut together = Vec::new();
     let ours = |state: &&CallState| !state.performer.facts().performed_elsewhere;

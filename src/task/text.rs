@@ -1,4 +1,4 @@
-//! Text that both engines can store (no U+0000, which Postgres refuses), cuts at character
+//! Text that both databases can store (no U+0000, which Postgres refuses), cuts at character
 //! boundaries, JSON pointers, canonical JSON, and a map over the texts of a JSON value.
 
 use std::collections::BTreeMap;
@@ -78,8 +78,8 @@ pub fn pointer(at: &str, member: &str) -> String {
     format!("{at}/{}", member.replace('~', "~0").replace('/', "~1"))
 }
 
-/// Maps each string, member name and number of a value through `say`, one by one, so that it stays
-/// JSON whatever `say` returns. A number that `say` changes becomes a string.
+/// Passes each string, member name and number of `value` through `say` separately, so that the
+/// result is JSON whatever `say` returns. A number that `say` changes becomes a string.
 #[must_use]
 pub fn each_said(value: Value, say: &impl Fn(&str) -> String) -> Value {
     match value {

@@ -1,6 +1,6 @@
 //! Makes text safe to review: shows every invisible character, and warns about arguments that look
-//! like something else. Invariant: no invisible character stays hidden, escaped in JSON or not; the
-//! number of findings is bounded, and the time is linear in the text.
+//! like something else. Invariant: no invisible character stays hidden, not even one that is
+//! escaped in JSON; the number of findings is bounded, and the time is linear in the text.
 
 mod inspect;
 
@@ -17,9 +17,10 @@ use inspect::{Looked, Walk};
 pub const HIDDEN_CHARACTERS: &str = "hidden_characters";
 /// Warning code: a word with letters of several scripts.
 pub const MIXED_SCRIPTS: &str = "mixed_scripts";
-/// Warning code: a word of another script that looks like a Latin one.
+/// Warning code: a word in another script that looks like a Latin word.
 pub const LOOK_ALIKE: &str = "look_alike";
-/// Warning code: letters or digits that reorder their neighbors where text is drawn as usual.
+/// Warning code: right-to-left letters or digits, which change the order in which their neighbors
+/// are drawn.
 pub const RIGHT_TO_LEFT: &str = "right_to_left";
 /// Warning code: marks that are drawn over the characters before them.
 pub const OVERLAY: &str = "overlay";
@@ -32,8 +33,8 @@ pub const LARGE: &str = "large";
 const GLANCE: usize = 4 * 1024;
 
 /// Characters that are invisible or reorder others: control and format characters, separators,
-/// spaces other than U+0020, private-use and unassigned characters, and those that are drawn as
-/// nothing.
+/// spaces other than U+0020, private-use and unassigned characters, and characters that are drawn
+/// as nothing.
 static HIDDEN: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(
         r"[\p{Cc}\p{Cf}\p{Co}\p{Cn}\p{Zl}\p{Zp}[\p{Zs}--\x20]\p{Default_Ignorable_Code_Point}\p{Variation_Selector}\u{2800}]",
@@ -98,9 +99,9 @@ fn is_hidden(c: char) -> bool {
         .is_none_or(|hidden| hidden.is_match(c.encode_utf8(&mut [0; 4])))
 }
 
-/// Warnings for the approver of these arguments: one for each code and place, 50 at most, a few for
-/// each code. Pointers lead into the arguments, to a member also where its name is meant; arguments
-/// that are not JSON have the whole as their only place.
+/// Warnings for the approver of these arguments: one for each code and place, a few for each code,
+/// 50 at most. A pointer leads to a value of the arguments; a warning about a member's name has the
+/// pointer of that member. Arguments that are not JSON have a single place: the whole text.
 #[must_use]
 pub fn warnings(arguments_text: &str) -> Vec<Warning> {
     let mut looked = Looked::default();
@@ -139,7 +140,8 @@ fn unescaped(text: &str) -> String {
         let (before, escape) = rest.split_at(at);
         out.push_str(before);
         let Some(first) = unit(escape) else {
-            // The escaped character is consumed with its `\`, so that `\\u` is no escape.
+            // The escaped character is consumed with its `\`, so that the `\u` in `\\u` is not read
+            // as an escape.
             let end = escape
                 .char_indices()
                 .nth(2)

@@ -1,4 +1,4 @@
-//! A moment in microseconds: both databases keep that precision; only one would keep nanoseconds.
+//! A moment in microseconds, the precision that both databases keep.
 
 use std::fmt;
 use std::ops::Add;

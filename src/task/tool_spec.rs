@@ -61,11 +61,11 @@ pub enum ToolKind {
 pub struct ToolKindFacts {
     /// Verdict on a call that no rule matches.
     pub without_rule: Verdict,
-    /// Whether the calls leave the queue in which a turn's calls run one after the other: another
-    /// task, or the caller, performs them.
+    /// Whether another task or the caller performs the calls. Such calls do not take part in the
+    /// order in which the turn's other calls run.
     pub performed_elsewhere: bool,
-    /// Whether a rule has to name the tool, no rule allows it, and an earlier rejection does not
-    /// refuse it: its call is itself a question to a person.
+    /// Whether a call is itself a question to a person. Then a rule applies only if it names the
+    /// tool, an `allow` never applies, and an earlier rejection does not refuse the call.
     pub asks_person: bool,
 }
 
@@ -113,8 +113,8 @@ pub struct ToolSpec {
     pub summary: Option<String>,
     /// Timeout of one attempt.
     pub timeout: Duration,
-    /// `sha256:…` over kind, target, parameters, effect, and headers and env unexpanded; not over
-    /// texts or timeout.
+    /// `sha256:…` over kind, method and whole URL (or target), parameters, effect, and the
+    /// unexpanded headers and env. Texts and timeout are left out.
     pub definition: String,
     /// The credentials that its headers, `url` and `env` refer to, each once, ordered by name.
     pub needs: Vec<String>,

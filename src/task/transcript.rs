@@ -37,7 +37,7 @@ pub enum Message {
         provider_id: String,
         /// Name of the tool.
         name: String,
-        /// Text of the result, of which at most 64 KiB are shown.
+        /// Text of the result, cut after 64 KiB with a note.
         content: String,
         /// Whether the tool, or a person in its place, gave a result.
         succeeded: bool,
@@ -47,8 +47,8 @@ pub enum Message {
 /// Most bytes of a result that the model sees.
 const SHOWN: usize = 64 * 1024;
 
-/// The conversation of a journal. A call without a result (which `next_step` never lets a model
-/// see) gets a text that says so.
+/// The conversation of a journal. A call without a result gets a text that says so; `next_step`
+/// calls no model before every call has a result.
 #[must_use]
 pub fn conversation(items: &[Item]) -> Vec<Message> {
     let (results, edits) = (results(items), edits(items));
@@ -87,9 +87,9 @@ pub fn conversation(items: &[Item]) -> Vec<Message> {
     messages
 }
 
-/// The result of each call that the model sees. A late result replaces "unknown", whichever was
-/// written first: a call may get its `unknown` when the task is canceled long after an earlier
-/// attempt answered.
+/// The result of each call, as the model sees it. A late result replaces `unknown`, whichever was
+/// written first: an attempt may answer while its call is still open, and the call may get
+/// `unknown` long after, when the task is canceled.
 fn results(items: &[Item]) -> BTreeMap<CallId, &ToolResult> {
     let mut results: BTreeMap<CallId, &ToolResult> = BTreeMap::new();
     let mut late = Vec::new();
@@ -121,8 +121,8 @@ fn results(items: &[Item]) -> BTreeMap<CallId, &ToolResult> {
     results
 }
 
-/// The edited arguments that calls ran with: of calls started after the edit, and of external calls
-/// whose result was requested with the edited arguments and supplied.
+/// The edited arguments with which calls ran. An edit counts if the call was started after it, or
+/// if the call is external and its result was requested with the edited arguments and supplied.
 fn edits(items: &[Item]) -> BTreeMap<CallId, &str> {
     let (mut changed, mut ran, mut outside) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
     for item in items {
@@ -165,7 +165,7 @@ fn told(result: &ToolResult, ran_with: Option<&str>) -> String {
 }
 
 /// The ids by which the provider knows a turn's calls. Our unique ids replace empty and repeated
-/// ones, also in a journal that other code wrote.
+/// ids: the journal may contain both.
 fn provider_ids(turn: &Turn) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let id = |call: &ToolCall| {

@@ -59,7 +59,7 @@ impl TreeProgress {
         }
     }
 
-    /// Progress of one task, with what all tasks of the tree share.
+    /// Progress of one task, with the state that all tasks of the tree share.
     #[must_use]
     pub fn progress(&self, task: TaskId) -> Option<Progress> {
         let own = self.tasks.get(&task)?.clone();
@@ -72,7 +72,7 @@ impl TreeProgress {
         })
     }
 
-    /// Progress of one task, without what all tasks of the tree share.
+    /// Progress of one task, without the state that all tasks of the tree share.
     #[must_use]
     pub fn task(&self, task: TaskId) -> Option<&Progress> {
         self.tasks.get(&task)

@@ -53,8 +53,8 @@ pub struct Progress {
     pub open: Vec<Open>,
     /// Requests of the last turn whose decision may not have taken effect yet.
     pub responded: Vec<RequestId>,
-    /// How a decision or a deadline ended the task (or, with `CancelRoot`, its tree), until the
-    /// journal says so.
+    /// Set once a decision or a deadline has ended the task (with `CancelRoot`: its tree), until
+    /// the task's terminal status is in the journal.
     pub ending: Option<Then>,
     /// The conversation's last message.
     pub last: Last,
@@ -88,7 +88,8 @@ pub struct Progress {
     pub starts_since_message: u32,
     /// Sub-agents started over the task's life.
     pub starts: u32,
-    /// Why a decision or a deadline cancels (or canceled) the task: half a sentence.
+    /// Why a decision or a deadline canceled the task, or is about to: a clause without a full
+    /// stop.
     pub canceled_for: Option<String>,
 }
 
@@ -122,7 +123,7 @@ impl Progress {
         }
     }
 
-    /// State after a whole journal of which nothing is uncertain.
+    /// State after a whole journal without uncertain history.
     #[must_use]
     pub fn of(items: &[Item]) -> Self {
         Self::replay(items, None)
@@ -242,8 +243,8 @@ impl Progress {
         self.running_since = self.running_since.map(|_| at);
     }
 
-    /// Gives these facts, the last ones applied, the time of their commit: the database's clock
-    /// replaces the one they were made by.
+    /// Replaces the times of `facts`, the last facts applied, by `at`, the time of their commit.
+    /// Their times were preliminary until then.
     pub fn committed<'f>(&mut self, facts: impl Iterator<Item = &'f Fact>, at: Time) {
         for fact in facts {
             if let Fact::TaskStatus { .. } | Fact::UserMessage { .. } = fact {
@@ -353,7 +354,7 @@ impl Progress {
     }
 }
 
-/// The result that the model sees for a call that repeats a rejected one.
+/// The result that the model sees for a call that repeats a rejected call.
 fn no_again(no: Option<&RejectedCall>) -> String {
     let reason = no
         .and_then(|no| no.reason.as_ref())

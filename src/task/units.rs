@@ -72,7 +72,7 @@ fn split(text: &str) -> Option<(u64, &str)> {
     Some((digits.parse().ok()?, unit))
 }
 
-/// Durations as text, for serde and for the file's schema.
+/// Durations as text, for serde and for the configuration file's schema.
 pub mod duration_text {
     use super::{Duration, duration, write_duration};
     use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -144,7 +144,7 @@ pub mod optional_duration {
     }
 }
 
-/// Sizes as text, for serde and for the file's schema.
+/// Sizes as text, for serde and for the configuration file's schema.
 pub mod size_text {
     use super::{size, write_size};
     use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};

@@ -72,8 +72,9 @@ impl UserIds {
     }
 }
 
-/// Canonical caseless matching (Unicode, D145): full case folding, after a normalization, because
-/// folding takes marks apart, and before another, because folding can reorder marks.
+/// Canonical caseless matching (Unicode, D145): full case folding between two normalizations.
+/// Without the first, equivalent spellings could fold differently; the second is needed because
+/// folding can leave marks in another order.
 fn folded(id: &str) -> String {
     if id.bytes().all(|byte| byte.is_ascii()) {
         return id.to_ascii_lowercase();
@@ -119,14 +120,14 @@ impl UserId {
         self.ids
     }
 
-    /// The comparison form, unless it is the spelling itself: the database keeps it beside the
-    /// spelling.
+    /// The comparison form, which the database stores next to the spelling; `None` for `Exact`,
+    /// where the spelling is the comparison form.
     #[must_use]
     pub fn folded(&self) -> Option<UserKey> {
         (self.ids == UserIds::Folded).then(|| self.key.clone())
     }
 
-    /// Whether that spelling belongs to the same person.
+    /// Whether `spelling` belongs to the same person.
     #[must_use]
     pub fn is(&self, spelling: &str) -> bool {
         self.spelling == spelling || self.ids.key(spelling) == self.key
@@ -225,8 +226,7 @@ mod tests {
         }
     }
 
-    /// Every character that folding or normalization changes or moves; none is beyond the second
-    /// plane.
+    /// Every character of planes 0 and 1 that folding or normalization changes or moves.
     fn characters() -> impl Iterator<Item = char> {
         let moves = |c: &char| {
             !('\u{3400}'..='\u{9fff}').contains(c) && !('\u{ac00}'..='\u{f8ff}').contains(c)

@@ -60,8 +60,8 @@ pub enum OnExpiry {
     Cancel,
 }
 
-/// The terms of a rule, copied into each request it opens, where they never change. Held calls of
-/// one turn whose terms are equal share one request.
+/// The terms of a rule, copied into each request that the rule opens; a later change of the rule
+/// does not change them. Held calls of one turn whose terms are equal share one request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
     /// The people who may decide.
@@ -70,7 +70,7 @@ pub struct Terms {
     pub expires_in: Option<Duration>,
     /// Consequence of the deadline.
     pub on_expiry: OnExpiry,
-    /// Consequence of a rejection of every call, unless the decision says `then`.
+    /// Consequence when every call of the request is rejected, unless the decision says `then`.
     pub on_reject: Then,
     /// The actions that the rule allows on an approval.
     pub allow: Vec<Action>,
@@ -109,8 +109,8 @@ pub struct Judgement {
     /// Terms of the request. Present when `verdict` is `hold` or `human`. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terms: Option<Terms>,
-    /// The rejected call that this one repeats; it is refused with that rejection's reason. Not on
-    /// the wire.
+    /// The rejected call that this call repeats; this call is refused with the reason of that
+    /// rejection. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<CallId>,
 }

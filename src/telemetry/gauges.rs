@@ -60,8 +60,8 @@ impl Gauges {
     pub async fn census(self: &Arc<Self>) -> Census {
         if self.begin() {
             let this = Arc::clone(self);
-            // An abandoned scrape does not stop the count: the next scrape would have to start
-            // over.
+            // A spawned count goes on when its scrape is abandoned. Otherwise the next scrape would
+            // have to start over.
             let counted = self.tracker.spawn(async move {
                 let _ends = Ends(&this);
                 let census = (this.count)().await;
@@ -72,7 +72,7 @@ impl Gauges {
         self.lock().census.clone()
     }
 
-    /// Whether the caller has to count.
+    /// Whether the caller has to count. If so, the count is marked as begun.
     fn begin(&self) -> bool {
         let now = (self.uptime)();
         let mut last = self.lock();

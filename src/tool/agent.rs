@@ -1,6 +1,6 @@
-//! The tool with which an agent calls another one, as a model, a rule and an approver see it. The
-//! engine performs it. Invariant: every sub-agent takes the same arguments, and its description for
-//! a model is the caller's pinned text, never part of what is approved.
+//! The spec of the tool with which an agent calls another agent; the engine performs the call.
+//! Invariant: every such tool takes the same arguments. Its description for a model comes from the
+//! calling agent's pinned configuration and is never part of what is approved.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ pub fn spec(name: &str) -> ToolSpec {
     }
 }
 
-/// The catalog entry of that tool.
+/// The catalog entry of the tool that calls the agent of this name.
 #[must_use]
 pub fn entry(name: &str) -> Option<Entry> {
     let spec = spec(name);

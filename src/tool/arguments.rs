@@ -1,7 +1,7 @@
 //! Reads a call's arguments once, before policy and before any request. Invariant: accepted bytes
-//! mean the same to every reader. So validation refuses what two JSON readers could take
-//! differently (repeated members, numbers that a double changes, lone surrogates) and every member
-//! that the tool does not declare.
+//! mean the same to every reader. Therefore validation refuses every text that two JSON readers
+//! could read differently (repeated members, numbers that a double changes, lone surrogates), and
+//! every member that the tool does not declare.
 //!
 //! An empty text counts as `{}`: some models send it for a tool without arguments. It still fails a
 //! schema with required members.
@@ -36,8 +36,7 @@ pub fn read(text: &str, schema: &CompiledSchema) -> Result<Value, Misfits> {
     Ok(value)
 }
 
-/// Reads a JSON text that every reader takes alike (RFC 8259, restricted as in the module's
-/// header).
+/// Parses a JSON text (RFC 8259), with the restrictions of this module's documentation.
 ///
 /// # Errors
 /// The place where the text breaks these rules.
@@ -323,8 +322,8 @@ impl<'t> Reader<'t> {
     }
 }
 
-/// The number, if a double keeps it: an integer must convert exactly, any other number must be
-/// written like the shortest text that reads back as the same double.
+/// The number, if a double keeps its value: an integer of 64 bits must convert exactly; any other
+/// number must have the same decimal value as the shortest text that reads back as the same double.
 fn surviving(text: &str, whole: bool) -> Option<Number> {
     let double: f64 = text.parse().ok()?;
     if !double.is_finite() {

@@ -1,6 +1,6 @@
 //! The configured tools, each with its spec, its compiled schema and its implementation. Invariant:
-//! a definition's digest is over the operator's text, with `${…}` unexpanded wherever a secret
-//! could stand, and changes with everything a call of the tool could do.
+//! a definition's digest is over the operator's text, with `${…}` unexpanded wherever it could hold
+//! a secret, and changes with everything a call of the tool could do.
 
 mod checks;
 
@@ -49,7 +49,8 @@ pub struct Settings {
     pub shell: Option<shell::Settings>,
     /// The caller performs the tool and posts its result.
     pub external: Option<external::Settings>,
-    /// The definition as written, before `${…}` expansion: the digest is over it.
+    /// The unexpanded definition from the configuration file. The digest takes headers, env and
+    /// parameters from it.
     #[serde(skip)]
     pub raw: Value,
 }
@@ -81,7 +82,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The address of a call with these arguments, for a person.
+    /// The address of a call with these arguments, as an approver sees it.
     #[must_use]
     pub fn address(&self, arguments: &Value) -> String {
         let address = self.tool.as_ref().and_then(|tool| tool.address(arguments));
@@ -129,7 +130,7 @@ impl Settings {
         self.kind().is_some()
     }
 
-    /// The schema of the arguments, with the kind's default if none was written.
+    /// The configured schema of the arguments, or the default of the tool's kind.
     #[must_use]
     pub fn parameters(&self) -> Value {
         match (&self.parameters, self.kind()) {
@@ -225,7 +226,7 @@ impl Settings {
     }
 
     /// `sha256:…` over everything a call could do: kind, method and whole URL (or directory),
-    /// parameters, effect, and headers and env as written. Texts and timeouts are excluded.
+    /// parameters, effect, and the unexpanded headers and env. Texts and timeouts are excluded.
     fn definition(&self, kind: ToolKind, target: &str, parameters: &Value) -> String {
         let written = |keys: &[&str]| {
             keys.iter()
@@ -326,7 +327,7 @@ impl Catalog {
         }
     }
 
-    /// Finds the configuration's secrets in a text.
+    /// The redactor of the configuration's secrets.
     #[must_use]
     pub fn redactor(&self) -> &Redactor {
         &self.redactor
@@ -357,15 +358,15 @@ impl Catalog {
         self
     }
 
-    /// The tool that calls the agent of this name, compared byte by byte, if any agent is offered
-    /// it.
+    /// The tool that calls the agent of this name, compared byte by byte; `None` if no other agent
+    /// may call that agent.
     #[must_use]
     pub fn agent(&self, name: &str) -> Option<&Entry> {
         self.agents.get(name)
     }
 
-    /// Sets an agent's ways to ask a human: these kinds of question, and these services'
-    /// credentials.
+    /// Sets the kinds of question that an agent may ask a human, and the services whose credentials
+    /// it may ask for.
     #[must_use]
     pub fn with_human(
         mut self,
@@ -382,8 +383,8 @@ impl Catalog {
         self
     }
 
-    /// The agent's tool of this name for asking a human, compared byte by byte, if the agent is
-    /// offered it.
+    /// The tool of this name, compared byte by byte, with which the agent asks a human; `None` if
+    /// the agent is not offered such a tool.
     #[must_use]
     pub fn human(&self, agent: &str, tool_name: &str) -> Option<&Entry> {
         self.human

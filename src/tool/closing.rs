@@ -3,13 +3,14 @@
 //!
 //! - The schemas that apply to one value (a schema with everything that `allOf`, `anyOf`, `oneOf`,
 //!   `if`, `then`, `else`, `dependentSchemas` and `$ref` bring in) are closed once, at the
-//!   outermost: a branch closed by itself would refuse its neighbour's members.
-//! - So a `$ref` never points at a closed schema: each target is copied, open, into `$defs`, and
-//!   closed where it is used.
-//! - A schema that only tests (`not`, `if`, `contains`) is not closed inside: stricter there would
-//!   be looser outside.
-//! - A schema with `additionalProperties` or `unevaluatedProperties`, or without `properties`,
-//!   stays as it is.
+//!   outermost schema: a branch that is closed by itself would refuse members that another branch
+//!   declares.
+//! - A `$ref` therefore never points to a closed schema: each target is copied, open, into `$defs`,
+//!   and is closed at the schema that refers to it.
+//! - A schema that is a condition (`not`, `if`, `contains`, `propertyNames`) is not closed inside:
+//!   a stricter condition can make the whole schema accept more.
+//! - A schema with `additionalProperties` or `unevaluatedProperties`, or without `properties`, is
+//!   not closed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,8 +25,8 @@ const CHILD: [&str; 4] = [
     "unevaluatedItems",
     "unevaluatedProperties",
 ];
-/// Keywords whose value is a schema that only tests: it is not closed inside, since that would
-/// change the condition (and make a `not` looser).
+/// Keywords whose value is a condition. It is not closed inside: that would change the condition,
+/// and make a `not` accept more.
 const ASKING: [&str; 4] = ["not", "if", "contains", "propertyNames"];
 /// Keywords whose value is a list of schemas for nested values.
 const CHILD_LIST: [&str; 1] = ["prefixItems"];
@@ -46,7 +47,7 @@ const LEFT_OUT: [&str; 6] = [
     "definitions",
     "$comment",
 ];
-/// Keywords that the 2020-12 draft would ignore, or whose meaning depends on more than the file.
+/// Keywords that the 2020-12 draft would ignore, or whose meaning depends on more than this schema.
 const REFUSED: [&str; 6] = [
     "$dynamicRef",
     "$dynamicAnchor",
@@ -168,7 +169,7 @@ impl Rewriter<'_> {
         Ok(schema)
     }
 
-    /// Rewrites a schema for a value of its own: closes it where needed.
+    /// Rewrites the outermost schema of a value, and closes it where needed.
     fn child(&mut self, schema: &Value, at: &str) -> Value {
         let mut rewritten = self.open(schema, at);
         let (Value::Object(original), Value::Object(members)) = (schema, &mut rewritten) else {
@@ -200,7 +201,7 @@ impl Rewriter<'_> {
         rewritten
     }
 
-    /// Rewrites a schema that shares its value with others: closes only nested schemas.
+    /// Rewrites a schema without closing it: closes only the schemas of nested values.
     fn open(&mut self, schema: &Value, at: &str) -> Value {
         let Value::Object(members) = schema else {
             return schema.clone();
@@ -309,8 +310,8 @@ impl Rewriter<'_> {
     }
 }
 
-/// Bounds the number of schemas that apply to one value; refuses a schema that applies to itself
-/// endlessly.
+/// Refuses a schema that applies more than [`WEIGHT`] schemas to its outermost value, or in which a
+/// `$ref` leads back to itself for the same value.
 fn weigh(schema: &Value, copies: &Map<String, Value>) -> Result<(), String> {
     let mut known = BTreeMap::new();
     for (number, copy) in copies {

@@ -34,9 +34,9 @@ pub struct Credentials {
 /// Fields (credential, field) whose values may be shown.
 pub type PlainFields = BTreeSet<(String, String)>;
 
-/// The least number of characters of a value that is redacted. A shorter value, or one of several
-/// words, may occur in other people's text: filling in a credential must not be a way to choose
-/// words that are hidden from others.
+/// The least number of characters of a value that is redacted. Shorter values and values with
+/// whitespace are not redacted: they may occur in ordinary text, and a person must not be able to
+/// hide words from others by entering them as a credential.
 const SEARCHED: usize = 12;
 
 impl fmt::Debug for Credentials {
@@ -111,8 +111,9 @@ impl Credentials {
         }
     }
 
-    /// Opens a task's credentials: `path` is the task and then its ancestors, nearest first; of one
-    /// name the nearest counts. A credential that fails to open is left out, as if never given.
+    /// Opens the credentials of a task. `path` is the task, then its ancestors, nearest first; of
+    /// several credentials with the same name, the nearest task's is used. A credential that fails
+    /// to open is left out, as if it had never been given.
     #[must_use]
     pub fn open(sealer: &Sealer, tenant: &str, path: &[TaskId], rows: &[CredentialRow]) -> Self {
         let mut nearest: BTreeMap<&str, (usize, &CredentialRow)> = BTreeMap::new();
@@ -139,7 +140,8 @@ impl Credentials {
     }
 }
 
-/// Whether a value can stand in a header, a URL and an environment: it has no control character.
+/// Whether a value fits into a header, a URL and an environment variable: it has no control
+/// character.
 #[must_use]
 pub fn is_sendable(value: &str) -> bool {
     !value.chars().any(char::is_control)

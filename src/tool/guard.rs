@@ -1,13 +1,13 @@
 //! The guard of one shell command: a process of its own (`holdpoint __guard`), so that the command
-//! ends even when the service is killed. It reads its order from standard input, runs the command
-//! in a separate process group, and kills that group at the timeout, when its input closes, and
-//! when the command has ended (to stop background processes).
+//! ends even when the service is killed. The guard reads its order from standard input and runs the
+//! command in a separate process group. It kills that group at the timeout, when its input closes,
+//! and when the command has ended (to stop background processes).
 //!
-//! Invariant: only this file signals the group, and only while its leader is not yet reaped, so
-//! that the number cannot belong to another group by then. The command begins only after the guard
-//! has reported its group: without that report nothing ran, and with it the service can end the
-//! group of a guard that was killed. The guard reports exactly what happened, or nothing: the
-//! service then treats the outcome as unknown.
+//! Invariant: the guard signals the group only while the group's leader is not yet reaped, so that
+//! the number cannot belong to another group by then. The command begins only after the guard has
+//! reported its group: without that report nothing ran, and with it the service can end the group
+//! of a guard that was killed. The guard reports exactly what happened, or nothing. Without a
+//! complete report the service treats the outcome as unknown.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -28,8 +28,8 @@ use serde::{Deserialize, Serialize};
 pub(super) const GREETING: &str = "holdpoint guard 1";
 /// The longest order, in bytes.
 const ORDER: u32 = 8 * 1024 * 1024;
-/// Waits for one line, then becomes the command: the same process, with empty input. The variables
-/// that shells export by themselves are unset.
+/// A script that waits for one line and then becomes the command: the same process, with empty
+/// input. It unsets the variables that shells export by themselves.
 const WAITING: &str =
     r#"read -r _go && unset _go PWD OLDPWD SHLVL && exec /bin/sh -c "$0" </dev/null"#;
 /// How long the last output may take to arrive when a process outside the group holds the pipe
@@ -43,7 +43,7 @@ pub(super) struct Order {
     pub(super) working_dir: String,
     pub(super) environment: BTreeMap<String, String>,
     pub(super) timeout_ms: u64,
-    /// How many bytes of each of the two outputs are passed on.
+    /// How many bytes of each of the two outputs are passed on at most.
     pub(super) keep: usize,
 }
 
@@ -109,10 +109,11 @@ pub fn guard_main(_arguments: &[String]) -> i32 {
 }
 
 /// Takes from this thread's children the capabilities to read the memory and environment of
-/// undumpable processes, which commands would have where the service runs as root. Fails if there
-/// are none to take.
+/// undumpable processes. Commands would have these capabilities where the service runs as root.
+/// Fails if the capabilities cannot be taken.
 fn forbid_spying() -> io::Result<()> {
-    // The first is ptrace's own; Linux lets the other two read another process's memory as well.
+    // `SYS_PTRACE` is the capability of ptrace; Linux lets holders of the other two read another
+    // process's memory as well.
     let spying = [
         CapabilitySet::SYS_PTRACE,
         CapabilitySet::PERFMON,
@@ -126,7 +127,8 @@ fn forbid_spying() -> io::Result<()> {
     Ok(set_capabilities(None, own)?)
 }
 
-/// Runs one order. An error comes from the pipes: the service no longer reads.
+/// Runs one order. Fails when the service has closed a pipe, when the order is invalid, or when the
+/// command cannot be watched.
 pub(super) fn guard(
     mut input: impl Read + Send + 'static,
     output: &mut impl Write,
@@ -296,9 +298,9 @@ fn drain(
     Ok(kept)
 }
 
-/// Kills the group while its leader still holds its number, then reaps the leader.
+/// Kills the group while its unreaped leader still holds the group's number, then reaps the leader.
 fn end_group(pid: Pid, child: &mut Child) -> io::Result<ExitStatus> {
-    // The only other error is that the group is empty.
+    // An error only means that the group is empty already.
     let _ = kill_process_group(pid, Signal::KILL);
     child.wait()
 }

@@ -1,7 +1,7 @@
 //! HTTP tools. Invariant: one attempt is one request, never repeated here; a complete 2xx answer is
-//! never a failure; a request that may have had an effect but has no complete answer is `Unknown`;
-//! a request that provably never left is `Failed`. No text holds a URL, a header's value or a known
-//! secret.
+//! never a failure; a request that provably never left is `Failed`; a request that may have had an
+//! effect is `Unknown` if its answer is incomplete, or is a gateway's 502 or 504. No text of an
+//! outcome holds a URL, a header's value or a known secret.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,8 +29,8 @@ use crate::task::units::duration_text;
 const FAILURE: usize = 2 * 1024;
 /// The longest timeout of one attempt.
 const LONGEST: Duration = Duration::from_mins(10);
-/// Encoded in our own headers, so that every text fits and none can pass for another: everything
-/// but visible ASCII, and `%`.
+/// Characters that are percent-encoded in our own headers: everything but visible ASCII, and `%`.
+/// Every text can be sent, and different texts stay different.
 const HEADER: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
 /// Headers that an operator may not set: our own, and those of the connection.
 const OURS: [&str; 6] = [
@@ -41,7 +41,7 @@ const OURS: [&str; 6] = [
     "connection",
     "te",
 ];
-/// The prefix of further headers of ours.
+/// The prefix of our other headers.
 const OURS_PREFIX: &str = "holdpoint-";
 
 /// A tool that is an HTTP request.
@@ -396,7 +396,7 @@ impl HttpTool {
             headers.insert(HeaderName::from_static("traceparent"), value);
         }
         if has_body {
-            // An empty text was read as `{}`, so send that.
+            // Empty arguments were checked as `{}`, so `{}` is sent.
             let text = if call.arguments_text.trim_ascii().is_empty() {
                 "{}"
             } else {

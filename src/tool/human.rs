@@ -1,7 +1,7 @@
 //! The three tools with which an agent asks a human: their texts for a model, and the question that
-//! a call asks. The engine performs them. Invariant: the agent's words stand in `question` and
-//! `details`, the operator's in the form of a credential, never mixed; an agent's form is flat and
-//! asks for no secret; an error about a call never quotes a value.
+//! a call asks. The engine performs the calls. Invariant: the form of a credential has only the
+//! operator's words; the agent's words are in `question`, `details` and its own form, which is flat
+//! and asks for no secret; an error about a call never quotes a value.
 
 mod form;
 
@@ -23,7 +23,7 @@ pub struct Service {
     /// The purpose, in the operator's words.
     pub description: String,
     pub fields: Vec<Field>,
-    /// The longest time it is kept; without it, until the task ends.
+    /// How long the credential is kept at most; `None`: until the task ends.
     pub expires_in: Option<Duration>,
     /// The tools that receive it, such as `comment_ticket: POST https://jira.acme.com`.
     pub receivers: Vec<String>,
@@ -50,8 +50,8 @@ pub struct Question {
     pub form: Option<Value>,
 }
 
-/// The catalog entry of the tool. `None` for a kind without a tool, and for credentials without a
-/// service.
+/// The catalog entry of the tool that opens requests of this kind. `None` for a kind without a
+/// tool, and for credentials without a service.
 #[must_use]
 pub fn entry(kind: RequestKind, services: &[Service]) -> Option<Entry> {
     let human = kind.facts().human?;
@@ -266,8 +266,9 @@ fn some(details: Map<String, Value>) -> Option<Value> {
     (!details.is_empty()).then_some(Value::Object(details))
 }
 
-/// The form for a service's credential, in the operator's words: every field a text, all required.
-/// `x-receivers` names the receivers, `x-expires-in` the seconds until it is deleted at the latest.
+/// The form for a service's credential, in the operator's words: every field is a required text.
+/// `x-receivers` lists the tools that receive the credential, `x-expires-in` the number of seconds
+/// after which it is deleted at the latest.
 #[must_use]
 pub fn credential_form(service: &Service) -> Value {
     let mut properties = Map::new();

@@ -37,7 +37,7 @@ use crate::task::tool_spec::ToolSpec;
 pub trait Tool: Send + Sync {
     fn spec(&self) -> &ToolSpec;
 
-    /// Why no call with these arguments could ever be sent, if so; never quotes a value.
+    /// Why a call with these arguments can never be sent; `None` if it can. Never quotes a value.
     fn refuses(&self, _arguments: &Value) -> Option<String> {
         None
     }
@@ -48,7 +48,7 @@ pub trait Tool: Send + Sync {
         None
     }
 
-    /// Performs one attempt, never repeated here, bounded by the tool's timeout.
+    /// Performs one attempt within the tool's timeout, and never repeats it.
     async fn call(&self, call: &Invocation) -> ToolAnswer;
 }
 
@@ -63,7 +63,7 @@ pub struct Invocation {
     pub call_id: CallId,
     /// The exact text that was judged and shown.
     pub arguments_text: String,
-    /// The same arguments, as parsed by `arguments.rs`.
+    /// `arguments_text`, as parsed by `arguments.rs`.
     pub arguments: Value,
     /// The approver, if the call needed one.
     pub decided_by: Option<String>,
@@ -86,9 +86,9 @@ impl Invocation {
     }
 }
 
-/// The permit to send one attempt. Asked for once, at the last moment before anything goes out
-/// (after a connection is made): it is gone if the process was suspended meanwhile or the task was
-/// canceled.
+/// The permit to send one attempt. A tool asks for it once, right before the first byte is sent
+/// (after a connection is made). The permit is refused if the task's lease or the time to send has
+/// run out, for example because the process was suspended, or if the task was canceled.
 #[derive(Clone)]
 pub struct SendPermit {
     given: Arc<dyn Fn() -> bool + Send + Sync>,

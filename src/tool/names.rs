@@ -1,5 +1,5 @@
-//! Folds member names that some reader takes as equal: they differ only in case or Unicode normal
-//! form.
+//! Folds member names: names that differ only in case or Unicode normal form become equal, because
+//! some JSON readers treat them as equal.
 
 use unicode_normalization::UnicodeNormalization as _;
 
@@ -10,7 +10,7 @@ pub fn folded(name: &str) -> String {
     if name.is_ascii() {
         return name.to_ascii_lowercase();
     }
-    // Upper case first: `ſ` and `ß` have lower-case twins that `to_lowercase` alone does not find.
+    // Upper case first: `to_lowercase` alone leaves `ſ` different from `s`, and `ß` from `ss`.
     // Character by character, because `str::to_lowercase` writes a final sigma differently.
     let upper = name
         .nfkc()

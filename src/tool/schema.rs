@@ -1,6 +1,6 @@
 //! The one place where a JSON Schema is compiled (draft 2020-12). Invariant: nothing outside the
-//! schema is fetched or read, patterns run in linear time, its size is bounded, and an error about
-//! a value names the place and the expectation, never the value.
+//! schema is fetched or read, patterns run in linear time, the size of the schema is bounded, and
+//! an error about a value names the place and the expectation, never the value.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,7 +19,7 @@ const TOLD: usize = 8;
 /// How much of a place or name is quoted, in bytes.
 const NAME: usize = 120;
 
-/// A place of a value that does not fit.
+/// A place in a value where the value does not fit its schema.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Misfit {
     /// JSON pointer of the place; empty for the whole value.
@@ -68,7 +68,7 @@ pub struct CompiledSchema {
 
 impl CompiledSchema {
     /// For a tool's arguments: refuses members that the schema does not declare, at any level,
-    /// except where it has `additionalProperties` or declares no `properties`.
+    /// except where the schema has `additionalProperties` or declares no `properties`.
     ///
     /// # Errors
     /// The flaws of the schema.

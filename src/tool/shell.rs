@@ -66,7 +66,7 @@ impl Default for Guard {
     }
 }
 
-/// Forbids other processes of the same user to read this one's memory and environment
+/// Forbids other processes of the same user to read the memory and the environment of this process
 /// (`PR_SET_DUMPABLE` 0).
 ///
 /// # Errors
@@ -196,7 +196,8 @@ impl ShellTool {
         let limit = self.settings.max_output;
         let (out, out_cut) = output::clean(redactor, &stdout.0, stdout.1, limit);
         let (err, err_cut) = output::clean(redactor, &stderr.0, stderr.1, limit);
-        // If both outputs do not fit, each gets half, plus the room that the other leaves.
+        // If the two outputs do not fit together, each gets half of the limit, plus the part of the
+        // other half that is not used.
         let half = limit / 2;
         let err_room = half.max(limit.saturating_sub(out.len()));
         let err_shown = crate::task::text::cut(&err, err_room);
@@ -314,8 +315,8 @@ async fn read_stream(
     Ok((bytes, stream.complete))
 }
 
-/// Waits for a guard to end, killing it if it does not. After a lost report, also kills the group
-/// it left behind.
+/// Waits for a guard to end, and kills the guard if it does not end within [`GRACE`]. If the report
+/// was lost, `group` is the command's process group, which is killed too.
 async fn settle(mut guard: Child, group: Option<i32>) {
     if tokio::time::timeout(GRACE, guard.wait()).await.is_err() {
         let _ = guard.start_kill();
@@ -324,8 +325,8 @@ async fn settle(mut guard: Child, group: Option<i32>) {
     let Some(leader) = group.and_then(Pid::from_raw) else {
         return;
     };
-    // Only while the leader exists and still leads: its number may belong to another process by
-    // now.
+    // Only if the leader still exists and leads its group: by now the process id may belong to
+    // another process.
     if getpgid(Some(leader)) == Ok(leader) {
         let _ = kill_process_group(leader, Signal::KILL);
     }

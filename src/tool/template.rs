@@ -32,7 +32,7 @@ impl Template {
         Ok(Self(pieces))
     }
 
-    /// The names of the credentials it refers to.
+    /// The names of the credentials that the template refers to.
     pub(super) fn needs(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|piece| match piece {
             Piece::Text(_) => None,

@@ -1,6 +1,6 @@
-//! A tool's `url`, with `{name}` for arguments. Invariant: a filled-in value never changes scheme,
-//! host, port or its path segment; it can only be the text of one segment, or of one value of the
-//! query.
+//! A tool's `url`, with `{name}` for arguments. Invariant: a filled-in value is text inside one
+//! path segment or one query value; it never changes the scheme, the host, the port or the number
+//! of segments.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -19,7 +19,7 @@ const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'.')
     .remove(b'~');
 
-/// A part of a template after its origin.
+/// A piece of a template's path or query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Piece {
     Text(String),
@@ -90,7 +90,8 @@ impl UrlTemplate {
         })
     }
 
-    /// The argument names, each with whether it stands in the path.
+    /// The argument names, each with `true` if the argument is in the path, `false` if in the
+    /// query.
     pub fn arguments(&self) -> impl Iterator<Item = (&str, bool)> {
         let path = self.path.iter().map(|piece| (piece, true));
         let query = self.query.iter().flatten().map(|piece| (piece, false));
@@ -101,7 +102,7 @@ impl UrlTemplate {
             })
     }
 
-    /// The names of the credentials it refers to.
+    /// The names of the credentials that the template refers to.
     pub fn needs(&self) -> impl Iterator<Item = &str> {
         self.path
             .iter()
@@ -130,7 +131,7 @@ impl UrlTemplate {
     /// query.
     ///
     /// # Errors
-    /// Why there is none; names the argument or the credential, never its value.
+    /// Why there is no URL; names the argument or the credential, never its value.
     pub fn fill(
         &self,
         arguments: &Value,
@@ -202,9 +203,11 @@ impl UrlTemplate {
             .unwrap_or_else(|| self.origin.clone())
     }
 
-    /// The address, with the pieces that `fill` has a text for filled in and the others as written.
+    /// The address, with each argument replaced by the text that `fill` returns for it.
+    /// Credentials, and arguments for which `fill` fails, stay placeholders. `None` if the
+    /// filled-in texts would change the origin or the number of segments.
     fn address(&self, fill: impl Fn(&Piece) -> Result<String, String>) -> Option<String> {
-        // Filled-in values have every `'` encoded, so none can pass for the mark of a kept piece.
+        // Every `'` of a filled-in value is encoded, so no value can look like a mark.
         let mark = |index: usize| format!("'{index}'");
         let (mut path, mut kept) = (String::new(), Vec::new());
         for (index, piece) in self.path.iter().enumerate() {
@@ -264,7 +267,7 @@ impl UrlTemplate {
     }
 }
 
-/// A scalar as it stands in a URL; a whole number without a fraction, however written.
+/// The text of a scalar in a URL. A whole number has no fraction: `17.0` becomes `17`.
 fn scalar_text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -277,7 +280,7 @@ fn scalar_text(value: &Value) -> Option<String> {
     }
 }
 
-/// Whether each credential stands in the value of a pair, after its `=`.
+/// Whether each credential is in the value of a query pair, after the `=`.
 fn credentials_are_values(query: &[Piece]) -> bool {
     let mut in_value = false;
     query.iter().all(|piece| {
@@ -332,7 +335,7 @@ fn filled(
     Ok(text)
 }
 
-/// The reason why a value cannot stand in a path.
+/// The reason why a value cannot be in a path.
 const NO_SEGMENT: &str = "is empty, or has `.` or `..` between slashes or its ends, also after percent-decoding: no segment of a path may";
 
 fn encoded(text: &str) -> String {

@@ -14,7 +14,7 @@ impl Captured {
         move || writer.clone()
     }
 
-    /// All of it.
+    /// All captured output.
     #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.0.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()

@@ -30,8 +30,8 @@ async fn app(on: On) -> TestApp {
     .await
 }
 
-/// The status that a caller gets at each endpoint. No body is valid (`/zzz`), so nothing changes:
-/// 422 means that the caller may.
+/// The status that a caller gets at each endpoint. No body is valid (it has a member `zzz`), so
+/// nothing changes: 422 means that the caller has the right.
 async fn told(actor: &Actor<'_>, task: &str, request: &str) -> Vec<u16> {
     let tree = format!("/v1/tasks/{task}");
     let mut statuses = Vec::new();
@@ -151,7 +151,7 @@ on_both! {
 
     async fn markup_written_by_others_stays_text(on: On) {
         let hostile = "<script>alert(1)</script>\"'><img src=x onerror=y>\r\nx-evil: 1 \u{202e}";
-        // Except for the page's own script.
+        // The page's own script is the only allowed `<script`.
         let ours = "<script src=\"/follow.js\" defer></script>";
         let strange = |text: &str| text.replacen(ours, "", 1).contains("<script");
         let escaped = |text: &str| !strange(text) && !text.contains("<img") && !text.contains('\u{202e}');

@@ -81,7 +81,7 @@ fn shows(reply: &Reply, question: &Question, status: &str) {
     assert_eq!(reply.str("/request/status"), status, "{}", reply.text);
 }
 
-/// Asserts that every other answer is refused for this kind.
+/// Asserts that a request of this kind refuses every answer that does not belong to its kind.
 async fn no_other_answer_is_taken(app: &TestApp, question: &Question, kind: &str) {
     for answer in ANSWERS.into_iter().filter(|answer| !is_taken(kind, answer)) {
         let (path, body) = post(question, kind, answer);
@@ -235,7 +235,8 @@ async fn one_is_taken(app: &TestApp, taken: &Taken) {
     is_taken_once(app, &question, &about, (&path, &body), &done, post).await;
 }
 
-/// Repeats an accepted answer: under its key, without it, under another one and with another digest.
+/// Repeats an accepted answer: with its idempotency key, without a key, with another key, and with
+/// a wrong digest.
 async fn is_taken_once<'a>(
     app: &'a TestApp,
     question: &Question,
@@ -279,7 +280,8 @@ async fn is_taken_once<'a>(
     );
 }
 
-/// A closed request still checks the kind and the body first.
+/// Asserts that a closed or overdue request refuses each answer of its kind with `code`; wrong
+/// callers, wrong digests and answers of other kinds get the same refusals as before.
 async fn nothing_is_taken_any_more(
     app: &TestApp,
     question: &Question,

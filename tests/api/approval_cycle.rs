@@ -1,11 +1,11 @@
-//! The main job: a task is held, a person decides, the task goes on. On both engines.
+//! The main job: a task is held, a person decides, the task goes on. On SQLite and on Postgres.
 
 use serde_json::{Value, json};
 
 use crate::support::fake_chat_completions::{calls, says};
 use crate::support::test_app::{On, TestApp};
 
-/// Runs a scene on both engines.
+/// Makes two tests of each function: one on SQLite, one on Postgres.
 macro_rules! on_both {
     ($($(#[$meta:meta])* async fn $name:ident($on:ident: On) $body:block)*) => {
         $(mod $name {

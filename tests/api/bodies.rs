@@ -16,7 +16,7 @@ const SOON: Duration = Duration::from_secs(50);
 const SMALL: usize = 1024 * 1024;
 const LARGE: usize = 20 * SMALL;
 
-/// 68 MiB of bodies, of which one caller may have 64 at once.
+/// Sends bodies of 68 MiB in all, while one caller may have at most 64 MiB of bodies at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_body_of_a_post_that_waits_leaves_room_for_the_next() {
     let app = TestApp::start(On::Sqlite).await;
@@ -149,7 +149,7 @@ on_both! {
         let held = app.held().await;
         let (resume, messages) = (format!("/resume/{}", held.request), format!("/v1/tasks/{}/messages", held.task));
         let zeros = |count: usize| format!("[0{}]", ",0".repeat(count - 1));
-        // `around`: the number of JSON values around `X`, `X` included.
+        // `around`: the number of JSON values in the body besides the elements of the list `X`.
         let respond = format!(r#"{{"decisions":{{"{}":{{"action":"respond","result":X}}}}}}"#, held.call);
         let edit = format!(r#"{{"decisions":{{"{}":{{"action":"edit","arguments":{{"a":X}}}}}}}}"#, held.call);
         let before = app.owner().get(&format!("/v1/tasks/{}", held.task)).await;
@@ -168,7 +168,8 @@ on_both! {
             assert_eq!((refused.status, refused.str("/code").as_str()), (422, "invalid"), "{path} {body}");
             assert_eq!(refused.body["errors"], json!([{"pointer": "", "detail": "at most 100000 JSON values"}]));
             if body != respond {
-                // One value fewer passes the count; the reply then names the other errors.
+                // A body of 100,000 values passes the count; the reply then names the body's other
+                // errors.
                 let other = post(100_000).await;
                 assert_eq!(other.status, 422, "{path} {body}");
                 assert_ne!(other.body["errors"], refused.body["errors"], "{path} {body}");

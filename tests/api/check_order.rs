@@ -1,4 +1,4 @@
-//! The order of checks: of two failing checks the earlier one answers, whatever comes after it.
+//! The order of checks: when several checks fail, the reply is that of the first one.
 
 use reqwest::Method;
 use serde_json::{Value, json};

@@ -9,10 +9,11 @@ use crate::support::fake_chat_completions::{calls, says};
 use crate::support::repetitions;
 use crate::support::test_app::{On, TestApp};
 
-/// How many people press the button at once.
+/// How many clients approve a request at once.
 const RACERS: usize = 64;
 
-/// `times` requests, each approved by 64 at once, half of them at `other` when there is one.
+/// Creates `times` requests, one after another. [`RACERS`] clients approve each request at once,
+/// half of them at `other`, if given.
 async fn approved_by_all_at_once(app: &TestApp, other: Option<&TestApp>, times: usize) {
     app.model.otherwise(|body| {
         let last = body["messages"].as_array().unwrap().last().unwrap().clone();

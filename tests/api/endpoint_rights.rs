@@ -1,5 +1,6 @@
-//! Every endpoint of a request, for every caller and every way in which a rule names approvers: one
-//! table. A turn has calls under two rules, and each request has its own approvers.
+//! One table: every endpoint of a request, for every caller, and for every way in which a rule
+//! names approvers. Each turn has two calls under different rules, so it opens two requests with
+//! different approvers.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -8,7 +9,8 @@ use super::approval_cycle::on_both;
 use crate::support::fake_chat_completions::calls;
 use crate::support::test_app::{Actor, On, TestApp};
 
-/// The accounts. Alice creates the tasks; she is in support, which one of the rules names.
+/// The accounts. Alice creates the tasks; she is in the group support, which the rule `named`
+/// names.
 const PEOPLE: &str = r#"
 auth:
   api_keys:
@@ -29,7 +31,7 @@ auth:
     - { user: alice, tenant: other, admin: true, key: "other-alice-012345678" }
 "#;
 
-/// One tool for each way to name approvers.
+/// One tool, with a rule of the same name, for each way to name approvers: (name, approvers).
 const RULES: [(&str, &str); 6] = [
     ("owner", ""),
     ("users", "approvers: { users: [bob] }, "),
@@ -39,11 +41,11 @@ const RULES: [(&str, &str); 6] = [
     ("named", "approvers: { groups: [support] }, "),
 ];
 
-/// The tools that one turn calls.
+/// The two tools that each turn calls, as indexes into [`RULES`].
 const TURNS: [[usize; 2]; 3] = [[0, 1], [2, 3], [4, 5]];
 
-/// A caller: (name, key, headers, the rules the caller may decide, what the caller reads regardless
-/// of that).
+/// A caller: (name, key, headers, for each rule whether the caller may decide its requests, the
+/// right to read).
 struct Person(
     &'static str,
     &'static str,
@@ -54,9 +56,9 @@ struct Person(
 
 #[derive(Clone, Copy, PartialEq)]
 enum Reads {
-    /// As the task's owner or an admin.
+    /// The caller is the task's owner or an admin, and may read everything.
     Everything,
-    /// Read by a caller who may decide a request of the tree.
+    /// The caller may read a tree if they may decide one of its requests.
     What(HeDecides),
     /// The key's scope allows no reading.
     Nothing,
@@ -66,9 +68,9 @@ enum Reads {
 
 #[derive(Clone, Copy, PartialEq)]
 enum HeDecides {
-    /// By the caller's own rights, through this key.
+    /// Through this key, for the rules of the [`Person`].
     Here,
-    /// By rights that the caller has and this key lacks: for these rules.
+    /// Not through this key; but the user may decide the requests of these rules.
     Elsewhere([bool; 6]),
 }
 
@@ -197,7 +199,8 @@ async fn deciding(app: &TestApp, person: &Person, request: &str) -> Vec<u16> {
     statuses
 }
 
-/// The status of every endpoint that shows the request, and whether the two links have a button.
+/// The statuses of the endpoints that show the request (as JSON, then the three pages), and for
+/// each page whether it has a button that posts to its own address.
 async fn looking(app: &TestApp, person: &Person, request: &str) -> (Vec<u16>, Vec<bool>) {
     let (mut statuses, mut buttons) = (Vec::new(), Vec::new());
     statuses.push(
@@ -314,7 +317,7 @@ on_both! {
         let app = TestApp::with(on, &(yaml() + PEOPLE)).await;
         let owner = app.actor("alice-key-0123456789");
         let as_ = |user: &str, groups: &str| app.actor(WEB).header("holdpoint-user", user).header("holdpoint-groups", groups);
-        // (turn, rule, caller, by, via): the second answer of a turn lets it run.
+        // (turn, rule, caller, by, via). A turn runs after its second answer.
         let answers: [(usize, usize, Actor<'_>, &str, Value); 6] = [
             (0, 0, as_("alice", ""), "alice", json!("web")),
             (0, 1, app.actor("bob-key-0123456789ab"), "bob", Value::Null),
@@ -355,7 +358,7 @@ on_both! {
 
     async fn every_endpoint_is_open_and_one_approval_suffices_without_accounts(on: On) {
         let app = TestApp::with(on, &yaml()).await;
-        // One approval is enough here, so `two` behaves like `groups`.
+        // Without accounts one approval is enough, so `two` behaves like `groups`.
         for turn in [[0, 1], [3, 4], [2, 5]] {
             let asked = ask(&app, &app.nobody(), turn).await;
             let inbox = app.nobody().get("/v1/requests").await;

@@ -1,4 +1,4 @@
-//! Bodies meant to be expensive, or to be read in two ways.
+//! Bodies that are expensive to read, or that can be read in two ways.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -10,7 +10,8 @@ use tokio::time::timeout;
 use super::approval_cycle::on_both;
 use crate::support::test_app::{On, TestApp};
 
-/// Long enough for a slow machine; reading the body more than once takes far longer.
+/// Long enough for a slow machine, and far too short to read the whole body once for each call that
+/// it names.
 const SOON: Duration = Duration::from_mins(2);
 /// The largest accepted body.
 const MOST: usize = 1024 * 1024;

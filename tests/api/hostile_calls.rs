@@ -1,4 +1,4 @@
-//! Hostile arguments, hostile text: never allowed, never lost, no harm to others.
+//! Calls with hostile arguments never run, and hostile text does no harm to other tasks.
 
 use futures_util::future::join_all;
 use serde_json::json;

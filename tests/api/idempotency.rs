@@ -17,8 +17,8 @@ auth:
     - { user: carol, tenant: acme, groups: [finance], key: "carol-key-0123456789" }
 "#;
 
-/// Sends the same body twice, and another body with the same key; the second answer equals the
-/// first and is marked as replayed.
+/// Sends the same body twice: the second reply must equal the first and be marked as replayed. Then
+/// sends another body with the same key, which must be refused. Returns the first reply.
 async fn twice(actor: &Actor<'_>, path: &str, body: &Value) -> Reply {
     let first = actor.post(path, body).await;
     assert!(first.status < 300, "{path}: {}", first.text);

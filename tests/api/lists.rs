@@ -10,7 +10,8 @@ use crate::support::test_app::{ACCOUNTS, On, REFUNDS, Reply, TestApp};
 
 const PAGE: usize = 4 * 1024 * 1024;
 
-/// Every page of a list, each of at most 4 MiB or of one entry, and all entries in their order.
+/// Reads a whole list; returns the number of pages, and all entries in their order. Asserts that
+/// each page has at most 4 MiB or a single entry.
 async fn pages(app: &TestApp, path: &str, member: &str) -> (usize, Vec<Value>) {
     let (mut count, mut all, mut next) = (0, Vec::new(), String::new());
     let join = if path.contains('?') { '&' } else { '?' };
@@ -50,7 +51,7 @@ fn long(bytes: usize) -> String {
     )
 }
 
-/// The refund agent with a note on refunds; the owner decides.
+/// The refund agent, whose refunds may have a note; the owner decides.
 async fn noting(on: On) -> TestApp {
     let note = "amount: { type: number, exclusiveMinimum: 0 }";
     let yaml = REFUNDS
@@ -86,8 +87,8 @@ on_both! {
         let (count, items) = pages(&app, &format!("{path}/items"), "items").await;
         let seqs: Vec<_> = items.iter().map(|item| item["seq"].as_i64().unwrap()).collect();
         assert_eq!(seqs, (1..=i64::try_from(items.len()).unwrap()).collect::<Vec<_>>(), "none twice, none left out");
-        // The pages: the items before the first message, that message, two of the others, the last
-        // two.
+        // The pages: the items before the first message; the first message; the next two messages;
+        // the last two messages.
         assert_eq!((count, items.len()), (4, 3 + 4 * 3));
         app.stop().await;
     }

@@ -11,7 +11,7 @@ use crate::support::fake_chat_completions::{calls, says};
 use crate::support::model_stream::Stream;
 use crate::support::test_app::{On, TestApp};
 
-/// The deltas of each turn put together: its text, and its calls by their ids.
+/// For each turn: its text, and the name and the arguments of each call by its id.
 type Turns = BTreeMap<u64, (String, BTreeMap<String, (String, String)>)>;
 
 /// Puts the deltas together as a client does; fails on a gap.
@@ -54,7 +54,7 @@ fn put_together(events: &[Event]) -> Turns {
     turns
 }
 
-/// The same of the stored answers.
+/// The turns as the stored answers have them.
 fn stored(events: &[Event]) -> Turns {
     let turns = events
         .iter()
@@ -92,14 +92,14 @@ async fn watched(app: &TestApp, answer: Stream) -> Watch {
     watch
 }
 
-/// A call, and then text.
+/// A call of the model: name and arguments.
 const REFUND: (&str, &str) = ("refund", r#"{"order": 17, "amount": 120}"#);
 
 on_both! {
     async fn tool_call_is_named_while_its_arguments_are_still_streaming(on: On) {
         let app = TestApp::start(on).await;
         let call = Stream::of(&calls(&[REFUND])).unwrap();
-        // The role, and the call with its name.
+        // The first two chunks are the role, and the call with its name.
         let mut watch = watched(&app, call.hold_after(2)).await;
         app.model.holds().await;
         let mut events = watch.until("tool_call.named").await;
@@ -197,8 +197,8 @@ async fn reader_on_another_replica_sees_the_same_stream() {
     for watch in [&mut here, &mut there] {
         both.push(watch.until("caught_up").await);
     }
-    // The other replica's interest in the task is known here once a delta of another tree has
-    // arrived there.
+    // Once a delta of another tree arrives at the other replica, this replica also knows that the
+    // other one listens to the task.
     known(&app, &other).await;
     app.model.go_on();
     for (watch, events) in [&mut here, &mut there].into_iter().zip(&mut both) {
@@ -232,8 +232,8 @@ async fn reader_on_another_replica_sees_the_same_stream() {
         "{:?}",
         names(&both[0])
     );
-    // A durable event may overtake deltas on their way to another replica, which then shows the
-    // beginning only.
+    // A durable event may overtake deltas on their way to another replica. That replica then shows
+    // only the beginning of the answer.
     let (seen, whole) = (put_together(&both[1]), stored(&both[1]));
     assert!(seen.contains_key(&1), "{:?}", names(&both[1]));
     for (turn, (text, calls)) in &seen {

@@ -151,7 +151,8 @@ async fn log_holds_nothing_that_was_sent() {
     );
 }
 
-/// Asserts that the log has JSON lines only, both wrong keys by their address, and nothing sent.
+/// Asserts that each line is JSON, that both wrong keys are logged with the client's address, and
+/// that no line has anything that was sent.
 fn log_is_clean(log: &str, token: &str) {
     assert!(log.lines().count() > 10, "{log}");
     let lines = log

@@ -9,7 +9,7 @@ use crate::support::test_app::{ACCOUNTS, Actor, On, REFUNDS, TestApp, WEB};
 
 const ADMIN: &str = "admin-key-0123456789";
 
-/// The agent is open to the group support, which alice is in, and to two users.
+/// The agent is open to the group support, which alice is in, and to the user Zoe.
 async fn app(on: On) -> TestApp {
     let admin = "    - { user: root, tenant: acme, key: \"admin-key-0123456789\", admin: true }\n";
     let open = "agents:\n  desk: { description: For all., model: main, tools: [lookup] }";
@@ -75,7 +75,7 @@ on_both! {
         assert_eq!(told(&named("max", "sales"), &path).await, [403, 403]);
         assert_eq!(told(&app.actor(WEB).header("holdpoint-user", "max"), &path).await, [403, 403]);
         assert_eq!(named("max", "support").post(&format!("{path}/messages"), &json!({"input": "more"})).await.status, 200);
-        // A user of the list, in any spelling.
+        // `open_to` names the user Zoe, in any spelling.
         let zoe = app.actor(WEB).header("holdpoint-user", "zOE").post("/v1/tasks", &json!({"input": "go"})).await;
         assert_eq!(zoe.status, 201, "{}", zoe.text);
         let agents = app.actor(WEB).header("holdpoint-user", "ZOE").get("/v1/agents").await;

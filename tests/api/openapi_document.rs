@@ -1,5 +1,5 @@
-//! The API document, from which clients are generated and which people try out. Every answer that a
-//! test gets is checked against it in `support/document.rs`.
+//! The API document, from which clients are generated and with which people try the service out.
+//! `support/api_contract.rs` checks every answer that a test gets against the document.
 
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ fn post_operations_declare_no_stream_and_one_success_type_each() {
             {
                 streams.push(format!("{method} {path}"));
             }
-            // One type for each operation's success, so that a generated client needs one type.
+            // At most one content type for success, so that a generated client needs only one type.
             let types = responses
                 .iter()
                 .filter(|(status, _)| status.starts_with('2'));

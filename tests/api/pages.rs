@@ -103,7 +103,7 @@ on_both! {
                     assert!(refused.str("/detail").contains("through a proxy"), "{name}: {}", refused.text);
                     assert_eq!(me().header(name, "x").get("/healthz").await.status, 200, "{name}");
                 }
-                // As nginx asks when nothing but `proxy_pass` is configured.
+                // The request that nginx sends when only `proxy_pass` is configured.
                 for (method, path, status) in [
                     ("POST", format!("{approve}/approve"), "403 Forbidden"),
                     ("GET", "/v1/tasks".to_owned(), "403 Forbidden"),

@@ -1,4 +1,4 @@
-//! A held task goes on with the provider it began with, and with another.
+//! A held task goes on with the same provider, and with another provider.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! Other ends of a request: declined, canceled with its task, expired, over the limit of open
-//! requests; and results that the caller supplies.
+//! Further ends of a request: declined, canceled with its task, expired. Also the limit of open
+//! requests, and results that the caller supplies.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -226,7 +226,7 @@ on_both! {
         let partly = app.owner().post(&question.path(), &some).await;
         assert_eq!((partly.status, partly.str("/status").as_str()), (200, "Paused"), "{}", partly.text);
         for one in [0, 1, 2] {
-            // One decided call fails the whole answer.
+            // A single call that is already decided fails the whole answer.
             let both = json!({"decisions": {&ids[one]: {"action": "approve"}, &ids[3]: {"action": "approve"}}});
             let late = app.owner().post(&question.path(), &both).await;
             assert_eq!((late.status, late.str("/code").as_str()), (409, "already_decided"), "{}", late.text);

@@ -18,7 +18,8 @@ pub const KINDS: [&str; 6] = [
 /// The token that the tests fill in as a login; it must not appear in anything that is read.
 pub const TOKEN: &str = "jira-token-0123456789";
 
-/// An agent with every kind of request. `{more}` are rules before all others.
+/// An agent that asks every kind of request. `{more}` is replaced by rules that come before all
+/// others.
 pub const ASKING: &str = r#"
 models:
   main: { provider: openai, base_url: "{model}", model: fake, api_key: "${MODEL_KEY}", retries: 1 }
@@ -82,7 +83,7 @@ pub fn asks(kind: &str) -> (&'static str, &'static str) {
     }
 }
 
-/// The values filled in where that kind has a form.
+/// The values filled in for a request of that kind, if it has a form.
 pub fn filled_in(kind: &str) -> Value {
     match kind {
         "confirmation" => json!({"confirmed": true, "comment": "go"}),
@@ -140,7 +141,7 @@ impl Question {
     }
 }
 
-/// A task that waits for an answer of that kind; a call held by a rule before that is approved.
+/// A task with one open request of that kind. If a rule holds the call first, the call is approved.
 pub async fn ask(app: &TestApp, kind: &str) -> Question {
     app.tool.answers(
         if kind == "reconcile" { 502 } else { 200 },
@@ -209,7 +210,7 @@ pub fn told(app: &TestApp) -> Vec<String> {
         .collect()
 }
 
-/// Every call of a journal has exactly one result.
+/// Asserts that every call of a journal has exactly one result.
 pub fn each_has_one_result(items: &[Value]) {
     let calls = items
         .iter()
@@ -220,7 +221,7 @@ pub fn each_has_one_result(items: &[Value]) {
     }
 }
 
-/// The agent that asks, with `more` rules.
+/// An app with the agent of [`ASKING`]; the rules in `more` come before its own.
 pub async fn asking(on: On, more: &str) -> TestApp {
     TestApp::with(on, &(ASKING.replace("{more}", more) + ACCOUNTS)).await
 }

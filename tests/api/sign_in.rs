@@ -1,4 +1,5 @@
-//! Sign-in of a browser: a key becomes a session, which has the key's rights and ends with it.
+//! Sign-in of a browser: a key opens a session. The session has the key's current rights, and ends
+//! when the key is removed.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -67,7 +68,7 @@ async fn at(on: On, public_url: &str) -> TestApp {
     .await
 }
 
-/// The names under which sessions are stored.
+/// The stored hashes of the session tokens.
 async fn sessions(app: &TestApp) -> Vec<String> {
     let (url, sql) = (
         app.database.url(),
@@ -216,8 +217,8 @@ on_both! {
         assert!(set.ends_with("; Path=/; Max-Age=43200; HttpOnly; SameSite=Lax; Secure"), "{set}");
         let cookie = set.split(';').next().unwrap();
         assert_eq!(program(&app, cookie).get("/v1/me").await.str("/user_id"), "bob");
-        // A neighbour on the same domain can set a cookie without the prefix: it does not sign in,
-        // and does not hide the real one.
+        // Another host of the same domain can set a cookie without the prefix. Such a cookie does
+        // not sign in, and does not hide the real cookie.
         let plain = cookie.strip_prefix("__Host-").unwrap();
         assert_eq!(program(&app, plain).get("/v1/me").await.status, 401);
         assert_eq!(program(&app, &format!("{plain}; {cookie}")).get("/v1/me").await.str("/user_id"), "bob");
@@ -308,7 +309,7 @@ on_both! {
     async fn session_expires_after_twelve_hours(on: On) {
         let app = TestApp::start(on).await;
         let cookie = cookie(&app, ALICE).await;
-        // Simulates the passing of that much time.
+        // Simulates that 11 hours and 59 minutes pass.
         app.database.execute("update browser_session set expires_at = expires_at - 43140000000").await;
         assert_eq!(program(&app, &cookie).get("/v1/me").await.status, 200, "a minute is left");
         app.database.execute("update browser_session set expires_at = expires_at - 60000000").await;

@@ -1,5 +1,5 @@
-//! Retention of user input: of a body a keyed hash, never an unkeyed one; of a credential nothing
-//! once it is over.
+//! Retention of user input: of a POST body only a hash is stored, keyed once `secrets.keys` is
+//! configured; an expired credential is removed.
 
 use serde_json::json;
 use sqlx::{

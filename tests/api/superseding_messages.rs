@@ -62,7 +62,7 @@ fn follows(items: &[Value], before: usize, expected: &[(&str, &str)]) {
     assert_eq!(found, expected, "{items:#?}");
 }
 
-/// The last prompt: each message as (role, content) after the model's last turn with calls.
+/// The messages of the last prompt after the model's last turn, each as (role, content).
 fn prompt(app: &TestApp) -> Vec<(String, String)> {
     let sent = app.model.sent();
     let messages = sent.last().unwrap()["messages"].as_array().unwrap().clone();
@@ -82,7 +82,8 @@ fn prompt(app: &TestApp) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Asserts that a late answer gets the request's final state, and the requests that are open now.
+/// Asserts that a late answer is refused, and that the refusal shows the request as withdrawn and
+/// no open request.
 async fn is_too_late(app: &TestApp, question: &Question, kind: &str) {
     let body = match kind {
         "approval" => json!({"action": "approve"}),

@@ -1,6 +1,6 @@
-//! Agents that call agents, as a client sees them. One model plays all of them: an agent's input is
-//! a list of its turns, each a text or calls, and its call of a sub-agent carries such a list
-//! again.
+//! Agents that call agents, as a client sees them. One fake model answers for all agents. An
+//! agent's input is a JSON list of the turns that it takes, each a text or a list of calls. A call
+//! of a sub-agent has such a list as its task.
 
 mod client_view;
 mod config_changes;
@@ -24,8 +24,8 @@ use super::request_kinds::items;
 use crate::support::fake_chat_completions::{calls, says};
 use crate::support::test_app::{ACCOUNTS, Actor, On, Reply, TestApp};
 
-/// A supervisor, an analyst and a clerk below it, which may call each other at any depth, and a
-/// scribe with a session. `{more}` are rules before all others.
+/// A supervisor; below it an analyst and a clerk, which may call each other at any depth; and a
+/// scribe with a session. `{more}` is replaced by rules that come before all others.
 const TREES: &str = r#"
 models:
   main: { provider: openai, base_url: "{model}", model: fake, api_key: "${MODEL_KEY}", retries: 1 }
@@ -75,7 +75,7 @@ policy:
   - { name: held, tools: [refund], decide: hold, reason: Refunds need a look. }
 "#;
 
-/// The service with these agents and `more` rules.
+/// The service with the agents of [`TREES`]; the rules in `more` come before its own.
 pub(super) async fn trees(on: On, more: &str) -> TestApp {
     with(on, more, |yaml| yaml).await
 }
@@ -91,7 +91,7 @@ fn yaml(more: &str, change: impl Fn(String) -> String) -> String {
     change(TREES.replace("{more}", more)) + ACCOUNTS
 }
 
-/// A changed configuration in which that agent has these limits.
+/// Changes a configuration so that `agent` has these limits.
 fn limited(agent: &'static str, limits: &'static str) -> impl Fn(String) -> String {
     move |yaml| {
         let line = format!("instructions: You are {agent}.\n");
@@ -100,8 +100,8 @@ fn limited(agent: &'static str, limits: &'static str) -> impl Fn(String) -> Stri
     }
 }
 
-/// The answer of any agent: the next turn of its list; after the last turn, its name and its
-/// results since.
+/// The model's answer for any agent: the next turn of its list. After the last turn, the agent's
+/// name and all results since the user's last message.
 fn play(body: &Value) -> Value {
     let since = since_user(body);
     let Ok(turns) = serde_json::from_str::<Vec<Value>>(&text(&since[0])) else {
@@ -354,8 +354,9 @@ fn outcomes(items: &[Value]) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// Asserts what holds for every journal of a tree at any moment: numbers without gaps, one result
-/// for each call of a finished task, and a start before the result of each sub-agent that has one.
+/// Asserts what holds for every journal of a tree at any time: its numbers have no gap, its last
+/// status is that of the task, each call of a finished task has one result, and each start of a
+/// sub-agent comes before the result.
 async fn lawful(app: &TestApp, root: &str) {
     for task in tree(app, root).await {
         let journal = items(app, &id(&task)).await;

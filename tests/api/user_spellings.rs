@@ -9,7 +9,7 @@ use crate::support::fake_chat_completions::{calls, says};
 use crate::support::test_app::{ACCOUNTS, Actor, BOB, Held, On, REFUNDS, Reply, TestApp, WEB};
 
 const HTML: &str = "text/html";
-/// Two spellings of one person each.
+/// Pairs of spellings; the two spellings of a pair are one person.
 const ONE_PERSON: [(&str, &str); 6] = [
     ("alice", "ALICE"),
     ("Zoe@Acme.com", "zoe@acme.COM"),
@@ -19,7 +19,7 @@ const ONE_PERSON: [(&str, &str); 6] = [
     ("Ａｌｉｃｅ", "ａｌｉｃｅ"),
 ];
 
-/// The service, where two members of finance have to approve.
+/// The service; a refund needs the approvals of two people among Eve and the members of finance.
 async fn app(on: On) -> TestApp {
     let admin = "    - { user: ops, tenant: acme, key: \"admin-key-0123456789\", admin: true }\n";
     let accounts = format!("{}\n{admin}", ACCOUNTS.trim_end());
@@ -122,7 +122,8 @@ on_both! {
             assert!(page.status == 200 && !page.text.contains("<button"), "{}", page.text);
             assert_eq!(app.tool.ledger().len(), round);
             app.model.then(says("refunded"));
-            // A user of the list, in another spelling than the file's and in no group.
+            // The rule names the approver Eve; here she has another spelling than in the file, and
+            // no group.
             let second = answer(&app.actor(WEB).header("holdpoint-user", "eVE"), &held, &approval()).await;
             assert_eq!((second.status, second.str("/status").as_str()), (200, "Completed"), "{}", second.text);
             assert_eq!(app.tool.ledger().len(), round + 1);

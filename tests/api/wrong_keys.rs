@@ -1,4 +1,5 @@
-//! Attempts with wrong keys are slowed by the socket's address; a right key is always answered.
+//! The number of wrong keys per minute is limited for each socket address; a right key is always
+//! answered.
 
 use std::time::Duration;
 
@@ -48,7 +49,7 @@ on_both! {
             assert!(page.status == 429 && page.header("content-type").starts_with("text/html"), "{}", page.text);
             assert!(!page.header("retry-after").is_empty() && page.header("set-cookie").is_empty());
         }
-        // A right key, a session, a missing key and a page are not slowed.
+        // A right key, a session, a missing key and a page are not limited.
         assert_eq!(app.actor(ALICE).get("/v1/me").await.status, 200);
         assert_eq!(app.nobody().header("cookie", &cookie).get("/v1/me").await.status, 200);
         assert_eq!(sign_in(&app, BOB, "text/html").await.status, 303);

@@ -171,7 +171,7 @@ fn allowed_import_or_text_like_one_is_not_reported() {
     }
 }
 
-/// The imports of `text`, the file at `path`, that the table forbids, one line each.
+/// The imports in `text` (the file at `path`) that the table forbids, one line each.
 fn forbidden_imports(table: &Table, path: &str, text: &str) -> Vec<String> {
     let place = Place::of_file(path);
     let home = if path == "src/main.rs" {

@@ -76,7 +76,8 @@ fn functions(text: &str) -> Vec<Function<'_>> {
     found
 }
 
-/// The modules of a file that are compiled for tests only, and the lines of those written inline.
+/// The modules of a file that are compiled for tests only; for an inline module also its first and
+/// last line.
 fn test_modules(tokens: &[Token]) -> Vec<(String, Option<(usize, usize)>)> {
     let text = |at: usize| tokens.get(at).map_or("", |token| token.text.as_str());
     let mut found = Vec::new();

@@ -1,6 +1,6 @@
-//! Reads just enough Rust to know which rooms a file reaches for: tokens without comments and
-//! literals, the inline modules around them, and every path that begins at the crate's root or
-//! climbs there.
+//! Reads just enough Rust to find the rooms that a file names: its tokens without comments and
+//! literals, its inline modules, and every path that begins at the crate's root or leads there with
+//! `super`.
 
 use std::iter::Peekable;
 use std::str::Chars;
@@ -22,7 +22,7 @@ impl Token {
     }
 }
 
-/// Where a file stands: `src/engine/drive.rs` is the module `engine::drive`.
+/// The module of a file: `src/engine/drive.rs` is the module `engine::drive`.
 #[derive(Debug)]
 pub struct Place {
     pub module: Vec<String>,
@@ -47,8 +47,8 @@ impl Place {
     }
 }
 
-/// Every room named by a path that is, or climbs to, the root of the crate, with its line; `*`
-/// where the root itself is imported, so that the rest of the path is unknown.
+/// Every room that a path names right after the crate's root, with its line. The room is `*` if the
+/// path imports the root itself: then the code can reach any room.
 pub fn reached_rooms(place: &Place, text: &str) -> Vec<(usize, String)> {
     let tokens = tokens(text);
     let mut found = Vec::new();
@@ -166,7 +166,8 @@ fn skip_tree(tokens: &[Token], mut at: usize) -> usize {
     at
 }
 
-/// Whether the word at `at` stands in the middle of a path; a leading `::` is no path before it.
+/// Whether the word at `at` continues a path: a name and `::` come before it. A leading `::` begins
+/// a path.
 fn continues_a_path(tokens: &[Token], at: usize) -> bool {
     at >= 2
         && text_at(tokens, at - 1) == "::"
@@ -276,7 +277,8 @@ impl Reader<'_> {
         }
     }
 
-    /// After `r`: whether a raw string began here, which is then behind us. `r#name` is a name.
+    /// Called after `r`: skips the raw string that begins here, and returns whether there is one.
+    /// `r#name` is a name, not a string.
     fn skip_raw_string(&mut self) -> bool {
         let mut ahead = self.chars.clone();
         let hashes = ahead.by_ref().take_while(|c| *c == '#').count();

@@ -2,8 +2,8 @@
 
 use super::{Source, sources};
 
-/// Allowed raw comparisons of ids: they are no users' ids, they are compared as users' ids, or they
-/// are byte-exact on purpose.
+/// Raw comparisons that are allowed: the ids are not users' ids, or `UserId` compares them, or the
+/// comparison is byte-exact on purpose.
 const COMPARED: [&str; 7] = [
     "Phase::Asked(by) | Phase::OutcomeUnknown(by) if by == request",
     "approvers.owner == Some(false)",
@@ -14,7 +14,7 @@ const COMPARED: [&str; 7] = [
     "k.user_id = $2 and k.path = $3",
 ];
 
-/// Lines outside of tests where a user's id is compared other than by `task/user.rs`.
+/// The lines outside of tests that compare a user's id without `task/user.rs`.
 fn raw_comparisons(text: &str) -> Vec<String> {
     let name = r"(user_id|by|editor|owner|user)\b";
     let raw = format!(

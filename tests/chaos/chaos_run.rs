@@ -1,5 +1,4 @@
-//! The setup of a run, a configuration file whose tools call the world; and the collection of its
-//! results.
+//! Sets up a run, with a configuration file whose tools call the world, and collects its results.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use super::simulated_people::People;
 use crate::support::test_app::ACCOUNTS;
 
 /// Tools of every effect; rules that allow, hold, and hold for one second; sub-agents on two
-/// levels, one of which keeps its conversation.
+/// levels. The sub-agent `clerk` keeps its conversation between calls.
 const CONFIG: &str = r#"
 server: { max_running: {running} }
 models:

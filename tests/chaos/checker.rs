@@ -54,9 +54,10 @@ pub struct Findings {
     pub decisions: usize,
     /// Reconcile requests.
     pub to_human: usize,
-    /// Starts without a result because the process died, although the world broke nothing.
+    /// Starts without a result because the process died, not because the world broke the
+    /// connection.
     pub cut_off: usize,
-    /// Tasks that went on in another process.
+    /// How many times a task went on in another process.
     pub takeovers: usize,
     pub rejected: usize,
     /// Tasks of sub-agents.
@@ -93,7 +94,6 @@ impl Findings {
     }
 }
 
-/// Checks all evidence.
 pub fn check(evidence: &Evidence<'_>) -> Findings {
     let mut found = Findings {
         tasks: evidence.tasks.len(),
@@ -141,7 +141,8 @@ pub fn check(evidence: &Evidence<'_>) -> Findings {
     found
 }
 
-/// Checks that a journal has no gaps, a beginning and an end, and obeys the laws of the loop.
+/// Checks that a journal has no gaps and keeps the invariants of the loop, and that its task has
+/// ended with the status that the service shows and with counters of zero.
 fn stands(told: &Told, found: &mut Findings) {
     let items: Vec<Item> = told.journal.iter().map(|(item, _)| item.clone()).collect();
     for (place, (item, _)) in (1..).zip(&told.journal) {
@@ -227,7 +228,7 @@ fn acknowledged(evidence: &Evidence<'_>, found: &mut Findings) {
     for told in evidence.tasks {
         trees.entry(told.root.to_string()).or_default().push(told);
     }
-    // The request may belong to any task of the tree in which it was decided.
+    // `task` is the root of a tree; the request may belong to any task of the tree.
     let stored = |task: &str, request: &str| -> Vec<&'static str> {
         let journals = trees
             .get(task)

@@ -286,7 +286,8 @@ async fn read_only_database_fails_no_task() {
     app.stop().await;
 }
 
-/// Old sessions keep their read-only default, so they are terminated before the service gets ready.
+/// Terminates the old sessions, which keep their read-only default; then waits until the service is
+/// ready.
 async fn gets_ready_anew(app: &TestApp, url: &str) {
     let kill = "select pg_terminate_backend(pid) from pg_stat_activity
         where datname = current_database() and application_name = 'holdpoint'";

@@ -1,6 +1,6 @@
 //! The real binary, killed at every commit boundary of the loop, the decisions and the worker, and
-//! around every call, on both engines; then restarted until every task has ended. A failpoint that
-//! is never reached fails the test.
+//! around every call, on SQLite and on Postgres; then restarted until every task has ended. A
+//! failpoint that is never reached fails the test.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,7 +20,7 @@ use super::world::World;
 use crate::support::database::Database;
 use crate::support::test_app::On;
 
-/// Points that a life reaches several times.
+/// Failpoints that each run of [`life`] reaches several times.
 const OFTEN: &[&str] = &[
     "task_status",
     "user_message",
@@ -34,12 +34,12 @@ const OFTEN: &[&str] = &[
     "take",
     "park",
 ];
-/// Points that a life reaches once.
+/// Failpoints that each run of [`life`] reaches once.
 const ONCE: &[&str] = &["request_closed", "late_result", "queue", "keep"];
 
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-/// Processes that run at once.
+/// How many processes run at the same time.
 const AT_ONCE: usize = 6;
 
 /// Every point, at its first occurrence.
@@ -122,7 +122,8 @@ async fn process_killed_at_each_prompt_has_sent_only_what_is_stored_on_postgres(
     killed_by_each_prompt(On::Postgres).await;
 }
 
-/// A life in which each prompt kills the process when the model first receives it.
+/// Runs a task while the model kills the process at each new prompt, the first time that the model
+/// receives the prompt.
 async fn killed_by_each_prompt(on: On) {
     let database = match on {
         On::Sqlite => Database::sqlite(),
@@ -256,7 +257,7 @@ async fn killed_at_each(on: On, points: Vec<String>) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A life in which the process dies at one point. Returns the failures and the tasks.
+/// Runs [`life`] while the process dies at one failpoint. Returns the failures and the tasks.
 async fn killed_at(
     on: On,
     point: &str,
@@ -329,8 +330,8 @@ async fn killed_at(
     (wrong, tasks)
 }
 
-/// Restarts the process after each death, with a later clock each time, so that all leases have run
-/// out.
+/// Restarts the process after each kill, each time with a later clock, so that all leases have run
+/// out. Returns only if the process ends by itself or the deadline passes, and says which.
 async fn keeps_alive(
     place: &Place,
     armed: &str,
@@ -353,7 +354,8 @@ async fn keeps_alive(
     }
 }
 
-/// A life that reaches every commit of the loop. Returns its tasks.
+/// Creates tasks, messages and answers that together reach every commit of the loop. Returns the
+/// tasks.
 async fn life(
     people: &People,
     model: &Model,

@@ -1,5 +1,5 @@
-//! The real binary as a process with a port of its own: started, killed, frozen, and restarted
-//! there.
+//! The real binary as a process with its own port: started, killed, frozen, and restarted at the
+//! same port.
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -11,16 +11,17 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 
-/// The place of a replica; its address stays the same over all its lives.
+/// The configuration, port and log of a replica. They stay the same when its process is started
+/// again.
 #[derive(Clone, Debug)]
 pub struct Place {
     pub config: PathBuf,
     pub port: u16,
-    /// Receives the standard error of all lives.
+    /// Receives the standard error of all its processes.
     pub log: PathBuf,
 }
 
-/// One life of a replica, killed when dropped.
+/// One process of a replica, killed when dropped.
 pub struct Process {
     child: Child,
     url: String,
@@ -74,7 +75,7 @@ impl Place {
 }
 
 impl Process {
-    /// Returns once the process is ready; `false` when it ended instead.
+    /// Returns `true` once the process is ready or frozen, and `false` if it ended before.
     pub async fn ready(&mut self, http: &reqwest::Client) -> bool {
         while self.child.try_wait().unwrap().is_none() {
             let asked = http
@@ -130,7 +131,7 @@ impl Process {
     }
 }
 
-/// The program under test; another one can be named, to see this suite fail.
+/// The program under test. `HOLDPOINT_TEST_BINARY` can name a broken one, to see this suite fail.
 fn binary() -> PathBuf {
     std::env::var_os("HOLDPOINT_TEST_BINARY")
         .map_or_else(|| env!("CARGO_BIN_EXE_holdpoint").into(), PathBuf::from)

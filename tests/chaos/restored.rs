@@ -21,7 +21,7 @@ use crate::support::test_app::{ACCOUNTS, REFUNDS};
 
 /// Tasks that a process runs at once.
 const SLOTS: usize = 4;
-/// More approved tasks than free slots.
+/// Approved tasks that wait for a free slot.
 const QUEUED: usize = 5;
 
 /// The parts that outlive every process and every database.
@@ -38,9 +38,9 @@ struct Tasks {
     held: Vec<Value>,
     /// Two calls: the first in flight, the second allowed.
     allowed: Vec<String>,
-    /// The same, approved.
+    /// Two approved calls: the first in flight.
     approved: Vec<String>,
-    /// Approved, nothing started.
+    /// One approved call, not started.
     waiting: Vec<String>,
     /// The model was not asked yet.
     new: Vec<String>,
@@ -189,8 +189,8 @@ impl World {
         tasks
     }
 
-    /// The time after the backup: all tasks go on, held ones are approved, and new ones are
-    /// created, `cycles` in all.
+    /// The history after the backup, which is lost later. All tasks complete; `cycles` of them are
+    /// approved here: first the held tasks, then new ones.
     async fn go_on(&self, process: &Process, tasks: &Tasks, cycles: usize) {
         self.tool.open();
         let cycle = async |task: Option<&Value>| {
@@ -231,8 +231,8 @@ impl World {
         counts
     }
 
-    /// After the loss: nothing runs before a person has decided, and then exactly what the decision
-    /// says.
+    /// After the loss: nothing runs before a person has decided, and then only the calls that the
+    /// decisions let run.
     async fn nothing_runs_again(&self, process: &Process, tasks: &Tasks) {
         let executed = self.executed();
         let mut now = BTreeMap::new();

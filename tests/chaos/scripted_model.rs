@@ -88,7 +88,7 @@ impl Model {
         }
     }
 
-    /// From now on this message is answered with an error, until it is healed.
+    /// From now on this message is answered with an error, until `heals` is called with it.
     pub fn falls_ill_of(&self, message: &str) {
         self.inner.ill.lock().unwrap().insert(message.to_owned());
     }
@@ -201,7 +201,7 @@ fn same(message: &Value, wish: &Wish, turn: usize) -> bool {
     }
 }
 
-/// The answer to a message (`<plan> <number>`) after this many answers to it.
+/// The answer to a user message `<plan> <number>` after `turn` earlier answers to it.
 fn wish(said: &str, turn: usize) -> Wish {
     let (plan, number) = said.split_once(' ').unwrap_or((said, "0"));
     let number: u64 = number.parse().unwrap_or(0);
@@ -262,7 +262,8 @@ fn wish(said: &str, turn: usize) -> Wish {
     }
 }
 
-/// Turns of one to three calls, most of them calm; now and then the world misbehaves.
+/// The calls of one of `turns` turns: one to three, most of them undisturbed; for a few the `mood`
+/// tells the world to misbehave. No calls after the last turn.
 fn storm(
     turns: u64,
     number: u64,
@@ -302,7 +303,7 @@ fn storm(
     (0..=draw(7) % 3).map(one).collect()
 }
 
-/// A number derived from two others.
+/// A pseudo-random number that depends only on `seed` and `what`.
 pub fn dice(seed: u64, what: u64) -> u64 {
     let mut value = seed
         .wrapping_mul(0x9E37_79B9_7F4A_7C15)

@@ -15,7 +15,7 @@ use super::scripted_model::dice;
 use super::world::World;
 use crate::support::test_app::ALICE;
 
-/// An acknowledged answer.
+/// A change that the service acknowledged.
 #[derive(Clone, Debug)]
 pub enum Deed {
     Created {
@@ -35,7 +35,7 @@ pub enum Deed {
     },
 }
 
-/// Counts of what happened; a run without them proves nothing.
+/// Counts of events without which a run proves nothing.
 #[derive(Debug, Default)]
 pub struct Counts {
     /// POSTs that were repeated with their key.
@@ -121,7 +121,7 @@ impl People {
         &self.urls[usize::try_from(self.draw()).unwrap() % self.urls.len()]
     }
 
-    /// Posts with one key until the reply is not "later".
+    /// Posts with one idempotency key until the reply is final: not 429, 500 or 503.
     pub async fn post(&self, path: &str, body: &Value) -> Answer {
         self.post_waiting(path, body, 1).await
     }
@@ -192,7 +192,7 @@ impl People {
         let reply = request.send().await.ok()?;
         let status = reply.status().as_u16();
         let replayed = reply.headers().contains_key("idempotency-replayed");
-        // A reply that breaks off is none.
+        // A reply that breaks off does not count.
         let text = reply.text().await.ok()?;
         if status == 500 {
             self.complain(format!("{path} answered 500: {text}"));
@@ -228,7 +228,6 @@ impl People {
         }
     }
 
-    /// Creates a task.
     pub async fn create(&self, message: &str) -> String {
         let answer = self.post("/v1/tasks", &json!({"input": message})).await;
         assert!(

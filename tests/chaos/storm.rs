@@ -23,15 +23,15 @@ use crate::support::postgres::{PrivateCluster, unique};
 
 /// The size of a storm.
 struct Plan {
-    /// The plan in the tasks' message.
+    /// The first word of each task's message: the plan of the scripted model.
     says: &'static str,
     tasks: u64,
     /// `kill -9` of a random replica.
     kills: u64,
     /// `pg_ctl stop -m immediate`.
     crashes: u64,
-    /// `SIGSTOP` for two to three leases, half of them exactly between a committed start and its
-    /// call.
+    /// `SIGSTOP`, each for two to three leases. Half of the stops come exactly after a call's start
+    /// is committed and before the call is sent.
     zombies: u64,
     replicas: u64,
     /// In seconds.
@@ -65,7 +65,7 @@ const QUARTER: Plan = Plan {
     within: Duration::from_hours(4),
 };
 
-/// Trees of eight tasks each, three levels deep.
+/// Trees of six tasks each, three levels deep.
 const TREES: Plan = Plan {
     says: "tree",
     tasks: 60,
@@ -115,7 +115,7 @@ async fn two_thousand_kills_lose_nothing_and_repeat_nothing() {
     }
 }
 
-/// A part of the short storm, to try changes of this suite with.
+/// A small part of the short storm, for trying out changes to this suite.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "the short storm contains it"]
 async fn ten_kills_lose_nothing_and_repeat_nothing() {
@@ -129,7 +129,8 @@ async fn ten_kills_lose_nothing_and_repeat_nothing() {
     .await;
 }
 
-/// The faults still to come and those done.
+/// The faults still to come and those done. A life is one process of a replica, from its start to
+/// its kill.
 struct Weather<'a> {
     plan: &'a Plan,
     seed: u64,
@@ -140,7 +141,7 @@ struct Weather<'a> {
     crashes: AtomicU64,
     /// The number of finished lives.
     over: watch::Sender<u64>,
-    /// Permits for new tasks, added as replicas end.
+    /// Permits for new tasks, added when a life ends.
     tickets: Semaphore,
     /// Keeps at least one replica unfrozen.
     awake: Semaphore,
@@ -245,13 +246,14 @@ async fn storm(plan: &Plan) {
 }
 
 impl Weather<'_> {
-    /// The lives of one replica until the faults are over, and the life after them.
+    /// Runs the lives of one replica until the faults are over. Returns one more process, which
+    /// runs without faults.
     async fn lives_of(&self, place: &Place, people: &People) -> Process {
         let calm = format!("lease={}s", self.plan.lease);
         while let Some(life) = self.next_life() {
             let draw = |what| dice(self.seed.wrapping_add(life), what);
             let zombie = self.is_zombie(life);
-            // Half of the zombies stop by themselves, exactly before a call.
+            // Half of the zombies stop themselves, at the failpoint right before a call is sent.
             let exact = draw(1).is_multiple_of(2);
             let point = format!(";call.before=freeze@{}", 1 + draw(2) % 5);
             let armed = if zombie && exact {
@@ -263,8 +265,8 @@ impl Weather<'_> {
             let mut process = place.start(&armed);
             let alive = process.ready(people.http()).await;
             assert!(alive, "a replica ended by itself: {}", place.last_words());
-            // A life's length is scaled to this machine's start time: from a tenth of it to about
-            // three times it.
+            // The process is left running for about 0.1 to 3 times as long as its start took, so
+            // that the length fits this machine.
             let start = begins.elapsed();
             within(
                 start / 10
@@ -308,8 +310,8 @@ impl Weather<'_> {
         true
     }
 
-    /// Stops the process until others have taken its tasks over and asked about its calls; then
-    /// lets it go on.
+    /// Stops the process until other replicas have taken its tasks over and opened reconcile
+    /// requests for its calls; then lets the process go on.
     async fn freezes(&self, process: &Process, exact: bool, draw: u64) {
         let _awake = self.awake.acquire().await.unwrap();
         let patience = Instant::now() + Duration::from_secs(2);
@@ -322,7 +324,7 @@ impl Weather<'_> {
         process.signal(Signal::CONT);
         self.zombies.fetch_add(1, Ordering::Relaxed);
         within(Duration::from_millis(1_500)).await;
-        // The process may reach its failpoint only now.
+        // The process may have stopped itself at its failpoint only after the first signal.
         process.signal(Signal::CONT);
     }
 
@@ -337,7 +339,7 @@ impl Weather<'_> {
         self.tickets.add_permits(usize::try_from(more).unwrap());
     }
 
-    /// Crashes Postgres, at even intervals of the kills.
+    /// Crashes Postgres at even intervals, counted in finished lives.
     async fn crash(&self, cluster: &Arc<PrivateCluster>) {
         let (all, mut over) = (self.plan.kills + self.plan.zombies, self.over.subscribe());
         for crash in 1..=self.plan.crashes {
@@ -398,7 +400,7 @@ impl Weather<'_> {
         )
     }
 
-    /// The events too rare for the run to prove anything.
+    /// The kinds of events that were too rare for the run to prove anything.
     fn vacuous(&self, found: &Findings, people: &People) -> Vec<String> {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let plan = self.plan;

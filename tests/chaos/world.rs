@@ -1,6 +1,6 @@
-//! The world: a separate process behind the service's tools. It writes each execution with its key
-//! to a file before it answers, and knows nothing of the service. The call's arguments name its
-//! further behaviour.
+//! The world: a separate process that the service's tools call. It writes each execution with its
+//! key to a file before it answers, and knows nothing of the service. The arguments of a call say
+//! whether the answer is delayed, broken, an error or missing.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -157,7 +157,7 @@ fn world_process_serves_tool_calls_until_its_parent_ends() {
     };
     let folder = Path::new(&folder).to_owned();
     std::thread::spawn(|| {
-        // Standard input ends with the parent process, however it ended.
+        // Standard input ends when the parent process ends, for whatever reason.
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);
     });
@@ -206,7 +206,7 @@ async fn execute(
         *count += 1;
         let execution = Execution {
             nth: *count,
-            // A repeated key is answered calmly: the world remembers the first execution.
+            // Only the first execution of a key has a disturbed answer.
             mood: if *count == 1 {
                 said["mood"].as_str().unwrap_or("").to_owned()
             } else {

@@ -20,9 +20,9 @@ use super::{Block, blocks, pages, read, root, variables};
 
 /// The address of the service in the documentation.
 const SHOWN_ADDRESS: &str = "127.0.0.1:8080";
-/// Creates the task that a command needs when the page's earlier ones left no open request.
+/// Creates the task that a command needs if the page's earlier commands left no open request.
 const REFUND: &str = r#"curl -s http://127.0.0.1:8080/v1/tasks -H 'Content-Type: application/json' -d '{"input": "Please refund 120 for order 17"}'"#;
-/// Runs all tests, this one included.
+/// The command that runs all tests, this one included; so it is not run here.
 const ALL_TESTS: &str = "scripts/test";
 
 /// A reader of one page.
@@ -34,7 +34,7 @@ struct Reader {
     task_id: Option<String>,
 }
 
-/// A running service; it is killed with this value.
+/// A running service, killed when dropped.
 struct Service {
     process: Child,
     address: String,
@@ -139,7 +139,7 @@ impl Reader {
         self.service = Some(Service { process, address });
     }
 
-    /// Runs a command to its end. The answer of a `curl` may not be an error.
+    /// Runs a command to its end. Fails if a `curl` is answered with an error.
     fn ask(&mut self, place: &str, command: &str) {
         if command.contains(SHOWN_ADDRESS) && self.service.is_none() {
             self.serve(place, "holdpoint");
@@ -246,7 +246,8 @@ impl Reader {
     }
 }
 
-/// The commands of a block: a line, or several where a quotation or a `\` goes on.
+/// The commands of a block, one a line. A command goes on in the next line after a `\` or inside a
+/// quotation.
 fn commands(block: &str) -> Vec<String> {
     let mut commands = Vec::new();
     let mut command = String::new();
@@ -265,7 +266,7 @@ fn commands(block: &str) -> Vec<String> {
     commands
 }
 
-/// The id of the task in an answer: a body, a head and a body, or a stream of events.
+/// The id of the task in an answer. The answer is a body, a head and a body, or a stream of events.
 fn task_id(answer: &str) -> Option<String> {
     let body = answer
         .split_once("\r\n\r\n")

@@ -1,5 +1,5 @@
-//! `holdpoint check` accepts the configurations of the documentation, whole ones as they are and
-//! fragments as parts of a whole one. JSON, JavaScript and Python parse.
+//! `holdpoint check` accepts the configurations of the documentation: whole ones unchanged,
+//! fragments merged into a whole one. The documentation's JSON, JavaScript and Python parse.
 
 use std::fs;
 use std::io::Write as _;
@@ -40,7 +40,8 @@ const GENERATED: &str = "docs/configuration.md";
 #[test]
 fn configurations_of_the_documentation_pass_check() {
     let mut refused = Vec::new();
-    // The examples of the generated page are the parts of one configuration.
+    // The examples of the generated page are the parts of one configuration, which has its own
+    // test.
     for page in pages().into_iter().filter(|page| page != GENERATED) {
         let folder = tempfile::tempdir().expect("a folder");
         let blocks: Vec<Block> = blocks(&page)

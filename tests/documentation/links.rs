@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::root;
 
-/// Pages beside those of `docs` and its folders.
+/// Pages outside of `docs`.
 const OTHER_PAGES: [&str; 5] = [
     "README.md",
     "ARCHITECTURE.md",
@@ -45,7 +45,7 @@ fn prose(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The targets of links and pictures, without those of the web.
+/// The targets of links and pictures, except web addresses.
 fn targets(text: &str) -> impl Iterator<Item = &str> {
     let end_at = |end| move |rest: &'_ str| rest.find(end);
     let links = text

@@ -119,7 +119,8 @@ fn root() -> PathBuf {
 #[test]
 fn every_block_has_a_language_whose_blocks_are_tested_or_shown_only() {
     let tested = ["sh", "bash", "console", "yaml", "json", "js", "python"];
-    // The programs that read these are not installed here; `scripts/clients` compiles TypeScript.
+    // The programs that read these languages are not installed here; `scripts/clients` compiles
+    // TypeScript.
     let shown = ["ts", "nginx", "caddy", "sql", "text", "toml"];
     for block in pages().iter().flat_map(|page| blocks(page)) {
         let language = block.language.as_str();

@@ -16,8 +16,8 @@ use crate::store::store_fixture::{StoreFixture, both};
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
 const TAG: &[(&str, &str)] = &[("tag", r#"{"text":"paid"}"#)];
 
-/// The refund agent with other instructions, another model, fewer tools and another description of
-/// one.
+/// The refund agent with other instructions, another model, fewer tools, and another description of
+/// the tool `refund`.
 fn changed(yaml: &str) -> String {
     with_another_model(yaml)
         .replace(
@@ -117,8 +117,8 @@ async fn rewrite(fixture: &StoreFixture, task: TaskId, kind: &str, from: &str, t
     fixture.numbers(&sql).await.unwrap();
 }
 
-/// Each text with one byte changed, at its beginning, middle and end, as JSON with its name:
-/// (before, after). The tests of `RequestSpec::is_sound` cover every byte.
+/// Pairs (before, after) of JSON members of a call: in each pair one byte of the text is changed,
+/// at its beginning, middle or end. The tests of `RequestSpec::is_sound` cover every byte.
 fn flipped(call: &CallSpec) -> Vec<(String, String)> {
     let members = [
         ("arguments_text", &call.arguments_text),
@@ -172,7 +172,8 @@ async fn killed_on_the_way(harness: &EngineHarness) -> TaskId {
     task
 }
 
-/// A repeatable call is lost, and its tool is then changed.
+/// Loses a repeatable call, then changes its tool to `now`, and asserts that the call is not
+/// repeated.
 async fn not_repeated(fixture: StoreFixture, now: &str) {
     let mut harness = EngineHarness::new(fixture, TAG).await;
     let task = killed_on_the_way(&harness).await;

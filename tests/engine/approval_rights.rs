@@ -99,7 +99,7 @@ async fn begun(harness: &EngineHarness) -> (TaskId, RequestId, CallId) {
     (task, request, calls[0])
 }
 
-/// The call did not run, and a new request is open.
+/// Asserts that the call did not run and that a new request is open; returns the new request.
 async fn asked_again(harness: &EngineHarness, task: TaskId, before: RequestId) -> RequestId {
     assert_eq!(
         (
@@ -320,7 +320,7 @@ both! {
             let bodies: Vec<_> = bodies(&harness, task, "/refund").into_iter().map(|(_, body)| body).collect();
             assert_eq!(bodies, ran_with);
         }
-        // Approvals given with accounts do not count without accounts, and the reverse.
+        // Approvals given with accounts do not count without accounts, and vice versa.
         let (task, request, _) = begun(&harness).await;
         for user in ["bob", "carol"] {
             harness.engine(0).decide(&vouched(user), request, whole(Action::Approve, None), None).await.unwrap();

@@ -111,7 +111,7 @@ impl Scene {
                 decide(alice(), request, yes()).await;
                 decide(person("bob"), request, yes()).await;
             }
-            // Bob's edit is the open request by now.
+            // The open request is now the one for the arguments that Bob edited.
             Self::WrittenForTwo => {
                 decide(alice(), request, yes()).await;
                 decide(person("carol"), request, yes()).await;
@@ -132,7 +132,8 @@ impl Dice {
     }
 }
 
-/// Flips one bit of one cell: four times in five a body's, chosen in proportion to its length.
+/// Flips one bit of one cell. Four times in five the cell is an item's body, chosen with a
+/// probability in proportion to its length. Returns the SQL, and a description of the flip.
 fn flip(dice: &mut Dice, cells: &[Cell]) -> (String, String) {
     let bodies: Vec<_> = cells.iter().filter(|cell| cell.column == "body").collect();
     let beside: Vec<_> = cells.iter().filter(|cell| cell.column != "body").collect();
@@ -212,7 +213,7 @@ async fn ended(
     }
 }
 
-/// Claims and drives everything that can run in a new process, on both cores.
+/// Claims every task that can run, in a new engine, and drives the tasks in parallel.
 async fn driven(harness: &EngineHarness) {
     let engine = harness.engine(512);
     loop {

@@ -65,7 +65,7 @@ pub fn each<const N: usize>(replies: [(CallId, CallReply); N]) -> DecisionInput 
     named(replies.map(|(call, reply)| (call.to_string(), reply)))
 }
 
-/// The same with the call ids as text.
+/// Like [`each`], with the call ids as text.
 pub fn named<const N: usize>(replies: [(String, CallReply); N]) -> DecisionInput {
     DecisionInput {
         digest: None,
@@ -98,7 +98,7 @@ pub async fn asked(harness: &EngineHarness, task: TaskId) -> RequestSpec {
         .asked
 }
 
-/// The result of each call, which must have no more than one.
+/// The result of each call. Asserts that no call has two results.
 pub fn results(journal: &Journal) -> BTreeMap<CallId, (Outcome, String)> {
     let mut results = BTreeMap::new();
     for item in &journal.items {

@@ -26,8 +26,8 @@ const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 /// Rounds of each variant: a thousand in all.
 const TIMES: usize = 334;
 
-/// The clock of a machine that stalls: reading the uptime may block, but never for longer than the
-/// cancel takes.
+/// The clock of a machine that stalls: reading the uptime may block until the cancels of the round
+/// are answered, but at most 5 ms.
 struct Stalling {
     answered: Arc<AtomicBool>,
     asked: AtomicU64,

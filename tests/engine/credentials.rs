@@ -139,7 +139,8 @@ pub(super) async fn times_asked(harness: &EngineHarness, task: TaskId) -> usize 
     items.iter().filter(|item| credentials(&item.fact)).count()
 }
 
-/// The task has completed, and this tool was called `times` times, each time with this header.
+/// Asserts that the task has completed, and that the tool at `path` was called `times` times, each
+/// time with this header.
 pub(super) async fn ran(
     harness: &EngineHarness,
     task: TaskId,

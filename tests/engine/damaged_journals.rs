@@ -1,5 +1,5 @@
-//! A task whose journal cannot be read ends as `Failed`, `integrity`, from its row alone: none of
-//! its calls runs, and no other task waits for it.
+//! A task whose journal is unreadable ends as `Failed` with `integrity`. Ending it reads only its
+//! row, runs none of its calls, and delays no other task.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn quoted(fixture: &StoreFixture, task: TaskId) -> String {
     }
 }
 
-/// Applies this statement to the task's items.
+/// Applies the statement `what` to those items of the task that match `which`.
 async fn damage(fixture: &StoreFixture, task: TaskId, what: &str, which: &str) {
     let id = quoted(fixture, task);
     fixture
@@ -48,7 +48,7 @@ async fn created(harness: &EngineHarness) -> TaskId {
         .task_id
 }
 
-/// The failure, from the row.
+/// The task's failure code, read from its row; `None` unless the task failed.
 async fn ended(harness: &EngineHarness, task: TaskId) -> Option<FailureCode> {
     let row = harness.fixture.store.task(task).await.unwrap().unwrap();
     assert_eq!((row.busy, row.open_requests, row.lease_owner), (0, 0, None));

@@ -1,5 +1,6 @@
-//! Deadlines of approvals and reconcile requests, with either `on_expiry`: decisions at the very
-//! moment, the task after the sweep; and the end of a task whose takeovers made no progress.
+//! Deadlines of approvals and reconcile requests under each `on_expiry`: decisions made right at
+//! the deadline, and the task after the sweep. Also a task that failed because its takeovers made
+//! no progress.
 
 use std::time::Duration;
 
@@ -58,7 +59,7 @@ async fn asked(harness: &EngineHarness, kind: RequestKind) -> (TaskId, RequestId
     (task, request)
 }
 
-/// A task that failed because no takeover got past the refund it had started.
+/// A task that started a refund and then failed because no takeover made progress.
 async fn taken_over_in_vain(fixture: StoreFixture) -> (EngineHarness, TaskId) {
     let harness = EngineHarness::new(fixture, SMALL).await;
     harness.tool.close();
@@ -75,13 +76,13 @@ async fn taken_over_in_vain(fixture: StoreFixture) -> (EngineHarness, TaskId) {
         assert!(driver.await.unwrap_err().is_cancelled());
     }
     harness.tool.open();
-    // The first two drives run beside others, the next five alone.
+    // The first two times the task is driven together with other tasks, the next five times alone.
     for fruitless in 1..=7 {
         harness.later();
         let mut engine = harness.engine(1);
         let mut drivers = engine.claim().await.unwrap();
         if drivers.is_empty() {
-            // A lone drive sleeps first.
+            // The claim has put the task to sleep: it is driven alone after its backoff.
             harness.later();
             engine = harness.engine(1);
             drivers = engine.claim().await.unwrap();
@@ -191,7 +192,7 @@ both! {
                 assert!(text.contains("No human has said no"), "{text}");
                 (seen[0], before) = (seen[0] + 1, before * 2);
             } else {
-                // One answer was in time; the other was too late or lost to it.
+                // One answer won. The other came after it, or after the deadline.
                 let [refusal] = &refusals[..] else { panic!("both have won") };
                 let late = matches!(refusal, Refusal::AlreadyDecided { .. });
                 assert!(late || *refusal == Refusal::Expired(request), "{refusal}");

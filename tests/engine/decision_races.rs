@@ -28,10 +28,10 @@ const BOTH: &[(&str, &str)] = &[
     ("forbidden", "{}"),
 ];
 
-/// Decisions in flight at once.
+/// Decisions in flight at once, at most.
 const AT_ONCE: usize = 128;
 
-/// A refund that members of `finance` decide.
+/// Two replicas whose refunds only members of `finance` may decide.
 async fn of_finance(fixture: StoreFixture) -> Pair {
     let mut harness = EngineHarness::new(fixture, LARGE).await;
     harness.configure(|yaml| yaml.replace("{ owner: true }", "{ groups: [finance] }"));
@@ -52,8 +52,8 @@ fn answer(action: Action) -> DecisionInput {
     }
 }
 
-/// One request, decided by `deciders` people at once on both replicas; half of them approve.
-/// Returns the winner's action.
+/// Creates one request, which `deciders` people decide at once on both replicas; half of them
+/// approve. Returns the task and the winner's action.
 async fn decided_at_once(pair: &Pair, round: usize, deciders: usize) -> (TaskId, Action) {
     let (task, requests) = pair.held().await;
     let request = requests[0];
@@ -171,8 +171,8 @@ both! {
             match (approved, canceled) {
                 (Ok(_), Ok(_)) => {
                     assert_eq!(status, TaskStatus::Canceled);
-                    // The call had started, or it never starts; a result stored before the cancel
-                    // is kept.
+                    // A result stored before the cancel is kept. Without a stored result, the
+                    // outcome is unknown if the call had started, and canceled if not.
                     let [result] = results[..] else { panic!("{results:?}") };
                     let may = match result {
                         Outcome::Succeeded => ran == 1,
@@ -287,7 +287,7 @@ both! {
             let [first, second] = requests[..] else { panic!("two are open") };
             let (here, there) = pair.turned(round);
             let (owner, bob) = (alice(), person("bob"));
-            // One decision is sent twice: its repetition loses, its neighbour does not.
+            // Alice's approval is sent twice and accepted once; bob's rejection is always accepted.
             let (one, other, again) = tokio::join!(
                 here.decide(&owner, first, answer(Action::Approve), None),
                 there.decide(&bob, second, answer(Action::Reject), None),
@@ -305,7 +305,6 @@ both! {
     }
 }
 
-/// A reconcile decision against the late result of the same call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reconcile_decision_racing_the_calls_late_result_has_one_outcome() {
     const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
@@ -341,7 +340,7 @@ async fn reconcile_decision_racing_the_calls_late_result_has_one_outcome() {
                 }
             }
         );
-        // The commit that closed the request has queued the task, or its driver goes on.
+        // After the request is closed, the task is queued, or a driver drives it already.
         while pair.harness.status(task).await == TaskStatus::Running {
             pair.here.round().await.unwrap();
             tokio::task::yield_now().await;
@@ -379,7 +378,7 @@ async fn reconcile_decision_racing_the_calls_late_result_has_one_outcome() {
     );
 }
 
-/// Decides after a delay of `round` reads of the database.
+/// Decides after `round % 12` reads of the database, as a delay.
 async fn decided_later(
     engine: &Arc<Engine>,
     caller: &holdpoint::people::Caller,

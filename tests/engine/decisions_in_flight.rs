@@ -69,8 +69,8 @@ fn count(harness: &[holdpoint::task::item::Item], which: impl Fn(&Fact) -> bool)
     harness.iter().filter(|item| which(&item.fact)).count()
 }
 
-/// Answers all requests through the same process or another one while one of our calls is in
-/// flight.
+/// Answers all requests while the only call that is not external is in flight: once through the
+/// process that drives the task, and once through another.
 async fn answered_while_one_is_out(
     fixture: StoreFixture,
     calls: &'static [(&'static str, &'static str)],
@@ -154,7 +154,7 @@ async fn answered_while_one_is_out(
     }
 }
 
-/// A read that was started by a process that is gone; the policy now holds reads for approval.
+/// A read whose start is stored and whose process is gone. The policy now holds reads for approval.
 async fn held_after_its_start(fixture: StoreFixture) -> (EngineHarness, TaskId, RequestId) {
     let mut harness = EngineHarness::new(fixture, &[LOOKUP]).await;
     let task = harness

@@ -1,4 +1,4 @@
-//! A person's own arguments in place of the model's: parsed as strictly, judged again, run to the
+//! Arguments that a person edited: parsed as strictly as the model's, judged again, sent byte for
 //! byte, and, under `required: n`, approved by other people.
 
 use std::future::poll_fn;
@@ -30,7 +30,7 @@ const TAG: &[(&str, &str)] = &[("tag", r#"{"text":"x"}"#)];
 const TAGGED: &str = r#"{ "text" : "\u0079" }"#;
 const AGAIN: &str = r#"{"order":3,"amount":1e2}"#;
 
-/// Rules on the arguments, ahead of the harness's own.
+/// Rules on the arguments; they come before the harness's rules.
 const RULES: &str = r#"
   - { name: odd, tools: [refund], when: "args.order == 666", decide: deny, reason: Not that order. }
   - { name: huge, tools: [refund], when: "args.amount > 1000.0", decide: hold, approvers: { users: [carol] } }
@@ -193,14 +193,15 @@ both! {
         let denied = refused(&harness, &door, &alice(), task, each([(call, edit(r#"{"order":666,"amount":5}"#))])).await;
         assert_eq!(places(&denied), [format!("/decisions/{call}/arguments")]);
         assert!(format!("{denied:?}").contains("Not that order"), "{denied:?}");
-        // Allowed; held by the same rule; held by another rule under equal terms.
+        // In turn, the edited arguments are allowed, held by the same rule, and held by another
+        // rule with equal terms.
         for text in [r#"{"order":1,"amount":5}"#, r#"{"order":1,"amount":77.70}"#, r#"{"order":1,"amount":700.0}"#] {
             let (task, request, call, door) = begun(&harness).await;
             door.decide(&alice(), request, each([(call, edit(text))]), None).await.unwrap();
             harness.run().await;
             assert_eq!((harness.status(task).await, bodies(&harness, task, "/refund")), (TaskStatus::Completed, vec![(call.to_string(), text.to_owned())]));
         }
-        // A rule with other approvers holds this one.
+        // A rule with other approvers holds these arguments.
         let text = r#"{"order":1,"amount":5000.00}"#;
         let (task, request, call, door) = begun(&harness).await;
         door.decide(&alice(), request, each([(call, edit(text))]), None).await.unwrap();
@@ -218,7 +219,8 @@ both! {
 
     async fn editor_of_the_arguments_is_not_one_of_two_required_approvers(fixture) {
         let harness = harness(fixture, TWO).await;
-        // Held, or allowed by a rule: neither counts as an approval.
+        // Whether the rules hold or allow the edited arguments, the edit does not count as an
+        // approval.
         for text in [EDITED, r#"{"order":1,"amount":5}"#] {
             let (task, request, call, door) = rewritten(&harness, text).await;
             assert_eq!(harness.executions(task, "/refund"), 0);
@@ -251,7 +253,7 @@ both! {
         door.decide(&person("bob"), request, each([(call, edit(AGAIN))]), None).await.unwrap();
         harness.run().await;
         let (third, _) = question(&harness, task).await;
-        // Approvals of other bytes do not count; bob has now approved only their own edit.
+        // Approvals of earlier arguments no longer count, and bob cannot approve their own edit.
         door.decide(&alice(), third, whole(Action::Approve, None), None).await.unwrap();
         assert!(matches!(refused(&harness, &door, &person("bob"), task, whole(Action::Approve, None)).await, Refusal::Forbidden(_)));
         assert!(harness.engine(1).claim().await.unwrap().is_empty());
@@ -274,7 +276,7 @@ both! {
             let refusal = refused(&harness, &door, &person("bob"), task, each([(call, reply)])).await;
             assert_eq!(places(&refusal), [format!("/decisions/{call}/action")]);
         }
-        // Three people are named, and one of them has no key.
+        // Three people are named; in the first case dave has no key.
         let harness = super::edits::harness(fixture, "{ users: [bob, carol, dave], required: 2 }").await;
         let (task, ..) = begun(&harness).await;
         let asked = asked(&harness, task).await;
@@ -335,8 +337,8 @@ both! {
     async fn crash_anywhere_neither_loses_nor_repeats_nor_changes_an_edit(fixture) {
         let harness = harness(fixture, "{ owner: true }").await;
         let (mut lives, mut whole_lives, mut doubts) = (0, 0, 0);
-        // The number of polls in a life varies: the loop returns to each number until one life
-        // ended during the call.
+        // Each driver is dropped after 1 to 16 polls. Its progress by then varies, so the loop goes
+        // on until a driver was dropped during its call.
         while whole_lives < 2 || (doubts == 0 && lives < 400) {
             let polls = 1 + lives % 16;
             lives += 1;
@@ -345,7 +347,7 @@ both! {
             let driver = harness.engine(1).claim().await.unwrap().pop().unwrap();
             {
                 let (mut driver, mut left) = (pin!(driver), polls);
-                // The driver is dropped while its current wait is in flight.
+                // After `polls` polls the driver is dropped, whatever it waits for.
                 let done = poll_fn(|context| {
                     left -= 1;
                     match driver.as_mut().poll(context) {

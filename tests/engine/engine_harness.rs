@@ -36,10 +36,10 @@ use crate::store::store_fixture::StoreFixture;
 use crate::support::fake_tool::FakeTool;
 use crate::support::test_app::{ACCOUNTS, REFUNDS};
 
-/// The model's answer, by the name it is asked under and its prompt.
+/// Maps the name of a model and its prompt to the model's answer.
 pub type Script = Arc<dyn Fn(&str, &Prompt) -> Result<model::Answer, ModelError> + Send + Sync>;
 
-/// Runs a driver of a process that ends with the test.
+/// Spawns a driver, which ends at the latest with the test's runtime.
 #[expect(clippy::disallowed_methods, reason = "it ends with the test's runtime")]
 pub fn spawn(driver: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
     tokio::spawn(driver)
@@ -81,7 +81,7 @@ impl ModelClient for Named {
     }
 }
 
-/// A turn of the model: text where there are no calls.
+/// A turn of the model: the calls, or a text when there are none.
 pub fn turn(calls: &[(&str, &str)]) -> model::Answer {
     let calls: Vec<_> = calls
         .iter()
@@ -105,12 +105,12 @@ pub fn turn(calls: &[(&str, &str)]) -> model::Answer {
     }
 }
 
-/// A database, a model and a tool; engines come and go.
+/// A database, a model and a tool, shared by the engines that a test starts.
 pub struct EngineHarness {
     pub fixture: StoreFixture,
     pub tool: FakeTool,
     pub model: Arc<StubModel>,
-    /// Compares each prompt with the journal, in tests that want it.
+    /// If set, compares each prompt with the journal.
     witness: Option<Arc<Witness>>,
     /// The values of `${…}` for engines started from now on.
     pub variables: Vec<(&'static str, &'static str)>,
@@ -192,7 +192,7 @@ impl EngineHarness {
         Engine::new(self.parts(max_running))
     }
 
-    /// The parts of such an engine.
+    /// The parts from which [`Self::engine`] builds an engine.
     pub fn parts(&self, max_running: usize) -> Parts {
         let yaml = self
             .yaml
@@ -318,7 +318,7 @@ impl EngineHarness {
         task
     }
 
-    /// Drives everything that can run now in a new process.
+    /// In a new process, drives the tasks that can run now.
     pub async fn run(&self) {
         for driver in self.engine(4).claim().await.unwrap() {
             driver.await;

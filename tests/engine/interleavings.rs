@@ -1,6 +1,6 @@
-//! Another commit between any two lines of a driver: nothing is lost and nothing is repeated. Also
-//! commits whose answer is lost, processes that die, and configurations that change while a call is
-//! in flight.
+//! Another commit while a driver is suspended at any of its await points: nothing is lost and
+//! nothing is repeated. Also commits whose answer is lost, panics, processes that die, and
+//! configurations that change while a call is in flight.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -42,7 +42,7 @@ enum Meanwhile {
     Cancel,
     /// Another replica takes the task over and drives it as far as it goes.
     Takeover,
-    /// An item is appended that does not concern the driver.
+    /// An item that does not concern the driver is appended.
     Append,
 }
 
@@ -62,7 +62,7 @@ impl Meanwhile {
     }
 }
 
-/// Appends a late result of an unknown call.
+/// Appends a late result of a call that the journal does not contain.
 pub(super) async fn appended(harness: &EngineHarness, task: TaskId) {
     loop {
         let row = harness.journal(task).await.row;
@@ -96,8 +96,9 @@ pub(super) async fn appended(harness: &EngineHarness, task: TaskId) {
     }
 }
 
-/// A life whose driver is suspended after `polls` polls while the event happens, and then resumed.
-/// Returns whether the task had ended before.
+/// Creates a task and suspends its driver after `polls` polls. Then the event happens, the driver
+/// is resumed, and the task is driven to its end. Returns whether the driver ended before it could
+/// be suspended.
 async fn lived(harness: &EngineHarness, meanwhile: Meanwhile, polls: usize) -> (TaskId, bool) {
     let task = harness
         .engine(0)
@@ -150,7 +151,8 @@ async fn interrupted_everywhere(fixture: StoreFixture, meanwhile: Meanwhile) {
             "{}",
             said()
         );
-        // Only the answer to a task that was canceled or taken over meanwhile is discarded.
+        // A model's answer is discarded only if the task was canceled or taken over while the
+        // driver was suspended.
         let (asked, stored) = (harness.prompt_count() - asked, answers(&journal.items));
         let thrown_away = usize::from(!over && meanwhile != Meanwhile::Append);
         assert!(
@@ -393,8 +395,7 @@ async fn asked_about_first(harness: &EngineHarness, task: TaskId) {
     assert_eq!(harness.executions(task, "/refund"), 1);
 }
 
-/// The commit takes effect and its answer is lost, once and several times, for each commit of a
-/// life.
+/// For each kind of commit of a task, the commit takes effect and its answer is lost, 1 or 3 times.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commit_whose_answer_is_lost_is_not_repeated_while_a_task_is_driven() {
     const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];

@@ -29,8 +29,8 @@ pub fn every_call_has_one_result(journal: &[Item]) {
     }
 }
 
-/// No start without a permission: an allow, an approval or a retry since the call's last start,
-/// unless that start was lost and the call is repeatable.
+/// Each start of a call needs its own permission: an allow, an approval or a retry after the call's
+/// previous start. Only a repeatable call may start again without one.
 pub fn check(journal: &[Item]) {
     let mut leave: BTreeSet<CallId> = BTreeSet::new();
     let mut starts: BTreeMap<CallId, u32> = BTreeMap::new();

@@ -66,7 +66,7 @@ impl Gated {
         Engine::new(parts)
     }
 
-    /// Returns once it is asked about a poisonous task.
+    /// Returns once the model is asked about a poisonous task.
     async fn is_asked(&self) {
         self.asked.acquire().await.unwrap().forget();
     }
@@ -89,8 +89,9 @@ impl ModelClient for Gated {
     }
 }
 
-/// Drives what the process can claim, all at once. When its model is asked about a poisonous task,
-/// the process is killed: all its drivers are dropped. Returns whether it was killed.
+/// Claims tasks and drives them all at once, until none is left to claim. When the model is asked
+/// about a poisonous task, the process is killed: all its drivers are dropped. Returns whether it
+/// was killed.
 async fn is_killed(engine: &Arc<Engine>, model: &Gated) -> bool {
     loop {
         let drivers = engine.claim().await.unwrap();
@@ -138,7 +139,7 @@ async fn queued(harness: &EngineHarness, text: &str) -> TaskId {
         .task_id
 }
 
-/// Drives these processes side by side until every task has ended. Returns how many tasks have
+/// Runs these processes at the same time until every task has ended. Returns how many tasks have
 /// completed.
 async fn completed_by(harness: &EngineHarness, engines: &[Arc<Engine>]) -> i64 {
     for _ in 0..100 {
@@ -173,8 +174,8 @@ both! {
         assert_eq!(completed, 500, "each bystander completes");
         let row = harness.journal(poison).await.row;
         assert_eq!((row.status, row.error.map(|error| error.code)), (TaskStatus::Failed, Some(FailureCode::NoProgress)));
-        // The first lost lease does not count, since no work is known to have begun; two drives
-        // beside others and five lone drives follow.
+        // The first lost lease does not count, because the store does not yet know that work had
+        // begun. Then the task is driven twice together with other tasks, and five times alone.
         assert_eq!(killed, 1 + 2 + 5);
     }
 
@@ -302,8 +303,8 @@ both! {
             tokio::task::yield_now().await;
         }
         assert_eq!((model.asked.available_permits(), harness.journal(suspect).await.row.fruitless), (0, 2));
-        // A lone drive that was given back is not claimed again at once, so its slots are free for
-        // new tasks.
+        // A task that could not be driven alone and was given back is not claimed again at once, so
+        // the slots are free for new tasks.
         let door = here.create(&alice(), go(), None).await.unwrap().task_id;
         while harness.status(door).await == TaskStatus::Running {
             tokio::task::yield_now().await;

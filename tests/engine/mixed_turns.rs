@@ -126,8 +126,8 @@ async fn polled<T>(work: impl Future<Output = T>, left: &mut usize) -> Option<T>
     .await
 }
 
-/// One life, whose drivers are polled at most `left` times in all; other processes finish the rest.
-/// Returns whether no other process was needed.
+/// Drives a new task in a process whose drivers are polled at most `left` times in all. If the task
+/// has not ended by then, other processes finish it. Returns whether no other process was needed.
 async fn lived(harness: &EngineHarness, mut left: usize) -> (TaskId, bool) {
     let door = harness.engine(0);
     let task = door.create(&alice(), go(), None).await.unwrap().task_id;
@@ -145,7 +145,7 @@ async fn lived(harness: &EngineHarness, mut left: usize) -> (TaskId, bool) {
     (task, true)
 }
 
-/// The bodies and keys that the tool at this path received for a task.
+/// The bodies and `Authorization` headers that the tool at this path received for a task.
 fn sent(harness: &EngineHarness, task: TaskId, path: &str) -> Vec<(String, String)> {
     let ledger = harness.tool.ledger().into_iter();
     let of_task = ledger

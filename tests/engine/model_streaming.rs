@@ -198,7 +198,7 @@ fn sum(pieces: &[Delta]) -> (String, Vec<(CallId, String, String)>) {
     (text, calls)
 }
 
-/// The same for a stored turn.
+/// A stored turn in the form that [`sum`] returns.
 fn stored(turn: &Turn) -> (String, Vec<(CallId, String, String)>) {
     let calls = turn.tool_calls.iter();
     let calls = calls.map(|call| {

@@ -1,6 +1,6 @@
-//! Journals as an import or a crash leaves them: calls without a result after a long regular
-//! history. The ordinary loop repairs them; the model is shown a well-formed conversation, and
-//! nothing runs without a permission.
+//! Journals that an import or a crash left with unfinished calls after a long regular history. The
+//! ordinary loop repairs these calls; the model is shown a well-formed conversation, and nothing
+//! runs without a permission.
 
 mod past_calls;
 
@@ -66,7 +66,7 @@ impl Scene {
         }
     }
 
-    /// Writes such a journal, each group in its own commit.
+    /// Writes these groups of facts as the task's journal, each group in its own commit.
     async fn imported(&self, task: TaskId, groups: &[Vec<Fact>]) {
         let mut items: Vec<Item> = Vec::new();
         for (place, facts) in groups.iter().enumerate() {
@@ -244,7 +244,7 @@ fn well_formed(messages: &[Message]) {
     assert!(wanted.is_empty(), "calls without results at the end");
 }
 
-/// An approval by a person whom a service key vouches for.
+/// An approval by a person for whom a service key speaks.
 fn approved_by(question: &RequestSpec, caller: &Caller) -> Fact {
     let mut yes = decided(question, caller.user_id.as_str(), Action::Approve, true);
     if let Fact::Decision { decision, .. } = &mut yes {

@@ -13,7 +13,7 @@ use crate::store::store_fixture::both;
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 
-/// The configuration without the tool, removed everywhere it is named.
+/// The configuration without the tool `refund` and without the rules that name it.
 fn without_refund(yaml: &str) -> String {
     let (before, rest) = yaml.split_once("  refund:").unwrap();
     let (_, after) = rest.split_once("  forbidden:").unwrap();
@@ -55,7 +55,8 @@ both! {
         let door = harness.engine(0);
         let task = door.create(&alice(), go(), None).await.unwrap().task_id;
         let engine = harness.engine(1);
-        // A task that is to be driven alone sleeps first: at its first claim it is still asleep.
+        // The claim that puts the task to sleep returns no driver, so 20 claims give only 8
+        // drivers.
         for _ in 0..20 {
             for driver in engine.claim().await.unwrap() {
                 let _ = spawn(driver).await;

@@ -55,7 +55,7 @@ async fn answered(harness: &EngineHarness, task: TaskId, action: Action) {
     harness.run().await;
 }
 
-/// The reason for which the last call was held.
+/// The reason why the last call was held.
 async fn reason(harness: &EngineHarness, task: TaskId) -> String {
     let items = harness.journal(task).await.items;
     let reason = items.iter().rev().find_map(|item| {
@@ -79,7 +79,7 @@ fn message(supersede: bool) -> MessageInput {
     }
 }
 
-/// Checks that the next call, which a rule allows, is held.
+/// Checks that the next call is held, although a rule allows it, after `paid` executions.
 async fn is_held(harness: &EngineHarness, task: TaskId, paid: usize) {
     assert_eq!(asked(harness, task).await.1, RequestKind::Approval);
     assert_eq!(harness.executions(task, "/refund"), paid);
@@ -158,7 +158,7 @@ both! {
         // A rejection also ends the quarantine.
         let (request, _) = asked(&harness, task).await;
         door.decide(&alice(), request, rejects(holdpoint::task::decision::Then::Continue), None).await.unwrap();
-        // This very call stays rejected, so the model makes another one.
+        // The call that was just rejected stays rejected, so the model makes a different one.
         harness.script(|asked| Ok(turn(if asked <= 4 { &[("refund", r#"{"order":1,"amount":6}"#)] } else { &[] })));
         harness.run().await;
         assert_eq!((harness.status(task).await, harness.executions(task, "/refund")), (TaskStatus::Completed, 2));

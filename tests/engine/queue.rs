@@ -1,5 +1,5 @@
-//! Tasks beyond a process's slots wait in the database; tenants take turns, and no new task
-//! overtakes them.
+//! Tasks beyond a process's slots wait in the database. Tenants take turns, and no new task
+//! overtakes a waiting task.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use holdpoint::task::status::TaskStatus;
 use super::engine_harness::{EngineHarness, alice, go, person};
 use crate::store::store_fixture::both;
 
-/// Claims as many tasks as fit and drives them to their end. Returns the tasks that ended, in
-/// order.
+/// Claims as many tasks as there are free slots and drives them. Returns the tasks that ended, in
+/// the order of `tasks`.
 async fn round(harness: &EngineHarness, engine: &Arc<Engine>, tasks: &[TaskId]) -> Vec<TaskId> {
     let before = running(harness, tasks).await;
     for driver in engine.claim().await.unwrap() {
@@ -83,7 +83,7 @@ both! {
         for _ in &all {
             order.extend(round(&harness, &engine, &all).await);
         }
-        // Tenants take turns, and within a tenant its users.
+        // Tenants take turns, and so do the users of each tenant.
         let expected = [alice[0], other[0], bob[0], other[1], carol[0], other[2], alice[1], bob[1], alice[2]];
         assert_eq!(order, expected);
     }

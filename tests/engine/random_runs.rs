@@ -1,5 +1,5 @@
-//! The laws of the loop over random lives with random crashes, without a database: a journal, a
-//! model, a policy and people that choose at random, and a driver that loses its uncommitted facts.
+//! The invariants of the loop in random runs with random crashes, without a database. The model,
+//! the policy and the people choose at random, and a crashed driver loses its uncommitted facts.
 
 mod driver;
 
@@ -28,7 +28,8 @@ use super::invariants::{check, retried};
 mod people;
 mod sub_agents;
 
-/// A small generator seeded with the life's number, so that a failing life can be repeated.
+/// A small random number generator, seeded with the run's number so that a failing run can be
+/// repeated.
 struct Dice(u64);
 
 impl Dice {
@@ -53,7 +54,7 @@ impl Dice {
     }
 }
 
-/// The actual state of the world, beside the journal.
+/// The state of one run: the journal, the driver's view of it, and the events outside it.
 struct World {
     dice: Dice,
     ids: u128,
@@ -67,7 +68,7 @@ struct World {
     effects: BTreeMap<CallId, Effect>,
     /// The tool named by the model in each call.
     names: BTreeMap<CallId, &'static str>,
-    /// The outcome of each sub-agent's task that has ended, whether the journal has it or not.
+    /// The outcome of each sub-agent's task that has ended, even if the journal has no result yet.
     ended: BTreeMap<TaskId, Outcome>,
     /// How often each call actually reached its tool.
     ledger: BTreeMap<CallId, u32>,
@@ -141,7 +142,7 @@ impl World {
         }
     }
 
-    /// A crash before the commit loses the pending facts; a crash after it loses the driver.
+    /// A crash before the commit loses the pending facts; a crash after it only ends the driver.
     fn commit(&mut self) -> Result<(), Crash> {
         self.maybe_crash()?;
         self.commit_surely();

@@ -58,7 +58,7 @@ async fn answered(harness: &EngineHarness, task: TaskId, answer: DecisionInput) 
     harness.run().await;
 }
 
-/// Rejects with a reason, after which the model goes on.
+/// Rejects every call of the open request with a reason; the model then goes on.
 async fn no(harness: &EngineHarness, task: TaskId) {
     let (request, calls) = question(harness, task).await;
     let mut answer = each([]);
@@ -204,7 +204,7 @@ both! {
             assert_eq!(harness.executions(task, "/refund"), 1, "the one that was approved runs");
             if first_no { asked_again(&harness, task, 2).await } else { refused_unasked(&harness, task, 1).await }
         }
-        // Decided in one body, neither answer is the later: the rejection holds.
+        // In one body, neither answer comes later than the other: the rejection holds.
         for first_no in [true, false] {
             let task = begun(&harness).await;
             let (request, calls) = question(&harness, task).await;

@@ -50,7 +50,7 @@ async fn statuses(harness: &EngineHarness, requests: [RequestId; 2]) -> [Request
     [status(first).await, status(second).await]
 }
 
-/// The types of the items after the last request.
+/// The types of the items after the last request and the `Paused` status that follows it.
 async fn since_asked(harness: &EngineHarness, task: TaskId) -> Vec<&'static str> {
     let items = harness.journal(task).await.items;
     let asked = items

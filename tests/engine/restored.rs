@@ -153,8 +153,8 @@ both! {
     }
 }
 
-/// A process's loaded journal is older than the restore: another process may have driven the task
-/// meanwhile.
+/// The driver loaded its journal before the restore; another process may have driven the task
+/// since.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn driver_waiting_for_its_model_during_a_restore_starts_nothing() {
     let harness = EngineHarness::new(StoreFixture::postgres().await, SMALL).await;

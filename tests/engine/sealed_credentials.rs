@@ -1,5 +1,6 @@
-//! Storage of credentials and who can read them: across crashes, takeovers, changed keys and bytes
-//! moved in the database; and no text that comes back shows one.
+//! Sealed credentials after crashes, takeovers, changed keys and moves of rows in the database: a
+//! credential opens only for its task and with its key. No text of a model or a tool shows a
+//! credential.
 
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
@@ -24,14 +25,14 @@ const ASKS_THEN_PAYS: &[&[(&str, &str)]] = &[
     &[("pay", "{}")],
 ];
 
-/// A task with its login, whose payment waits for approval.
+/// A task whose login is filled in with this token and whose payment waits for approval.
 async fn given(harness: &EngineHarness, token: &str) -> TaskId {
     let task = begun(harness).await;
     fill(harness, task, &jira(token)).await;
     task
 }
 
-/// After its approval the call asks for the login again, and runs once it is filled in.
+/// Checks that the approved call asks for the login again and runs after the login is filled in.
 async fn asks_again(harness: &EngineHarness, task: TaskId) {
     approve(harness, task).await;
     assert_eq!(
@@ -80,7 +81,7 @@ both! {
         let harness = clerk(fixture, &[&[("comment", "{}")]]).await;
         let task = begun(&harness).await;
         let request = asked(&harness, task).await.request_id;
-        // This process has no slot to drive the task after storing the answer, and ends.
+        // This process stores the answer, has no slot to drive the task, and ends.
         let door = harness.engine(0);
         door.decide(&alice(), request, fills(&jira(TOKEN)), None).await.unwrap();
         drop(door);

@@ -73,7 +73,7 @@ async fn given_by(
     let mut harness = EngineHarness::new(fixture, &[]).await;
     harness.configure(|_| yaml.to_owned() + ACCOUNTS);
     harness.script_by_name(move |_, prompt| {
-        // A sub-agent gets no calls: its prompt offers few tools.
+        // The sub-agent's prompt offers few tools; for it the model makes no calls.
         let calls: Vec<_> = calls
             .iter()
             .map(|(name, text)| (*name, text.as_str()))

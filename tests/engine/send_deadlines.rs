@@ -1,5 +1,5 @@
-//! Calls that could not be sent in time after the commit of their start are never sent later;
-//! attempts that may still run on another replica are not asked about before their time is over.
+//! A call that is not sent in time after the commit of its start is never sent later. An attempt
+//! that may still run on another replica is not asked about before its timeout and lease are over.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -40,8 +40,8 @@ impl Clock for Leaping {
     async fn sleep(&self, _: Duration) {}
 }
 
-/// A task whose process stalls for `pause` after `at` readings of the clock. Returns whether it had
-/// ended before.
+/// Drives a new task in a process that stalls for `pause` after `at` readings of the clock. Returns
+/// whether the driver ended before the stall.
 async fn paused(
     harness: &EngineHarness,
     lease: Duration,
@@ -71,8 +71,9 @@ async fn paused(
     (task, clock.0.load(Ordering::SeqCst) >= 0)
 }
 
-/// At whatever reading the process stalls: some start is committed and never sent, none is sent
-/// late, and every task completes.
+/// Stalls the process at each reading of its clock in turn. At least once a start is committed and
+/// its call is not sent; `known` is then the outcome when the driver ends. No call is sent twice,
+/// and every task completes.
 async fn unsent(fixture: StoreFixture, lease: Duration, pause: Duration, known: Option<Outcome>) {
     let harness = EngineHarness::new(fixture, SMALL).await;
     let (mut at, mut unsent) = (0, 0);

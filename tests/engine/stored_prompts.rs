@@ -1,5 +1,5 @@
-//! Prompts: each message that a model receives is in the journal by then, and the model is asked
-//! once for each stored answer.
+//! Prompts: each message is stored in the journal before a model receives it, and the model is
+//! asked once for each stored answer.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -59,8 +59,8 @@ impl Witness {
         }
     }
 
-    /// The journals of the tree whose session is named like the first message, or of the youngest
-    /// tree where no session is.
+    /// The journals of the tree whose session has the first message as its name. If there is no
+    /// such session, the journals of the youngest tree.
     async fn journals(&self, prompt: &Prompt) -> Vec<Journal> {
         let session = first_message(prompt);
         let all = TaskFilter {
@@ -163,7 +163,7 @@ async fn asking(fixture: StoreFixture) -> EngineHarness {
     harness
 }
 
-/// The answer of one of many people; the texts of any two differ.
+/// The answer of person number `person`. Every text in it names the person.
 fn answer(kind: RequestKind, call: CallId, person: usize) -> DecisionInput {
     match (kind, person % 3) {
         (RequestKind::Guidance, _) => fills(&json!({"answer": format!("the shop of p{person}")})),
@@ -186,7 +186,7 @@ fn answer(kind: RequestKind, call: CallId, person: usize) -> DecisionInput {
     }
 }
 
-/// One request, answered by this many people at once on both replicas. Returns its task.
+/// Creates a task with one request, which `deciders` people answer at once on both replicas.
 async fn answered_at_once(pair: &Pair, round: usize, deciders: usize) -> TaskId {
     let plan = if round.is_multiple_of(2) {
         "guide"

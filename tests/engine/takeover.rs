@@ -35,8 +35,8 @@ async fn polled(driver: impl Future<Output = ()>, when: Drop, left: &mut usize) 
     .await
 }
 
-/// A life whose drivers are polled `left` times in all; other processes finish the rest. Returns
-/// whether no other process was needed.
+/// Drives a new task in a process whose drivers are polled `left` times in all. If the task has not
+/// ended by then, other processes finish it. Returns whether no other process was needed.
 pub(super) async fn lived(harness: &EngineHarness, when: Drop, mut left: usize) -> (TaskId, bool) {
     let door = harness.engine(0);
     let task = door.create(&alice(), go(), None).await.unwrap().task_id;
@@ -59,7 +59,8 @@ async fn dropped_everywhere(fixture: StoreFixture, calls: &'static [(&'static st
     for when in [Drop::AtOnce, Drop::Woken] {
         let mut whole = 0;
         let mut polls = 0;
-        // The number of polls in a life varies, so three lives have to end without help.
+        // The number of polls that a task needs varies, so three tasks must end without another
+        // process.
         while whole < 3 {
             let (task, by_itself) = lived(&harness, when, polls).await;
             polls += 1;

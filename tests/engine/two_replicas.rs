@@ -65,7 +65,7 @@ impl Pair {
         }
     }
 
-    /// Advances the clock of both.
+    /// Advances the clocks of both replicas.
     pub fn forward(&self, by: Duration) {
         self.harness.fixture.forward(by);
         if self.harness.fixture.is_postgres() {
@@ -132,7 +132,7 @@ impl Pair {
         journal
     }
 
-    /// Checks the laws that hold for every ended task, whichever side won. Returns its journal.
+    /// Checks the invariants of an ended task, whichever side won. Returns its journal.
     pub async fn lawful(&self, task: TaskId) -> Journal {
         let journal = self.settled(task).await;
         assert!(journal.row.status.is_terminal(), "{:#?}", journal.items);
@@ -158,7 +158,7 @@ impl Pair {
         counted
     }
 
-    /// Checks that the journal holds this person's decision and that the losers can read it.
+    /// Checks that the second replica reads exactly one decision, and that it is this person's.
     pub async fn decided_by(&self, request: RequestId, name: &str, action: Action) {
         let row = self.other.request(request).await.unwrap().unwrap();
         let [(_, known)] = &row.answers[..] else {
@@ -176,7 +176,7 @@ pub fn finance(name: &str) -> Caller {
     }
 }
 
-/// The reason for which a request was closed without a decision, if it was.
+/// The reason why a request was closed without a decision; `None` if it was not.
 pub fn closed(journal: &Journal, request: RequestId) -> Option<CloseReason> {
     journal.items.iter().find_map(|item| {
         let Fact::RequestClosed {

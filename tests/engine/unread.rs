@@ -1,6 +1,6 @@
-//! A task whose loading kills its process fails (`no_progress`) from its row alone, after one more
-//! death than a task that can be read. The tests damage the journal: had it been read, the task
-//! would have failed with `integrity`.
+//! A task that kills every process that loads it is failed with `no_progress` from its row alone,
+//! after one more lost lease than a task that can be loaded. The tests damage the journal: if the
+//! task were loaded nevertheless, it would fail with `integrity`.
 
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::TaskId;
@@ -13,7 +13,7 @@ use crate::store::store_fixture::{StoreFixture, both};
 
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":500}"#)];
-/// Lost leases: two beside others, five alone, and one more.
+/// Lost leases: two while the task is driven together with other tasks, five alone, and one more.
 const DEATHS: i32 = 8;
 
 fn quoted(fixture: &StoreFixture, task: TaskId) -> String {
@@ -36,7 +36,8 @@ async fn damage(harness: &EngineHarness, task: TaskId) {
         .unwrap();
 }
 
-/// Sets the row as if this many processes had died of the task, and queues it.
+/// Changes the row as if `deaths` processes had died while they loaded the task, and queues the
+/// task.
 async fn died(harness: &EngineHarness, task: TaskId, deaths: i32) {
     let id = quoted(&harness.fixture, task);
     let sql = format!(
@@ -77,7 +78,7 @@ both! {
             let engine = harness.engine(1);
             let mut drivers = engine.claim().await.unwrap();
             if drivers.is_empty() {
-                // A lone drive sleeps first.
+                // The claim has put the task to sleep: it is driven alone after its backoff.
                 harness.later();
                 drivers = engine.claim().await.unwrap();
             }

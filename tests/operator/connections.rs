@@ -1,4 +1,5 @@
-//! Connections: unneeded ones do not block the service for others.
+//! Connections of clients without a key, or beyond the limit, do not block the service for other
+//! clients.
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
@@ -11,7 +12,7 @@ use crate::support::fake_chat_completions::{FakeModel, calls, says};
 use crate::support::fake_tool::FakeTool;
 use crate::support::test_app::{ACCOUNTS, On, REFUNDS, TestApp};
 
-/// A `once` tool that is held, with little room for anything.
+/// A configuration with a `once` tool whose calls are held, few database connections and few slots.
 fn paying(model: &FakeModel, tool: &FakeTool, server: &str) -> String {
     format!(
         "models: {{ m: {{ provider: openai, model: x, base_url: '{}' }} }}
@@ -33,8 +34,8 @@ fn logged(served: &Served, message: &str) -> Option<Value> {
     lines.find(|line| line["message"] == message)
 }
 
-/// 200 connections of a client without a key: silent ones, half a request, and whole ones that are
-/// kept open.
+/// 200 connections of a client without a key: some silent, some with half a request, and some kept
+/// open after a whole request.
 async fn flood(address: &str) -> Vec<TcpStream> {
     let mut held = Vec::new();
     for number in 0..200 {
@@ -156,7 +157,8 @@ async fn stream_of_a_known_caller_outlives_strangers_and_their_requests_make_roo
         events.iter().any(|event| event.name == "request.decided"),
         "{events:?}"
     );
-    // Two had room beside the stream; three were closed for the others and the approval.
+    // Two strangers fitted next to the stream. Three were closed to make room for the other two
+    // strangers and the approval.
     let ends = strangers.iter_mut().map(|stranger| async {
         let mut rest = Vec::new();
         let _ = stranger.read_to_end(&mut rest).await;

@@ -63,7 +63,8 @@ fn received(tool: &FakeTool, planted: &Planted) -> usize {
     calls.iter().filter(|call| long(call)).count()
 }
 
-/// Answers as JSON. The tool, a command and the model echo everything they get.
+/// Answers a credential request as JSON. The tool, a command and the model echo everything they
+/// get.
 async fn answered_as_json(scene: &mut Scene, model: &FakeModel, tool: &FakeTool) {
     let (task, request) = scene.task("task-1", "use").await;
     scene.refused(&request).await;
@@ -129,8 +130,8 @@ async fn answered_as_json(scene: &mut Scene, model: &FakeModel, tool: &FakeTool)
     );
 }
 
-/// Answers by the page's form, for a call that then waits for its approval. Returns the task, its
-/// credential request and its approval request.
+/// Answers a credential request by the page's form; a call that uses the credential then waits for
+/// its approval. Returns the task, its credential request and its approval request.
 async fn answered_by_form(
     scene: &mut Scene,
     model: &FakeModel,
@@ -229,7 +230,7 @@ async fn nothing_is_seen(on: On, level: &str) {
     answered_as_json(&mut scene, &model, &tool).await;
     let (second, asked, held) = answered_by_form(&mut scene, &model, &tool).await;
 
-    // While the credential is stored, and after a crash.
+    // Search the database while the credential is stored, and after a crash.
     let kept = everything(database.url(), folder.path()).await;
     assert!(
         kept.iter()

@@ -1,6 +1,6 @@
 //! The log as an operator reads it: pauses, decisions and failures, each once, by ids and names; an
-//! unreachable database, with its address and the reason. No health check, and nothing that a
-//! client sent.
+//! unreachable database, with its address and the reason. The log shows no health check and nothing
+//! that a client sent.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ use crate::support::fake_chat_completions::{FakeModel, calls, says};
 use crate::support::fake_tool::FakeTool;
 use crate::support::postgres::PrivateCluster;
 
-/// Part of everything that is sent or answered.
+/// A marker in every text that the client, the model and the tool send.
 const MARK: &str = "Mk7qZ";
 const ALICE: &str = "alice-key-0123456789";
 
@@ -202,8 +202,8 @@ fn tells_answers(log: &str, request_id: &str) {
     );
 }
 
-/// Asserts that all warnings report the unreachable database with its place and a reason, at most
-/// as many as the time allows.
+/// Asserts that every warning reports the unreachable database with its place and a reason, and
+/// that at most one is logged at first and one per 10 s after that.
 fn tells_an_outage(log: &str, since: Instant) {
     let warnings: Vec<Value> = log
         .lines()

@@ -1,4 +1,4 @@
-//! `/metrics`, after something has happened.
+//! `/metrics`: the values after two tasks, and how long the counts of tasks are reused.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,7 +35,7 @@ tools: {{ pay: {{ http: {{ url: '{}/pay' }} }} }}
         .then(says("done"));
     let done = served.task("pay").await;
     let open = served.task("and another one, which stays open").await;
-    // A client opens its event stream and stays.
+    // A client opens the event stream of the open task and keeps it open.
     let mut watching = TcpStream::connect(&served.address).await.unwrap();
     let path = format!("/v1/tasks/{}/events", open["task_id"].as_str().unwrap());
     let request = format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", served.address);
@@ -75,7 +75,7 @@ tools: {{ pay: {{ http: {{ url: '{}/pay' }} }} }}
     );
 }
 
-/// The machine's clock, with an uptime of as many milliseconds as a test says.
+/// The machine's clock, but with an uptime in milliseconds that the test sets.
 struct Up(AtomicU64);
 
 #[async_trait::async_trait]

@@ -1,5 +1,5 @@
-//! A database written by an older version of the program: this one opens it, shows the same tasks,
-//! and finishes what was open.
+//! A database written by an older version of the program: the current version opens it, shows the
+//! same tasks, and finishes the open tasks.
 
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, SqliteConnection};

@@ -14,11 +14,11 @@ use super::served_binary::Folder;
 use crate::support::fake_chat_completions::{FakeModel, calls, says};
 use crate::support::postgres::database;
 
-/// A shell and its child processes; they end with this value.
+/// A shell and its child processes, which are killed when the value is dropped.
 struct Shell {
     process: Child,
     _output: Box<dyn std::any::Any>,
-    /// The output after the awaited words.
+    /// The rest of the output line after the awaited words.
     said: String,
 }
 
@@ -36,8 +36,8 @@ impl Shell {
             process.stdout.take().unwrap(),
             process.stderr.take().unwrap(),
         );
-        // The first of the two streams with the words counts; the other stays open for as long as
-        // the process runs.
+        // The words may come on either stream. Both streams stay open for as long as the process
+        // runs.
         let (told, heard) = std::sync::mpsc::channel();
         let (other, wanted) = (told.clone(), words.to_owned());
         let reader = |from: Box<dyn std::io::Read + Send>,
@@ -66,7 +66,7 @@ impl Shell {
         }
     }
 
-    /// The loopback address in that output.
+    /// The loopback address in `said`.
     fn address(&self) -> String {
         let (_, rest) = self.said.split_once("127.0.0.1:").unwrap();
         format!(

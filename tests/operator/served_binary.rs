@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::support::test_app::Reply;
 
-/// `holdpoint serve`; it is stopped with this value.
+/// `holdpoint serve`. Dropping the value kills the process.
 pub struct Served {
     pub process: Child,
     pub address: String,
@@ -176,7 +176,8 @@ impl Served {
         request.send().await.unwrap().text().await.unwrap()
     }
 
-    /// Creates a task; returns it as the POST answers, once it has to wait or has ended.
+    /// Creates a task. Returns the answer of the POST, which comes once the task waits or has
+    /// ended.
     pub async fn task(&self, input: &str) -> Value {
         self.post("/v1/tasks", &json!({"input": input})).await
     }

@@ -13,7 +13,7 @@ use crate::support::fake_chat_completions::{FakeModel, calls, says};
 use crate::support::fake_tool::FakeTool;
 use crate::support::test_app::On;
 
-/// One tool at the fake endpoint that every call may run.
+/// A configuration with one tool at the fake endpoint, whose calls are all allowed.
 fn paying(model: &FakeModel, tool: &FakeTool, database: &Database, effect: &str) -> String {
     format!(
         "models: {{ m: {{ provider: openai, model: x, base_url: '{}' }} }}

@@ -22,7 +22,7 @@ pub async fn everything(url: &str, folder: &Path) -> Vec<(String, String)> {
         let tables = "select tablename::text from pg_tables where schemaname not in ('pg_catalog', 'information_schema')";
         for table in connection.fetch_all(tables).await.unwrap() {
             let table: String = table.get(0);
-            // Each column as it stands: as JSON its escapes would be escaped once more.
+            // Each column as text: in JSON, the escapes inside a value would be escaped once more.
             let columns = format!(
                 "select attname::text from pg_attribute where attrelid = '\"{table}\"'::regclass and attnum > 0 and not attisdropped"
             );
@@ -66,7 +66,7 @@ pub async fn everything(url: &str, folder: &Path) -> Vec<(String, String)> {
         let table: String = table.get(0);
         let columns = format!("select name from pragma_table_info('{table}')");
         let columns = connection.fetch_all(AssertSqlSafe(columns)).await.unwrap();
-        // As it stands, and bytes that are no text as hex.
+        // Each column quoted, which shows bytes that are no text as hex, and as text.
         let columns: Vec<_> = columns
             .iter()
             .map(|column| {
@@ -115,7 +115,8 @@ pub fn traces(value: &str) -> Vec<String> {
     all
 }
 
-/// The value's base64, wherever the value begins in the encoded bytes.
+/// The base64 characters that the value alone determines, when it begins `offset` bytes after the
+/// start of a group of three.
 fn in_base64(value: &[u8], offset: usize) -> [String; 2] {
     let padded = [&[0; 2][..offset], value].concat();
     let (from, to) = ((offset * 8).div_ceil(6), padded.len() * 8 / 6);

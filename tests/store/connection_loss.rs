@@ -13,8 +13,8 @@ use tokio::net::{TcpListener, UnixStream};
 use super::store_fixture::{StoreFixture, change, fresh, new_task, said};
 use crate::support::postgres::run;
 
-/// A proxy to the server that swallows the replies to the next few commits and then cuts the
-/// connection.
+/// A proxy to the server. It swallows the replies to the next `swallow` marked commits, and cuts
+/// the connection each time.
 pub(crate) struct Lossy {
     pub(crate) url: String,
     pub(crate) swallow: Arc<AtomicUsize>,

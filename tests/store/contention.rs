@@ -6,8 +6,8 @@ use holdpoint::task::id::TaskId;
 
 use super::store_fixture::{both, change, child_task, fresh, said};
 
-/// Adds two items to a child and counts on its root, again and again, with a new read after each
-/// lost race.
+/// In each round, adds two items to every child of a tree and counts on the root, in one commit
+/// after a new read. Returns the number of commits that were written.
 async fn write_on(
     store: Store,
     trees: Vec<(TaskId, Vec<TaskId>)>,
@@ -147,7 +147,8 @@ both! {
             };
             commits.push(fixture.store.commit(change(id, vec![next])));
         }
-        // Submitted together in order; each is fenced by the one before it.
+        // The commits are submitted together, in order; each is fenced by the version of the
+        // previous one.
         let results = futures_util::future::join_all(commits).await;
         assert!(results.iter().all(Result::is_ok), "{results:?}");
     }

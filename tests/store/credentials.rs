@@ -1,5 +1,5 @@
-//! Sealed credentials: written with the answer that gave them or not at all, gone with their task,
-//! and never readable in the database.
+//! Sealed credentials: written in the commit of the answer that gave them, removed when their task
+//! ends, and never readable in the database.
 
 use std::time::Duration;
 
@@ -117,7 +117,7 @@ both! {
         assert_eq!(fixture.write(stale).await, Err(CommitError::Stale));
         assert_eq!(fixture.write(stale_end).await, Err(CommitError::Stale));
         assert_eq!(names(&fixture, &[task]).await, ["mail"]);
-        // Nor does a change that is current itself, beside a stale one in the same commit.
+        // A current change in the same commit as a stale change writes no credential either.
         let (root, child) = (task, TaskId(fresh()));
         fixture.store.commit(change(root, vec![child_task(child, root)])).await.unwrap();
         let mut behind = fixture.next(root).await;

@@ -132,8 +132,8 @@ async fn changed_server_found_by_many_at_once_gets_one_moment() {
     assert_eq!(moments.len(), 1);
 }
 
-/// A hosted server does not always reveal its identity. A server that reveals one counts as another
-/// than a server that does not.
+/// A hosted server may hide its identity. A server that begins or ceases to hide it counts as a
+/// different server.
 #[tokio::test]
 async fn unprivileged_user_can_read_the_server_identity_and_a_silent_server_is_still_used() {
     let folder = tempfile::tempdir().unwrap();
@@ -174,6 +174,6 @@ async fn unprivileged_user_can_read_the_server_identity_and_a_silent_server_is_s
     )
     .await;
     assert!(open().await.unwrap().history_uncertain_until() > untold);
-    // The watcher removes the folder's content.
+    // The cluster's watcher process removes the folder's content.
     let _ = folder.keep();
 }

@@ -72,7 +72,7 @@ both! {
 
     async fn first_event_of_a_commit_is_found_from_any_of_its_items(fixture) {
         let (root, child) = (fixture.task().await, TaskId(fresh()));
-        // In one commit the child's items come first.
+        // In this commit, the child's items are numbered before the root's.
         let mut own = fixture.next(root).await;
         own.facts = vec![said("a"), said("b")];
         fixture.store.commit(change(root, vec![child_task(child, root), own])).await.unwrap();

@@ -69,7 +69,7 @@ both! {
         assert_eq!(fixture.store.commit(create("k", None).1).await, Err(CommitError::Refused));
         fixture.forward(Duration::from_secs(30));
         assert_eq!(known(&fixture, "alice", "k").await, None);
-        // Several commits try the key anew at once: one of them gets it.
+        // Several commits use the expired key at once: exactly one succeeds.
         let attempts: Vec<_> = (0..8).map(|_| create("k", None)).collect();
         let ids: Vec<_> = attempts.iter().map(|(id, _)| *id).collect();
         let commits = attempts.into_iter().map(|(_, change)| fixture.store.commit(change));
@@ -93,7 +93,7 @@ both! {
         assert_eq!(known(&fixture, "alice", "k").await, Some(first));
         fixture.forward(DAY);
         assert_eq!(known(&fixture, "alice", "k").await, None);
-        // Several spellings try the key anew at once: one of them gets it.
+        // Several spellings use the expired key at once: exactly one commit succeeds.
         let attempts: Vec<_> = ["alice", "Alice", "ALICE", "alice", "aLICE", "Alice"]
             .map(|spelling| create_as(spelling, UserIds::Folded, "k"))
             .into();
@@ -154,7 +154,7 @@ both! {
         }
         fixture.forward(DAY);
         fixture.store.commit(create("young", None).1).await.unwrap();
-        // A key that is used anew starts its lifetime again.
+        // An expired key that is used again begins a new lifetime.
         fixture.store.commit(create("old1", None).1).await.unwrap();
         assert!(!fixture.store.remove_spent_keys().await.unwrap(), "there are no more");
         assert_eq!(fixture.number("select count(*) from idempotency").await, 2);

@@ -1,6 +1,6 @@
-//! Rows of several tasks and requests, while another transaction holds one of them: they are locked
-//! in the order of their ids, counted on after the wait, and judged by no process's own clock. On
-//! Postgres; `SQLite` has one writer at a time.
+//! Writers of several rows, while another transaction holds one of the rows: they lock the rows in
+//! the order of their ids, count after the wait, and judge times by the database's clock. Only on
+//! Postgres: `SQLite` has one writer at a time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,13 +37,13 @@ async fn holding(fixture: &StoreFixture, (table, key): Rows, id: Uuid) -> PgConn
     other
 }
 
-/// Returns once so many statements wait for a lock.
+/// Returns once at least `statements` statements wait for a lock.
 async fn waiting(fixture: &StoreFixture, statements: i64) {
     let waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
     while fixture.number(waiting).await < statements {}
 }
 
-/// Asserts that `write`, which waits for the middle one of these rows, holds all before it and none
+/// Asserts that `write`, while it waits for the middle row, holds all rows before that row and none
 /// after it.
 async fn locks_in_order(
     fixture: &StoreFixture,

@@ -1,4 +1,4 @@
-//! One conformance suite, run on both engines, and the traps of each.
+//! One conformance suite, run on both databases, and tests of the peculiarities of each.
 
 mod claim;
 mod commit;

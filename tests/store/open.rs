@@ -1,4 +1,4 @@
-//! Opening: what is refused, and why.
+//! Opening a store: which files, servers and schemas are refused.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
@@ -188,7 +188,7 @@ async fn migration_killed_in_the_middle_leaves_nothing_partial_and_the_next_star
         drop table user_spelling; alter table idempotency drop column person;
         alter table agent_task drop column begun, drop column fruitless; drop index agent_task_call; drop table credential; drop table browser_session; drop index idempotency_spent; delete from _sqlx_migrations where version >= 3";
     run(fixture.settings.url.reveal(), undo.to_owned()).await;
-    // The migration gets as far as this table, and waits.
+    // The migration then waits for the lock on this table.
     let mut holder = PgConnection::connect(fixture.settings.url.reveal())
         .await
         .unwrap();
@@ -278,7 +278,7 @@ async fn postgres_without_fsync_is_refused() {
     };
     let refused = open(&settings).await.unwrap_err();
     assert!(matches!(refused, OpenError::Unsafe("fsync")), "{refused:?}");
-    // The watcher removes the folder's content.
+    // The cluster's watcher process removes the folder's content.
     let _ = folder.keep();
 }
 

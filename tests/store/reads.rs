@@ -68,8 +68,8 @@ both! {
             after = last.seq;
             pages.push(page.len());
         }
-        // Five are under 4 MiB: the first two items and three large ones. Then the fourth large
-        // one, the one larger than a page, and the last.
+        // The first two items and three large items fit into 4 MiB. Each of the next three pages
+        // holds one item: the fourth large item, the item larger than a page, and the last item.
         assert_eq!(pages, [5, 1, 1, 1]);
         let mut filter = TaskFilter { tenant: "acme".to_owned(), limit: 200, ..TaskFilter::default() };
         for _ in 0..3 {

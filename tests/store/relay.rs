@@ -46,7 +46,7 @@ fn text(root: TaskId, text: &str) -> Delta {
     )
 }
 
-/// The next delta, however many news come before it.
+/// The next delta; news before it are skipped.
 async fn next_piece(listener: &mut Listener) -> Arc<Delta> {
     let next = async {
         loop {
@@ -127,7 +127,8 @@ async fn replica_that_joins_later_is_told_which_trees_are_wanted() {
     let mut listener = fixture.store.listen(root);
     let other = replica(&fixture).await;
     let hello = text(root, "hello");
-    // Interest is repeated every 20 s; the timeout excludes that.
+    // Each replica repeats every 20 s which trees it listens to; the timeout ends before a
+    // repetition.
     timeout(
         Duration::from_secs(15),
         arrives(&other, &mut listener, &hello),

@@ -130,7 +130,7 @@ impl StoreFixture {
         matches!(self.kept, KeptDatabase::Postgres { .. })
     }
 
-    /// Runs a statement beside the store and returns its numbers, first column only.
+    /// Runs a statement on a connection of its own. Returns the integers of the first column.
     pub async fn numbers(&self, sql: &str) -> Result<Vec<i64>, sqlx::Error> {
         let sql = AssertSqlSafe(sql.to_owned());
         if self.is_postgres() {
@@ -186,7 +186,7 @@ impl StoreFixture {
         self.write(pause).await.unwrap();
     }
 
-    /// A change of the task at the version it has now.
+    /// An empty change of the task, guarded by its current version.
     pub async fn next(&self, id: TaskId) -> TaskChange {
         let row = self.store.task(id).await.unwrap().unwrap();
         TaskChange {
@@ -201,7 +201,7 @@ impl StoreFixture {
         }
     }
 
-    /// The change with which a person's answer ends the only request of a task.
+    /// The change in which a person's answer closes the only open request of a task.
     pub async fn deciding(
         &self,
         id: TaskId,
@@ -223,10 +223,11 @@ impl StoreFixture {
     }
 }
 
-/// How long the leases of these claims last.
+/// How long the leases of [`claim`] last.
 pub const LEASE: Duration = Duration::from_secs(30);
 
-/// Claims as a process that would drive a task alone; returns the tasks that it may drive now.
+/// Claims tasks for a process that also accepts a task to drive alone. Returns the tasks that the
+/// process may drive now.
 pub async fn claim(store: &Store, owner: &str, limit: i64) -> Vec<TaskId> {
     let claimed = store.claim(owner, LEASE, limit, true).await.unwrap();
     claimed

@@ -29,7 +29,7 @@ both! {
         let grown = grown(&fixture).await;
         let leaf = grown.leaf(4);
         let before = read(&fixture, grown.root).await;
-        // The order of the ids is another one.
+        // The order of the children differs from the order of their ids.
         let mut children: Vec<TaskId> = (0..3).map(|_| TaskId(fresh())).collect();
         children.reverse();
         let mut tasks = vec![starting(&fixture, leaf, &children).await];
@@ -71,7 +71,7 @@ both! {
                 let row = row(&fixture, above).await;
                 tasks.push(if fence { fenced(&row, counters) } else { counted(above, counters) });
             }
-            // A leaf has only its own running task, so its `busy` makes no difference here.
+            // The leaf counts only itself as busy, so its `busy` can go down only once.
             tasks[0].counters.busy = if fence { -1 } else { 0 };
             fixture.store.commit(change(grown.root, tasks)).await.unwrap();
         }

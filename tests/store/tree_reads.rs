@@ -159,8 +159,9 @@ pub fn literal(fixture: &StoreFixture, task: TaskId) -> String {
     }
 }
 
-/// Asserts what holds for a tree at any moment, when each commit writes two items into one task and
-/// counts one model call on it and on its ancestors.
+/// Asserts that the snapshot is consistent, given that each commit writes two items into one task
+/// and counts one model call on that task and on its ancestors. The snapshot holds the items of the
+/// events after `after`.
 pub fn agrees(grown: &Grown, tree: &TreeSnapshot, after: i64) {
     let events: Vec<i64> = tree.items.iter().map(|item| item.event).collect();
     assert_eq!(
@@ -194,8 +195,8 @@ pub fn agrees(grown: &Grown, tree: &TreeSnapshot, after: i64) {
     }
 }
 
-/// Writes pairs of items into one task after the other, and counts on its ancestors, until so many
-/// are stored.
+/// Writes pairs of items into one task after the other, and counts on the task's ancestors, until
+/// `commits` commits are stored.
 pub async fn write_on(store: Store, grown: Grown, salt: usize, commits: usize) {
     let all: Vec<TaskId> = grown.all().collect();
     let (mut written, mut tried) = (0, salt * 11);
@@ -283,7 +284,7 @@ both! {
         let mut questions: Vec<(TaskId, RequestSpec)> = Vec::new();
         for tree in [&other, &grown] {
             questions = tree.all().map(|task| (task, asked(RequestKind::Approval, finance(1), 1))).collect();
-            // In neither the order of the task ids nor that of the request ids.
+            // This order is neither that of the task ids nor that of the request ids.
             questions.sort_by_key(|(task, _)| task.0.as_u128().swap_bytes());
             let mut asks = Vec::new();
             for (task, asked) in &questions {
@@ -323,7 +324,7 @@ both! {
                     let tree = store.tree(grown.root, after).await.unwrap().unwrap();
                     agrees(&grown, &tree, after);
                     reads += 1;
-                    // One reader reads the whole tree each time, the other only what is new.
+                    // One reader reads the whole tree each time, the other only the new items.
                     after = if salt == 0 { 0 } else { tree.last_event };
                 }
                 reads
@@ -372,7 +373,7 @@ both! {
         let place = |seq| tree.items.iter().find(|item| (item.task_id, item.item.seq) == (leaf, seq)).unwrap().event;
         let id = literal(&fixture, leaf);
         fixture.numbers(&format!("delete from agent_task_item where seq = 1 and task_id = {id}")).await.unwrap();
-        // No item after the gap is known to be missing.
+        // A read that begins after the gap does not find it.
         assert!(fixture.store.tree(grown.root, place(1)).await.unwrap().is_some());
         assert!(fixture.store.tree(grown.root, place(1) - 1).await.unwrap().is_some());
         let reported = fixture.store.unreadable();

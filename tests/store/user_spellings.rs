@@ -87,7 +87,7 @@ fn keyed(user: &UserId, key: &str) -> (TaskId, Change) {
     (id, create)
 }
 
-/// Runs several statements beside the store.
+/// Runs several statements on a connection of their own.
 async fn run(fixture: &StoreFixture, sql: &'static str) {
     if fixture.is_postgres() {
         PgConnection::connect(fixture.settings.url.reveal())
@@ -111,8 +111,8 @@ const UNDO_SQLITE: &str =
     "drop trigger agent_task_spelling; drop trigger request_approver_spelling;
     drop trigger decision_spelling; drop trigger idempotency_spelling; drop table user_spelling";
 
-/// Stores tasks and requests under two spellings, as an older version did; they are queried before
-/// and after the keys are known.
+/// Stores tasks and requests under several spellings of their users. Returns Zoë's tasks of the
+/// tenant `acme`, sorted.
 async fn stored(fixture: &StoreFixture) -> [TaskId; 2] {
     let mut ids = [
         fixture.task_of("acme", "Zoë").await,
@@ -220,7 +220,8 @@ both! {
         assert_eq!(known(&UserIds::Exact.id("max")).await, None);
         let (exact, create) = keyed(&UserIds::Exact.id("max"), "k");
         fixture.store.commit(create).await.unwrap();
-        // Both were stored when they counted as two users: each finds its own row.
+        // Both rows were stored while the spellings counted as two users: each spelling finds its
+        // own row.
         assert_eq!((known(&"max".into()).await, known(&"Max".into()).await), (Some(exact), Some(first)));
         fixture.forward(Duration::from_hours(24));
         assert_eq!(known(&"MAX".into()).await, None);

@@ -1,4 +1,4 @@
-//! The API document as a promise: every answer that a test gets must be one that it describes.
+//! The API document as a promise: it must describe every answer that a test gets.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex};
@@ -14,13 +14,13 @@ static DOCUMENT: LazyLock<Value> =
 static VALIDATORS: LazyLock<Mutex<HashMap<String, &'static Validator>>> =
     LazyLock::new(Mutex::default);
 
-/// Fails where an operation answered with a status, a type or a body that the document does not
-/// know.
+/// Fails if an operation answered with a status, a type or a body that the document does not
+/// describe.
 pub fn is_kept(method: &Method, path: &str, reply: &Reply) {
     let Some((name, operation)) = operation(method, path) else {
         return;
     };
-    // A 404 or 405 may answer the address instead of the operation.
+    // A 404 or 405 may concern the path instead of the operation.
     if [405, 404].contains(&reply.status)
         && operation["responses"]
             .get(reply.status.to_string())
@@ -34,8 +34,8 @@ pub fn is_kept(method: &Method, path: &str, reply: &Reply) {
         .split(';')
         .next()
         .unwrap_or_default();
-    // The document describes the stream in prose: as a response it would cost generated clients the
-    // type of the JSON answer.
+    // The document describes the stream in prose: a second response type would cost generated
+    // clients the type of the JSON answer.
     if *method == Method::POST && reply.status == 200 && kind == "text/event-stream" {
         let said = operation["description"].as_str().unwrap_or_default();
         assert!(
@@ -44,7 +44,7 @@ pub fn is_kept(method: &Method, path: &str, reply: &Reply) {
         );
         return;
     }
-    // It describes the page of a request in prose, too.
+    // The document may describe the page of a request in prose, too.
     if *method != Method::POST
         && reply.status == 200
         && kind == "text/html"
@@ -118,7 +118,7 @@ pub fn is_an_event(name: &str, data: &Value) {
     );
 }
 
-/// Whether a value is one of that component.
+/// Whether a value matches the schema of this component.
 pub fn is_a(component: &str, value: &Value) -> bool {
     validator(&format!("#/components/schemas/{component}")).is_valid(value)
 }

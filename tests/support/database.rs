@@ -1,4 +1,4 @@
-//! A database for one test, gone with it.
+//! A database for one test, removed when the test ends.
 
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, SqliteConnection};
 
@@ -32,7 +32,7 @@ impl Database {
         }
     }
 
-    /// A database that the caller keeps alive, possibly reached by another path.
+    /// A database that the caller keeps alive; the URL may lead through a proxy.
     pub fn at(url: &str) -> Self {
         Self {
             url: url.to_owned(),
@@ -45,7 +45,7 @@ impl Database {
         &self.url
     }
 
-    /// Runs a statement beside the service.
+    /// Runs a statement on a connection of its own.
     pub async fn execute(&self, sql: &str) {
         let sql = AssertSqlSafe(sql.to_owned());
         if self.url.starts_with("postgres") {

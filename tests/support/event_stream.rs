@@ -9,10 +9,10 @@ use tokio::time::timeout;
 
 use super::api_contract;
 
-/// Upper bound for anything to arrive.
+/// The longest wait for the next bytes.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// One event, durable or passing.
+/// One event. Only a stored event has an id.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
     pub id: Option<i64>,
@@ -93,7 +93,7 @@ impl Watch {
         }
     }
 
-    /// The events up to one of that name.
+    /// The events up to the first of this name.
     pub async fn until(&mut self, name: &str) -> Vec<Event> {
         let mut events = Vec::new();
         loop {

@@ -1,5 +1,6 @@
-//! A fake Chat Completions endpoint on loopback: answers what a test says, and records every
-//! prompt. A request for a stream gets one, as from most endpoints, unless the test says otherwise.
+//! A fake Chat Completions endpoint on loopback: gives the answers that a test scripts, and records
+//! every prompt. A request for a stream gets a stream, as from most endpoints, unless the test
+//! turns streaming off.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::model_stream::{Gate, Stream};
 
-/// The answer when nothing is scripted any more.
+/// Gives the answer when no scripted answer is left.
 type Rule = Box<dyn Fn(&Value) -> Value + Send + Sync>;
 
 #[derive(Clone)]
@@ -56,7 +57,8 @@ impl FakeModel {
         }
     }
 
-    /// Whether an answer streams when a stream is requested; if not, it comes in one piece.
+    /// Sets whether an answer streams when a stream is requested; if not, the answer comes in one
+    /// piece.
     pub fn streaming(&self, on: bool) -> &Self {
         self.inner.streaming.store(on, Ordering::SeqCst);
         self
@@ -92,12 +94,13 @@ impl FakeModel {
         self.inner.gate.is_held().await;
     }
 
-    /// Releases one stream that holds, or will.
+    /// Releases one stream that is held, or the next one to be held.
     pub fn go_on(&self) {
         self.inner.gate.open_once();
     }
 
-    /// Sets the answer for when nothing is scripted. An answer with an `error` is a 400.
+    /// Sets the answer for when no scripted answer is left. An answer with an `error` has status
+    /// 400.
     pub fn otherwise(&self, rule: impl Fn(&Value) -> Value + Send + Sync + 'static) -> &Self {
         *self.inner.rule.lock().unwrap() = Box::new(rule);
         self

@@ -1,5 +1,5 @@
-//! A fake Messages endpoint on loopback: streams what a test says, and records what it was sent, to
-//! the byte.
+//! A fake Messages endpoint on loopback: streams the answers that a test scripts, and records the
+//! bytes of each request.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

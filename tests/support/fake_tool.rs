@@ -92,7 +92,7 @@ impl FakeTool {
             .add_permits(tokio::sync::Semaphore::MAX_PERMITS - self.inner.gate.available_permits());
     }
 
-    /// Returns once so many executions have begun.
+    /// Returns once `count` executions have begun.
     pub async fn reached(&self, count: usize) {
         self.inner
             .seen

@@ -130,8 +130,8 @@ async fn pump(
     }
 }
 
-/// How many of these bytes still pass. The connection that carries the last allowed byte is cut;
-/// the others stay.
+/// How many of the `read` bytes may still pass. The connection on which the limit is exceeded is
+/// cut; other connections stay.
 fn spend(left: &AtomicUsize, read: usize) -> usize {
     let before = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
         Some(if left == usize::MAX || left < read {

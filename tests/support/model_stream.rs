@@ -1,5 +1,5 @@
-//! An answer of a model as it comes in pieces: where it is cut, where it holds, where the
-//! connection is lost.
+//! An answer of a model that comes in pieces, and that may be cut short, held back, or lost with
+//! its connection.
 
 use std::io;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// These events as they are, one for each chunk, and the end marker.
+    /// These events unchanged, each in a chunk of its own, and the end marker.
     pub fn of_events(events: impl IntoIterator<Item = Value>) -> Self {
         let events = events
             .into_iter()
@@ -84,7 +84,7 @@ impl Stream {
         Some(Self::of_events(events))
     }
 
-    /// Holds after so many chunks until [`super::fake_chat_completions::FakeModel::go_on`].
+    /// Holds after `chunks` chunks until [`super::fake_chat_completions::FakeModel::go_on`].
     #[must_use]
     pub fn hold_after(self, chunks: usize) -> Self {
         Self {
@@ -93,7 +93,7 @@ impl Stream {
         }
     }
 
-    /// Loses the connection after so many chunks.
+    /// Loses the connection after `chunks` chunks.
     #[must_use]
     pub fn lost_after(self, chunks: usize) -> Self {
         Self {
@@ -102,7 +102,7 @@ impl Stream {
         }
     }
 
-    /// Ends cleanly after so many chunks, without the end marker.
+    /// Ends cleanly after `chunks` chunks, without the end marker.
     #[must_use]
     pub fn cut_after(mut self, chunks: usize) -> Self {
         self.chunks.truncate(chunks);
@@ -168,7 +168,7 @@ fn pieces(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// The name first, then the arguments piece by piece; arguments that are no text come as they are.
+/// The name first, then the arguments piece by piece; arguments that are no text stay in one piece.
 fn call_in_pieces(index: usize, call: &Value) -> Vec<Value> {
     let mut first = call.clone();
     first["index"] = json!(index);

@@ -124,8 +124,8 @@ impl Cluster {
         format!("postgres://postgres@{socket}/{database}")
     }
 
-    /// Makes and starts a server, which ends with the process `watched`. The options are postgres's
-    /// own.
+    /// Makes and starts a server, which ends when the process `watched` ends. `options` are
+    /// command-line options of `postgres`.
     pub fn start(folder: &Path, options: &str, watched: u32) -> Self {
         own(folder);
         let mut init = command(&bin().join("initdb"), folder, user());
@@ -147,7 +147,7 @@ impl Cluster {
             "-k {} -c listen_addresses='' -c max_connections=300 {options}",
             folder.display()
         );
-        // In a file, so that every later start has them, too.
+        // Every later start reads the options from this file.
         fs::write(folder.join("options"), &options).unwrap();
         let cluster = Self {
             folder: folder.to_owned(),
@@ -185,7 +185,7 @@ impl Cluster {
         let children = fs::read_dir("/proc").unwrap().filter_map(|entry| {
             let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-            // Behind the name, which may hold anything: state, parent.
+            // After the name, which may contain any character, come the state and the parent.
             let parent = stat
                 .rsplit_once(')')?
                 .1
@@ -239,7 +239,8 @@ impl PrivateCluster {
 
     /// `SIGSTOP` to all its processes: the kernel accepts connections, the server never answers.
     pub fn freeze(&self) {
-        // The server first: then there are no new children.
+        // The server stops first, so that it starts no more children. The second round stops the
+        // children that the first round did not see.
         for _ in 0..2 {
             self.signal(Signal::STOP);
         }
@@ -401,8 +402,8 @@ fn user() -> Option<(u32, u32)> {
     Some(found.expect("Postgres does not run as root: there must be a user `postgres` (apt-get install postgresql)"))
 }
 
-/// The folder of the programs: beside the `initdb` of PATH (links followed), or where Debian puts
-/// them.
+/// The folder of Postgres' programs: that of the `initdb` in PATH (links followed), or else
+/// Debian's.
 fn bin() -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let named = std::env::split_paths(&path).filter_map(|folder| {

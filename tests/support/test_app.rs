@@ -162,8 +162,8 @@ impl TestApp {
         app
     }
 
-    /// The refund agent on the caller's database, such as one of a server that the test breaks. Its
-    /// database timeouts are short.
+    /// The refund agent on the database at this URL, for example of a server that the test breaks.
+    /// The database timeouts are short.
     pub async fn at(url: &str) -> Self {
         let times = "\ndatabase: { acquire_timeout: 3s, statement_timeout: 2s }\n";
         let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS + times;
@@ -306,7 +306,7 @@ pub struct Held {
     pub body: Value,
 }
 
-/// A client that keeps at most so many idle connections.
+/// A client that keeps at most `kept` idle connections.
 #[expect(
     clippy::disallowed_methods,
     reason = "a test is a client like any other"

@@ -1,4 +1,4 @@
-//! Values that no message, schema or directory shows.
+//! Secret and expanded values do not appear in messages, in schemas or in a tool's shown directory.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Rules whose approvers cannot be satisfied.
+//! Rules that their approvers cannot satisfy.
 
 use super::*;
 

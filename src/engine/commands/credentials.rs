@@ -53,7 +53,7 @@ impl Engine {
             .and(&self.stored_credentials(session).await?.redactor()))
     }
 
-    /// The fields of a form without those that hold a secret of the task or of the configuration.
+    /// Removes from a form the fields that hold a secret of the task or of the configuration.
     ///
     /// # Errors
     /// `NotFound` for a task that is gone; `Unavailable` when the database does not answer.

@@ -1,5 +1,6 @@
-//! Applies a person's decision, for every route alike: appends facts, and the ordinary loop does
-//! the rest. The version that fences the write says which decision came first.
+//! Applies a person's decision, for every route alike: appends facts, and the driver continues the
+//! task. The version fences the write: of concurrent decisions one is committed first, and each
+//! other decision is checked again against the new state.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,8 +31,9 @@ impl Engine {
     ///
     /// # Errors
     /// In this order: `NotFound`, `Forbidden`, `Invalid`, `DigestMismatch`, `Expired`, then
-    /// `Withdrawn` or `AlreadyDecided`; nothing is changed. `Unavailable` when the database does
-    /// not answer.
+    /// `Withdrawn` or `AlreadyDecided`. A refusal stores nothing, except that `Withdrawn` may close
+    /// a request whose tool has changed, or fail a damaged task. `Unavailable` when the database
+    /// does not answer.
     pub async fn decide(
         self: &Arc<Self>,
         caller: &Caller,
@@ -124,8 +126,8 @@ impl Engine {
         row.ok_or(Refusal::NotFound)
     }
 
-    /// Validates an answer as far as the request's row allows. The journal is read only where an
-    /// invalid answer may name a secret.
+    /// Validates an answer as far as the request's row allows. The journal is read only if the
+    /// answer is invalid and contains edited arguments.
     async fn judge_answer(
         &self,
         caller: &Caller,
@@ -133,7 +135,7 @@ impl Engine {
         answer: &DecisionInput,
     ) -> Result<ValidDecision, Refusal> {
         match self.judge_by_row(caller, row, answer) {
-            // The pointer of a misfit may name a member whose name is secret.
+            // The error's pointer may name a member of the arguments, and that name may be secret.
             Err(refusal @ Refusal::Invalid(_)) if answer.edits().next().is_some() => {
                 let session = self.load(row.task_id).await?.ok_or(Refusal::NotFound)?;
                 self.refuse_secrets(&session, answer.edits().collect())
@@ -144,7 +146,8 @@ impl Engine {
         }
     }
 
-    /// Validates an answer by the request's row alone, in the contract's order.
+    /// Validates an answer by the request's row alone. The errors come in the order that
+    /// [`Engine::decide`] documents.
     fn judge_by_row(
         &self,
         caller: &Caller,
@@ -235,12 +238,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Judges a person's replacement of a call's arguments: whether the call may run with it, or
-    /// the new judgement that holds the call.
+    /// Judges the arguments that a person wrote for a call. Returns the edit, and the new judgement
+    /// if the call is not approved by the edit and its judgement has changed.
     ///
     /// # Errors
-    /// `Invalid` when a rule refuses it, or the call was sent already: its receiver recognizes
-    /// repetitions by their key.
+    /// `Invalid` when a rule refuses the arguments, or when the call was already sent: its receiver
+    /// recognizes a repetition by the call's key and expects the same arguments.
     async fn edited(
         &self,
         caller: &Caller,
@@ -272,7 +275,7 @@ impl Engine {
         let now = self.verdict(session, agent, &state).await;
         let refused = |detail: String| invalid(&format!("/decisions/{call}/arguments"), detail);
         let (leave, anew) = after_edit(&now, &open.asked.terms).map_err(refused)?;
-        // Where several approvals are required, the author of new bytes does not count.
+        // If several approvals are required, an edit does not count as the approval of its author.
         let leave = leave && required_of(caller, &open.asked) < 2;
         let anew = anew.filter(|anew| !leave && state.judgement.as_ref() != Some(anew));
         let rule = if now.verdict == Verdict::Hold {
@@ -302,8 +305,8 @@ impl Engine {
         ))
     }
 
-    /// Whether the configuration has changed what an answer concerns: the definition of a tool, or
-    /// the form of a credential.
+    /// Whether the configuration has changed a part that the answer depends on: the definition of a
+    /// tool, or the form of a credential.
     fn changed(
         &self,
         agent: Option<&Agent>,
@@ -334,8 +337,8 @@ impl Engine {
             })
     }
 
-    /// The only refusal that writes: closes the request, whose calls are judged anew. `false` when
-    /// another commit came first, and nothing was written.
+    /// Closes a request whose tool has changed; its calls are judged anew. Returns `false` when
+    /// another commit came first; then nothing was written.
     async fn tool_changed(
         self: &Arc<Self>,
         mut session: TaskSession,
@@ -350,8 +353,8 @@ impl Engine {
         Ok(self.submit(session).await?.is_some())
     }
 
-    /// Fails a task whose stored request is damaged, so that nothing of it runs. `false` when
-    /// another commit came first, and nothing was written.
+    /// Fails a task whose stored request is damaged, so that none of its calls runs. Returns
+    /// `false` when another commit came first; then nothing was written.
     async fn damaged(&self, mut session: TaskSession, failure: Failure) -> Result<bool, Refusal> {
         session.fail(failure);
         match self
@@ -381,8 +384,8 @@ fn push_judgements(session: &mut TaskSession, judgements: Vec<(CallId, Judgement
     }
 }
 
-/// Whether an edit approves its call, and the judgement to journal. `terms` are those of the
-/// request; the error is the expected value of arguments that a rule refuses or that do not fit.
+/// Whether an edit approves its call, and the judgement to journal. `terms` are the request's. If a
+/// rule refuses the arguments, or they do not fit, the error says which arguments are expected.
 fn after_edit(now: &Judgement, terms: &Terms) -> Result<(bool, Option<Judgement>), String> {
     let why = now.reason.as_deref().unwrap_or("no reason is given");
     match now.verdict {

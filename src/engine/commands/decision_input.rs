@@ -81,8 +81,8 @@ pub struct CallReply {
 /// Validates a body against its request.
 ///
 /// # Errors
-/// `Forbidden` for an approval of bytes that the caller wrote; `Invalid` with every place that does
-/// not fit.
+/// `Forbidden` for an approval of arguments that the caller wrote; `Invalid` with every place that
+/// does not fit.
 pub(crate) fn fitting(
     roster: &Roster,
     caller: &Caller,

@@ -11,12 +11,12 @@ use crate::task::id::{RequestId, TaskId};
 use crate::task::item::{CloseReason, Fact};
 use crate::task::status::RequestStatus;
 
-/// Most requests that are closed together.
+/// The most requests that are closed together.
 pub(crate) const AT_ONCE: usize = 100;
 
 impl Engine {
     /// Closes the requests whose deadline has passed by the database's clock. Returns the number of
-    /// closed ones.
+    /// requests that it closed, at most `AT_ONCE`.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
@@ -35,7 +35,7 @@ impl Engine {
         for ((request, _), closed) in overdue.iter().zip(closed) {
             match closed {
                 Err(Refusal::Unavailable) => return Err(Refusal::Unavailable),
-                // A request that cannot be read must not delay all others and every takeover.
+                // A request that cannot be read must not delay other requests or takeovers.
                 Err(error) => tracing::error!(%request, %error, "a request could not be closed"),
                 Ok(closed) => moved += usize::from(closed),
             }
@@ -48,7 +48,7 @@ impl Engine {
         request_id: RequestId,
         task: TaskId,
     ) -> Result<bool, Refusal> {
-        // Several requests of one tree may expire at once, and a decision that came first wins.
+        // The commit fails if another request of the tree expires, or a decision is stored, first.
         for _ in 0..TRIES {
             let Some(mut session) = self.load(task).await? else {
                 return Ok(false);

@@ -18,12 +18,12 @@ pub struct Key {
     pub path: String,
     /// The header, verbatim.
     pub key: String,
-    /// The body, in the form in which its digest is kept and compared.
+    /// The body. Its digest is stored, and compared when the key is used again.
     pub body: Body,
 }
 
 impl Key {
-    /// The row for the commit of the command's effect.
+    /// The row to store in the same commit as the command's effect.
     pub(in crate::engine) fn row(
         &self,
         caller: &Caller,
@@ -48,8 +48,8 @@ impl Engine {
     /// command.
     ///
     /// # Errors
-    /// `KeyReused` when the earlier body differs; `Forbidden` when the caller has lost the right
-    /// since.
+    /// `KeyReused` when the earlier body differs; `Forbidden` when the caller has since lost the
+    /// right to this command.
     pub async fn replay(&self, caller: &Caller, key: &Key) -> Result<Option<Accepted>, Refusal> {
         let found = self
             .store
@@ -99,7 +99,7 @@ impl Engine {
             let how = match key.path.rsplit('/').next() {
                 Some("cancel") => Command::Cancel,
                 Some("retry") => Command::Retry,
-                // Creating a task takes the right to send it a message.
+                // Creating a task needs the same right as sending a message to it.
                 Some(_) | None => Command::Message,
             };
             return Ok(self.may_command(caller, how, task).is_ok());
@@ -131,7 +131,7 @@ impl Engine {
         }
     }
 
-    /// [`Engine::replay`] where there is a key.
+    /// [`Engine::replay`] if there is a key, else `None`.
     pub(in crate::engine) async fn replay_of(
         &self,
         caller: &Caller,

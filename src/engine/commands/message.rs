@@ -54,7 +54,7 @@ impl Engine {
                 | TaskStatus::Failed
                 | TaskStatus::Canceled => {}
             }
-            // The driver fails a task whose agent is gone.
+            // If the agent is gone, the driver fails the task.
             if let Some(agent) = self.agents.get(&session.own.row.agent) {
                 session.own.pin(&agent.version);
             }

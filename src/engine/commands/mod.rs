@@ -27,7 +27,8 @@ use crate::task::id::{CallId, RequestId, TaskId};
 use crate::task::item::Part;
 use crate::task::status::TaskStatus;
 
-/// Most loads of a command that loses to other commits, before it is refused as `unavailable`.
+/// How many times a command loads its task at most, when other commits come first each time. Then
+/// it is refused as `unavailable`.
 pub(crate) const TRIES: u32 = 200;
 
 /// A new task, as asked for. The HTTP handler has checked shape and size; the engine checks the
@@ -53,7 +54,7 @@ pub struct MessageInput {
     pub items: Vec<Part>,
     /// Data about the user, shown to the model before the message.
     pub user_context: Option<BTreeMap<String, String>>,
-    /// Whether a paused task takes the message, which withdraws its open requests.
+    /// Whether a paused task accepts the message; its open requests are then withdrawn.
     pub supersede: bool,
 }
 
@@ -62,28 +63,28 @@ pub struct MessageInput {
 pub struct Accepted {
     /// Task that the command returns.
     pub task_id: TaskId,
-    /// Root of its tree, which a POST waits for.
+    /// Root of the task's tree. A POST waits for this root.
     pub root: TaskId,
     /// Whether an earlier POST with the same key had the effect.
     pub replayed: bool,
-    /// Subscription to the tree from before the commit, so that no later event is missed. `None`
-    /// where nothing was started.
+    /// Subscription to the tree's events, opened before the commit so that no later event is
+    /// missed. `None` where nothing was started.
     pub news: Option<Listener>,
-    /// Beginning of the commit; `None` where nothing was stored.
+    /// Position of the commit; `None` where nothing was stored.
     pub written: Option<Written>,
 }
 
-/// The beginning of a command's commit, for a reader of the tree's events from there.
+/// The position of a command's commit in the tree's events: a reader of events starts there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// This task's item with that `seq`, or an item of another task of the same commit.
+    /// The commit that stored this task's item with this `seq`.
     Item(TaskId, i64),
     /// The commit that stored this key.
     Key(Box<IdempotencyRow>),
 }
 
 impl Accepted {
-    /// The task's current state, where the command started nothing.
+    /// The result of a command that started nothing: the task's current state.
     pub(crate) fn state(task_id: TaskId, root: TaskId, replayed: bool) -> Self {
         Self {
             task_id,
@@ -131,28 +132,24 @@ pub enum Refusal {
     /// `already_decided`.
     #[error("it is decided already")]
     AlreadyDecided {
-        /// The request.
         request: RequestId,
-        /// The call that was answered before, where the refusal is about one call.
+        /// The call that was already answered, if the refusal is about one call.
         call: Option<CallId>,
     },
     /// `task_running`, `task_paused`, `task_final` or `task_not_failed`, by the command and the
     /// task's status.
     #[error("the task is {status:?}")]
     Conflict {
-        /// The problem's code.
         code: ConflictCode,
-        /// The task.
         task_id: TaskId,
-        /// Its status.
         status: TaskStatus,
     },
     /// `not_a_root_task`.
     #[error("the task is a sub-agent's")]
     NotARoot {
-        /// Its root.
+        /// Root of the task's tree.
         root: TaskId,
-        /// Its status.
+        /// Status of the task, not of the root.
         status: TaskStatus,
     },
     /// `unavailable`: the database does not answer, or the service is going down.
@@ -189,8 +186,8 @@ impl From<ReadError> for Refusal {
 }
 
 impl Engine {
-    /// Whether `caller` may give this command. The current configuration says whom the agent is
-    /// open to; an agent that is gone is open to no caller.
+    /// Whether `caller` may give this command. The agent of the root task must be open to the
+    /// caller in the current configuration; an agent that is gone is open to no caller.
     ///
     /// # Errors
     /// The reason, in words for the caller.

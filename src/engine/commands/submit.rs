@@ -14,7 +14,7 @@ use crate::store::CommitError;
 
 impl Engine {
     /// Commits a command's facts and continues as a driver. Returns once that first commit is
-    /// durable; `None` when another commit came first, so that the command loads the task again.
+    /// durable. `None` when another commit came first: the command then loads the task again.
     pub(in crate::engine) async fn submit(
         self: &Arc<Self>,
         mut session: TaskSession,
@@ -24,7 +24,7 @@ impl Engine {
         let written_from = Some(Written::Item(task_id, session.own.row.last_seq + 1));
         let (reply, written) = oneshot::channel();
         session.reply = Some(reply);
-        // Queued tasks in the database come first, each tenant in turn.
+        // Tasks that are queued in the database take slots first, each tenant in turn.
         let first = !self.backlog.load(Ordering::Relaxed) && !self.alone.is_taken();
         session.slot = first
             .then(|| Arc::clone(&self.slots).try_acquire_owned().ok())
@@ -47,7 +47,8 @@ impl Engine {
         }
     }
 
-    /// [`Engine::submit`] together with the idempotency key; `None` when another commit came first.
+    /// [`Engine::submit`] together with the idempotency key. When another commit came first,
+    /// returns the result of an earlier POST with the same key, if any.
     pub(super) async fn submit_with_key(
         self: &Arc<Self>,
         caller: &Caller,

@@ -31,7 +31,7 @@ pub(crate) struct ValidDecision {
 #[derive(Clone, Debug)]
 pub(crate) struct JudgedEdit {
     pub edit: Edit,
-    /// Whether it approves the new bytes.
+    /// Whether the edit approves the call with the new arguments.
     pub leave: bool,
 }
 
@@ -39,8 +39,7 @@ impl ValidDecision {
     /// The undecided calls that the answer concerns.
     ///
     /// # Errors
-    /// `AlreadyDecided` when another answer to one of them, or this person's earlier one, came
-    /// first.
+    /// `AlreadyDecided` when a call is already decided, or this person has already answered it.
     pub fn targets(&self, caller: &Caller, open: &Open) -> Result<Vec<CallId>, Refusal> {
         let request = open.asked.request_id;
         let lost = |call: CallId| Refusal::AlreadyDecided {

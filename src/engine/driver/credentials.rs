@@ -1,5 +1,5 @@
 //! Opens a task's credentials right before calls are sent, requests missing ones, and redacts their
-//! values from everything that is stored. Invariant: no value outlives the call that it is for.
+//! values from everything that is stored. Invariant: no opened value outlives its call.
 
 use std::collections::BTreeSet;
 
@@ -40,7 +40,6 @@ impl Driver<'_> {
             .and(&self.credentials().await?.redactor()))
     }
 
-    /// Redacts a text.
     pub(crate) async fn redact(&mut self, text: &str) -> Result<String, Stop> {
         Ok(self.redactor().await?.clean(text).into_owned())
     }
@@ -64,7 +63,7 @@ impl Driver<'_> {
     }
 
     /// Requests the credentials that these calls need and the task lacks: one request for each
-    /// credential, about the first call that needs it. `true` where one was missing.
+    /// credential, about the first call that needs it. `true` if a credential was missing.
     pub(crate) fn ask_for_missing(&mut self, calls: &[CallId], known: &Credentials) -> bool {
         let (mut asked, mut missing) = (BTreeSet::new(), false);
         for id in calls {

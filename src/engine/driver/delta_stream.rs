@@ -1,5 +1,5 @@
-//! Publishes the deltas of a model's answer while they arrive. None is stored, and the deltas of an
-//! answer that is never stored are retracted.
+//! Publishes the deltas of a model's answer while they arrive. Deltas are never stored. If the
+//! answer is not stored in the end, its deltas are retracted.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -19,18 +19,18 @@ use crate::task::delta::{Delta, Said};
 use crate::task::id::{CallId, TaskId};
 use crate::world::{Clock, Ids};
 
-/// Time between two deltas of text: fewer than 20 a second, with room for the last ones of an
+/// Time between two deltas of text: fewer than 20 a second, including the deltas that complete an
 /// answer.
 const BETWEEN: Duration = Duration::from_millis(60);
 
-/// The deltas of one answer. Dropping it before the answer is stored retracts them.
+/// The deltas of one answer. Dropping this before the answer is stored retracts the deltas.
 pub(crate) struct DeltaStream {
     publisher: Arc<DeltaPublisher>,
     /// Counts the model call against the tree's limit until the answer is stored or dropped.
     _guard: Option<ModelCallGuard>,
 }
 
-/// Publishes the deltas of one answer, and knows how far they are published.
+/// Publishes the deltas of one answer, and keeps track of the published part.
 pub(crate) struct DeltaPublisher {
     store: Store,
     clock: Arc<dyn Clock>,
@@ -39,7 +39,7 @@ pub(crate) struct DeltaPublisher {
     task_id: TaskId,
     agent_path: Vec<String>,
     turn: u32,
-    /// The `seq` that the answer follows.
+    /// The `seq` of the last item before the answer.
     after_seq: i64,
     redactor: Arc<Redactor>,
     published: Mutex<Published>,
@@ -173,7 +173,8 @@ impl DeltaPublisher {
         });
     }
 
-    /// Publishes names at once: a form may be opened while the arguments are still written.
+    /// Publishes names without delay: a client may open a form while the model still writes the
+    /// arguments.
     fn publish_names(&self, published: &mut Published) {
         let new = |call: &&mut Call| !call.published && call.name.is_some();
         let names = published.calls.iter_mut().filter(new).filter_map(|call| {
@@ -245,8 +246,8 @@ impl DeltaPublisher {
         *published = Published::new(self.ids.fresh(), published.next);
     }
 
-    /// Completes the deltas of a whole answer, or retracts them where they are not a prefix of it.
-    /// Returns the ids of its calls.
+    /// Publishes the rest of a whole answer, or retracts the deltas if they are not a prefix of the
+    /// answer. Returns the ids of the answer's calls.
     fn finish(&self, answer: &Answer) -> Vec<CallId> {
         let mut published = self.published();
         let begun = !published.texts.is_empty() || !published.calls.is_empty();
@@ -339,12 +340,12 @@ impl DeltaStream {
         )
     }
 
-    /// Keeps the deltas: the answer is stored.
+    /// Marks the answer as stored, so that its deltas are not retracted.
     pub(crate) fn stored(self) {
         self.publisher.published().received = false;
     }
 
-    /// The ids of the answer's calls, as the deltas named them.
+    /// The ids of the answer's calls, the same as in its deltas.
     pub(crate) fn ids(&self, answer: &Answer) -> Vec<CallId> {
         self.publisher.finish(answer)
     }

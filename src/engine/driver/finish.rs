@@ -1,5 +1,4 @@
-//! Ends a drive whose task is over: one commit ends the task and its descendants, and wakes its
-//! parent.
+//! Ends a task: one commit ends the task and its descendants, and wakes its parent.
 
 use super::Stop;
 use crate::engine::Engine;
@@ -13,7 +12,7 @@ use crate::task::status::TaskStatus;
 use crate::task::step::Ending;
 
 impl Engine {
-    /// Ends a task. Always `false`: the drive ends with it.
+    /// Ends a task. Always returns `false`: the driver has no next step.
     pub(in crate::engine) async fn finish(
         &self,
         session: &mut TaskSession,
@@ -71,8 +70,8 @@ impl Engine {
         self.finish(session, Ending::Failed(failure)).await
     }
 
-    /// Commits the change from a terminal status to Running by itself: the database takes no other
-    /// change of a terminal row.
+    /// Commits the change from a terminal status to Running separately: the database accepts no
+    /// other change of a terminal row.
     pub(in crate::engine) async fn reopen(&self, session: &mut TaskSession) -> Result<(), Stop> {
         if session.own.row.status.is_terminal() && session.unsaved() {
             self.save(session, self.take_lease()).await?;

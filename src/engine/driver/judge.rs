@@ -1,5 +1,6 @@
 //! Judges calls: reads the arguments once and asks the policy, when the model proposes a call and
-//! again right before it starts. Invariant: the second judgement can refuse or ask, never release.
+//! again right before it starts. Invariant: the second judgement can deny or hold a call, but never
+//! release it.
 
 use std::sync::Arc;
 
@@ -114,8 +115,9 @@ impl Driver<'_> {
         }
     }
 
-    /// Holds a `once` call that a rule allows while part of the history is lost: the model may
-    /// repeat a call that the lost part already made. The user's next message lifts that.
+    /// Holds a `once` call that a rule allows, while part of the history is lost: the model may
+    /// repeat a call that the lost part already made. This ends with the user's next message. Such
+    /// a call is also held while another task of the tree cannot be read.
     fn unless_history_lost(&self, state: &CallState, judgement: Judgement) -> Judgement {
         let spec = self.offered(&state.call.name).map(|entry| &entry.spec);
         let repeatable = spec.is_some_and(|spec| spec.effect.repeatable());
@@ -175,9 +177,8 @@ impl Driver<'_> {
         }
     }
 
-    /// Judges calls again right before they start. `true` where a judgement became stricter, or
-    /// where repeating a call has another effect by now: then nothing runs and `next_step` is asked
-    /// again.
+    /// Judges calls again right before they start. `true` if a judgement became stricter, or if the
+    /// effect of repeating a call has changed: then nothing runs and `next_step` is asked again.
     pub(crate) async fn recheck(&mut self, calls: &[CallId]) -> bool {
         let mut differs = false;
         for id in calls {
@@ -203,9 +204,9 @@ impl Driver<'_> {
         differs
     }
 
-    /// The effect that a repetition would have now. If the tool is another than the one that was
-    /// started, the effect is `once`, because the repetition would be a second call, somewhere
-    /// else. Reads are exempt.
+    /// The effect that a repetition would have now. If the tool has changed since the call was
+    /// started, the effect is `once`, because the repetition would be a second call, perhaps to
+    /// another receiver. Reads are exempt.
     fn effect_now(&self, state: &CallState) -> Effect {
         let Some(entry) = self.offered(&state.call.name) else {
             return Effect::Once;
@@ -236,7 +237,7 @@ impl Driver<'_> {
         }
     }
 
-    /// The judgement `now`, where it is stricter than the one that the call has passed.
+    /// The judgement `now`, if it is stricter than the judgement or approval that let the call run.
     fn tightened(&self, state: &CallState, now: Judgement) -> Option<Judgement> {
         let Some(approval) = &state.approval else {
             return (now.verdict != Verdict::Allow).then_some(now);
@@ -294,8 +295,8 @@ impl<'e> Driver<'e> {
 }
 
 impl Engine {
-    /// The tool of that exact name, where the agent offers it. The agent's version pins the offer;
-    /// the tool is the current one.
+    /// The tool of exactly this name, if the agent offers it. The task's version of the agent says
+    /// which tools are offered; the tool itself comes from the current configuration.
     pub(in crate::engine) fn offered<'a>(&'a self, agent: &Agent, name: &str) -> Option<&'a Entry> {
         if agent.asks(name).is_some() {
             return self.catalog.human(&agent.name, name);

@@ -1,6 +1,6 @@
-//! Checks limits before a model is called or a sub-agent starts. A task is held to the limits of
-//! its own agent and of the agent of every ancestor, each over what that task's subtree has done
-//! since the user's last message.
+//! Checks limits before a model is called or a sub-agent starts. A task must stay within the limits
+//! of its own agent and of the agents of its ancestors. The limits on model calls, sub-agents and
+//! rejections count the whole subtree of that agent's task since the user's last message.
 
 use std::time::Duration;
 
@@ -29,8 +29,8 @@ impl Driver<'_> {
         levels
     }
 
-    /// The limit, of this task or of an ancestor, that forbids another sub-agent, in words for the
-    /// model.
+    /// The reached limit, of this task or of an ancestor, that forbids another sub-agent. The text
+    /// is for the model.
     pub(crate) fn sub_agent_limit(&self, state: &CallState) -> Option<String> {
         let name = &state.call.name;
         self.agent.sub_agent(name)?;
@@ -77,8 +77,8 @@ impl Driver<'_> {
         None
     }
 
-    /// Registers the model call that is about to be made. The inner `Err` names a limit that it
-    /// would exceed together with the model calls that its relatives have in flight.
+    /// Registers the model call that is about to be made. The inner `Err` names a limit that this
+    /// model call would exceed; the model calls that relatives have in flight are counted.
     pub(crate) async fn enter_model_call(
         &mut self,
     ) -> Result<Result<Option<ModelCallGuard>, &'static str>, Stop> {
@@ -91,8 +91,8 @@ impl Driver<'_> {
             self.session.task_id(),
             self.session.own.progress.turns,
         );
-        // A model call that ended meanwhile has stored its answer: the tree is read after the
-        // registration.
+        // The tree is read after the registration: it shows which model calls of relatives have
+        // stored their answers since.
         self.session.tree.fresh = false;
         self.engine.refresh_tree(self.session).await?;
         let unanswered = |out: &InFlightModelCall| {

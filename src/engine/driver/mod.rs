@@ -1,7 +1,7 @@
 //! The loop that drives a task. It asks `next_step`, folds the steps without an effect into the
 //! pending change, commits once before the next effect, and asks again; it ends at `Wait` or
-//! `Finish`. A crash between any two lines loses at most the effect under way, and its
-//! `tool_started` records it.
+//! `Finish`. A crash between any two lines loses at most the effect under way, which a
+//! `tool_started` item records.
 
 mod credentials;
 mod delta_stream;
@@ -46,7 +46,7 @@ impl Engine {
         }
     }
 
-    /// Takes one step. `false` ends the drive.
+    /// Takes one step. `false` when the driver has nothing more to do.
     async fn step(&self, session: &mut TaskSession) -> Result<bool, Stop> {
         self.refresh_tree(session).await?;
         if session.has_ended_ancestor() {
@@ -101,9 +101,9 @@ impl Driver<'_> {
         Ok(true)
     }
 
-    /// Whether another driver holds the task, perhaps with calls in flight: it reads this commit
-    /// before its own next one and continues from there. A task that a person has ended waits for
-    /// no other driver.
+    /// Whether another driver holds the task, perhaps with calls in flight. That driver reads this
+    /// commit before its own next commit, and continues from there. If a person has ended the task,
+    /// this driver continues nevertheless.
     fn is_driven_elsewhere(&self) -> bool {
         let (engine, own) = (self.engine, &self.session.own);
         let (Some(owner), Some(until)) = (&own.row.lease_owner, own.row.lease_until) else {
@@ -117,9 +117,9 @@ impl Driver<'_> {
         lasts && self.session.lease.is_none() && own.progress.ending.is_none()
     }
 
-    /// Whether the next effect is left to another process, or to a later drive: without a slot,
-    /// while the service stops, and once this drive stored an item while another task is to be
-    /// driven alone.
+    /// Whether this driver leaves the next effect to another process or to a later driver: because
+    /// it has no slot, because the service stops, or because another task is to be driven alone and
+    /// this driver has stored an item.
     fn gives_way(&self) -> bool {
         let to_lone = self.session.has_saved_items
             && self.session.lone.is_none()

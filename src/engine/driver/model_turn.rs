@@ -1,5 +1,5 @@
-//! Calls the model for its next turn, once everything that it is shown is durable, and journals the
-//! answer.
+//! Calls the model for its next turn, once everything that the model is shown is durable, and
+//! journals the answer.
 
 use std::collections::BTreeSet;
 
@@ -135,8 +135,8 @@ impl Driver<'_> {
         (!parts.is_empty()).then(|| parts.join("\n\n"))
     }
 
-    /// Journals the model's turn. Call ids are ours; the provider's are kept to be sent back, and
-    /// replaced only where they are empty or repeated within this answer.
+    /// Journals the model's turn. The ids of its calls are our own. The provider's ids are kept to
+    /// be sent back; an id that is empty or repeated within this answer is replaced by ours.
     fn record_turn(&mut self, answer: Answer) {
         let mut seen = BTreeSet::new();
         let told = self

@@ -1,4 +1,4 @@
-//! Opens requests to people. The commit fixes their bytes and terms.
+//! Opens requests to people. The commit fixes the content and the terms of a request.
 
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ use crate::tool::human;
 /// Most bytes shown of the name of a tool that does not exist.
 const MAX_NAME: usize = 64;
 
-/// The problem of a start without a result, where nothing else is known.
+/// The problem shown for a call that was started and has no result, if nothing else is known.
 const CRASHED: &str = "The process that sent the call ended before its result was stored.";
 
 impl Driver<'_> {
@@ -28,7 +28,7 @@ impl Driver<'_> {
     /// its one call.
     pub(crate) async fn open_requests(&mut self, questions: Vec<Question>) -> Result<(), Stop> {
         for question in questions {
-            // A call that the caller runs is judged again, as our own calls are before they start.
+            // The caller runs this call, so it never starts here: it is judged again now.
             if question.kind == RequestKind::ExternalResult {
                 if let Some(failure) = damage_before(self.session, &question.calls) {
                     self.finish(Ending::Failed(failure)).await?;
@@ -67,7 +67,7 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Adds the agent's own words and the form of the answer.
+    /// Adds the agent's question and the form of the answer.
     fn add_words(&self, spec: &mut RequestSpec, state: &CallState) {
         let entry = self.offered(&state.call.name);
         if spec.kind == RequestKind::ExternalResult {
@@ -88,8 +88,8 @@ impl Driver<'_> {
         }
     }
 
-    /// Opens a reconcile request for each of these calls with an unknown outcome: they were started
-    /// and no process runs them any more, or a lost history may have run them.
+    /// Opens a reconcile request for each of these calls with an unknown outcome. Such a call was
+    /// started and no process runs it any more, or it may have run in a lost part of the history.
     pub(crate) fn reconcile(&mut self, calls: &[CallId]) {
         for id in calls {
             let Some(state) = self.session.own.progress.call(*id).cloned() else {
@@ -114,7 +114,7 @@ impl Driver<'_> {
         }
     }
 
-    /// A request about these calls, without words and not sealed yet.
+    /// A request about these calls, without question, details and form, and not sealed yet.
     pub(crate) fn new_request(
         &self,
         kind: RequestKind,
@@ -178,7 +178,7 @@ impl Driver<'_> {
     }
 }
 
-/// A name of bounded length: the model may write any.
+/// A name of bounded length: the model may write a name of any length.
 fn short(name: &str) -> String {
     let shown = cut(name, MAX_NAME);
     if shown == name {

@@ -18,7 +18,7 @@ impl Driver<'_> {
     /// Sends these calls together and records their results.
     ///
     /// # Errors
-    /// `Lost` when the lease was over before any of them was sent.
+    /// `Lost` when the lease was over before a call was sent, and there is no result to store.
     pub(crate) async fn send(
         &mut self,
         attempts: &[(Arc<dyn Tool>, Invocation)],
@@ -28,7 +28,7 @@ impl Driver<'_> {
         let answers = join_all(attempts.iter().map(|(tool, call)| tool.call(call))).await;
         failpoint::reach("call.answered");
         let ended = self.engine.clock.uptime();
-        // A long call counts as duration before the model is called again.
+        // The duration of the calls counts toward the task's limit before the next model call.
         self.session.now = self.session.now + ended.saturating_sub(began);
         let ours = self
             .session
@@ -58,8 +58,8 @@ impl Driver<'_> {
         self.session
             .in_flight_calls
             .retain(|in_flight| !unknown.contains_key(&in_flight.call));
-        // The task's next driver opens requests about the started calls; results that arrived here
-        // are still written.
+        // The driver has lost the task, and the next driver opens requests about the started calls.
+        // Results that arrived here are still stored.
         if lost && !self.session.unsaved() {
             Err(Stop::Lost)
         } else {

@@ -23,7 +23,8 @@ impl Driver<'_> {
         }
         let mut attempts = self.journal_starts(calls, &credentials);
         if attempts.is_empty() {
-            // No tool here performs these calls: without results, the loop would ask for ever.
+            // No tool here performs these calls. Without results, `next_step` would return them
+            // forever.
             let failed = |id: &CallId| {
                 (
                     *id,
@@ -51,7 +52,7 @@ impl Driver<'_> {
         self.send(&attempts).await
     }
 
-    /// Journals the start of each call that a tool here performs, and returns their attempts.
+    /// Journals the start of each call that a tool here performs, and returns the attempts.
     fn journal_starts(
         &mut self,
         calls: &[CallId],
@@ -97,8 +98,8 @@ impl Driver<'_> {
         attempts
     }
 
-    /// Whether these calls may still start: by the history, by the stored requests that approved
-    /// them and by the policy in force. Where not, the caller asks `next_step` again.
+    /// Whether these calls may still start, according to the history, the stored requests that
+    /// approved them, and the current policy. If not, the caller asks `next_step` again.
     pub(crate) async fn may_begin(&mut self, calls: &[CallId]) -> Result<bool, Stop> {
         if self.engine.store.history_uncertain_until() > self.session.history_uncertain_until {
             self.save(self.engine.take_lease()).await?;
@@ -113,8 +114,8 @@ impl Driver<'_> {
 
     /// The input of `next_step` that is not in the journal.
     pub(crate) fn budget(&self) -> Budget {
-        // The process of an attempt has ended, or is this process, which knows the calls that it
-        // has in flight.
+        // Whether the process of an attempt has ended, or is this process. The calls that this
+        // process has in flight are added below.
         let gone = |replica: &str| self.engine.store.is_sole() || replica == self.engine.replica;
         let mut budget = self.session.budget(self.engine.settings.lease, gone);
         budget.running.extend(self.engine.in_flight_calls.calls());
@@ -129,7 +130,8 @@ impl Driver<'_> {
         budget
     }
 
-    /// The time until the last attempt that may still be running is over.
+    /// The time until the last attempt that may still be running is over. Attempts of repeatable
+    /// calls do not count.
     pub(crate) fn attempts_over_in(&self) -> Option<Duration> {
         let running = self.budget().running;
         let over = self

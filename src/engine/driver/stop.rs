@@ -1,9 +1,9 @@
-//! The reasons for which a driver stops early.
+//! The early end of a driver.
 
 /// Why a driver stops before the task waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// Another commit came first, and the session was carried over to the new journal: ask
+    /// Another commit came first, and the session now continues from the new journal: ask
     /// `next_step` again.
     Again,
     /// Another driver has the task, or the command that opened the session was refused.

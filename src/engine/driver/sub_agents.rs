@@ -44,7 +44,7 @@ impl Driver<'_> {
                 continue;
             };
             let name = &state.call.name;
-            // Earlier calls of the same commit count, too.
+            // The limit also counts earlier calls of the same commit.
             let limit = self.sub_agent_limit(&state);
             let (Some(sub), Some(known), None) = (
                 self.agent.sub_agent(name),

@@ -1,6 +1,6 @@
 //! Loads the agent of a task: the definition of the task's version, whatever the current
-//! configuration says. Invariant: limits and access are the current ones; a definition that does
-//! not match its digest drives no task.
+//! configuration says. Invariant: limits and access are the current ones; no task is driven with a
+//! definition that does not match its digest.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::task::failure::{Failure, FailureCode};
 const MAX_CACHED: usize = 256;
 
 impl Engine {
-    /// The agent of a task's version, or the failure of a task that has none.
+    /// The agent in the version of a task, or the failure of a task whose agent cannot be loaded.
     ///
     /// # Errors
     /// `Unavailable` when an earlier definition has to be read and the database does not answer.
@@ -60,8 +60,8 @@ impl Engine {
         agent
     }
 
-    /// [`Engine::agent_of`] for a driver. Waits for the database, unless a command waits for the
-    /// driver.
+    /// [`Engine::agent_of`] for a driver. Retries while the database does not answer, unless a
+    /// command waits for the driver: that command is refused.
     pub(in crate::engine) async fn load_agent(
         &self,
         session: &mut TaskSession,

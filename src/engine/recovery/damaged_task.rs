@@ -1,6 +1,6 @@
-//! Ends a task whose journal cannot be read, or kills the process that reads it, from its row
-//! alone. Invariant: none of its calls runs, it is not claimed again and again, and it
-//! delays no other task; a pending result is still written.
+//! Ends a task from its row alone, if its journal is unreadable or reading it kills the process.
+//! Invariant: none of the task's calls runs, the task is not claimed again and again, and it delays
+//! no other task; a pending result is still written.
 
 use std::sync::Arc;
 
@@ -30,8 +30,8 @@ impl Engine {
         }
     }
 
-    /// Ends a task that has not ended, with its descendants, and writes late results of its calls.
-    /// `false` where the journal can be read after all: then nothing is written.
+    /// Ends a task that has not ended, with its descendants, and writes `late` results of its
+    /// calls. Returns `false` if the journal can be read after all; then nothing is written.
     ///
     /// # Errors
     /// [`CommitError`] of the commit or of the reads before it.
@@ -81,12 +81,14 @@ impl Engine {
         Ok(true)
     }
 
-    /// Whether the lone drives that lost their lease without a new item have reached the limit.
+    /// Whether the task has lost its lease without a new item as often as the limits allow: first
+    /// when driven together with other tasks, then when driven alone.
     pub(in crate::engine) fn is_out_of_takeovers(&self, fruitless: i32) -> bool {
         fruitless >= BESIDE + self.settings.takeovers
     }
 
-    /// Whether one more process has died since, which had only to load the task and to end it.
+    /// Whether one more process has died after this limit was reached. All that process had to do
+    /// was to load the task and to end it.
     pub(in crate::engine) fn dies_of_reading(&self, fruitless: i32) -> bool {
         fruitless > BESIDE + self.settings.takeovers
     }
@@ -134,7 +136,7 @@ impl Engine {
     }
 }
 
-/// The failure of a task whose drives did not get further.
+/// The failure of a task that was taken over repeatedly without a new item.
 pub(crate) fn no_progress() -> Failure {
     let detail = "The task was taken over repeatedly without progress.";
     Failure::new(FailureCode::NoProgress, detail)

@@ -1,6 +1,6 @@
 //! Compares stored requests with their own digests and with the arguments that the model or a
-//! person wrote. Invariant: a call whose request contradicts itself or those arguments
-//! never runs, and the compared bytes are the bytes that would run.
+//! person wrote. Invariant: a call whose request does not match its digest or these arguments never
+//! runs, and the compared bytes are the bytes that would run.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use crate::task::id::{CallId, RequestId};
 use crate::task::item::Fact;
 use crate::task::request::{Digested, RequestSpec, call_digest};
 
-/// The failure of a task whose open request is damaged.
+/// The failure of the task if this request is damaged.
 pub(crate) fn damage(session: &TaskSession, request: RequestId) -> Option<Failure> {
     damage_in(session, &[request])
 }
 
-/// The failure of a task where a request that approved one of these calls is damaged.
+/// The failure of the task if a request that approved one of these calls is damaged.
 pub(crate) fn damage_before(session: &TaskSession, calls: &[CallId]) -> Option<Failure> {
     let approvals = calls
         .iter()

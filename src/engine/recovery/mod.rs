@@ -1,4 +1,4 @@
-//! Damaged requests and journals, and agents whose definition the configuration has changed since.
+//! Damaged requests and journals, and agents in versions that the configuration no longer has.
 
 pub(crate) mod agent_version;
 pub(crate) mod damaged_task;

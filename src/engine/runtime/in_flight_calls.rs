@@ -12,15 +12,15 @@ use tokio_util::sync::CancellationToken;
 use super::Locked;
 use crate::task::id::CallId;
 
-/// Time after the commit of its start within which a call may be sent. A replica that cancels a
-/// task waits at most this long, because it has no other way to know, before it answers that no
-/// call of another replica starts any more.
+/// A call may be sent only within this time after the commit of its start. A replica that cancels a
+/// task cannot know whether another replica still sends a started call. The cancel therefore waits
+/// until this time is over, and then answers.
 pub(crate) const SEND_WINDOW: Duration = Duration::from_secs(2);
-/// Most time that a permitted request takes to reach the wire.
+/// The longest time that a permitted request takes to reach the wire.
 pub(crate) const TIME_TO_WIRE: Duration = Duration::from_millis(100);
 
-/// The registered attempts, each with a number: two drivers may both be about to start a call,
-/// until the commit decides.
+/// The registered attempts, each with a number, because two drivers may both be about to start the
+/// same call until the commit decides.
 #[derive(Debug, Default)]
 pub(crate) struct InFlightCalls {
     entries: Locked<BTreeMap<u64, Entry>>,
@@ -30,14 +30,14 @@ pub(crate) struct InFlightCalls {
 #[derive(Clone, Debug)]
 struct Entry {
     call: CallId,
-    /// Uptime at which it was sent; `None` before.
+    /// Uptime at which the call was sent; `None` before.
     sent: Option<Duration>,
-    /// Whether a cancel forbids sending it.
+    /// Whether a cancel forbids sending the call.
     canceled: bool,
     ended: CancellationToken,
 }
 
-/// A call in flight, until it is dropped.
+/// A call in flight, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct InFlightCall {
     pub call: CallId,
@@ -74,7 +74,7 @@ impl InFlightCalls {
     }
 
     /// Forbids sending a call from now on. Returns the attempts already sent, each with the uptime
-    /// at which it was sent and a token for its end.
+    /// at which it was sent, and a token that is cancelled when the attempt ends.
     pub(crate) fn cancel(&self, call: CallId) -> Vec<(Duration, CancellationToken)> {
         let mut entries = self.entries.lock();
         let of_call = entries.values_mut().filter(|entry| entry.call == call);
@@ -86,7 +86,7 @@ impl InFlightCalls {
     }
 }
 
-/// The entry of a call in flight, for its permit.
+/// A handle to the entry of a call in flight, for the call's permit.
 #[derive(Clone, Debug)]
 pub(crate) struct Registration {
     number: u64,
@@ -100,7 +100,7 @@ impl InFlightCall {
 }
 
 impl Registration {
-    /// Marks the call as sent. `false` where a cancel forbids it, or where its driver is gone.
+    /// Marks the call as sent. `false` if a cancel forbids sending it, or if its driver is gone.
     pub(crate) fn mark_sent(&self, uptime: Duration) -> bool {
         let mut entries = self.in_flight_calls.entries.lock();
         let Some(entry) = entries

@@ -1,6 +1,6 @@
 //! The model calls that this process has in flight. A call in flight counts against the limits of
-//! its tree before its answer is stored, so that relatives that call a model at once keep the limit
-//! together.
+//! its tree before its answer is stored. So relatives that call a model at the same time cannot
+//! exceed a limit together.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +32,8 @@ pub(crate) struct ModelCallGuard {
 }
 
 impl InFlightModelCalls {
-    /// Registers a model call. Also returns the calls of the task's tree that began before it.
+    /// Registers a model call. Also returns the model calls that other tasks of the tree have in
+    /// flight.
     pub(crate) fn register(
         self: &Arc<Self>,
         root: TaskId,

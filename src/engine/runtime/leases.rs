@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::Locked;
 use crate::task::id::TaskId;
 
-/// The end of each lease, by the clock that counts suspended time.
+/// The end of each lease, as an uptime (which counts suspended time).
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     terms: Locked<BTreeMap<TaskId, Term>>,
@@ -29,7 +29,7 @@ struct Term {
 pub(crate) struct Lease(LeaseView);
 
 impl Leases {
-    /// Registers a lease. The last commit wins.
+    /// Registers a lease. It replaces an earlier lease of the same task.
     pub(crate) fn hold(self: &Arc<Self>, task: TaskId, until: Duration) -> Lease {
         let holder = self.holders.fetch_add(1, Ordering::Relaxed);
         self.terms.lock().insert(task, Term { holder, until });
@@ -57,8 +57,8 @@ impl Leases {
             .collect()
     }
 
-    /// Extends the leases of `held` that are among `kept`, and drops the others. A lease taken
-    /// meanwhile stays.
+    /// Extends the leases of `held` whose tasks are in `kept`, and drops the rest of `held`. A
+    /// lease that was taken after `held` was read stays.
     pub(crate) fn renewed(&self, held: &[(TaskId, u64)], kept: &[TaskId], until: Duration) {
         let mut terms = self.terms.lock();
         for (task, holder) in held {
@@ -74,7 +74,7 @@ impl Leases {
     }
 }
 
-/// A view of a lease for a call that outlives the borrow of its driver.
+/// A view of a lease that does not borrow the driver, for the permit of a call.
 #[derive(Clone, Debug)]
 pub(crate) struct LeaseView {
     task: TaskId,

@@ -1,7 +1,7 @@
-//! A lone drive takes every slot of this process, so that no other task is driven meanwhile.
-//! Invariant: after a lone drive other tasks are claimed first, and each driven task stores one
-//! item before it gives way, so that lone drives and other tasks do not starve each other. A lone
-//! drive keeps other tasks out, and waits for them, for one lease at most.
+//! A lone drive takes every slot of this process, so that this process drives no other task.
+//! Invariant: after a lone drive, other tasks are claimed first, and each other task stores an item
+//! before it gives way to a lone drive. So neither starves the other. A lone drive waits for other
+//! tasks for one lease at most, and keeps them out for one lease at most.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ enum State {
     /// No task may be claimed for a lone drive: such a claim is under way, or a lone drive has
     /// lasted too long to keep other tasks out.
     Asked,
-    /// A claimed task waits for every slot, or has them.
+    /// A claimed task waits for every slot, or has every slot.
     Taken,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct LoneDrive {
 /// The slots that a lone drive withholds from other tasks.
 type Slots = Arc<Locked<Option<OwnedSemaphorePermit>>>;
 
-/// Admits other tasks beside a lone drive.
+/// Admits other tasks while a lone drive goes on.
 #[derive(Debug)]
 pub(crate) struct Others {
     alone: Arc<Alone>,
@@ -56,7 +56,8 @@ impl Alone {
         }
     }
 
-    /// Asks for a lone drive for the next claim. `None` while another one lasts, and once after it.
+    /// Permits the next claim to take a task for a lone drive. `None` while another lone drive
+    /// lasts, and for the first claim after it.
     pub(crate) fn ask(self: &Arc<Self>) -> Option<LoneDrive> {
         let mut state = self.state.lock();
         let free = *state == State::Free;
@@ -84,8 +85,8 @@ impl LoneDrive {
         self
     }
 
-    /// Waits until no other task is driven. Returns the slot of the task itself, which it keeps
-    /// afterwards.
+    /// Waits until no other task is driven. Returns the slot of the task itself; the task keeps
+    /// this slot after the lone drive.
     pub(crate) async fn begin(
         &mut self,
         slots: &Arc<Semaphore>,

@@ -9,7 +9,7 @@ use crate::task::request::RequestKind;
 use crate::task::status::TaskStatus;
 use crate::task::time::Time;
 
-/// Observes a task's part of a commit at `at`, before the session takes it over.
+/// Observes a task's items of a commit at `at`, before the draft marks them as saved.
 pub(crate) fn observe(draft: &TaskDraft, at: Time) {
     for item in draft.pushed() {
         measure(draft, &item.fact, at);

@@ -1,5 +1,5 @@
 //! The engine's state in this process: the worker, leases, slots, and the tool and model calls in
-//! flight. Nothing of it is stored: a crash loses it, and the database has the rest.
+//! flight. This state is not stored: after a crash, the database has everything that is needed.
 
 pub(crate) mod in_flight_calls;
 pub(crate) mod in_flight_model_calls;

@@ -21,12 +21,12 @@ use crate::task::id::TaskId;
 const POLL: Duration = Duration::from_millis(500);
 /// Time between two cleanups of expired keys, sessions and credentials.
 const CLEANUP: Duration = Duration::from_mins(1);
-/// Number of leases without a new lone drive after other drives were too busy for one.
+/// After a lone drive could not begin, no lone drive begins for this number of leases.
 const POSTPONED: u32 = 4;
 
 impl Engine {
-    /// Runs until the service goes down. Rounds and renewals run side by side: a slow round costs
-    /// no lease.
+    /// Runs until the service goes down. Rounds and renewals run concurrently, so that a slow round
+    /// costs no lease.
     pub async fn work(self: Arc<Self>) {
         tokio::join!(self.rounds(), self.renewals());
     }
@@ -40,7 +40,7 @@ impl Engine {
                 tracing::warn!(%error, "a round of the worker failed");
             }
             if self.clock.uptime() >= clean_at {
-                // One batch a round: claims do not wait for the cleanup.
+                // One batch a round, so that claims do not wait for a long cleanup.
                 let more = self.store.remove_spent_keys().await.is_ok_and(|more| more)
                     | self
                         .store
@@ -112,8 +112,8 @@ impl Engine {
 
     /// Claims as many tasks as there are free slots. Each future drives one task until it waits,
     /// has ended or belongs to another driver; a dropped future abandons its task, as a crash
-    /// would. The last future may be a lone drive, which waits until all other drives have ended or
-    /// given way.
+    /// would. The last future may be a lone drive, which waits until all other drivers have ended
+    /// or given way.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
@@ -123,7 +123,7 @@ impl Engine {
             self.backlog.store(true, Ordering::Relaxed);
             return Ok(Vec::new());
         }
-        // Cleared before the claim: a task that is queued meanwhile sets it again.
+        // Cleared before the claim: a task that is queued during the claim sets it again.
         self.backlog.store(false, Ordering::Relaxed);
         let until = self.clock.uptime() + self.settings.lease;
         let mut lone = self.alone.ask();
@@ -149,8 +149,8 @@ impl Engine {
         } in claimed
         {
             let lease = || self.leases.hold(task, until);
-            // Without a slot (a command took it meanwhile) the driver queues the task again at its
-            // next effect.
+            // Without a slot (a command may have taken it since) the driver queues the task again
+            // at its next effect.
             let slot = || Arc::clone(&self.slots).try_acquire_owned().ok();
             let engine = Arc::clone(self);
             match drive {
@@ -190,14 +190,14 @@ impl Engine {
             () = &mut drive => return,
             () = self.leases_pass(1) => {}
         }
-        // A model or a tool may take minutes: after one lease other tasks run beside it. The store
-        // knows that work had begun.
+        // A model or a tool may take minutes: after one lease, other tasks run at the same time.
+        // The store has recorded that work on this task began.
         others.admit();
         drive.await;
     }
 
-    /// Releases a task whose lone drive could not begin, because other drives here are busy, and
-    /// begins no lone drive for a while.
+    /// Releases a task whose lone drive could not begin because other tasks kept running here. No
+    /// lone drive begins for the next [`POSTPONED`] leases.
     async fn postpone_alone(&self, task: TaskId, lone: LoneDrive) {
         lone.others().admit();
         let _ = self.store.release(&self.replica, &[task]).await;
@@ -216,8 +216,8 @@ impl Engine {
         }
     }
 
-    /// Drives a task whose lease ran out before. Records first that work begins, so that another
-    /// lost lease counts.
+    /// Drives a task whose lease ran out before. First records that work begins, so that another
+    /// lost lease is counted.
     async fn take_over_again(
         self: Arc<Self>,
         task: TaskId,
@@ -252,13 +252,13 @@ impl Engine {
         let read = loop {
             match self.load(task).await {
                 Ok(read) => break read,
-                // Waits for the database, as a driver does: a lease that runs out would count as no
-                // progress.
+                // Waits for the database, as a driver does: giving up would let the lease run out,
+                // and that would count as a takeover without progress.
                 Err(ReadError::Unavailable) if self.back_off().await.is_ok() => {}
                 Err(error) => {
                     tracing::warn!(%task, %error, "a task that was taken over could not be read");
-                    // Another version of the service may read the task, and this process has not
-                    // died of it.
+                    // Reading did not kill this process, and another version of the service may be
+                    // able to read the task: so this takeover must not count.
                     let _ = self.store.begin(&self.replica, task, false).await;
                     return;
                 }
@@ -281,8 +281,8 @@ impl Engine {
         }
     }
 
-    /// Renews the leases of this process. A lease that another replica took is dropped, so that its
-    /// driver sends nothing more.
+    /// Renews the leases of this process. A lease that another replica took is dropped, so that the
+    /// driver here sends nothing more.
     async fn renew(&self) {
         let held = self.leases.all();
         if held.is_empty() {

@@ -1,4 +1,4 @@
-//! A commit that failed: loads the task again, keeps results that cannot be computed again, and
+//! Handles a failed commit: loads the task again, keeps results that cannot be computed again, and
 //! finds out whether this driver still holds the task.
 
 use std::time::Duration;
@@ -15,7 +15,8 @@ use crate::task::item::Fact;
 use crate::task::status::TaskStatus;
 
 impl Engine {
-    /// Carries a session over to the current journal.
+    /// Carries a session over to the current journal after a failed commit. Returns `Again` if this
+    /// driver still holds the task, otherwise `Lost`.
     pub(in crate::engine) async fn resolve_conflict(
         &self,
         session: &mut TaskSession,
@@ -40,9 +41,9 @@ impl Engine {
             if !session.unsaved() {
                 return Stop::Lost;
             }
-            // Another driver may hold the task, but a result is pending here. Where none does (the
-            // task is parked until this attempt is over, or paused for the request about it), any
-            // worker may continue it now.
+            // A result is pending here, but another driver may hold the task. If no driver holds it
+            // (the task was parked until this attempt is over, or paused for the request about it)
+            // and the result lets the task run, any worker may continue the task now.
             let idle = session.own.row.lease_owner.is_none()
                 && session.own.progress.status == Some(TaskStatus::Running);
             let lease = if idle {
@@ -73,7 +74,7 @@ impl Engine {
         session.own.row.lease_owner.as_deref() == Some(self.replica.as_str()) && !passed_on
     }
 
-    /// Replaces a change that the database refused, which is never retried as it was: the task
+    /// Replaces a change that the database refused; the same change is never retried. The task
     /// fails, and each pending result says that it could not be stored.
     async fn commit_failure(&self, session: &mut TaskSession) -> Stop {
         for item in session.own.items.iter_mut().skip(session.own.committed) {
@@ -89,7 +90,7 @@ impl Engine {
                 return Stop::Lost;
             }
             match self.try_commit_failure(session).await {
-                // Pending results outlast a database that does not answer.
+                // Pending results are kept until the database answers.
                 Err(CommitError::Unavailable) if self.back_off().await.is_ok() => {}
                 Err(CommitError::Stale | CommitError::Unknown) => {}
                 Err(error) => {
@@ -120,11 +121,11 @@ impl Engine {
         self.commit(session, lease).await.map(|_| ())
     }
 
-    /// Loads the task again after a restore made its history uncertain. The version alone does not
-    /// tell: another process may have continued the task in the lost history.
+    /// Loads the task again after a restore made its history uncertain. An unchanged version is no
+    /// proof: another process may have continued the task in the lost history.
     ///
     /// # Errors
-    /// `Again` always, or `Lost` when the service goes down first.
+    /// Always: `Again`, or `Lost` when the service goes down first.
     pub(in crate::engine) async fn reload_uncertain(
         &self,
         session: &mut TaskSession,
@@ -139,9 +140,9 @@ impl Engine {
         Err(Stop::Again)
     }
 
-    /// Loads the task again, however long the database takes to answer. `false` when the service
-    /// goes down first, or where the journal cannot be read: then the pending results are written
-    /// beside it.
+    /// Loads the task again, however long the database takes to answer. `false` when the task is
+    /// gone, when the service goes down first, or when the journal cannot be read; in the last case
+    /// the pending results are written without the journal.
     async fn reload_task(&self, session: &mut TaskSession) -> bool {
         let task = session.task_id();
         loop {

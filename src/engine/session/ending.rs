@@ -57,14 +57,15 @@ impl TaskSession {
         }
     }
 
-    /// Whether an ancestor has ended, in a commit that could not read this task.
+    /// Whether an ancestor has ended but not this task: the commit that ended the ancestor could
+    /// not read this task.
     pub(crate) fn has_ended_ancestor(&self) -> bool {
         let above = self.tree.above(&self.own.row);
         let mut above = above.into_iter().filter_map(|task| self.tree.row(task));
         !self.own.is_over() && above.any(|row| row.status.is_terminal())
     }
 
-    /// Cancels the descendants of this task, which ends, and queues a parent that waits for it.
+    /// For a task that ends: cancels its descendants, and queues its parent if that is parked.
     pub(crate) fn propagate_end(&mut self) {
         let below = self.tree.below(self.task_id());
         self.cancel_tasks(below, CloseReason::Canceled);

@@ -29,7 +29,7 @@ impl Engine {
     /// in any case.
     ///
     /// # Errors
-    /// [`ReadError`]: then the session is as it was read, without its tree.
+    /// [`ReadError`]: then the session has the new journal, but not the tree.
     pub(in crate::engine) async fn reload(
         &self,
         session: &mut TaskSession,
@@ -46,8 +46,8 @@ impl Engine {
         }
     }
 
-    /// Reads the tree, and the task again, until both readings are of one moment. `false` where the
-    /// task is gone.
+    /// Reads the tree, and the task again, until both have the same version of the task. `false` if
+    /// the task is gone.
     async fn load_tree(&self, session: &mut TaskSession) -> Result<bool, ReadError> {
         for _ in 0..TRIES {
             if self.read_tree(session).await? {
@@ -75,7 +75,7 @@ impl Engine {
         Ok(session.merge_tree(tree))
     }
 
-    /// Reads the tree's new events, where an effect has taken time since the last read.
+    /// Reads the tree's new events, unless the last read is still fresh (no effect has run since).
     ///
     /// # Errors
     /// As [`Engine::save`], when another commit came first.

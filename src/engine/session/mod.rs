@@ -61,18 +61,18 @@ pub(crate) struct TaskSession {
     /// Calls whose result is pending and not durable: no other driver may open a reconcile request
     /// about them.
     pub in_flight_calls: Vec<InFlightCall>,
-    /// The deltas of the model's answer, until that is stored.
+    /// The deltas of the model's answer, until the answer is stored.
     pub delta_stream: Option<DeltaStream>,
-    /// Uptime at which the last commit was handed over.
+    /// Uptime right before the last commit was sent to the store.
     pub saved_since: Duration,
     /// The lease, once a commit or a claim has taken it.
     pub lease: Option<Lease>,
     /// The right to run in this process. Without a slot the task is queued at its next effect.
     pub slot: Option<OwnedSemaphorePermit>,
-    /// Held while this process drives no other task, until the next new item.
+    /// Held while this task is driven alone, until its next item is stored.
     pub lone: Option<LoneDrive>,
-    /// Whether an item was stored since the task was claimed, so that it may give way to a lone
-    /// drive.
+    /// Whether an item was stored since the task was claimed, so that the task may give way to a
+    /// lone drive.
     pub has_saved_items: bool,
 }
 
@@ -111,7 +111,7 @@ impl TaskSession {
         session
     }
 
-    /// Whether its tree has more tasks than itself.
+    /// Whether the tree has, or had, more tasks than this one.
     pub(crate) fn has_tree(&self) -> bool {
         self.own.row.parent.is_some() || self.own.progress.starts > 0
     }
@@ -175,8 +175,8 @@ impl TaskSession {
         self.own.task_id()
     }
 
-    /// The task and its ancestors, the nearest first: their limits hold for it, and it uses their
-    /// credentials.
+    /// The task and its ancestors, the nearest first. The ancestors' limits and credentials apply
+    /// to the task as well.
     pub(crate) fn path(&self) -> Vec<TaskId> {
         [self.task_id()]
             .into_iter()
@@ -184,7 +184,7 @@ impl TaskSession {
             .collect()
     }
 
-    /// The sum of a figure over a task and its descendants.
+    /// The sum of `of` over a task and its descendants.
     pub(crate) fn sum_over_subtree(&self, task: TaskId, of: impl Fn(&Progress) -> u32) -> u32 {
         let own = self.task_id();
         let known = |id: TaskId| {
@@ -226,7 +226,6 @@ impl TaskSession {
         self.own.settle_calls(results, self.now);
     }
 
-    /// Withdraws every open request.
     pub(crate) fn withdraw_open(&mut self, reason: CloseReason) {
         self.own.withdraw_open(reason, self.now);
     }
@@ -305,7 +304,7 @@ impl TaskSession {
             .any(|related| related.lease == LeaseChange::Queue)
     }
 
-    /// Takes over a commit: the pending facts are durable.
+    /// Records a successful commit: the pending facts are durable now.
     pub(crate) fn saved(&mut self, done: Committed, lease: &LeaseChange) {
         let sums = self
             .tree
@@ -345,8 +344,8 @@ impl TaskSession {
         self.not_sent.clear();
     }
 
-    /// Which attempts may still be running: until the lease (`grace`) and the tool's timeout are
-    /// over, unless the process of the attempt is `gone`.
+    /// The attempts that may still be running: until the tool's timeout and then `grace` (the
+    /// lease) are over, unless the process of the attempt is `gone`.
     pub(crate) fn budget(&self, grace: Duration, gone: impl Fn(&str) -> bool) -> Budget {
         let mut budget = Budget::default();
         for state in self.own.progress.unfinished() {

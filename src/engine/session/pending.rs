@@ -13,7 +13,7 @@ use crate::task::tool_spec::ToolKind;
 use crate::tool::ToolAnswer;
 
 impl TaskSession {
-    /// Results of calls that are not durable.
+    /// The uncommitted call results that came from outside the process.
     pub(crate) fn pending_results(&self) -> Vec<ToolResult> {
         // The result of a sub-agent is read again from its task.
         let delegated = |call| {
@@ -34,7 +34,7 @@ impl TaskSession {
             .collect()
     }
 
-    /// The model's answer or failure, where it is not durable.
+    /// The model's answer or failure, if it is not committed yet.
     pub(crate) fn pending_answer(&self) -> Option<PendingAnswer> {
         let failed = |failure: &Failure| failure.code == FailureCode::ModelFailed;
         let answers = |fact: &&Fact| {
@@ -75,7 +75,8 @@ impl TaskSession {
     }
 
     /// Whether a result still applies to its call. The result of an attempt that was never sent
-    /// does not, once there was another attempt or a request about it.
+    /// applies only if this attempt is still the call's last and the call was closed with an
+    /// unknown outcome.
     fn still_applies(&self, result: &ToolResult) -> bool {
         let Some(attempt) = self.not_sent.get(&result.tool_call_id) else {
             return true;
@@ -94,7 +95,7 @@ impl TaskSession {
             .any(|item| matches!(&item.fact, Fact::ToolResult(known) | Fact::LateResult(known) if known == result))
     }
 
-    /// Adds results to a newer reading.
+    /// Adds results to a reloaded session, except those that no longer apply.
     pub(crate) fn add_results(&mut self, results: Vec<ToolResult>) {
         for result in results
             .into_iter()
@@ -105,8 +106,8 @@ impl TaskSession {
         }
     }
 
-    /// Journals a result: as the call's own, together with the end of its reconcile request, or as
-    /// a late result.
+    /// Journals a result as the call's result, or as a late result when the call does not wait for
+    /// a result. Withdraws the call's open reconcile request.
     fn add_result(&mut self, result: ToolResult) {
         if self.is_journaled(&result) {
             return;
@@ -124,8 +125,8 @@ impl TaskSession {
                 self.resume_if_unblocked();
                 self.push(Fact::ToolResult(result));
             }
-            // After a person's `retry`, and before the new attempt, the first attempt's answer is
-            // still the result.
+            // The answer of an earlier attempt is still the result after a person chose `retry`,
+            // until the new attempt starts.
             Some(Phase::Started(_) | Phase::Approved(_) | Phase::Settled(Outcome::Unknown, _)) => {
                 self.push(Fact::ToolResult(result));
             }

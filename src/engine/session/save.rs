@@ -23,9 +23,10 @@ impl Engine {
     /// Commits the pending facts.
     ///
     /// # Errors
-    /// `Again` when another commit came first and this driver still holds the task; `Lost` when it
-    /// does not, or when the command that opened the session was refused (its reply says why). A
-    /// pending result is written in either case.
+    /// `Again` when another commit came first and this driver still holds the task. `Lost` when
+    /// this driver no longer holds the task, or when the command that opened the session was
+    /// refused (its reply says why). Pending results are not lost: on `Again` the session keeps
+    /// them, before `Lost` they are committed, unless the process shuts down first.
     pub(in crate::engine) async fn save(
         &self,
         session: &mut TaskSession,

@@ -1,6 +1,6 @@
 //! Paused and Running: the only place where a task gets either status from its counters. Invariant:
-//! a task is Paused when nothing of its subtree is busy and a request of it is open, and Running
-//! when something of it is busy.
+//! a task is Paused when no task of its subtree is busy and a request of the subtree is open. It is
+//! Running when a task of the subtree is busy.
 
 use super::TaskSession;
 use super::task_draft::TaskDraft;
@@ -13,12 +13,12 @@ use crate::task::turn::Progress;
 
 impl TaskSession {
     /// Emits the statuses that follow from the pending facts. Called right before the change is
-    /// made.
+    /// built.
     pub(crate) fn update_statuses(&mut self, lease: &LeaseChange) {
         self.tree.update_statuses(&mut self.own, lease, self.now);
     }
 
-    /// Sets a paused task Running where its next step waits for no request.
+    /// Sets a paused task Running if its next step waits for no request.
     pub(crate) fn resume_if_unblocked(&mut self) {
         if self.own.progress.status == Some(TaskStatus::Paused) && self.own.progress.goes_on() {
             self.own.status(TaskStatus::Running, self.now);
@@ -27,8 +27,9 @@ impl TaskSession {
 }
 
 impl TaskTree {
-    /// Emits Paused or Running for each task whose counters change its status, and queues tasks
-    /// that wait for room for a request where a request of a full tree is closed. Idempotent.
+    /// Emits Paused or Running for each task whose counters change its status. When the change
+    /// closes a request of a full tree, also queues the tasks that wait to open a request.
+    /// Idempotent.
     fn update_statuses(&mut self, own: &mut TaskDraft, lease: &LeaseChange, now: Time) {
         let mut sums = self.counter_changes(own, lease);
         let root = own.row.root_task_id;
@@ -88,7 +89,7 @@ impl TaskTree {
     }
 }
 
-/// The status that follows from a task's counters, where it differs from `status`.
+/// The status that follows from a task's counters, if it differs from `status`.
 fn status_after(status: TaskStatus, busy: i32, open: i32) -> Option<TaskStatus> {
     match status {
         TaskStatus::Running if busy <= 0 && open > 0 => Some(TaskStatus::Paused),

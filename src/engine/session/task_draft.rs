@@ -12,7 +12,8 @@ use crate::task::time::Time;
 use crate::task::transcript::{Message, conversation};
 use crate::task::turn::Progress;
 
-/// A task's row and journal with its pending facts, which count at once for `next_step`.
+/// A task's row and journal with its pending facts. For `next_step`, a pending fact counts like a
+/// committed one.
 pub(crate) struct TaskDraft {
     /// The row as of the last read or commit.
     pub row: TaskRow,
@@ -23,13 +24,14 @@ pub(crate) struct TaskDraft {
     pub items: Vec<Item>,
     /// Number of committed items.
     pub committed: usize,
-    /// Replaces the fence by version; set for a task that the next commit inserts.
+    /// Replaces the check of the version. Set only for a task that the next commit inserts.
     pub guard: Option<Guard>,
     /// Whether the next commit writes the row's agent version.
     pub repinned: bool,
     /// Number of the task's own open requests at the last read or commit.
     open_requests: usize,
-    /// Id, kind and time of the open requests that could be read.
+    /// Id, kind and time of the task's open requests at the last read or commit. Empty when the
+    /// journal is unreadable.
     pub known_requests: Vec<(RequestId, RequestKind, Time)>,
 }
 
@@ -104,7 +106,7 @@ impl TaskDraft {
         }
     }
 
-    /// The task, where every fact is durable.
+    /// The task, if it has no pending facts.
     pub(crate) fn stored(&self) -> Option<Stored<'_>> {
         (!self.unsaved()).then_some(Stored(self))
     }
@@ -220,8 +222,8 @@ impl TaskDraft {
         self.guard.is_none() && !self.row.parked && self.row.status == TaskStatus::Running
     }
 
-    /// Whether the task counts as busy after a commit with that lease: a driver holds it, a worker
-    /// is to claim it, or a timer wakes it.
+    /// Whether the task counts as busy after a commit with `lease`: a driver holds it, a worker
+    /// will claim it, or a timer will wake it.
     fn busy_after(&self, lease: &LeaseChange) -> bool {
         match lease {
             _ if self.is_over() => false,
@@ -252,7 +254,8 @@ impl TaskDraft {
         }
     }
 
-    /// Takes over a commit: the pending facts are durable, and `sums` are added to the counters.
+    /// Applies a successful commit: the pending facts become committed, and `sums` are added to the
+    /// counters.
     pub(crate) fn saved(&mut self, lease: &LeaseChange, sums: Counters, at: Time) {
         self.row.parked = !self.busy_after(lease);
         self.row.busy += sums.busy;

@@ -1,8 +1,9 @@
 //! The tree around a task: its relatives as read, and the drafts of the relatives that the next
 //! commit changes. Invariant: a change adds to the counters of a task and of all its ancestors in
-//! one commit. Where it changes `busy` or `open_requests`, or starts a task, the version of each
-//! ancestor fences it: two tasks that pause at once cannot both count the other as busy, and two
-//! tasks that start sub-agents at once cannot both take the last place.
+//! one commit. A change that starts a task, or that changes `busy` or `open_requests`, is fenced by
+//! the version of each ancestor: two tasks that pause at once cannot both count the other as busy,
+//! and two tasks that start sub-agents at once cannot both start the last sub-agent that a limit
+//! allows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +25,7 @@ pub(crate) struct TaskTree {
     pub(super) drafts: BTreeMap<TaskId, RelatedDraft>,
     /// Tasks with a part that cannot be read.
     unreadable: BTreeSet<TaskId>,
-    /// Whether no effect has taken time since the last read.
+    /// Whether the last read still counts as current. A model call, for example, resets it.
     pub fresh: bool,
 }
 
@@ -64,7 +65,7 @@ impl TaskTree {
         self.event
     }
 
-    /// Applies a newer reading.
+    /// Applies a newer snapshot of the tree.
     pub(crate) fn apply(&mut self, tree: TreeSnapshot) {
         let doubted =
             |at: Time| self.event == 0 && tree.history_uncertain_until.is_some_and(|end| at <= end);
@@ -163,8 +164,8 @@ impl TaskTree {
         self.drafts.get_mut(&task)
     }
 
-    /// Increments the version of a task that this driver cannot read, and queues it: its driver
-    /// reloads it, or another worker ends it.
+    /// Increments the version of a task that this driver cannot read, and queues the task. A driver
+    /// that holds the task then reloads it; otherwise a worker claims and ends it.
     pub(crate) fn requeue_unreadable(&mut self, task: TaskId) {
         let Some(row) = self.rows.get(&task).filter(|row| !row.status.is_terminal()) else {
             return;
@@ -233,8 +234,9 @@ impl TaskTree {
         let above = self.above(&own.row);
         let mut own_change = change;
         own_change.counters = sums.remove(&own.task_id()).unwrap_or_default();
-        // A parent that waits while its child starts changes no counter; its ancestors are fenced
-        // for their limits.
+        // When a task starts a child and waits for it, the counters of its ancestors may stay the
+        // same. The commit checks the ancestors' versions nevertheless, because a concurrent commit
+        // may use up the same limit.
         let begins = self.drafts.values().any(|related| related.begins);
         if begins {
             for task in &above {

@@ -1,6 +1,6 @@
-//! Loads tasks and requests for a caller: 404 for another tenant's, 403 for those of the caller's
-//! own tenant that the caller may not read. Every operation loads them here, so no operation shows
-//! more than another.
+//! Loads tasks and requests for a caller. A task or request of another tenant is a 404. In the
+//! caller's own tenant, a task or request that the caller may not read is a 403. Every operation
+//! loads through this module, so no operation shows more than another.
 
 use crate::http::Http;
 use crate::http::server::problem::Problem;
@@ -115,7 +115,7 @@ pub(crate) async fn readable_request(
 /// A task with its open requests, as the caller sees it, read now.
 ///
 /// # Errors
-/// `not_found` when it is gone, or the database's.
+/// `not_found` when the task is gone; `unavailable` or `internal` when it cannot be read.
 pub(crate) async fn current_task(
     http: &Http,
     caller: &Caller,
@@ -125,8 +125,9 @@ pub(crate) async fn current_task(
     task_with_requests(http, caller, row).await
 }
 
-/// A task's row with its open requests. These are two reads: when the row has changed in between,
-/// both are read again, so that a task is never shown Paused for an answered request.
+/// A task's row with its open requests. These are two reads: when they disagree and the row has
+/// changed in between, both are read again, in at most 3 rounds, so that a task is not shown Paused
+/// for an answered request.
 pub(crate) async fn task_with_requests(
     http: &Http,
     caller: &Caller,

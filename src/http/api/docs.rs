@@ -1,5 +1,5 @@
-//! `/openapi.json`, and `/docs`: the document to browse. Its assets are in the binary and load
-//! nothing from elsewhere.
+//! `/openapi.json`, and `/docs`: the page that shows this document. The page's assets are in the
+//! binary and load nothing from elsewhere.
 
 use std::sync::{Arc, LazyLock};
 
@@ -34,7 +34,7 @@ pub(crate) const ASSETS: Op = Op {
     problems: &[Code::NotFound],
 };
 
-/// The page's own scripts and styles; it styles elements in place and draws with `data:` images.
+/// Allows only the page's own scripts and styles, inline styles, and `data:` images.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
                       connect-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'";
 
@@ -81,7 +81,7 @@ pub(crate) async fn get_docs() -> Result<Response, Problem> {
         .into_response())
 }
 
-/// Serves an asset; the folder itself is the page.
+/// Serves an asset; redirects `index.html` to `/docs`.
 pub(crate) async fn get_docs_asset(Path(name): Path<String>) -> Result<Response, Problem> {
     if name == "index.html" {
         return Ok((StatusCode::PERMANENT_REDIRECT, [(LOCATION, "../docs")]).into_response());
@@ -93,7 +93,7 @@ pub(crate) async fn get_docs_asset(Path(name): Path<String>) -> Result<Response,
     Ok(([(CONTENT_TYPE, file.content_type)], file.bytes.into_owned()).into_response())
 }
 
-/// `/docs/` is `/docs`.
+/// Redirects `/docs/` to `/docs`.
 pub(crate) async fn get_docs_folder() -> Response {
     (StatusCode::PERMANENT_REDIRECT, [(LOCATION, "../docs")]).into_response()
 }

@@ -1,4 +1,4 @@
-//! `/problems/{code}`: what a problem means and what to do about it. Every code has its page.
+//! `/problems/{code}`: the meaning of a problem and its remedy. Every code has its page.
 
 use maud::{Markup, PreEscaped};
 use pulldown_cmark::{Options, Parser, html::push_html};

@@ -126,8 +126,10 @@ fn conflict(code: ConflictCode) -> (Code, &'static str) {
     }
 }
 
-/// The decision that came before an answer of `user` (to `call`, where the answer is about one):
-/// their own earlier answer, or the answer that decided the call, or the decision of the request.
+/// The decision to show to `user`, whose answer came too late. If the answer is about one `call`:
+/// the user's own earlier answer, else the answer that decided the call, else the last answer.
+/// Otherwise: the decision of the request, else the user's own earlier answer, else the last
+/// answer.
 fn earlier_decision(row: &RequestRow, user: &UserId, call: Option<CallId>) -> Option<WireDecision> {
     let state = state(row);
     let shown = |(at, answer): &Given| WireDecision::of_answer(*at, answer);

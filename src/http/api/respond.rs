@@ -1,4 +1,4 @@
-//! The response to a POST that changes a task: the task after the wait that the client prefers, or
+//! The response to a POST that changes a task: the task, after the wait that `Prefer` asks for, or
 //! the event stream from the POST's first event on.
 
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use crate::http::server::problem::Problem;
 use crate::http::wire::task::WireTaskStatus;
 use crate::store::Listener;
 
-/// The statuses of the response: the first when the task no longer runs, else 202.
+/// The success status of an operation; 202 while the task still runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SuccessStatus {
-    /// 201 and 202 with `Location`.
+    /// 201 or 202, both with `Location`.
     Created,
-    /// 200 and 202.
+    /// 200 or 202.
     Ok,
 }
 
@@ -86,7 +86,7 @@ pub(crate) fn mark_replayed(headers: &mut HeaderMap, accepted: &Accepted) {
     }
 }
 
-/// Adds a header with a value of our own.
+/// Sets a header. A value that no header may have is ignored.
 pub(crate) fn insert_header(headers: &mut HeaderMap, name: HeaderName, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
         headers.insert(name, value);

@@ -19,7 +19,7 @@ use crate::people::may::Command;
 use crate::task::id::TaskId;
 
 /// Runs the checks in their order, then `command`. `allow` loads the command's target and checks
-/// the caller's right; `read` makes the command's input from that and the body.
+/// the caller's right; `read` builds the command's input from the loaded target and the body.
 ///
 /// # Errors
 /// The problem of the first check that fails, or the engine's refusal.
@@ -92,8 +92,8 @@ async fn replayed(http: &Http, posted: &Posted) -> Result<Option<Accepted>, Prob
     }
 }
 
-/// Runs a command on a tracked task, so that it ends even when the client has disconnected. During
-/// shutdown no command is accepted.
+/// Runs a command in a tracked Tokio task, so that the command completes even when the client
+/// disconnects. During shutdown no command is accepted.
 async fn run_detached(
     http: &Http,
     caller: &Caller,

@@ -1,5 +1,5 @@
-//! Waits for a task to stop running. A commit of this process wakes the wait at once, polling finds
-//! commits of other replicas, and a shutdown ends the wait with the task as it is.
+//! Waits for a task to stop running. A commit of this process wakes the wait at once; polling finds
+//! commits of other replicas. A shutdown ends the wait early.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const FIRST_POLL: Duration = Duration::from_millis(250);
 const SLOWEST_POLL: Duration = Duration::from_secs(1);
 
 /// The task as the caller sees it, once it is not Running, when `time` is over, or when the service
-/// shuts down. When the task runs again by the time its open requests are read, the wait goes on.
+/// shuts down. If the task runs again before its open requests are read, the wait goes on.
 ///
 /// # Errors
 /// `not_found` when it is gone, or the database's.
@@ -46,7 +46,7 @@ pub(crate) async fn task_when_stopped(
 
 /// The row of `task` (in the tree of `root`) once it is not Running, when `time` is over, or when
 /// the service shuts down. `news` is a subscription from before the commit that started the task,
-/// where the caller has it.
+/// if the caller has one.
 ///
 /// # Errors
 /// `not_found` when it is gone, or the database's.

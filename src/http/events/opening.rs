@@ -27,14 +27,15 @@ pub(crate) struct StreamRequest {
     pub root: TaskId,
     /// The number after which the stream begins; `None` begins after the last event.
     pub after: Option<i64>,
-    /// A subscription from before the POST's commit, so that its deltas are sent, too.
+    /// A subscription from before the POST's commit, so that no delta after the commit is missed.
     pub listener: Option<Listener>,
 }
 
-/// Opens the stream; 204 when the task has ended and every event was sent.
+/// Opens the stream. A GET gets 204 when the task has ended and no event is left to send.
 ///
 /// # Errors
-/// `bad_request` for a number that no event has yet, `not_found`, `too_many`, or the database's.
+/// `bad_request` when `after` is greater than the last event's number; `not_found`; `unavailable`
+/// or `internal` when the events cannot be read.
 pub(crate) async fn open(
     http: &Arc<Http>,
     watcher: Watcher,
@@ -93,8 +94,8 @@ pub(crate) async fn open(
     Ok(response)
 }
 
-/// Takes a permit for the stream that a POST asks for in place of a task, before the POST has any
-/// effect. `None` when it asks for no stream.
+/// Takes a stream permit if a POST asks for the event stream instead of the task; otherwise `None`.
+/// Called before the POST has any effect.
 ///
 /// # Errors
 /// `too_many`.
@@ -165,7 +166,7 @@ pub(crate) fn marker(headers: &HeaderMap, uri: &Uri) -> Result<i64, Problem> {
     }
 }
 
-/// The number of an event, or 0 for none.
+/// Parses the number of an event (0 for none). `None` when `text` is not a number.
 fn number(text: &str) -> Option<i64> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| digits)

@@ -1,6 +1,6 @@
-//! Filters the deltas of models for one stream. Invariant: a delta of an answer that is stored or
-//! void is never sent, nor a delta before the events in its model's prompt; deltas of two model
-//! calls never form one text.
+//! Filters the deltas of models for one stream. Invariants: no delta is sent after its answer is
+//! stored or void; the events in a model's prompt are sent before the deltas of its answer; deltas
+//! of two model calls never form one text.
 
 use std::collections::HashMap;
 
@@ -15,11 +15,11 @@ use crate::task::item::Fact;
 /// The state of the tasks whose models send deltas.
 #[derive(Debug, Default)]
 pub(crate) struct DeltaFilter {
-    /// The last stored item of each task, as far as known.
+    /// The `seq` of each task's last stored item, as far as this stream knows.
     stored: HashMap<TaskId, i64>,
-    /// The turn and the model call whose deltas were sent last.
+    /// For each task, the turn and the model call of the last delta that was sent.
     shown: HashMap<TaskId, (u32, Uuid)>,
-    /// Whether a task belongs to the stream's part of the tree.
+    /// For each task, whether it belongs to the stream's part of the tree.
     own: HashMap<TaskId, bool>,
 }
 
@@ -73,7 +73,8 @@ impl DeltaFilter {
             .is_none_or(|stored| *stored < delta.after_seq)
     }
 
-    /// The events that a delta becomes, once the stream has sent every item of its model's prompt.
+    /// The events to send for a delta; none if the task has stored items after the model's prompt.
+    /// Called when the stream has sent every item of the model's prompt.
     pub async fn visible_events(
         &mut self,
         store: &Store,
@@ -112,7 +113,8 @@ impl DeltaFilter {
             .collect()
     }
 
-    /// Voids the deltas of this model call, whatever is stored by now; those of another call stay.
+    /// Retracts the sent deltas of this model call, even if the answer is stored by now. Deltas of
+    /// another model call stay.
     fn reset(&mut self, delta: &Delta) -> Vec<TransientEvent> {
         if self.shown.get(&delta.task_id) != Some(&(delta.turn, delta.asking)) {
             return Vec::new();

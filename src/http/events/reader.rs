@@ -11,7 +11,7 @@ use crate::store::{Event, Events, Part, Portion, ReadError};
 use crate::task::item::Fact;
 use crate::task::status::TaskStatus;
 
-/// The size of one read: a stream keeps at most this and one event in memory.
+/// The size of one read: a stream keeps at most this plus one event in memory.
 const PORTION: Portion = Portion {
     events: 64,
     bytes: 256 * 1024,
@@ -23,13 +23,14 @@ pub(crate) struct EventReader {
     pub part: Part,
     /// Every event of the part up to this number was written.
     pub seen: i64,
-    /// The status of the stream's own task as of that event.
+    /// The status of the stream's own task as of event `seen`.
     pub status: TaskStatus,
     journals: JournalCache,
 }
 
 impl EventReader {
-    /// Begins after a number; `status` is from a row that was read before.
+    /// Begins after the event number `after`. `status` is the task's status, read before the first
+    /// events.
     #[must_use]
     pub fn new(part: Part, after: i64, status: TaskStatus) -> Self {
         Self {
@@ -77,7 +78,7 @@ impl EventReader {
     /// Moves the position to `head`, up to which every event of the part was written.
     ///
     /// # Errors
-    /// `Corrupt` where a root's events end before it.
+    /// `Corrupt` when a root's events end before `head`.
     pub fn mark_read_to(&mut self, head: i64) -> Result<(), ReadError> {
         if self.part.task == self.part.root && self.seen < head {
             return Err(ReadError::Corrupt("events with gaps".to_owned()));

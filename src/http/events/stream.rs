@@ -29,7 +29,8 @@ use crate::task::delta::Delta;
 const RETRY: u32 = 1000;
 /// A comment is sent after this much silence.
 const SILENCE: Duration = Duration::from_secs(15);
-/// The most deltas that wait: a client that reads a long history first misses some.
+/// The most deltas that are kept while the stream still reads stored events; further deltas are
+/// dropped.
 const WAITING: usize = 256;
 /// How often the caller's access is checked again.
 const CHECK: Duration = Duration::from_mins(1);
@@ -55,11 +56,11 @@ pub(crate) struct EventStream {
     text: SseBuffer,
     /// The last event's number when the stream was opened; `None` once `caught_up` is written.
     head: Option<i64>,
-    /// Deltas that wait for the events before them.
+    /// Deltas that are kept until the events before them are sent.
     waiting: Vec<Arc<Delta>>,
     listening: bool,
     ended: bool,
-    /// Times since boot.
+    /// Uptimes of the process clock.
     opened_at: Duration,
     checked_at: Duration,
     last_write: Duration,
@@ -144,14 +145,15 @@ impl EventStream {
         }
     }
 
-    /// Reads a portion of events and returns their number; at the last one writes `caught_up` once
-    /// and begins to listen.
+    /// Reads a portion of events and returns how many it has. After the last portion, writes
+    /// `caught_up` (once per stream) and begins to listen.
     async fn read(&mut self) -> Result<usize, ReadError> {
-        // Deltas that waited before this read lack no event that is stored; newer ones may lack
-        // later commits.
+        // All events before a delta that is kept already are committed, so this read finds them. A
+        // delta that arrives during the read may follow a later commit.
         let already_waiting = self.waiting.len();
         let Events { events, more } = self.reader.read(&self.http).await?;
-        // Deltas from before these commits have arrived by now, and go out before the events.
+        // Deltas that were published before these events have arrived by now; they are sent before
+        // the events.
         while let Some(delta) = self.listener.piece() {
             let in_part = self
                 .partial
@@ -184,7 +186,7 @@ impl EventStream {
         let waiting = std::mem::take(&mut self.waiting);
         if !self.ended {
             for (place, delta) in waiting.into_iter().enumerate() {
-                // No event was read, so a delta that waited before this read lacks none.
+                // This read found no event, so every event before this delta is sent.
                 if place < already_waiting && events.is_empty() {
                     self.send_delta(&delta).await?;
                 } else {
@@ -219,8 +221,8 @@ impl EventStream {
         Ok(())
     }
 
-    /// Drops a delta of another part of the tree, and keeps one whose model's prompt is ahead of
-    /// this stream.
+    /// Sends a delta. Drops it if its task is outside the stream's part of the tree; keeps it for
+    /// later if the stream has not sent every item of its model's prompt.
     async fn accept_delta(&mut self, delta: Arc<Delta>) -> Result<(), ReadError> {
         if !self
             .partial
@@ -260,7 +262,8 @@ impl EventStream {
             return true;
         }
         self.checked_at = now;
-        // Without an answer now the stream ends; the client's next connection is checked anew.
+        // If the check itself fails, the stream ends too; the client's next connection is checked
+        // again.
         self.may_read().await.unwrap_or_default()
     }
 

@@ -1,4 +1,4 @@
-//! Limits the open streams, in this process and of each caller. A stream keeps its permit until it
+//! Limits the open streams of this process and of each caller. A stream keeps its permit until it
 //! is dropped.
 
 use std::collections::HashMap;
@@ -22,7 +22,7 @@ struct OpenStreams {
     each: HashMap<Person, u32>,
 }
 
-/// The right to one stream; dropping it frees it.
+/// The right to one open stream, until the permit is dropped.
 #[derive(Debug)]
 pub(crate) struct StreamPermit {
     limiter: StreamLimiter,

@@ -1,6 +1,6 @@
 //! Constraints on a client's input that the document's types cannot express: exactly one of two
 //! members, and, in words (`x-constraint`), what else the service requires of a value. Invariant:
-//! nothing that a schema allows is refused where neither the schema nor an `x-constraint` says why.
+//! if the service refuses a value that the schema allows, an `x-constraint` says why.
 
 use serde_json::{Map, Value, json};
 
@@ -63,7 +63,7 @@ const MEMBERS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// The constraint on every `reason`: its schema counts characters.
+/// The constraint on every `reason`; a schema can only limit characters, not bytes.
 const REASON: &str = "at most 4096 bytes of UTF-8";
 
 /// Constraints on parameters of every operation: name, words.

@@ -1,5 +1,5 @@
 //! The document's description of event streams: a component for the data of each event, made from
-//! that of its item, and the responses that are streams.
+//! the component of the event's item, and the responses that are streams.
 
 use std::collections::BTreeSet;
 
@@ -55,8 +55,8 @@ pub(crate) const POSTS: [&str; 6] = [
     "reject_request",
 ];
 
-/// The document describes their streams in words: as a response, a stream would make generators
-/// give up the type of the JSON response.
+/// Describes the streams of `POSTS` in words. Declared as a second response type, a stream would
+/// make generators drop the type of the JSON response.
 const STREAMED: &str = "With `Accept: text/event-stream` a success responds with 200 and the stream of the task's events, as \
     `stream_task_events` does, from the first event of this POST's own commit on; `Content-Location` is the address to \
     reconnect to. A refusal is a problem as usual.";
@@ -145,7 +145,7 @@ fn add_durable_events(schemas: &mut Map<String, Value>) -> Map<String, Value> {
     mapping
 }
 
-/// Adds the members that an event has beside those of its item.
+/// Adds the members of an event that its item does not have.
 fn add_event_members(event: &mut Value, kind: &str) {
     let path = json!({
         "type": "array", "items": { "type": "string" },
@@ -167,7 +167,8 @@ fn add_event_members(event: &mut Value, kind: &str) {
     }
 }
 
-/// The schema of `event` in a component: its only name as a constant, or an enum of its names.
+/// The schema of the member `event` in a component: a constant if the component has one event name,
+/// otherwise an enum.
 fn name_of(component: &str, schemas: &mut Map<String, Value>) -> Value {
     let names: Vec<&str> = NAMES
         .iter()
@@ -224,7 +225,7 @@ pub(crate) fn describe(document: &mut Value) {
         let Some(responses) = operation.get_mut("responses") else {
             continue;
         };
-        // The stream itself is text; the data of each event is JSON of its own.
+        // The stream itself is text; only the data of each event is JSON.
         let stream = json!({ "schema": {
             "type": "string",
             "contentMediaType": "text/event-stream",

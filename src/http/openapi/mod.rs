@@ -1,5 +1,5 @@
 //! The `OpenAPI` 3.1 document of the API, made from the operations and the wire types. The
-//! submodules add the parts that their derives cannot express.
+//! submodules add the parts that the derives of those types cannot express.
 
 mod constraints;
 pub(crate) mod event_schema;
@@ -50,7 +50,7 @@ const SUMMARY: &str = "Runs AI-agent tasks and stops them at the point where a h
 )]
 struct Document;
 
-/// The document as indented JSON, always the same for the same code.
+/// The document as indented JSON, identical in every run of the same code.
 #[must_use]
 pub fn openapi_json() -> String {
     let mut text = serde_json::to_string_pretty(&document()).unwrap_or_default();

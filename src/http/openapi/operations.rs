@@ -23,8 +23,8 @@ pub(super) fn add_sign_in_redirect(operation: &mut Map<String, Value>) {
     }
 }
 
-/// Adds the operation's problems and its authentication, and removes `null` from its parameters,
-/// which no client can send.
+/// Adds the operation's problems and its authentication. Removes `null` from the types of its
+/// parameters, because no client can send `null` there.
 pub(super) fn complete(operation: &mut Map<String, Value>, op: &Op) {
     if matches!(op.auth, AuthClass::Open | AuthClass::Health) {
         operation.insert("security".to_owned(), json!([]));
@@ -65,7 +65,7 @@ pub(super) fn complete(operation: &mut Map<String, Value>, op: &Op) {
     }
 }
 
-/// Adds the headers of a success that respond to a header of the request.
+/// Adds the headers of a successful response that answer a header of the request.
 fn response_headers(operation: &mut Map<String, Value>) {
     let headers = [
         (

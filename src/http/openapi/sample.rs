@@ -31,7 +31,7 @@ fn id(last: u128) -> Uuid {
     Uuid::from_u128(0x019a_4b2c_7000_7000_8000_0000_0000_0000 + last)
 }
 
-/// A caller who may read, but not decide.
+/// The owner of `task`, who may not decide `request`.
 #[must_use]
 pub(crate) fn caller() -> Caller {
     Caller {
@@ -45,7 +45,7 @@ pub(crate) fn caller() -> Caller {
     }
 }
 
-/// A caller who may decide.
+/// A member of the group that may decide `request`.
 #[must_use]
 pub(crate) fn approver() -> Caller {
     Caller {
@@ -139,7 +139,7 @@ fn call() -> CallSpec {
     }
 }
 
-/// The request of that task.
+/// The open request of `task`.
 #[must_use]
 pub(crate) fn request() -> RequestRow {
     let approvers = Approvers {

@@ -7,7 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::put;
 
-/// The components of request bodies: their types say which members are optional.
+/// The components whose Rust types say which members are optional: the request bodies and
+/// `Problem`.
 const REQUEST_BODIES: &[&str] = &[
     "CreateTask",
     "SendMessage",
@@ -39,8 +40,8 @@ pub(super) fn require_members(name: &str, schema: &mut Value) {
     put(schema, &["required"], Value::Array(names));
 }
 
-/// Gives the member that tells variants apart a constant in each variant, or an enum of the values
-/// it has there.
+/// Makes the discriminator a constant in each variant. A variant with several values of the
+/// discriminator stays unchanged.
 pub(super) fn add_discriminators(schemas: &mut Map<String, Value>) {
     let mut tags: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
     for schema in schemas.values() {

@@ -1,6 +1,6 @@
-//! `/follow.js`: the only script of our pages. It shows events while a page is open; a page is
-//! complete without it. Invariant: only the pages that load it permit it, and it is the only script
-//! they permit by address.
+//! `/follow.js`: the only script of our pages. It shows events while a page is open; every page
+//! works without it. Invariant: the policy of a page permits scripts only if the page loads this
+//! script, and then only scripts from our own origin.
 
 use std::sync::LazyLock;
 

@@ -44,7 +44,8 @@ impl Language {
     }
 }
 
-/// A language range that we support (`*` is English), and its quality.
+/// The language of a range (`*` is English) and the range's quality; `None` if we do not support
+/// the language or the quality is malformed.
 fn range(text: &str) -> Option<(Language, f32)> {
     let mut parts = text.split(';').map(str::trim);
     let primary = parts.next()?.split('-').next()?;

@@ -1,6 +1,5 @@
 //! The layout of every page: frame, style, `Content-Security-Policy`, and the display of foreign
-//! text. Pages work without a script and load none, except the one that follows its task
-//! (`follow.rs`).
+//! text. Pages work without scripts. Only a page that follows its task loads one (`follow.rs`).
 
 use std::sync::LazyLock;
 
@@ -26,8 +25,8 @@ pub(crate) fn content_security_policy() -> HeaderValue {
     POLICY.clone()
 }
 
-/// A policy that allows only our own style, form posts to us and no framing; `more` is inserted as
-/// it is, each directive with a semicolon and a blank after it.
+/// A policy that allows only our own style, form posts to us and no framing; `more` holds further
+/// directives, each ending with `; `.
 pub(super) fn policy_with(more: &str) -> HeaderValue {
     let hash = base64::prelude::BASE64_STANDARD.encode(Sha256::digest(STYLE));
     let policy = format!(
@@ -61,7 +60,8 @@ pub(crate) fn frame_in(language: Language, title: &str, body: &Markup) -> Markup
     }
 }
 
-/// A problem as a page: the same words, the earlier decision, and the link back to the request.
+/// A problem as a page: the texts of the JSON problem, the earlier decision, if any, and a link
+/// back to the request.
 #[must_use]
 pub(crate) fn problem(
     problem: &Problem,
@@ -107,7 +107,7 @@ pub(crate) fn problem(
     )
 }
 
-/// The decision that was made first.
+/// A sentence about the earlier decision.
 fn first(words: &Translations, decision: &Value) -> String {
     let what = match member(decision, "action") {
         "approve" => words.did_approve,
@@ -138,8 +138,7 @@ pub(crate) fn said(words: &Translations, english: &str, translated: Option<&str>
     }
 }
 
-/// Whether a text has characters of right-to-left blocks, which reorder the text and digits beside
-/// them.
+/// Whether a text has right-to-left characters, which reorder the text and digits next to them.
 #[must_use]
 pub(crate) fn has_right_to_left(text: &str) -> bool {
     let moves = |c: char| {
@@ -149,8 +148,8 @@ pub(crate) fn has_right_to_left(text: &str) -> bool {
     text.chars().any(moves)
 }
 
-/// A text in the order of its characters where no style applies, as in a tab's title: where it
-/// needs one, it gets a left-to-right override.
+/// Keeps the characters of a text in order where no CSS applies, as in a tab's title: a text with
+/// right-to-left characters gets a left-to-right override.
 #[must_use]
 pub(crate) fn in_order(text: String) -> String {
     if has_right_to_left(&text) {
@@ -160,7 +159,7 @@ pub(crate) fn in_order(text: String) -> String {
     }
 }
 
-/// One of our timestamps for a person: to the second, in UTC.
+/// A timestamp of the API as people read it: to the second, in UTC.
 #[must_use]
 pub(crate) fn moment(at: &str) -> String {
     match at.get(..19) {

@@ -36,7 +36,7 @@ words! {
     error_prefix: "Error: ", "错误：";
     // The status.
     status_pending: "Waits for an answer.", "等待答复。";
-    // The decision, and the fate of its calls.
+    // The decision, and the status of its calls.
     full_stop: ".", "。";
     head_approved: "Approved by {by}", "{by} 已批准";
     head_rejected: "Rejected by {by}", "{by} 已拒绝";

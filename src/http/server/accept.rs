@@ -1,5 +1,5 @@
-//! Whether a client wants a page or an event stream. It must name the type: a browser does, and a
-//! program does only on purpose.
+//! Whether a client wants a page or an event stream. `Accept` has to name the media type itself: a
+//! browser always does, a program does only on purpose.
 
 use http::HeaderMap;
 use http::header::ACCEPT;

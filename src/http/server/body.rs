@@ -1,7 +1,7 @@
 //! The body of a POST: read once and completely, within its operation's limit, then checked for its
-//! type and parsed as JSON. A replayed key is answered before parsing, so reading and parsing are
-//! two steps. A large body is read when there is memory for it, and parsed off the runtime's
-//! threads.
+//! type and parsed as JSON. Reading and parsing are two steps, because a POST with a replayed
+//! idempotency key is answered without parsing. A large body is read when there is memory for it,
+//! and parsed on a blocking thread.
 
 pub mod budget;
 
@@ -32,21 +32,21 @@ use crate::world::Clock;
 
 /// How long a body may take to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_mins(1);
-/// How long a large body may wait for memory: clients give up a connection that accepts nothing for
-/// 30 seconds.
+/// How long a large body may wait for memory. Shorter than the 30 seconds after which clients give
+/// up a connection that accepts no data.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(20);
 /// The content type of a page's form.
 const FORM_TYPE: &str = "application/x-www-form-urlencoded";
 /// The largest body, in bytes, that is parsed on the runtime's threads.
 const MAX_INLINE_SIZE: usize = 64 * 1024;
-/// The most large bodies parsed at once: each may take as much memory as 100,000 values do.
+/// The most large bodies parsed at once. Each may need the memory of 100,000 JSON values.
 const MAX_PARSED_AT_ONCE: usize = 2;
 
 /// Parses large bodies without blocking the runtime.
 #[derive(Clone, Debug)]
 pub(crate) struct BodyParser {
     permits: Arc<Semaphore>,
-    /// The memory for large bodies that are being read or wait for their turn.
+    /// The memory for the bytes of large bodies.
     budget: BodyBudget,
 }
 
@@ -65,7 +65,7 @@ impl BodyParser {
         }
     }
 
-    /// Does `work` for a body of `bytes` bytes.
+    /// Runs `work` for a body of `bytes` bytes; for a large body, on a blocking thread.
     async fn run<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -127,7 +127,7 @@ struct IncomingBody<'h> {
     stream: BodyDataStream,
     /// The bytes received so far.
     received: BytesMut,
-    /// The most bytes that it may have.
+    /// The most bytes that the body may have.
     limit: usize,
     clock: &'h dyn Clock,
 }
@@ -144,8 +144,8 @@ impl AsRef<[u8]> for LargeBody {
     }
 }
 
-/// Reads the body of a request of `caller`. A short body is read at once; a large body first waits
-/// for memory, and its time to arrive begins only then.
+/// Reads the body of a request of `caller`. A short body is read at once. A large body first waits
+/// for memory; the timeout for its arrival starts after that wait.
 async fn read_body(
     http: &Http,
     parts: &Parts,
@@ -184,7 +184,7 @@ async fn read_body(
 }
 
 impl IncomingBody<'_> {
-    /// Reads until more than `enough` bytes have arrived. Returns whether the body ended before.
+    /// Reads until more than `enough` bytes have arrived. Returns whether the body ended first.
     async fn read(&mut self, enough: usize) -> Result<bool, Problem> {
         let late = self.clock.sleep(BODY_TIMEOUT);
         tokio::pin!(late);

@@ -1,9 +1,10 @@
 //! The open connections of a listener: how many there are, and which are idle. When all slots are
-//! taken, the longest idle connection is closed for the next client. A connection serves from the
-//! head of a request until both bodies are dropped and the response is written. Once the guard
-//! knows the caller, the connection is protected: a waiting request and an open stream are never
-//! closed for others. An unauthenticated request counts as idle, however slow its body or its
-//! reader is.
+//! taken, the connection that has been idle longest is closed for the next client. A connection
+//! serves a request from the end of the request's head until the bodies of the request and the
+//! response are dropped and the response is written. Once the guard has authenticated the caller,
+//! the connection is protected: it is not closed for another client, however long the request waits
+//! or streams. A connection with an unauthenticated request counts as idle, so that a client that
+//! sends or reads slowly cannot keep its slot.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -24,7 +25,7 @@ pub(crate) struct Connections(Arc<Shared>);
 struct Shared {
     most: usize,
     open: Mutex<Open>,
-    /// A slot is free, or a connection stopped serving.
+    /// A slot is free, or the set of idle connections has changed.
     changed: Notify,
 }
 
@@ -79,15 +80,15 @@ impl Connections {
                 waker: AtomicWaker::new(),
             }));
         }
-        // One connection is closed for each waiting client: a connection that is about to close
-        // counts as a free slot.
+        // A connection that was told to close counts as a free slot, so that a waiting client
+        // closes only one connection.
         if open.all - open.closing >= self.0.most {
             open.close_longest();
         }
         None
     }
 
-    /// Closes the connection that has served no request for the longest time, if there is one.
+    /// Closes the connection that has been idle longest, if any is idle.
     pub fn close_longest(&self) {
         self.lock().close_longest();
     }
@@ -130,11 +131,11 @@ pub(crate) struct ConnectionSlot {
 /// The phase of a connection, which decides its timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionPhase {
-    /// The rest of a request's head; before the first request also its first byte.
+    /// Waits for the rest of a request's head, or for the first byte of the first request.
     Head,
-    /// The request in flight.
+    /// Serves a request.
     Serving,
-    /// The next request: nothing has come since the last response.
+    /// Waits for the next request; no byte has arrived since the last response.
     KeepAlive,
 }
 
@@ -145,7 +146,7 @@ impl ConnectionSlot {
         &self.close
     }
 
-    /// Wakes the connection's task when its last body is gone.
+    /// Registers the waker that is called when the connection's last body is dropped.
     pub fn register_waker(&self, context: &Context<'_>) {
         self.waker.register(context.waker());
     }
@@ -168,7 +169,7 @@ impl ConnectionSlot {
         Some(Serving(Arc::clone(self)))
     }
 
-    /// Keeps the connection from being closed for others until its request is served.
+    /// Keeps the connection from being closed for another client until the request is served.
     pub fn protect(&self) {
         let mut open = self.connections.lock();
         if !self.close.is_cancelled() {
@@ -230,7 +231,7 @@ impl Drop for ConnectionSlot {
     }
 }
 
-/// A request in flight. Each body holds a clone; the connection serves until the last one is
+/// A request in flight. Each body holds a clone; the connection serves until the last clone is
 /// dropped.
 #[derive(Debug)]
 pub(crate) struct Serving(Arc<ConnectionSlot>);

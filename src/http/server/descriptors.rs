@@ -1,6 +1,5 @@
 //! How many connections fit into the descriptor limit of this process. The database, tools and
-//! models come first: a service whose clients hold every descriptor could not run what was
-//! approved.
+//! models come first: a service whose clients hold every descriptor could not run approved calls.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -40,7 +39,7 @@ impl Share {
     /// Shares `limit` descriptors: `wanted` connections, or fewer where the reserve leaves no more.
     ///
     /// # Errors
-    /// [`TooFew`] when hardly any connection is left.
+    /// [`TooFew`] when fewer than `FEWEST` connections, and fewer than `wanted`, are left.
     pub fn of(limit: u64, wanted: u32, database: u32, running: u32) -> Result<Self, TooFew> {
         let reserve = OWN + OF_DATABASE * u64::from(database) + OF_TASK * u64::from(running);
         let room = limit.saturating_sub(reserve);
@@ -57,8 +56,8 @@ impl Share {
         })
     }
 
-    /// The most event streams where `wanted` are configured: some connections stay for everything
-    /// else.
+    /// The most event streams: `wanted`, or fewer, so that some connections are left for other
+    /// requests.
     #[must_use]
     pub fn streams(&self, wanted: u32) -> u32 {
         wanted.min(self.connections - self.connections.min(96) / 4)
@@ -71,7 +70,7 @@ pub(crate) fn limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Raises the soft limit to the hard one. Where the system refuses, the soft limit stays.
+/// Raises the soft limit to the hard one. If the system refuses, the soft limit stays.
 pub(crate) fn raise() {
     let limits = getrlimit(Resource::Nofile);
     if limits.current != limits.maximum {

@@ -1,6 +1,6 @@
-//! Drains request bodies that an operation left unread. Closing a connection while its client still
-//! sends resets it, and the client never reads why its request was refused. So the unread part of a
-//! body is read to its end, within bounds, while the answer goes out.
+//! Drains request bodies that an operation left unread. Closing a connection while the client still
+//! sends a body resets the connection, and the client never reads why the request was refused. So
+//! the unread part of the body is read to its end, within bounds, while the response is sent.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -15,7 +15,7 @@ use http::header::EXPECT;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// More than the largest body that an operation accepts.
+/// The most bytes that are drained; more than the largest body that an operation accepts.
 const MAX_DRAINED: usize = 32 * 1024 * 1024;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -39,14 +39,14 @@ pub(crate) fn track(request: &mut Request) -> UnreadBody {
 }
 
 impl UnreadBody {
-    /// The unread part; `None` where the body was read to its end or is still in use.
+    /// The unread part; `None` if the body was read to its end or is still in use.
     #[must_use]
     pub fn take(self) -> Option<BodyDataStream> {
         self.0?.try_recv().ok()
     }
 }
 
-/// Reads a body to its end and discards it.
+/// Reads a body to its end and discards it, up to `MAX_DRAINED` bytes and `DRAIN_TIMEOUT`.
 pub(crate) async fn drain(mut body: BodyDataStream) {
     let mut left = MAX_DRAINED;
     let all = async {
@@ -60,7 +60,7 @@ pub(crate) async fn drain(mut body: BodyDataStream) {
     let _ = timeout(DRAIN_TIMEOUT, all).await;
 }
 
-/// A body that is sent back when it is dropped before its end.
+/// A body that is sent to its [`UnreadBody`] when it is dropped before its end.
 struct TrackedBody {
     body: Option<BodyDataStream>,
     give_back: Option<oneshot::Sender<BodyDataStream>>,

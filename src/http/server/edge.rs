@@ -1,7 +1,7 @@
 //! The outermost layer around every response. It gives the request its id, renders problems (as
-//! JSON, or as a page for a browser at `/resume` or the sign-in), answers preflights, and adds the
-//! headers that depend on the request's origin and path. Its log line holds ids, names, sizes and
-//! durations, never a path's values or a query.
+//! JSON, or as a page for a browser under `/resume`, `/sign-in`, `/sign-out` and `/problems`),
+//! answers preflights, and adds the headers that depend on the request's origin and path. The log
+//! line of a request holds the operation, status, duration and id, but neither path nor query.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -25,7 +25,8 @@ use crate::http::pages::language::Language;
 use crate::http::pages::layout;
 use crate::http::pages::sign_in::sign_in_again;
 
-/// The operation of a request: set by the guard, read by the log line, also after a panic.
+/// The operation id of a request. The guard sets it; the edge reads it for the log line, even when
+/// the operation has panicked.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OperationSlot(Arc<OnceLock<&'static str>>);
 
@@ -35,11 +36,11 @@ impl OperationSlot {
     }
 }
 
-/// Marks an error response that has its page already.
+/// Marks an error response whose body is already a page, so the edge does not replace the body.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RenderedError;
 
-/// Health checks come every few seconds, and their results are logged elsewhere.
+/// Operations that are logged at debug level, because health checks come every few seconds.
 const PROBES: [&str; 2] = [health::HEALTHZ.id, health::READYZ.id];
 
 /// The parts of the request that its response depends on.
@@ -171,8 +172,8 @@ fn problem(
     let status = problem.code.status();
     let mut response = if context.page {
         let public_url = &http.settings.public_url;
-        // The user may have another account with access. The page does not say whether the resource
-        // exists.
+        // The user may have another account with access. `NotFound` is included because the page
+        // must not reveal whether the resource exists.
         let refused = matches!(problem.code, Code::Forbidden | Code::NotFound);
         let sign_in_again_link = caller.filter(|_| refused).map(|CurrentCaller(caller)| {
             let prefix = prefix(public_url);
@@ -222,7 +223,7 @@ fn add_headers(context: &RequestContext, headers: &mut HeaderMap) {
         HeaderValue::from_static("nosniff"),
     );
     if context.private {
-        // A stream sets a stricter value.
+        // An event stream has set a stricter value already.
         headers
             .entry(header::CACHE_CONTROL)
             .or_insert(HeaderValue::from_static("no-store"));

@@ -33,7 +33,7 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    /// The object at `at`; anything else is a mistake.
+    /// The members of `value`, whose pointer is `at`; a value that is no object is a mistake.
     pub fn of(value: Value, at: &str, errors: &mut Errors) -> Option<Self> {
         if let Value::Object(members) = value {
             return Some(Self {
@@ -76,7 +76,7 @@ impl Fields {
         }
     }
 
-    /// Takes a text member of at most `bytes` bytes.
+    /// Takes a text member; more than `bytes` bytes are a mistake.
     pub fn text_within(&mut self, name: &str, bytes: usize, errors: &mut Errors) -> Option<String> {
         let text = self.text(name, errors)?;
         if text.len() > bytes {

@@ -24,7 +24,7 @@ use crate::http::pages::sign_in::session::{self, redirect_to_sign_in, wants_page
 use crate::people::Caller;
 use crate::people::authenticator::{AuthError, only_ours, speaks_for_nobody};
 
-/// Checks what comes before the operation.
+/// Checks a request, passes its caller on, and runs the operation.
 ///
 /// # Errors
 /// The problem of the first check that fails.
@@ -65,7 +65,7 @@ pub(crate) async fn guard(
     request.extensions_mut().insert(op);
     let mut response = next.run(request).await;
     if let Some(caller) = authenticated {
-        // The edge names the signed-in user on the page of a refusal.
+        // For the edge, which names the signed-in user on the page of a refusal.
         response.extensions_mut().insert(caller);
     }
     Ok(response)
@@ -93,8 +93,8 @@ fn check_source(http: &Http, op: &Op, request: &Request) -> Result<(), Problem> 
     Ok(())
 }
 
-/// Protects the connection of an authenticated caller: it is not closed to make room for a new
-/// client.
+/// Protects the connection of an authenticated caller: until the request is served, the connection
+/// is not closed to make room for a new client.
 fn protect_connection(request: &Request) {
     let slot = request.extensions().get::<Weak<ConnectionSlot>>();
     if let Some(slot) = slot.and_then(Weak::upgrade) {
@@ -102,11 +102,11 @@ fn protect_connection(request: &Request) {
     }
 }
 
-/// The caller of these headers; `None` without credentials. A key beats a session: the cookie
-/// counts only without an `Authorization` header, so a wrong key is refused beside a valid cookie.
+/// The caller of these headers; `None` without credentials. The cookie of a session counts only
+/// without an `Authorization` header, so a wrong key is refused even with a valid cookie.
 ///
 /// # Errors
-/// `unauthorized`, `forbidden`, or the database's.
+/// `unauthorized`, `forbidden`, or the problem of a failed database access.
 pub(crate) async fn authenticate(
     http: &Http,
     headers: &HeaderMap,
@@ -128,7 +128,7 @@ async fn or_session(
 /// The caller of the request's key. Counts a wrong key.
 ///
 /// # Errors
-/// `too_many` after too many wrong keys of one client. A right key is never refused for them.
+/// `too_many` after too many wrong keys of one client. A correct key never gets `too_many`.
 fn caller_of_key(http: &Http, request: &Request) -> Result<Result<Caller, AuthError>, Problem> {
     let found = http.authenticator.authenticate(request.headers());
     if found == Err(AuthError::Wrong) {

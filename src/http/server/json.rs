@@ -1,6 +1,6 @@
-//! JSON with one reading only: a repeated member is an error, and so is deep nesting. Input from
-//! outside is counted before anything is built of it: a megabyte of `[[],[],…` would become a
-//! hundred in memory.
+//! Reads JSON that all parsers understand alike: repeated members and deep nesting are errors. The
+//! values of outside input are counted before any value is built, because a megabyte of `[[],[],…`
+//! would take a hundred megabytes of memory.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,10 +19,11 @@ const DEPTH: usize = 64;
 /// The most values in a body, nested ones included.
 pub(crate) const VALUES: usize = 100_000;
 
-/// Why a text from outside was not read. The detail gives the position and never the content.
+/// Why a text was refused. The detail gives the position and never the content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Unread {
-    /// Not JSON, or JSON that parsers read differently; a sentence for a person.
+    /// The text is not JSON, is nested too deeply, or means different things to different parsers.
+    /// The string is a sentence for people.
     Bad(String),
     /// More than [`VALUES`] values.
     TooMany,
@@ -37,7 +38,7 @@ impl From<Unread> for Problem {
     }
 }
 
-/// Reads one JSON value from outside, and nothing after it.
+/// Reads a text from outside, which must be exactly one JSON value.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Value, Unread> {
     check(bytes)?;
     build(bytes)
@@ -56,7 +57,7 @@ pub(crate) fn check(bytes: &[u8]) -> Result<(), Unread> {
     counted.map_err(|error| unread(&error))
 }
 
-/// Reads one JSON value of our own, with any number of values, and nothing after it.
+/// Like [`parse`], but without the limit of [`VALUES`]: for texts that the service has stored.
 pub(crate) fn build(bytes: &[u8]) -> Result<Value, Unread> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let value = Strict(DEPTH)
@@ -87,9 +88,8 @@ fn unread(error: &serde_json::Error) -> Unread {
     })
 }
 
-/// The text of an object's member as it was written, without the white space between its tokens; a
-/// value that went through a double would not keep every number. Takes text that [`parse`] has
-/// accepted.
+/// The text of an object's member, without the white space between its tokens. Numbers keep every
+/// digit, which a conversion to doubles would lose. `bytes` must be a text that [`parse`] accepts.
 #[must_use]
 pub(crate) fn member(bytes: &[u8], name: &str) -> Option<String> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_slice(bytes).ok()?;
@@ -128,7 +128,7 @@ const REPEATED: &str = "A member is repeated";
 const TOO_DEEP: &str = "The JSON is nested too deeply";
 const TOO_MANY: &str = "The JSON has too many values";
 
-/// Counts the values and the depth of a text, and builds nothing.
+/// Limits the number of values and the depth of a text, without building a value.
 struct ValueCounter<'c> {
     left: &'c mut usize,
     depth: usize,

@@ -9,13 +9,13 @@ pub(crate) const LARGE: usize = 20 * 1024 * 1024;
 
 #[derive(Debug)]
 pub(crate) struct Op {
-    /// The stable `operationId` of the document.
+    /// The stable `operationId` in the OpenAPI document.
     pub id: &'static str,
-    /// The callers that it admits.
+    /// The callers that the operation admits.
     pub auth: AuthClass,
     /// The largest body, in bytes.
     pub body: usize,
-    /// The problems it can respond with, beside those of its authentication.
+    /// The problems that the operation can respond with, in addition to those of authentication.
     pub problems: &'static [Code],
 }
 

@@ -1,6 +1,7 @@
-//! Which web pages may make a browser change something here. A changing request from a foreign
-//! origin is refused before its credentials are read, so a foreign page cannot approve. Without
-//! accounts the service responds only to requests for a loopback name of this machine.
+//! Decides which web pages may make a browser change something in the service. A request that
+//! changes something and has a foreign origin is refused before its credentials are read, so a
+//! foreign page cannot approve. Without accounts the service responds only to requests for a
+//! loopback name of this machine.
 
 use http::header::{HOST, HeaderName, ORIGIN};
 use http::{HeaderMap, Method, Uri, Version};
@@ -51,7 +52,7 @@ impl Origins {
         }
     }
 
-    /// Whether a request is harmless or comes from a page that may change something.
+    /// Whether the request's method changes nothing, or no foreign page makes the request.
     #[must_use]
     pub fn may_change(&self, method: &Method, headers: &HeaderMap, uri: &Uri) -> bool {
         if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) {
@@ -91,7 +92,7 @@ impl Origins {
     }
 }
 
-/// An `Origin` header has no path, not even a slash.
+/// Parses an `Origin` header, which has no path, not even a slash.
 fn header_origin(text: &str) -> Option<Origin> {
     let (_, rest) = text.split_once("://")?;
     if rest.contains('/') {
@@ -107,7 +108,7 @@ fn own(origin: &Origin, headers: &HeaderMap, uri: &Uri) -> bool {
         .is_some_and(|own| own == *origin)
 }
 
-/// The host that the request is for; `None` when it names none or several.
+/// The host that the request is for; `None` when the request names no host or several.
 fn authority<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a str> {
     let mut hosts = headers.get_all(HOST).iter();
     match (hosts.next(), hosts.next(), uri.authority()) {
@@ -121,7 +122,7 @@ fn authority<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a str> {
     }
 }
 
-/// Headers that a proxy adds, beside `X-Forwarded-…`.
+/// Headers that proxies add, in addition to `X-Forwarded-…`.
 const OF_PROXIES: [&str; 6] = [
     "forwarded",
     "via",
@@ -131,10 +132,10 @@ const OF_PROXIES: [&str; 6] = [
     "x-original-forwarded-for",
 ];
 
-/// Without accounts: why a request is refused, if it is. A proxy in front would make everyone
-/// `local`, so a request that looks proxied is refused; HTTP/1.0 is one sign, as nginx uses it by
-/// default. The `Host` must be a loopback name, otherwise a page whose name was rebound to this
-/// machine would be let in.
+/// For a service without accounts: the reason to refuse the request, if there is one. Every client
+/// behind a proxy would be the user `local`, so a request with signs of a proxy is refused.
+/// HTTP/1.0 is such a sign, because nginx uses it by default. The host must be a loopback name:
+/// otherwise a web page could use DNS rebinding, which points the page's host name to this machine.
 #[must_use]
 pub(crate) fn not_from_here(
     headers: &HeaderMap,

@@ -1,4 +1,4 @@
-//! The headers and queries an operation reads, as the API's document shows them.
+//! The headers and queries that operations read, as the OpenAPI document shows them.
 
 use utoipa::IntoParams;
 use uuid::Uuid;
@@ -6,7 +6,7 @@ use uuid::Uuid;
 use crate::http::wire;
 use crate::task::request::RequestKind;
 
-/// The headers of a POST that moves a task.
+/// The headers of a POST that may wait for the task.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Header)]
 #[expect(
@@ -98,8 +98,8 @@ pub(crate) struct EventQuery {
     reason = "read from the headers themselves; this is what the document says of them"
 )]
 pub(crate) struct EventHeader {
-    /// Only events after this number, sent by an `EventSource` that reconnects; takes
-    /// precedence over `after`.
+    /// Only events after this number; takes precedence over `after`. An `EventSource` sends this
+    /// header when it reconnects.
     #[param(rename = "Last-Event-ID", minimum = 0)]
     last_event_id: Option<i64>,
 }

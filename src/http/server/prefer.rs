@@ -15,7 +15,7 @@ pub(crate) struct Prefer {
 }
 
 impl Prefer {
-    /// Reads the headers; of a repeated preference the first counts.
+    /// Reads the `Prefer` headers. When `wait` is repeated, the first readable value counts.
     #[must_use]
     pub fn read(headers: &HeaderMap) -> Self {
         let mut prefer = Self::default();

@@ -1,6 +1,6 @@
-//! Every error is a problem document (RFC 9457) with a code. The place of the error gives only the
-//! code, one sentence and the code's own members; the edge fills in the rest, because only the edge
-//! knows the request's id and the accepted types.
+//! Every error is a problem document (RFC 9457) with an error code. The function that fails returns
+//! only the error code, one sentence and the members that belong to this code. The edge adds the
+//! rest, because only the edge knows the request's id and the accepted types.
 
 use axum::response::{IntoResponse, Response};
 use http::header::{HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -31,7 +31,7 @@ macro_rules! codes {
                 match self { $(Self::$name => $word),* }
             }
 
-            /// The HTTP status of its responses.
+            /// The HTTP status of a response with this code.
             #[must_use]
             pub fn status(self) -> StatusCode {
                 let number: u16 = match self { $(Self::$name => $status),* };
@@ -98,9 +98,9 @@ codes! {
     LimitReached = "limit_reached", 500, "A limit was reached";
     /// In `error` of a task: its stored data is inconsistent.
     Integrity = "integrity", 500, "What is stored contradicts itself";
-    /// In `error` of a task: the configuration lacks something that it needs.
+    /// In `error` of a task: the configuration lacks something that the task needs.
     Configuration = "configuration", 500, "The configuration lacks something";
-    /// In `error` of a task: it was taken over repeatedly without progress.
+    /// In `error` of a task: the task was taken over repeatedly without progress.
     NoProgress = "no_progress", 500, "The task makes no progress";
 }
 
@@ -116,11 +116,11 @@ impl FromStr for Code {
     }
 }
 
-/// An error on its way to the edge.
+/// An error that the edge renders as a problem document or a page.
 #[derive(Clone, Debug)]
 pub(crate) struct Problem {
     pub code: Code,
-    /// One sentence: the place and the expected value, never the value itself.
+    /// One sentence: the place and the expected value, never the value that was sent.
     pub detail: String,
     /// The mistakes of an invalid request.
     pub errors: Vec<FieldError>,
@@ -214,7 +214,8 @@ impl Problem {
         }])
     }
 
-    /// The problem of a response from a library: a router's 404 or 405, a panic.
+    /// The problem for an error response that a library made: a 404 or 405 of the router, or the
+    /// response after a panic.
     #[must_use]
     pub fn of_status(status: StatusCode) -> Self {
         match status.as_u16() {
@@ -237,7 +238,7 @@ impl Problem {
         }
     }
 
-    /// The whole document.
+    /// The whole problem document; `instance` is the id of the HTTP request.
     #[must_use]
     pub fn document(&self, public_url: &str, instance: Uuid) -> Value {
         let mut document = Map::new();

@@ -8,9 +8,9 @@ use uuid::Uuid;
 use super::fields::{Errors, pointer};
 use super::problem::Problem;
 
-/// The number of entries in a list without `limit`.
+/// The most entries in a list when the query has no `limit`.
 const LIMIT: i64 = 50;
-/// The most entries in a list.
+/// The largest `limit`.
 pub(crate) const MOST: i64 = 200;
 
 /// A query whose parameters are taken out one by one.

@@ -29,7 +29,8 @@ use super::connections::{ConnectionPhase, ConnectionSlot, Connections, CountedBo
 use super::write_timeout::TimeoutStream;
 use crate::world::Clock;
 
-/// How long the head of a request may take, from the connection's opening or from its first byte.
+/// The longest time for the head of a request to arrive. The time begins when the connection opens;
+/// for later requests of a connection, it begins with the first byte of the head.
 pub(crate) const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a connection may stay open without a request.
 pub(crate) const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(75);
@@ -75,7 +76,7 @@ impl std::fmt::Debug for Server {
 }
 
 impl Server {
-    /// Serves until `closed` is cancelled; returns when the requests in flight are answered.
+    /// Serves until `closed` is cancelled, and returns once the requests in flight are answered.
     pub async fn serve(self, mut acceptor: impl Acceptor, closed: CancellationToken) {
         let tasks = TaskTracker::new();
         // Dropping this future stops the connections' tasks.

@@ -29,8 +29,8 @@ pub struct ServerSettings {
     pub wait: Duration,
     /// The number of tasks that run at once in this process. Further tasks wait in the database.
     pub max_running: u32,
-    /// The number of connections at once. It is always below the number of descriptors of the
-    /// process, less those that the database and tools need.
+    /// The number of connections at once. When the process has too few file descriptors for this
+    /// number, fewer connections are allowed, because the database and tools need descriptors, too.
     pub max_connections: u32,
     /// The address and port of a separate listener for `/metrics`. Default: `/metrics` is on
     /// `listen`.

@@ -1,6 +1,6 @@
-//! The write timeout of a connection. Without it, a client that stops reading would keep the unsent
-//! bytes, and the task that writes them, in memory for ever. The stream also reports reads and
-//! pending writes to the connection's slot.
+//! The write timeout of a connection. Without the timeout, a client that stops reading would keep
+//! the unsent bytes, and the Tokio task that writes them, in memory for ever. The stream also
+//! reports reads and pending writes to the connection's slot.
 
 use std::fmt;
 use std::future::Future;
@@ -36,7 +36,7 @@ impl<I: fmt::Debug> fmt::Debug for TimeoutStream<I> {
 }
 
 impl<I> TimeoutStream<I> {
-    /// Reports to `slot`; `clock` runs the timeout.
+    /// Wraps `io`. Reads and pending writes are reported to `slot`; `clock` measures the timeout.
     pub fn new(io: I, clock: Arc<dyn Clock>, slot: Arc<ConnectionSlot>) -> Self {
         Self {
             io,
@@ -47,8 +47,8 @@ impl<I> TimeoutStream<I> {
         }
     }
 
-    /// The result of one attempt to write: starts the timer when it is pending, stops it on
-    /// progress.
+    /// Applies the timeout to the result of one attempt to write: a pending write starts the timer,
+    /// and progress stops it.
     fn timed<T>(
         &mut self,
         write: Poll<io::Result<T>>,

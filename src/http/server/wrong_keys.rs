@@ -1,6 +1,7 @@
-//! Counts wrong keys by the address they come from. After ten in a minute a further one is 429, and
-//! the log names the address. A right key, a session and a missing key never get here. Invariant:
-//! the table and the log lines are bounded, however many addresses there are.
+//! Counts wrong keys for each source address. After ten wrong keys in a minute, further wrong keys
+//! get 429, and the log names the address. Requests with a correct key, a session or no key are
+//! not counted. Invariant: the size of the table and the rate of log lines are bounded, however
+//! many addresses send wrong keys.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -14,7 +15,7 @@ use http::header::{HeaderValue, RETRY_AFTER};
 
 use super::problem::{Code, Problem};
 
-/// The wrong keys of one source per minute that get their own answer instead of 429.
+/// The most wrong keys of one source per minute that get `unauthorized`; further ones get 429.
 const MOST: usize = 10;
 const MINUTE: Duration = Duration::from_mins(1);
 /// The most sources that are counted separately; all others are counted together.
@@ -24,8 +25,8 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// The most log lines per minute.
 const LINES: u32 = 100;
 
-/// Where requests come from: an IPv4 address, or an IPv6 network of 64 bits, as one client has all
-/// of it. Requests whose connection is not known share one source.
+/// The source of requests: an IPv4 address or a /64 IPv6 network, because one client usually has a
+/// whole /64. All requests without a known peer address share one source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ClientNetwork(Option<IpAddr>);
 
@@ -64,7 +65,7 @@ pub(crate) struct WrongKeys(Mutex<Table>);
 #[derive(Debug, Default)]
 struct Table {
     sources: HashMap<ClientNetwork, Recent>,
-    /// Counts all sources that have no room in the table.
+    /// The wrong keys of all sources that have no room in the table.
     others: Recent,
     swept: Duration,
     log: Log,
@@ -75,7 +76,7 @@ struct Table {
 struct Recent {
     /// The times of the last wrong keys, oldest first; at most [`MOST`].
     at: VecDeque<Duration>,
-    /// Whether the last wrong key was over the limit, which is logged already.
+    /// Whether the last wrong key was over the limit. If so, the log names the source already.
     refused: bool,
 }
 
@@ -142,7 +143,7 @@ impl WrongKeys {
     /// Counts a wrong key from `source`; `now` is the time since boot.
     ///
     /// # Errors
-    /// `too_many`, when there were too many in the last minute.
+    /// `too_many`, when the counter for `source` has reached its limit in the last minute.
     pub fn note(&self, source: ClientNetwork, now: Duration) -> Result<(), Problem> {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Table {

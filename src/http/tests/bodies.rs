@@ -13,7 +13,7 @@ use crate::http::server::body::budget::BodyBudget;
 use crate::task::time::Time;
 use crate::world::Clock;
 
-/// A clock whose sleeps all end when a test says so.
+/// A clock whose sleeps end when a test sends `true`.
 struct Still(watch::Sender<bool>);
 
 #[async_trait::async_trait]
@@ -34,8 +34,8 @@ impl Clock for Still {
     }
 }
 
-/// A service with `all` bytes of memory for large bodies and `share` for each caller, and its
-/// clock.
+/// A service and its clock. Large bodies may take `all` bytes of memory in total, and the large
+/// bodies of one caller `share` bytes.
 fn small(all: usize, share: usize) -> (Router, Arc<Still>) {
     let clock = Arc::new(Still(watch::Sender::new(false)));
     let http = Http {

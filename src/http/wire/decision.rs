@@ -84,7 +84,7 @@ pub(crate) struct WireApproval {
 }
 
 impl WireDecision {
-    /// A single answer.
+    /// A single answer, committed at `at`.
     #[must_use]
     pub fn of_answer(at: Time, answer: &decision::Decision) -> Self {
         let calls = answer.decisions.keys();

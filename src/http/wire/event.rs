@@ -1,7 +1,7 @@
-//! The events of a tree as the API shows them: the name and data of each durable event, which is an
-//! item, and of the transient events between them. Invariant: the data of a durable event depends
-//! only on its commit and earlier ones, so that every reader gets the same data, later and on any
-//! replica.
+//! The names and data of the events of a tree, as the API shows them. A durable event is an item of
+//! a journal. Transient events come between durable events and are not stored. Invariant: the data
+//! of a durable event depends only on its own commit and on earlier commits, so every reader gets
+//! the same data, at any time and on any replica.
 
 use std::collections::BTreeMap;
 
@@ -94,7 +94,8 @@ impl EventData {
     }
 }
 
-/// A request as it was at one commit, the same for every reader.
+/// A request as of one commit. It leaves out the members that depend on the caller, so every reader
+/// gets the same data.
 #[derive(Clone, Debug, PartialEq)]
 struct RequestAtCommit(InterventionRequest);
 
@@ -121,7 +122,7 @@ impl CaughtUpEvent {
     /// The name of the event.
     pub const NAME: &'static str = "caught_up";
 
-    /// Everything up to that number was sent.
+    /// The event that follows all stored events up to the number `after`.
     #[must_use]
     pub fn at(after: i64) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! JSON that is written as it was read: numbers keep every digit.
+//! JSON that keeps its original text, so that numbers keep every digit.
 
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -15,7 +15,7 @@ impl Exact {
         Self(RawValue::from_string(text.to_owned()).unwrap_or_else(|_| unread()))
     }
 
-    /// An object's text; empty for a text that is no object.
+    /// An object's text; `{}` for a text that does not begin with `{`.
     #[must_use]
     pub fn object(text: &str) -> Self {
         let text = if text.starts_with('{') { text } else { "{}" };

@@ -86,7 +86,7 @@ pub(crate) struct WireUsage {
     pub total_tokens: i64,
 }
 
-/// Declares the item types: each a struct with the members every item has, and its own.
+/// Declares a struct for each item type: the members that every item has, then its own members.
 macro_rules! items {
     ($($(#[$doc:meta])* $name:ident { $($(#[$field:meta])* $member:ident: $kind:ty),* $(,)? })*) => {
         $(
@@ -204,7 +204,7 @@ items! {
         name: String,
         /// The outcome of the call.
         outcome: WireOutcome,
-        /// The result as the model is shown it.
+        /// The result as the model sees it.
         content: String,
         /// The status of an HTTP tool's answer.
         http_status: Option<u16>,

@@ -21,7 +21,8 @@ pub(crate) struct TaskList {
 pub(crate) struct ItemList {
     /// The items.
     pub items: Vec<AgentTaskItem>,
-    /// The `seq` of the last item read, also at the end: the value of `after` for the next page.
+    /// The `seq` of the last item read: the value of `after` for the next page. Never null, even on
+    /// the last page.
     pub next_after: i64,
 }
 
@@ -81,7 +82,7 @@ pub(crate) struct Me {
     pub tenant: String,
     /// The groups of the user.
     pub groups: Vec<String>,
-    /// The key's user, when it acts for another.
+    /// The user of the service key that acts for this user, if any.
     pub via: Option<String>,
     /// Whether the key is an admin's.
     pub admin: bool,

@@ -1,6 +1,7 @@
-//! The objects of the contract, member by member, which are also the components of the OpenAPI
-//! document. The types of `task/` are converted here and nowhere else, so internal data (the
-//! provider's raw turn, terms, leases) cannot leak. Members are always present, `null` when empty.
+//! The objects of the API, which are also the components of the OpenAPI document. Only this module
+//! converts types of `task/` to objects of the API, so internal data (the provider's raw turn,
+//! terms, leases) cannot leak. A member without a value is `null`; only problems and events leave
+//! such members out.
 
 pub(crate) mod body;
 pub(crate) mod decision;
@@ -15,7 +16,8 @@ pub(crate) mod task;
 #[cfg(test)]
 mod shapes;
 
-/// An enum of `task/` as a named component, with the same words.
+/// Declares an enum of the API: a named component with the variants of an enum of `task/`, and the
+/// conversion from that enum.
 macro_rules! wire_enum {
     ($(#[$doc:meta])* $name:ident as $schema:ident from $from:ty, $rename:tt { $($variant:ident),* $(,)? }) => {
         $(#[$doc])*

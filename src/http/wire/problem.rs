@@ -1,5 +1,5 @@
-//! The problem document, as a component. It is written by `server/problem.rs`, which adds only the
-//! members a code has.
+//! The problem document as a component of the OpenAPI document. `server/problem.rs` writes the
+//! actual documents, each with only the members that belong to its error code.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -16,7 +16,7 @@ pub(crate) struct ProblemDocument {
     /// The address of a page that explains the code.
     #[schema(format = "uri")]
     pub r#type: String,
-    /// Its name.
+    /// The title of the code.
     pub title: String,
     /// The HTTP status.
     pub status: u16,

@@ -33,7 +33,7 @@ wire_enum! {
 /// The most bytes of a call's `arguments_text` in lists and in the `pending` of a task.
 pub(crate) const LISTED: usize = 16 * 1024;
 
-/// How much of a request's calls is shown.
+/// Whether the arguments of a request's calls are shown whole, or cut at [`LISTED`] bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extent {
     Whole,
@@ -116,13 +116,13 @@ pub(crate) struct RequestedCall {
     pub summary: String,
     /// Warnings about the arguments.
     pub warnings: Vec<CallWarning>,
-    /// Whether this request decides it.
+    /// Whether this request decides the call.
     pub needs_decision: bool,
     /// The verdict of the policy.
     pub verdict: WireVerdict,
-    /// The rule that gave it.
+    /// The rule that gave the verdict.
     pub rule: Option<String>,
-    /// Its reason.
+    /// The reason of the rule.
     pub reason: Option<String>,
     /// The tool's JSON Schema.
     pub parameters: Value,
@@ -130,7 +130,7 @@ pub(crate) struct RequestedCall {
     pub approvals: Vec<WireApproval>,
     /// Opaque; null for a call that can never run.
     pub digest: Option<String>,
-    /// The answer, once it is decided.
+    /// The answer, once the call is decided.
     pub decision: Option<WireDecision>,
     /// Whether `arguments_text` was cut: where requests are listed, and in the `pending` of a task,
     /// it is cut at 16 KiB. `GET /resume/{request_id}`, items and events have the whole text.
@@ -206,7 +206,8 @@ fn warning(of: &Warning) -> CallWarning {
     }
 }
 
-/// The arguments as JSON. An empty text is an empty object, as the tool reads it.
+/// The arguments as JSON; `None` for a text that is not JSON or is ambiguous. An empty text counts
+/// as an empty object here, as it does for the tool.
 fn arguments(text: &str) -> Option<Value> {
     if text.trim_matches([' ', '\t', '\n', '\r']).is_empty() {
         return Some(Value::Object(Map::new()));
@@ -214,7 +215,7 @@ fn arguments(text: &str) -> Option<Value> {
     json::build(text.as_bytes()).ok()
 }
 
-/// A request's row as the rules see it.
+/// The state of a request, from its row.
 #[must_use]
 pub(crate) fn state(row: &RequestRow) -> RequestState<'_> {
     RequestState {

@@ -1,4 +1,5 @@
-//! Every type of item, member by member; each fits its component.
+//! Checks the members of every item type, and that each item fits its component of the OpenAPI
+//! document.
 
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -80,7 +81,7 @@ fn decision() -> Decision {
     }
 }
 
-/// A fact, its role, and the members that its item shows beside those of every item.
+/// A fact, the role of its item, and the members that only items of this type have.
 type Shape = (Fact, &'static str, Value);
 
 fn facts() -> Vec<Shape> {

@@ -15,8 +15,8 @@ use crate::task::failure::{Failure, FailureCode};
 use crate::task::status;
 
 wire_enum! {
-    /// The status of a task: Running while any task of its tree runs, Paused when none runs and
-    /// one waits for a human.
+    /// The status of a task: Running while the task or a task below it runs, Paused when none of
+    /// them runs and one of them waits for a human.
     WireTaskStatus as TaskStatus from status::TaskStatus, "PascalCase" { Running, Paused, Completed, Failed, Canceled }
 }
 
@@ -92,7 +92,7 @@ pub(crate) struct TaskError {
     /// The problem's page.
     #[schema(format = "uri")]
     pub r#type: String,
-    /// Its name.
+    /// The title of the code.
     pub title: String,
     /// 500.
     pub status: u16,

@@ -1,6 +1,6 @@
-//! Reads a whole or streamed answer: its blocks, its stop reason and its usage. `raw` keeps unknown
-//! blocks and members. Invariant: an answer means the same whether streamed or not, and a call's
-//! arguments are the exact bytes the model wrote.
+//! Reads a whole or streamed answer: its blocks, its stop reason and its usage. `Answer::raw` keeps
+//! unknown blocks and members. Invariant: an answer means the same whether streamed or not, and a
+//! call's arguments are the exact bytes that the model wrote, except for secrets and U+0000.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -46,7 +46,7 @@ pub(super) fn whole(body: &str, cleaner: &Cleaner) -> Attempt {
     let Some(Value::Array(blocks)) = reply.remove("content") else {
         return again("its answer holds no content");
     };
-    // From the original body: the arguments keep their lone surrogate escapes.
+    // Read from the original body, so that arguments keep escapes of lone surrogates.
     let Some(inputs) = inputs(body)
         .or_else(|| inputs(&readable))
         .filter(|inputs| inputs.len() == blocks.len())
@@ -112,7 +112,8 @@ impl Spoken {
 }
 
 impl Said {
-    /// Stores stop reason, explanation and usage from a `message_delta`.
+    /// Stores the stop reason and its explanation, from the delta of a `message_delta` or from an
+    /// unstreamed message. A missing value keeps the stored one.
     pub(super) fn ends(&mut self, said: &Value) {
         let str = |pointer: &str| {
             said.pointer(pointer)
@@ -131,7 +132,7 @@ impl Said {
             .collect()
     }
 
-    /// The explanation of a refusal, as long as the message has no other text.
+    /// The explanation of a refusal; `None` when the message has a text.
     pub(super) fn refusal(&self) -> Option<&str> {
         let refused = self.stop_reason.as_deref() == Some("refusal") && self.text().is_empty();
         self.explanation.as_deref().filter(|_| refused)
@@ -234,9 +235,9 @@ fn usage(sent: &Map<String, Value>) -> Usage {
     }
 }
 
-/// The message as we store it and send it back: as received, redacted, with the same arguments as
-/// the stored calls. Thinking blocks are signed: redaction would invalidate the signature, so a
-/// block that it changes is left out.
+/// The message as we store it and send it back: redacted, with the arguments of the stored calls,
+/// and otherwise as received. Thinking blocks are signed, and a change would invalidate the
+/// signature, so a thinking block that redaction would change is left out.
 fn raw(blocks: Vec<Spoken>, calls: &[AnswerCall], cleaner: &Cleaner) -> Value {
     let mut calls = calls.iter();
     let content = blocks.into_iter().filter_map(|block| {

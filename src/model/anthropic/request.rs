@@ -1,7 +1,7 @@
 //! The request body: the prompt as messages of content blocks. Invariant: the model's own blocks go
-//! back unchanged, arguments to the byte; each call and its result share an id that no other call
-//! has; and nothing is sent that the endpoint would refuse for its form, since that would block a
-//! stored conversation for good.
+//! back unchanged, with their arguments byte for byte; each call shares an id with its result and
+//! with no other call; and the endpoint has no reason to refuse the form of the body, because a
+//! refusal would block a stored conversation for good.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -14,11 +14,11 @@ use crate::model::{OfferedTool, Prompt, data_about_the_user};
 use crate::task::item::{Part, PartType};
 use crate::task::transcript::Message;
 
-/// `max_tokens` when `body` does not set it: the endpoint requires it. The thinking budget
-/// (`thinking.budget_tokens`) counts as part of the answer, so it is added.
+/// The default of `max_tokens`, which the endpoint requires. A configured thinking budget
+/// (`thinking.budget_tokens`) is added to the default, because thinking uses up `max_tokens`, too.
 pub(super) const MAX_TOKENS: u64 = 16_384;
 
-/// Stands for an empty text, which the endpoint refuses.
+/// Sent in place of an empty text, which the endpoint would refuse.
 const EMPTY: &str = "(empty)";
 
 #[derive(Debug, Serialize)]
@@ -29,7 +29,7 @@ pub(super) enum Block {
     Call {
         #[serde(flatten)]
         rest: Map<String, Value>,
-        /// The arguments, to the byte.
+        /// The exact text of the arguments.
         input: Box<RawValue>,
     },
 }
@@ -78,7 +78,7 @@ struct Body {
     messages: Vec<Spoken>,
 }
 
-/// `extra` is merged in from the configuration.
+/// Writes the request body; `extra` holds further members from the configuration.
 ///
 /// # Errors
 /// When the body cannot be written as JSON, which no prompt is known to cause.
@@ -106,7 +106,7 @@ pub(super) fn body(
             .is_some_and(|thinking| thinking.get("type") == Some(&json!("enabled")))
     {
         // With a fixed thinking budget the endpoint requires the last turn to begin with a thinking
-        // block.
+        // block, but thinking blocks are left out of this request.
         rest.remove("thinking");
     }
     if let Some(system) = prompt

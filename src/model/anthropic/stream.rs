@@ -34,7 +34,7 @@ struct Begun {
     whole: Option<String>,
     /// The input from the deltas.
     input: String,
-    /// For a call: its number, and the filter for the arguments it emits.
+    /// For a call: its number, and the redaction of the pieces of its arguments.
     call: Option<(usize, Passing)>,
 }
 
@@ -113,7 +113,7 @@ impl Stream {
         Ok(Progress::GoesOn)
     }
 
-    /// Counts are totals: the last value of each wins.
+    /// Stores token counts. Each count is a total so far, so a later value replaces an earlier one.
     fn count(&mut self, usage: Option<&Value>) {
         for (name, count) in usage.and_then(Value::as_object).into_iter().flatten() {
             if !count.is_null() {
@@ -206,7 +206,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Handles the end of a block.
+    /// Ends a block. A call without input deltas takes its arguments from the start event.
     fn close(&mut self, at: usize, telling: &mut Telling<'_>) {
         let Some(block) = self.blocks.get_mut(at) else {
             return;
@@ -260,8 +260,8 @@ fn first_input(data: &str) -> Option<String> {
         .map(|input| input.get().to_owned())
 }
 
-/// Merges a delta into a member: texts and lists are appended, other values replaced. That covers
-/// delta types added later.
+/// Merges a delta into a member: texts and lists are appended, and any other value replaces the
+/// member. The rule also fits delta types that the endpoint may add later.
 fn merge(members: &mut Map<String, Value>, name: &str, more: &Value) {
     match (members.get_mut(name), more) {
         (Some(Value::String(text)), Value::String(more)) => text.push_str(more),

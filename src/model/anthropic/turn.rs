@@ -1,7 +1,7 @@
-//! Writes an earlier turn of the model for the next request: its own blocks if it came from this
-//! protocol, else blocks built from our parsed form (an agent's model may change while a task
-//! waits). Invariant: the same conversation is always written the same way, because the endpoint
-//! compares it with the previous request.
+//! Writes an earlier turn of the model for the next request. If the turn came through this
+//! protocol, its own blocks are sent; otherwise blocks are built from its parsed form (an agent's
+//! model may change while a task waits). Invariant: the same conversation is always written the
+//! same way, because the endpoint compares the conversation with that of the previous request.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::request::Block;
 use crate::model::protocol::Thoughts;
 
-/// The longest tool name that the endpoint takes.
+/// The longest tool name that the endpoint takes, in characters.
 const NAME: usize = 64;
 
 /// The ids of calls and results within one request. The endpoint takes letters, digits, `_` and
@@ -24,7 +24,7 @@ pub(super) struct Ids {
 }
 
 impl Ids {
-    /// Starts a turn with these calls.
+    /// Starts a turn whose calls have these stored ids.
     pub(super) fn begin<'a>(&mut self, calls: impl Iterator<Item = &'a str>) {
         self.turn.clear();
         for id in calls {
@@ -71,7 +71,7 @@ fn name(name: &str) -> String {
     }
 }
 
-/// The blocks of a turn; `None` if none of them may be sent.
+/// The blocks of a turn; empty if no block of the turn may be sent.
 pub(super) fn assistant(
     raw: &Value,
     text: Option<&str>,
@@ -85,7 +85,7 @@ pub(super) fn assistant(
     }
 }
 
-/// The blocks of a turn if it came from this protocol and has this many calls.
+/// The turn's own blocks; `None` unless it came through this protocol and has this many calls.
 fn own(raw: &Value, calls: usize) -> Option<&[Value]> {
     let is_message = raw.get("type").is_some_and(|kind| kind == "message");
     let blocks = raw
@@ -121,7 +121,8 @@ fn sent_back(
         .iter()
         .filter(|block| !empty(block) && (thoughts == Thoughts::Kept || !is_thought(block)))
         .collect();
-    // A turn may not end with thinking: a turn truncated while thinking has no content.
+    // A turn may not end with thinking, so a turn that was truncated while thinking can become
+    // empty.
     while kept.last().is_some_and(|block| is_thought(block)) {
         kept.pop();
     }

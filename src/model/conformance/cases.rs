@@ -1,4 +1,4 @@
-//! The meaning of the conversations, the same for every provider.
+//! The conversations and their expected answers, the same for every provider.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::task::item::{FinishReason, Part, PartType};
 use crate::task::transcript::Message;
 
 pub(super) struct Case {
-    /// The name of its files in `wire`.
+    /// The name of the case's files in `wire`, without `.txt`.
     pub(super) name: &'static str,
     /// Set for a conversation that exists with one provider only.
     pub(super) only: Option<Provider>,
@@ -18,9 +18,9 @@ pub(super) struct Case {
     pub(super) furnished: bool,
     /// The messages and the model's answers, in order.
     pub(super) steps: Vec<Step>,
-    /// Texts that the last request contains to the byte, as is or inside a JSON string.
+    /// Texts that the last request contains byte for byte, either plain or as a JSON string.
     pub(super) exact: Vec<&'static str>,
-    /// The waits before repetitions, in seconds.
+    /// The expected waits before repeated attempts, in seconds; `None` when any waits are right.
     pub(super) waits: Option<Vec<u64>>,
 }
 
@@ -60,7 +60,7 @@ pub(super) enum Means {
 }
 
 impl Step {
-    /// The messages to add to the conversation; `ids` are those of the last turn's calls.
+    /// The messages to add to the conversation; `ids` are the ids of the last turn's calls.
     pub(super) fn said(&self, provider: Provider, ids: &[String]) -> Vec<Message> {
         match &self.says {
             Says::User(text) => vec![user(text)],
@@ -186,7 +186,7 @@ fn stored_by_anthropic() -> Vec<Message> {
     ]
 }
 
-/// The instructions and tools of a case that has some.
+/// The instructions and tools of every case with `furnished`.
 pub(super) fn furniture() -> (Option<String>, Vec<OfferedTool>) {
     let schema =
         json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]});
@@ -210,7 +210,7 @@ fn step(says: Says, means: Means) -> Step {
     }
 }
 
-/// An unstreamed answer, of which no piece need be emitted before the end.
+/// A step with an endpoint that does not stream, so the answer need not be emitted in pieces.
 fn plainly(said: Says, text: &'static str) -> Step {
     Step {
         told: false,
@@ -245,7 +245,7 @@ fn case<const N: usize>(name: &'static str, steps: [Step; N]) -> Case {
     }
 }
 
-/// A case that is asked again and then answers `text`, after this many resets.
+/// A case with failing attempts before the answer `text`. The pieces are reset `resets` times.
 fn in_the_end(name: &'static str, text: &'static str, resets: usize) -> Case {
     let step = Step {
         resets,

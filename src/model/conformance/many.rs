@@ -22,7 +22,7 @@ fn cleaner() -> Cleaner {
     )])))
 }
 
-/// The events of one whole call, and the events that end an answer.
+/// The events of one whole call.
 fn events(provider: Provider, call: usize) -> Vec<Value> {
     match provider {
         Provider::OpenAi => vec![json!({"choices": [{"index": 0, "delta": {"tool_calls": [
@@ -68,7 +68,8 @@ fn whole(provider: Provider, calls: usize) -> String {
     body.to_string()
 }
 
-/// The number of calls of an attempt; the error, if it failed and must not be repeated.
+/// The number of calls in an answer, or the error of a failed attempt. Panics if the attempt would
+/// be repeated.
 fn counted(attempt: Attempt) -> Result<usize, String> {
     match attempt {
         Attempt::Answered(answer) => Ok(answer.calls.len()),
@@ -77,7 +78,8 @@ fn counted(attempt: Attempt) -> Result<usize, String> {
     }
 }
 
-/// Reads a stream of this many calls: the number of calls begun before it ended, and the outcome.
+/// Reads a stream of this many calls. Returns how many calls were read before reading ended, and
+/// the outcome.
 fn streamed<P: Protocol>(provider: Provider, calls: usize) -> (usize, Result<usize, String>) {
     let (heard, mut reading) = (Heard::default(), P::reading(&cleaner()));
     let mut telling = Telling::new(&heard);

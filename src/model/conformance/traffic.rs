@@ -1,9 +1,9 @@
 //! Recorded traffic: reads a traffic file, and plays it as an endpoint on loopback.
 //!
-//! A file is a list of parts. `>>>` begins the expected body of a request. `<<< STATUS [TYPE]
-//! [NAME: VALUE]…` begins an answer; with `cut` the connection is lost after it. `||| STATUS TYPE`
-//! begins the same answer in unstreamed form. The text before the first part says what the file
-//! shows.
+//! A file is a list of parts. `>>>` begins the expected body of a request. `<<< STATUS TYPE, NAME:
+//! VALUE, …` begins an answer; with the word `cut`, the connection is closed before the end of the
+//! body. `||| STATUS TYPE` begins the unstreamed form of the preceding answer. The text before the
+//! first part says what the file shows.
 
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
@@ -27,7 +27,7 @@ pub(super) struct Reply {
     /// Whether the connection is lost before the answer is complete.
     cut: bool,
     body: String,
-    /// The same answer, unstreamed.
+    /// The unstreamed form of the answer.
     whole: Option<String>,
 }
 
@@ -38,7 +38,7 @@ pub(super) enum Sent {
     AsRecorded,
     /// A few bytes at a time.
     InCrumbs,
-    /// Unstreamed, where the file has that form.
+    /// Unstreamed, if the file has the unstreamed form.
     Whole,
 }
 
@@ -114,7 +114,7 @@ impl Reply {
         self.whole.as_deref().filter(|_| sent == Sent::Whole)
     }
 
-    /// The stream of a successful answer; `None` for any other.
+    /// The stream, if the answer is streamed and successful.
     pub(super) fn stream(&self) -> Option<&str> {
         let is_stream = self
             .headers
@@ -169,7 +169,6 @@ pub(super) struct Request {
 
 /// An endpoint that plays its answers, one per connection.
 pub(super) struct Played {
-    /// The URL it listens on.
     pub(super) url: String,
     requests: Arc<Mutex<Vec<Request>>>,
 }

@@ -1,5 +1,5 @@
 //! Reads an endpoint's answer: a stream of events as it arrives, anything else whole. Invariant:
-//! reading is bounded in bytes and in time, and an answer whose end did not come is rejected.
+//! reading is bounded in bytes and in time, and an answer without its end is rejected.
 
 use std::time::Duration;
 
@@ -12,13 +12,15 @@ use crate::model::protocol::{Progress, Reading};
 use crate::model::sse::Decoder;
 use crate::task::text::from_bytes;
 
-/// The longest answer, in bytes: of an unstreamed one, of each event, and of the sum of a stream.
+/// The longest answer, in bytes. The limit applies to an unstreamed body, to each event of a
+/// stream, and to all content of a stream together.
 pub(in crate::model) const ANSWER: usize = 8 * 1024 * 1024;
 /// How much of an error's body is read, in bytes.
 pub(super) const PROBLEM: usize = 64 * 1024;
-/// The longest stream in bytes: every few letters come in a JSON object of their own.
+/// The longest stream, in bytes. A stream is much longer than its content, because every few
+/// characters come in a JSON object of their own.
 const STREAM: usize = 16 * ANSWER;
-/// The longest time for a whole answer, in timeouts.
+/// The longest time for a whole answer, as a multiple of the timeout.
 pub(super) const WHOLE: u32 = 10;
 
 /// Whether the headers declare a stream of events.
@@ -32,7 +34,7 @@ fn is_stream(headers: &HeaderMap) -> bool {
         .starts_with("text/event-stream")
 }
 
-/// Whether a body without that declaration is a stream of events all the same.
+/// Whether a body that is not declared as a stream of events looks like one.
 fn looks_like_stream(body: &str) -> bool {
     let begins = body.trim_start_matches(['\u{FEFF}', '\r', '\n']);
     ["data:", "event:", "id:", ":"]
@@ -47,17 +49,18 @@ pub(super) fn too_long() -> Attempt {
     ))
 }
 
-/// The events of one answer, from the decoder to the protocol's reader.
+/// Reads one streamed answer: decodes its events and passes them to the protocol's reader.
 struct Stream<P: Protocol> {
     decoder: Decoder,
     reading: P::Reading,
     read: usize,
-    /// The bytes read before the first event: a body declared as a stream may be a plain answer.
+    /// The bytes read so far, up to the first event: a body declared as a stream may be an
+    /// unstreamed answer.
     odd: Option<Vec<u8>>,
 }
 
 impl<P: Protocol> Stream<P> {
-    /// `Err` once the outcome of the attempt is certain.
+    /// Takes the next bytes. `Err` is the outcome of the attempt, if it is certain already.
     fn take(&mut self, bytes: &[u8], telling: &mut Telling<'_>) -> Result<Progress, Attempt> {
         self.read = self.read.saturating_add(bytes.len());
         let events = self.decoder.push(bytes).map_err(|_| too_long())?;

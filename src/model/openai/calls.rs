@@ -1,7 +1,7 @@
-//! The calls of a streamed answer. Fragments are joined by `index`; if an endpoint omits it or
-//! sends 0 for every call, by id, and failing that by their content. Invariant: no fragment is
-//! joined to a call it can be told apart from; if calls cannot be told apart, the joined text is
-//! such that no tool accepts it.
+//! The calls of a streamed answer. Fragments with the same `index` are joined. If an endpoint omits
+//! the index or sends 0 for every call, fragments are joined by id, or without ids by their
+//! content. Invariant: a fragment is never joined to a call if it recognizably belongs to another
+//! call. If two calls cannot be told apart, no tool accepts their joined text.
 
 use serde_json::{Map, Value, json};
 
@@ -10,11 +10,11 @@ use crate::model::AnswerCall;
 use crate::model::clean::{Cleaner, Passing};
 use crate::model::protocol::Telling;
 
-/// The bytes that a call counts besides its texts.
+/// The bytes counted for each call in addition to its texts.
 const CALL: usize = 1024;
 
-/// How many bytes of a possible secret a name may end with and still be emitted: less than half of
-/// the shortest secret searched for.
+/// A name whose end may begin a secret is emitted only if that end is shorter than this many bytes:
+/// half of the shortest secret searched for.
 const PART: usize = 4;
 
 /// The calls so far, in their final order.
@@ -31,7 +31,7 @@ struct Call {
     arguments: String,
     /// The arguments, if they came as JSON instead of text.
     value: Option<Value>,
-    /// All other members, and `function` once a fragment had it.
+    /// The remaining members, with `function` once a fragment had it.
     rest: Map<String, Value>,
     told: Told,
 }
@@ -55,7 +55,8 @@ struct Fragment {
 }
 
 impl Fragment {
-    /// `exact` is the text of arguments sent as JSON.
+    /// Parses a fragment; `None` if it is not a call. `exact` is the original text of arguments
+    /// that were sent as JSON.
     fn read(sent: Value, exact: Option<&str>) -> Option<Self> {
         let Value::Object(mut rest) = sent else {
             return None;
@@ -121,8 +122,8 @@ impl Calls {
         self.held
     }
 
-    /// Takes a fragment and emits what it adds. `Some(true)` if earlier pieces are wrong now and
-    /// must be emitted anew; `None` if the fragment cannot be read.
+    /// Takes a fragment and emits the text that it adds. `Some(true)` if pieces emitted earlier are
+    /// wrong now, so that all calls must be emitted again; `None` if the fragment cannot be read.
     pub(super) fn take(
         &mut self,
         sent: Value,
@@ -144,7 +145,7 @@ impl Calls {
         Some(false)
     }
 
-    /// The call that a fragment continues; `None` if it begins one.
+    /// The position of the call that a fragment continues; `None` if the fragment begins a call.
     fn place(&self, fragment: &Fragment) -> Option<usize> {
         let has_id = !fragment.id.is_empty();
         let found = match fragment.index {
@@ -184,7 +185,7 @@ impl Calls {
         })
     }
 
-    /// Inserts an empty call at its position; returns whether others moved.
+    /// Inserts an empty call. Returns its position, and whether later calls moved.
     fn begin(&mut self, index: Option<u64>) -> (usize, bool) {
         let index = index
             .or_else(|| self.all.last().map(|call| call.index))
@@ -218,8 +219,8 @@ impl Calls {
         }
     }
 
-    /// The parsed calls, and the calls as they would stand in the message; `None` if an entry is
-    /// not a call.
+    /// The parsed calls, and their JSON as an unstreamed message would contain it; `None` if an
+    /// entry is not a call.
     pub(super) fn finish(self) -> Option<(Vec<AnswerCall>, Vec<Value>)> {
         let (mut read, mut sent) = (Vec::new(), Vec::new());
         for mut call in self.all {
@@ -253,9 +254,9 @@ impl Call {
         }
     }
 
-    /// Whether a fragment with an id and the same index may continue this call: some endpoints send
-    /// index 0 for every call, others give each fragment of a call a new id. Only the first
-    /// fragment of a call has a name.
+    /// Whether a fragment with an id and with this call's index may continue the call. The index
+    /// and the id do not tell: some endpoints send index 0 for every call, and some give each
+    /// fragment of a call a new id. But only the first fragment of a call has a name.
     fn may_have(&self, fragment: &Fragment) -> bool {
         self.id.is_empty() || self.id == fragment.id || fragment.name.is_empty()
     }
@@ -270,8 +271,8 @@ impl Call {
             && serde_json::from_str::<Map<_, _>>(&self.arguments).is_ok()
     }
 
-    /// Adds a fragment. Returns whether it has extended a name that was not empty before: that name
-    /// may have been emitted already.
+    /// Adds a fragment. Returns whether the fragment extended a name that was not empty: the
+    /// shorter name may have been emitted already.
     fn add(&mut self, fragment: Fragment) -> bool {
         if self.id.is_empty() {
             self.id = fragment.id;
@@ -294,8 +295,7 @@ impl Call {
 
     /// Emits what is new, once the name is known.
     fn tell(&mut self, at: usize, cleaner: &Cleaner, telling: &mut Telling<'_>) {
-        // A name that ends with a good part of a possible secret is held back until it is known to
-        // be complete.
+        // A name whose end may begin a secret is held back until the name is known to be complete.
         let held = || {
             cleaner
                 .text(&self.name)

@@ -37,8 +37,9 @@ fn text(name: &str, said: &mut String, more: &str) {
     }
 }
 
-/// Adds to a list: to the element with the same `index`, else to a text or thinking that continues,
-/// else at the end.
+/// Adds an element to a list. An element with an `index` is merged into the list's element with the
+/// same `index`; an element without an `index`, into the last element if it continues that
+/// element's text or thinking. Any other element is appended.
 fn element(all: &mut Vec<Value>, piece: Value) {
     let place = match piece.get("index").filter(|index| index.is_u64()) {
         Some(index) => {

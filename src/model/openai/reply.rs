@@ -1,5 +1,5 @@
 //! Reads an answer: `choices[0].message` and its surroundings. `raw` keeps unknown members. Missing
-//! members are tolerated where the meaning is clear; otherwise the answer is rejected.
+//! members are tolerated if the meaning is clear; otherwise the answer is rejected.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -74,7 +74,7 @@ pub(super) struct Said {
     pub(super) usage: Option<Value>,
 }
 
-/// Builds the answer; rejects a message that itself reports an error as its end.
+/// Builds the answer; rejects a message whose `finish_reason` is an error.
 pub(super) fn answer(said: Said, cleaner: &Cleaner) -> Attempt {
     let Said {
         message,
@@ -194,8 +194,9 @@ pub(super) fn is_text(arguments: Option<&Value>) -> bool {
     matches!(arguments, None | Some(Value::Null | Value::String(_)))
 }
 
-/// The bytes of arguments sent as JSON instead of text, in an answer or a chunk. Parsed as a value
-/// they would lose repeated members and excess digits before validation could refuse them.
+/// The original text of each call's arguments, from an answer or a chunk, for arguments that were
+/// sent as JSON instead of text. Parsing them into a [`Value`] would drop repeated members and
+/// excess digits before validation could refuse them.
 pub(super) fn exact_arguments(body: &str) -> Option<Vec<&str>> {
     #[derive(Deserialize)]
     struct Reply<'a> {
@@ -254,7 +255,8 @@ pub(super) fn exact_arguments(body: &str) -> Option<Vec<&str>> {
 
 fn finish_reason(said: Option<&str>, has_calls: bool) -> FinishReason {
     match said.map(str::to_ascii_lowercase).as_deref() {
-        // Some endpoints say `stop` beside calls, and some give no reason in an unstreamed answer.
+        // Some endpoints send `stop` together with calls, and some give no reason in an unstreamed
+        // answer.
         Some("stop" | "eos" | "eos_token" | "stop_sequence" | "end_turn") | None if has_calls => {
             FinishReason::ToolCalls
         }
@@ -264,7 +266,7 @@ fn finish_reason(said: Option<&str>, has_calls: bool) -> FinishReason {
         Some("tool_calls" | "function_call" | "tool_use") => FinishReason::ToolCalls,
         Some("length" | "max_tokens" | "model_length") => FinishReason::Length,
         Some("content_filter") => FinishReason::ContentFilter,
-        // Possibly truncated: none of its calls runs.
+        // The answer may be truncated, so none of its calls runs.
         Some(_) => FinishReason::Other,
     }
 }

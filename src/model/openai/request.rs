@@ -9,7 +9,7 @@ use crate::model::{OfferedTool, Prompt, data_about_the_user};
 use crate::task::item::{Part, PartType};
 use crate::task::transcript::Message;
 
-/// `extra` is merged in from the configuration.
+/// The request body. `extra` contains the members that the configuration adds.
 pub(super) fn body(
     prompt: &Prompt,
     model: &str,
@@ -136,8 +136,8 @@ fn assistant(raw: &Value, text: Option<&str>, calls: &[(String, String, String)]
     Value::Object(message)
 }
 
-/// Whether it is a message of this protocol with this many calls. Anthropic's messages say so in
-/// `type`, and this protocol cannot express their content.
+/// Whether `raw` is a message of this protocol with this many calls. Messages of Anthropic's
+/// protocol are recognized by their `type`; this protocol cannot express their content.
 fn is_ours(raw: &Map<String, Value>, calls: usize) -> bool {
     if raw.get("type").is_some_and(|kind| kind == "message") {
         return false;

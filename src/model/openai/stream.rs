@@ -54,7 +54,7 @@ impl Streamed {
         }
     }
 
-    /// Takes the delta of a choice.
+    /// Takes one choice of a chunk: its delta, its error, and its `finish_reason`.
     fn choice(
         &mut self,
         mut choice: Map<String, Value>,
@@ -148,7 +148,8 @@ impl Streamed {
         Ok(())
     }
 
-    /// A refusal is the text only while there is no content.
+    /// Adds to the text and emits the addition. A refusal counts as the text only while there is no
+    /// content.
     fn say(&mut self, more: &str, voice: Voice, telling: &mut Telling<'_>) {
         if more.is_empty() || (self.voice, voice) == (Voice::Content, Voice::Refusal) {
             return;
@@ -167,7 +168,7 @@ impl Streamed {
     fn with_calls(&mut self) -> Option<Vec<AnswerCall>> {
         let (calls, sent) =
             std::mem::replace(&mut self.calls, Calls::new(self.cleaner.clone())).finish()?;
-        // An empty content was only how the stream began.
+        // An empty content only comes from the first chunk of the stream.
         if self
             .message
             .get("content")

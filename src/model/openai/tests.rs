@@ -166,7 +166,7 @@ fn prompt(messages: Vec<Message>) -> Prompt {
     }
 }
 
-/// The detail of the error that an answer ends with.
+/// Asks the model and returns the detail of its error.
 async fn failure(model: &OpenAi, sink: &dyn Sink) -> String {
     let prompt = prompt(vec![user("hi")]);
     model.answer(&prompt, sink).await.unwrap_err().detail

@@ -8,8 +8,7 @@ use crate::world::Clock;
 
 /// The least number of bytes in a piece of arguments.
 const ARGUMENTS: usize = 8;
-/// The shortest pause: the machine's clock does not keep shorter ones, and their errors would add
-/// up.
+/// The shortest pause. Shorter sleeps are too inaccurate, and their errors would add up.
 const SHORTEST: Duration = Duration::from_millis(25);
 
 /// All pieces of an answer, in order.
@@ -25,7 +24,8 @@ pub(super) fn pieces<'a>(text: Option<&'a str>, calls: &'a [AnswerCall]) -> Vec<
     pieces
 }
 
-/// Emits the pieces, spread over `time`: the first after the first pause, the last at its end.
+/// Emits the pieces, spread over `time`: the first piece after the first pause, the last piece at
+/// the end of `time`.
 pub(super) async fn tell(pieces: &[Piece<'_>], time: Duration, clock: &dyn Clock, sink: &dyn Sink) {
     let most = usize::try_from(time.as_millis() / SHORTEST.as_millis()).unwrap_or(usize::MAX);
     let groups = most.min(pieces.len()).max(1);
@@ -55,8 +55,8 @@ fn lengths(text: &str) -> impl Iterator<Item = &str> {
     cut(text, |length, _| length >= ARGUMENTS)
 }
 
-/// Cuts a text where `here` says so, given the piece's length so far and the characters on both
-/// sides.
+/// Cuts a text wherever `here` returns true. The parameters of `here` are the length of the piece
+/// so far, in bytes, and the characters before and after the possible cut.
 fn cut(text: &str, here: impl Fn(usize, (char, char)) -> bool) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {

@@ -1,5 +1,5 @@
-//! The rules of a script: read once, reporting every mistake; the first rule that matches is
-//! played.
+//! The rules of a script. A script is read once, and every mistake in it is reported. The first
+//! rule that matches the conversation is played.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -50,7 +50,7 @@ pub(super) struct Moment<'a> {
     pub(super) turn: u32,
     /// The user's last message.
     pub(super) user_text: String,
-    /// The number of the answer since the user's last message.
+    /// The number, within the task, of the first answer to the user's last message.
     pub(super) user_turn: u32,
 }
 
@@ -139,9 +139,9 @@ impl Script {
             .find(|rule| rule.when.holds(moment.last, &moment.text, moment.turn))
     }
 
-    /// The captures that a rule's texts may use: those of its own expression, and by name those
-    /// that the rule for the user's last message took from it, so that a value outlives the calls
-    /// in between.
+    /// The captures that a rule's texts may use: all captures of the rule itself, and the named
+    /// captures of the rule that matched the user's last message. So a value from that message is
+    /// still known after the calls that follow it.
     pub(super) fn captures(&self, rule: &Rule, moment: &Moment<'_>) -> Captures {
         let of_user = self
             .rules
@@ -169,7 +169,7 @@ fn rule_text(rule: Value) -> Result<(RuleText, When), String> {
         tool,
         turn,
     } = std::mem::take(&mut rule.when);
-    // The `regex` engine bounds its time, its default size limit its memory.
+    // The `regex` engine runs in linear time, and its default size limit bounds the memory.
     let matches = matches
         .map(|matches| {
             Regex::new(&matches)

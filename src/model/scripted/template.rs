@@ -60,8 +60,8 @@ impl Template {
         pieces.collect()
     }
 
-    /// The text as JSON: a single capture that reads as a JSON number becomes that number, digit by
-    /// digit; all else a string.
+    /// The text as JSON. If the template is a single capture and its text is a JSON number, the
+    /// result is that number with the same digits. Any other text becomes a string.
     fn json(&self, captures: &Captures) -> String {
         let text = self.text(captures);
         let is_capture = matches!(self.0.as_slice(), [Piece::Capture(_)]);
@@ -97,8 +97,8 @@ pub(super) enum Json {
 }
 
 impl Arguments {
-    /// Reads the member `arguments`: without it there are no arguments, and a string is the whole
-    /// text as the model writes it.
+    /// Reads the member `arguments`. A missing member means an empty object. A string is a template
+    /// for the whole text of the arguments.
     pub(super) fn read(value: &Value, known: &BTreeSet<String>) -> Result<Self, String> {
         match value {
             Value::Null => Ok(Self::Json(Json::Object(Vec::new()))),

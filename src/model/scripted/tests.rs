@@ -251,7 +251,7 @@ async fn script_is_a_file_or_built_in() {
     assert_eq!(say(&script, vec![user("x")], 1).await, "from a file");
 }
 
-/// Records the emitted pieces, each with the time slept away before it.
+/// Records the emitted pieces, each with the total time slept before it.
 struct Heard {
     clock: Arc<Quick>,
     pieces: Mutex<Vec<(String, Duration)>>,
@@ -270,7 +270,7 @@ impl Sink for Heard {
     }
 }
 
-/// Plays one answer to a listener: the answer, and the pieces with their times.
+/// Plays one answer to a listener. Returns the answer, and the pieces with their times.
 async fn watched(
     source: &str,
     rules: Option<&str>,

@@ -27,7 +27,7 @@ pub(in crate::policy) enum Node {
 
 #[derive(Debug)]
 pub(in crate::policy) struct Pattern {
-    /// The pattern as written.
+    /// The unchanged pattern.
     pub(in crate::policy) plain: Regex,
     /// The case-insensitive pattern, for user ids that are compared folded.
     pub(in crate::policy) folded: Option<Regex>,

@@ -1,6 +1,5 @@
 //! Inspects every string of a JSON text, member names included, without building its value.
-//! Invariant: both copies of a duplicate member are inspected; the amount kept of a text is
-//! bounded.
+//! Invariant: every copy of a duplicate member is inspected; the findings take bounded memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,11 +15,10 @@ use super::{is_hidden, without_emoji};
 use crate::task::request::Warning;
 use crate::task::text::cut;
 
-/// Most places reported for one code, besides the note that there are more. Six codes have many
-/// places, one has a single place: 49 warnings at most.
+/// Most places reported for one code, not counting the note that there are more. 49 warnings at
+/// most: 6 codes with 7 places and the note each, and `LARGE` once.
 const PLACES: usize = 7;
-/// Most bytes of a pointer; a longer one is cut to its longest prefix that leads to an enclosing
-/// value.
+/// Most bytes of a pointer; a longer pointer is cut so that it leads to an enclosing value.
 const POINTER: usize = 1024;
 /// Most bytes of a detail.
 const DETAIL: usize = 200;
@@ -70,8 +68,8 @@ impl Looked {
             >= PLACES
     }
 
-    /// All warnings, the gravest first; where places were left out, a warning about the whole says
-    /// so.
+    /// All warnings, the most serious first. If places of a code were left out, a warning about the
+    /// whole arguments says so.
     pub fn warnings(mut self) -> Vec<Warning> {
         const MORE: &str = "There are more such places.";
         for code in self.more {
@@ -307,7 +305,7 @@ fn blanks(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
     }
 }
 
-/// Whether a character takes up room and draws nothing, without being a space by its category.
+/// Whether a character is drawn as blank space although its Unicode category is not a space.
 fn is_blank_mark(c: char) -> bool {
     matches!(
         c,
@@ -315,7 +313,7 @@ fn is_blank_mark(c: char) -> bool {
     )
 }
 
-/// Finds letters and digits of right-to-left scripts: digits and signs beside them are drawn in
+/// Finds letters and digits of right-to-left scripts: digits and signs next to them are drawn in
 /// another order than stored.
 fn reordered(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
     let turns = |c: &char| {
@@ -344,8 +342,8 @@ fn overlaid(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
     }
 }
 
-/// Finds words of another script whose every letter looks like a Latin one, unless the text is
-/// written in that script: in a Russian sentence such words are ordinary.
+/// Finds words of another script in which every letter looks like a Latin letter, unless the text
+/// is written in that script: in a Russian sentence such words are ordinary.
 fn look_alikes(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
     let (mut latin, mut genuine) = (0_usize, BTreeMap::<&str, usize>::new());
     let mut alike: Vec<(Script, char, String)> = Vec::new();
@@ -383,8 +381,8 @@ fn look_alikes(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
     }
 }
 
-/// The script of a letter; [`Script::Unknown`] for the mathematical alphabets, which count as
-/// common to all scripts.
+/// The script of a letter; [`Script::Unknown`] for the mathematical alphabets, which Unicode
+/// assigns to no single script.
 fn script_of(letter: char) -> Script {
     if matches!(letter, '\u{1d400}'..='\u{1d7ff}') {
         Script::Unknown
@@ -393,8 +391,8 @@ fn script_of(letter: char) -> Script {
     }
 }
 
-/// The Latin letters that a letter of another script looks like; `None` for a right-to-left script,
-/// which has its own warning.
+/// The Latin letters that a letter of another script looks like; `None` if there are none, and for
+/// a right-to-left script, which has its own warning.
 fn latin_twin(letter: char) -> Option<String> {
     if letter.is_ascii() || bidi_class(letter) != BidiClass::L {
         return None;
@@ -437,11 +435,12 @@ fn words(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
 
 /// The scripts of a word's letters so far.
 struct Word {
-    /// Scripts in which all of its letters are used.
+    /// Scripts that use every letter of the word.
     common: ScriptExtension,
-    /// For each set of [`TOGETHER`]: whether all of its letters are used in a script of the set.
+    /// For each set of [`TOGETHER`]: whether every letter of the word is used in a script of the
+    /// set.
     together: [bool; TOGETHER.len()],
-    /// The distinct scripts of its letters; the inspection ends at the first mixed word.
+    /// The distinct scripts of the word's letters, at most [`TOLD`].
     scripts: Vec<Script>,
 }
 

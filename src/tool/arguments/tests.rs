@@ -448,8 +448,7 @@ proptest! {
                 prop_assert_eq!(&read, &serde_json::from_str::<Value>(&text).unwrap());
                 prop_assert_eq!(parse(&read.to_string()).unwrap(), read);
             }
-            // The generator writes nothing else that is refused: only numbers a double cannot hold,
-            // and a control character's twin.
+            // Of the generated values, only numbers that a double does not keep are refused.
             Err(refused) => prop_assert!(refused.to_string().contains("double"), "{}", refused),
         }
     }

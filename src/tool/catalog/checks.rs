@@ -36,7 +36,8 @@ pub(super) fn external_form(
     })
 }
 
-/// Checks that an HTTP tool's arguments can stand in its URL.
+/// Checks that each argument in an HTTP tool's URL is declared as text, a number or a boolean. If
+/// the tool sends no body, checks the query too.
 pub(super) fn check_members(
     name: &str,
     http: &Checked,
@@ -76,7 +77,8 @@ pub(super) fn check_members(
     }
 }
 
-/// Checks that the arguments outside of the URL's path can stand in its query.
+/// Checks that every argument can be sent in the query, and that no argument has a name that the
+/// query of the `url` has already.
 fn check_query(
     name: &str,
     http: &Checked,

@@ -15,7 +15,6 @@ fn flaws(schema: &Value) -> String {
         .join("; ")
 }
 
-/// Each schema with values that fit and values that do not.
 #[test]
 fn undeclared_members_are_refused_through_all_applicators_of_an_object() {
     let both = json!({"$defs": {"money": {"type": "object", "properties": {"amount": {"type": "number"}}}}});
@@ -54,8 +53,8 @@ fn undeclared_members_are_refused_through_all_applicators_of_an_object() {
         (json!({"properties": {"l": {"prefixItems": [{"properties": {"a": {}}}], "items": {"properties": {"b": {}}}}}}),
          vec![json!({"l": [{"a": 1}, {"b": 1}]})], vec![json!({"l": [{"b": 1}]}), json!({"l": [{}, {"a": 1}]})]),
         (json!({"additionalProperties": {"properties": {"a": {}}}}), vec![json!({"x": {"a": 1}})], vec![json!({"x": {"b": 1}})]),
-        // A closed place that another schema also refers to is open for the schema that combines
-        // it.
+        // The schema of `a` is closed for the value of `a`, and open where `b` combines it with
+        // another schema.
         (json!({"properties": {"a": {"properties": {"x": {}}}, "b": {"allOf": [{"$ref": "#/properties/a"}, {"properties": {"y": {}}}]}}}),
          vec![json!({"a": {"x": 1}, "b": {"x": 1, "y": 1}})], vec![json!({"a": {"y": 1}}), json!({"b": {"z": 1}})]),
         (json!({"properties": {"x": {}, "child": {"$ref": "#"}}}), vec![json!({"child": {"child": {"x": 1}}})], vec![json!({"child": {"child": {"y": 1}}})]),

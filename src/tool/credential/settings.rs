@@ -38,7 +38,7 @@ pub struct Field {
 }
 
 impl Field {
-    /// Whether the value is kept from view.
+    /// Whether the value is secret, with the default applied.
     #[must_use]
     pub fn is_secret(&self) -> bool {
         self.secret

@@ -66,7 +66,7 @@ const SECRET_WORDS: [&str; 13] = [
 /// Words that contain a name of a secret by chance.
 const HARMLESS: [&str; 2] = ["secretary", "secretari"];
 
-/// The form of a question without its own.
+/// The form of a question where the agent gives no form.
 pub(super) fn answer() -> Value {
     json!({
         "type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"],
@@ -82,7 +82,7 @@ pub(super) fn confirmation() -> Value {
     })
 }
 
-/// The agent's own form, reduced to known keywords and closed to other members.
+/// Checks the agent's own form, and closes it to undeclared members. Unknown keywords are refused.
 pub(super) fn own(written: &Value) -> Result<Value, String> {
     read(written).map_err(|detail| format!("`form`: {detail}"))
 }
@@ -233,7 +233,7 @@ fn field(written: &Value, at: &str) -> Result<Value, String> {
     Ok(Value::Object(field))
 }
 
-/// Refuses all other keywords.
+/// Refuses keywords that are not in `known`.
 fn only(members: &Map<String, Value>, known: &[&str], at: &str) -> Result<(), String> {
     let Some(other) = members
         .keys()

@@ -34,7 +34,7 @@ fn built(kind: RequestKind) -> Entry {
     entry(kind, &[jira()]).unwrap()
 }
 
-/// The question of a call whose arguments were read as for every call.
+/// The question that a call with these arguments asks. The arguments are checked as for every call.
 fn asks(kind: RequestKind, args: &Value) -> Result<Question, String> {
     let args = arguments::read(&args.to_string(), &built(kind).schema)
         .map_err(|misfits| misfits.to_string())?;

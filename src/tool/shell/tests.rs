@@ -1,5 +1,5 @@
-//! Commands under a guard that is this test program again: it runs
-//! `guard_process_runs_as_the_guard_of_a_command` there.
+//! Commands under a guard. The guard is this test program, started again to run only
+//! `guard_process_runs_as_the_guard_of_a_command`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
@@ -143,7 +143,7 @@ impl Alive {
         tool(self.directory.path(), timeout, 1000)
     }
 
-    /// A command that holds the pipe, with all its children, and then runs `then`.
+    /// A command that opens the pipe, also for all its children, and then runs `then`.
     fn held(then: &str) -> Invocation {
         invocation(&format!("exec 3>alive; echo began >&3; {then}"))
     }

@@ -258,8 +258,8 @@ fn credential_fills_one_path_segment_or_query_value_whatever_it_holds() {
     }
 }
 
-/// Asserts that the text stands in the second of the three path segments and that nothing else
-/// changed; returns the query.
+/// Asserts that the text is the second of the three path segments and that nothing else changed;
+/// returns the query.
 fn in_its_segment(url: &Url, text: &str) -> Vec<(String, String)> {
     assert_eq!(
         (url.scheme(), url.host_str(), url.port(), url.fragment()),
@@ -271,8 +271,8 @@ fn in_its_segment(url: &Url, text: &str) -> Vec<(String, String)> {
     url.query_pairs().into_owned().collect()
 }
 
-/// Whether `.` or `..` stands between slashes, backslashes or the ends of a text, at any level of
-/// decoding.
+/// Whether a text, at any level of decoding, has `.` or `..` between slashes, backslashes or its
+/// ends.
 fn climbs(text: &str) -> bool {
     let dots = |part: &[u8]| part == b"." || part == b"..";
     if text
@@ -343,7 +343,7 @@ fn argument_with_dots_between_slashes_or_ends_is_refused_however_often_it_is_enc
                 "{id}"
             );
         }
-        // In a query it is harmless.
+        // The same text is harmless in a query.
         assert!(url("http://h/a?k={id}", &json!({"id": id})).is_ok(), "{id}");
         assert!(climbs(id), "{id}");
     }

@@ -1,4 +1,5 @@
-//! Deltas of model calls: shown as they arrive, but never when already stored or void.
+//! Deltas of model calls are streamed as they arrive, unless their answer is already stored or a
+//! later model call has replaced theirs.
 
 use holdpoint::store::Store;
 use holdpoint::task::delta::{Delta, Said};
@@ -55,7 +56,7 @@ fn asking<'s>(app: &'s TestApp, held: &'s Held, after_seq: i64) -> Asking<'s> {
     }
 }
 
-/// The deltas up to the last one with that text.
+/// Reads deltas until one has this text; returns the name and the text of each.
 async fn up_to(watch: &mut Watch, text: &str) -> Vec<(String, String)> {
     let mut all = Vec::new();
     loop {
@@ -130,7 +131,7 @@ on_both! {
         first.says(Said::Reset);
         first.text(0, "one");
         second.text(0, "two");
-        // The deltas of this call were reset when the other call's arrived.
+        // The first call's deltas were already reset when the second call's first delta arrived.
         first.says(Said::Reset);
         second.text(3, "three");
         second.says(Said::Reset);
@@ -168,8 +169,8 @@ on_both! {
     }
 }
 
-/// The items that the model call was given were committed by another replica, and this one was not
-/// notified.
+/// The items in the model call's prompt were committed by another replica, and the streaming
+/// replica was not notified of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn delta_comes_after_the_events_its_model_had_been_shown() {
     let app = TestApp::start(On::Postgres).await;

@@ -38,7 +38,7 @@ const TABLE: [&str; 23] = [
     "tool.finished_late",
 ];
 
-/// The events of a task up to its end, each compared with its item.
+/// The events of the tree of `root` up to its end, each compared with its journal item.
 async fn checked(app: &TestApp, root: &str) -> Vec<Event> {
     let events = durable(&app.owner().events(root, None).await);
     assert!(
@@ -186,7 +186,7 @@ async fn shown(app: &TestApp, request: &str) -> Value {
     about(&app.owner().get(&format!("/resume/{request}")).await.body)
 }
 
-/// The events of that name about that request.
+/// The request as each event of this name shows it.
 fn of<'e>(events: &'e [Event], name: &str, request: &str) -> Vec<&'e Value> {
     let about =
         |event: &&Event| event.name == name && event.data["request"]["request_id"] == request;

@@ -48,7 +48,8 @@ on_both! {
         assert_eq!(names(&told)[..2], ["task.resumed", "message.received"]);
         assert_eq!(numbers(&told)[0], after + 4);
         let request = told.iter().find(|event| event.name == "request.created").unwrap().data["request_id"].clone();
-        // A pause does not end the stream, and it carries the commands of others.
+        // The stream goes on after a pause, and also has the events that another client's POST
+        // causes.
         let path = format!("/resume/{}/reject", request.as_str().unwrap());
         let rejected = app.owner().post_and_watch(&path, &json!({"reason": "no"})).await.rest().await;
         assert_eq!(names(&durable(&rejected)).last(), Some(&"task.canceled"));

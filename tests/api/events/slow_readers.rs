@@ -50,8 +50,8 @@ async fn stream_of_a_client_that_does_not_read_is_closed() {
     // The test cannot see when the buffers are full, so it advances the clock until the stream is
     // closed.
     let let_go = async {
-        // A leap exceeds the time limit for a request's head, so it may also close a connection of
-        // this client.
+        // A leap exceeds the time limit for a request's head, so it may also close the connection
+        // of this watch; then the loop tries again.
         while app
             .owner()
             .try_watch(&task.str("/task_id"))

@@ -15,7 +15,7 @@ fn of_tasks(events: &[Event], tasks: &[String]) -> Vec<Event> {
 on_both! {
     async fn sub_agent_stream_is_its_part_of_the_root_stream(on: On) {
         let app = trees(on, "").await;
-        // Two children of one agent; the first has a child of its own.
+        // The root has two sub-agents `analyst`; the first of them starts the sub-agent `clerk`.
         let first = give("analyst", &[turn(&[pays("clerk", 1)]), json!("first")]);
         let root = paused(&app, &[turn(&[first, pays("analyst", 2)]), json!("end")]).await;
         let root_id = root.str("/task_id");

@@ -1,5 +1,5 @@
-//! Credentials in a tree: a credential given to a sub-agent belongs to its task and its
-//! descendants.
+//! Credentials in a tree: a credential is used by the task that it was given to, and by the
+//! descendants of that task.
 
 use serde_json::{Value, json};
 

@@ -11,7 +11,8 @@ use super::{
 };
 use crate::support::test_app::{On, TestApp};
 
-/// The number of a task's calls that were not begun; asserts that each result names that limit.
+/// The number of a task's calls that were refused; asserts that the result of each one names the
+/// limit.
 async fn refused(app: &TestApp, task: &str, limit: &str) -> usize {
     let journal = items(app, task).await;
     let refused: Vec<Value> = typed(&journal, "tool_result")

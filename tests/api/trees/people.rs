@@ -1,4 +1,5 @@
-//! Permissions in a tree: the same readers and approvers for every task of it.
+//! Permissions in a tree: a person who may read one task may read all of them, but may decide only
+//! the requests whose rule names them.
 
 use reqwest::Method;
 use serde_json::json;

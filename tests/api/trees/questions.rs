@@ -1,4 +1,5 @@
-//! Every kind of request from two levels below the root; its answer reaches the agent that asked.
+//! Requests of every kind, asked two levels below the root: each answer reaches the agent that
+//! asked.
 
 use serde_json::{Value, json};
 

@@ -15,7 +15,7 @@ use crate::support::test_app::{On, TestApp};
 /// The number of runs of each race.
 const TIMES: usize = 12;
 
-/// Asserts that every task of a canceled tree has ended and no request is open.
+/// Asserts that every task of a tree has ended and that no request is open.
 async fn all_over(app: &TestApp, root: &str) {
     for one in tree(app, root).await {
         assert!(

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::support::test_app::{On, TestApp};
 
-/// Each prompt of the scribe: the texts of the user and its own, in order.
+/// The scribe's prompts, each as the texts of the user and of the scribe, in order.
 fn conversations(app: &TestApp) -> Vec<Vec<String>> {
     let spoken = |body: &serde_json::Value| {
         let messages = body["messages"].as_array().unwrap().iter();

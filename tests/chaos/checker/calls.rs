@@ -19,7 +19,8 @@ pub struct Call {
     pub results: Vec<ToolResult>,
     pub late: Vec<ToolResult>,
     pub asked: usize,
-    /// Reconcile requests that the process opened itself, since the connection broke.
+    /// Reconcile requests that were opened because the connection broke. The rest of `asked` was
+    /// opened because a process ended.
     pub broken: usize,
     /// The sub-agents' tasks that were started for this call.
     pub children: Vec<TaskId>,
@@ -34,7 +35,8 @@ impl Call {
     }
 }
 
-/// Checks one call of a sub-agent: started once, and handed back as the task ended.
+/// Checks one call of a sub-agent: it was started at most once, and its result agrees with the end
+/// of the sub-agent's task.
 pub fn one_delegation(
     told: &Told,
     id: CallId,
@@ -85,7 +87,7 @@ pub fn one_delegation(
             format!("{name} {id}: {} is not its own", child.task),
         );
     }
-    // A sub-agent that keeps its conversation has given later answers since.
+    // The clerk keeps its conversation, so its output may be the answer to a later call.
     let said = name == "clerk" || child.output.as_ref() == Some(&result.content);
     if result.outcome == Outcome::Succeeded && !(child.status == "Completed" && said) {
         let (status, output) = (&child.status, &child.output);

@@ -1,4 +1,5 @@
-//! A second connection to the database, which keeps, changes and restores single cells.
+//! A second connection to the database, which copies tables, changes single cells, and restores the
+//! tables.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -86,7 +87,8 @@ impl Beside {
             .unwrap_or_else(|why| panic!("{why}: {sql:.300}"));
     }
 
-    /// Updates rows without the guard of the database's trigger.
+    /// Updates rows while the trigger `intervention_request_end`, which would refuse some updates,
+    /// is dropped.
     pub async fn changes(&mut self, updates: &str) {
         let guard = "select sql from sqlite_master where name = 'intervention_request_end'";
         let guard: String = self.0.fetch_one(guard).await.unwrap().get(0);
@@ -129,7 +131,8 @@ impl Beside {
         self.does(&(sql + "commit;")).await;
     }
 
-    /// The values of each task that may flip: the bodies of its items, and the rows beside them.
+    /// The values that may flip, by task: bodies of its items, and columns of its requests,
+    /// approvers and decisions.
     pub async fn cells(&mut self) -> BTreeMap<Vec<u8>, Vec<Cell>> {
         let mut cells: BTreeMap<Vec<u8>, Vec<Cell>> = BTreeMap::new();
         for (table, columns) in COLUMNS {

@@ -115,7 +115,7 @@ pub fn asks(number: u32, calls: &[&Past]) -> Fact {
     })
 }
 
-/// Two hundred calls with results, in forty turns, and a new message of the user.
+/// 200 calls with results, in 40 turns, with a message of the user after every eighth turn.
 pub fn history() -> Vec<Fact> {
     let mut facts = vec![status(TaskStatus::Running), said("hello")];
     for number in 1..=TURNS {

@@ -1,4 +1,5 @@
-//! The driver of a random run: carries out the steps of the product, and may crash between any two.
+//! The driver of a random run: carries out the steps that `next_step` returns, and may crash at
+//! each commit and after calls are sent.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +16,7 @@ use super::sub_agents::CLERK;
 use super::{Crash, World, status};
 
 impl World {
-    /// Drives until it waits or ends, or crashes.
+    /// Drives until the task waits, or until a crash. A task that has ended waits for a message.
     pub fn drive(&mut self) -> Result<Vec<On>, Crash> {
         let mut over = BTreeSet::new();
         for _ in 0..500 {
@@ -70,7 +71,7 @@ impl World {
         panic!("the life neither waits nor ends");
     }
 
-    /// An attempt of another driver may still be running.
+    /// At random, a started attempt of an earlier driver still runs.
     pub fn budget(&mut self, over: &BTreeSet<CallId>) -> Budget {
         let spent = (self.model_calls >= 12).then_some("max_model_calls");
         let running = self

@@ -1,4 +1,4 @@
-//! People in random lives: they answer whole requests and single calls, edit arguments, answer too
+//! People in random runs: they answer whole requests and single calls, edit arguments, answer too
 //! late, send another message, or never answer.
 
 use std::collections::BTreeMap;

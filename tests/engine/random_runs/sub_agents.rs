@@ -1,5 +1,5 @@
-//! Sub-agents in random lives: each call starts one task once, whatever crashes; the task works,
-//! opens requests or ends, and the next driver of its parent hands its result back.
+//! Sub-agents in random runs: each call starts at most one task, whatever crashes. The task runs,
+//! pauses or ends, and the next driver of its parent writes its result.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -17,7 +17,7 @@ use holdpoint::task::turn::Progress;
 
 use super::{Crash, World, status};
 
-/// The sub-agent that keeps its conversation.
+/// A sub-agent whose calls all continue one conversation, so that they must not overlap.
 pub(super) const CLERK: &str = "clerk";
 
 impl World {
@@ -49,7 +49,7 @@ impl World {
         }
     }
 
-    /// Writes the results of the sub-agents that have ended since the last look.
+    /// Writes the results of those sub-agents that have ended and whose calls have no result yet.
     pub(super) fn hand_back(&mut self) {
         let progress = self.progress.clone();
         for standing in progress.unfinished() {
@@ -62,8 +62,8 @@ impl World {
         }
     }
 
-    /// Whether something that the task waits for is running, so that the task counts as running
-    /// too.
+    /// Whether an attempt or a sub-agent that the task waits for is running, so that the task
+    /// counts as running too.
     pub(super) fn is_at_work(&mut self, on: &[On]) -> bool {
         let children = on.iter().any(|on| matches!(on, On::Child(_)));
         on.iter().any(|on| matches!(on, On::Attempt(_))) || (children && self.dice.one_in(2))
@@ -88,7 +88,7 @@ impl World {
         }
         let child = self.dice.pick(&at_work);
         if self.dice.one_in(4) {
-            // The sub-agent pauses or goes on, which its parent's status follows.
+            // The sub-agent's task pauses or goes on, and its parent gets the same status.
             let other = if self.progress.status == Some(TaskStatus::Paused) {
                 TaskStatus::Running
             } else {

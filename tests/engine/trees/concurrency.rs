@@ -1,5 +1,6 @@
 //! Several children of one parent: they pause simultaneously, are decided in any order and at once,
-//! wait for days beside a finished one, and hand their results to a parent that dies in between.
+//! wait for days after a sibling has ended, and return their results to a parent that dies before
+//! it reads them.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -21,7 +22,8 @@ use super::harness::{
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::repetitions;
 
-/// A rendezvous of two: the first waits briefly for the second; a later arrival does not wait.
+/// A rendezvous of two: the first waits at most 200 ms for the second; a later arrival does not
+/// wait.
 #[derive(Default)]
 struct Meeting(Mutex<usize>, Condvar);
 
@@ -54,7 +56,7 @@ fn at_once(drivers: Vec<BoxFuture<'static, ()>>) {
     });
 }
 
-/// Two children of one root ask simultaneously, this many times.
+/// Lets two children of one root pause simultaneously, `times` times in a row.
 async fn paused_in_the_same_instant(fixture: StoreFixture, times: usize) {
     let shape = Shape::flat(2);
     let harness = EngineHarness::of_trees(fixture, shape, one_large).await;
@@ -184,7 +186,7 @@ const ORDERS: [[usize; 3]; 6] = [
     [2, 1, 0],
 ];
 
-/// The first child makes two large refunds, one after the other; the others make one.
+/// The first child makes two large refunds, one after the other; each other child makes one.
 fn twice_by_the_first(task: &str, turn: u32) -> Vec<(String, String)> {
     match turn {
         1 => vec![refund(task, 120)],
@@ -202,7 +204,7 @@ fn only_the_second_asks(task: &str, turn: u32) -> Vec<(String, String)> {
     }
 }
 
-/// Checks that each child paid once and nothing else was executed.
+/// Checks that each child paid exactly once.
 async fn each_has_paid_once(harness: &EngineHarness, root: TaskId) {
     for leaf in harness.of_agent(root, LEAF).await {
         assert_eq!(
@@ -333,7 +335,7 @@ both! {
         harness.fixture.forward(Duration::from_hours(25));
         let (door, mut expired) = (EngineHarness::like(&parts, 0), 0);
         while expired < 2 {
-            // Two expiries in one tree follow each other.
+            // One sweep may close both requests, or only one of them.
             let closed = door.expire().await.unwrap();
             assert!(closed > 0);
             expired += closed;
@@ -354,7 +356,8 @@ both! {
         for polls in 0..20 {
             let mut play = Play::begins(&harness, &parts).await;
             let root = play.root;
-            // Both children have completed, and their parent does not know yet.
+            // Drives until both children have completed; their parent has not stored their results
+            // yet.
             while done(&harness, root).await < 2 {
                 let moment = play.moment();
                 assert!(!play.goes_on(moment + 1).await);

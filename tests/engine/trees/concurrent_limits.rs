@@ -1,5 +1,5 @@
-//! The guards of a tree that no other check covers: limits that hold when several tasks of the tree
-//! ask at once.
+//! A tree whose tasks ask their models, or start tasks, at the same time: no answer is lost, and
+//! the limits hold.
 
 use holdpoint::task::status::TaskStatus;
 

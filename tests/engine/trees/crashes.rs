@@ -1,5 +1,6 @@
-//! Every shape of tree, every kind of answer, a death at every moment: each permitted call runs
-//! exactly once, a rejected one never; each sub-agent is started once; nothing is left over.
+//! Every shape of tree and every kind of answer, with a process that dies at every moment: each
+//! permitted call runs exactly once and a rejected call never, each sub-agent is started once, and
+//! no task stays busy or keeps an open request.
 
 use holdpoint::engine::Parts;
 use holdpoint::model::Prompt;
@@ -58,8 +59,8 @@ fn asks_and_pays(task: &str, turn: u32) -> Vec<(String, String)> {
     }
 }
 
-/// One life, whose process dies at this moment; other processes finish the rest. Returns whether
-/// the tree had ended before.
+/// Drives a new tree in a process that dies after `moment` commits and executions; other processes
+/// finish the tree. Returns whether the tree had ended before.
 pub(super) async fn lived(
     harness: &EngineHarness,
     parts: &Parts,
@@ -84,7 +85,7 @@ pub(super) async fn lived(
     (root, false)
 }
 
-/// The conditions at the end of every life, wherever it was cut.
+/// Checks a tree at its end, whenever its process died.
 async fn ends_well(
     harness: &EngineHarness,
     shape: Shape,
@@ -189,8 +190,8 @@ fn shown_its_own(shape: Shape, (name, prompt): &(String, Prompt)) {
     }
 }
 
-/// The first moment at which a life is cut: up to the first request all lives are alike, so only
-/// those of `Approve` are cut there.
+/// The first moment at which the process dies. Until the first request, all kinds of answers behave
+/// alike, so only `Approve` includes the moments before it.
 async fn first_moment(harness: &EngineHarness, parts: &Parts, people: People) -> usize {
     if people == People::Approve {
         return 1;
@@ -223,8 +224,8 @@ async fn dies_at_every_moment(fixture: &StoreFixture, people: People) {
                 shown_its_own(shape, prompt);
             }
             let turns = usize::try_from(harness.row(root).await.model_calls).unwrap();
-            // No model is asked twice for a turn, except where its answer died with the process
-            // (siblings: see `trees2.rs`).
+            // No model is asked twice for a turn, unless its answer was lost with the process. With
+            // siblings, several answers may be lost at once: those trees are not checked here.
             let asked_again = prompts.len() - turns;
             assert!(
                 shape.children > 1 || asked_again <= usize::from(!whole),

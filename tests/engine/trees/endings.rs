@@ -50,7 +50,7 @@ async fn damage(harness: &EngineHarness, task: TaskId, (what, which): (&str, &st
         .unwrap();
 }
 
-/// Runs rounds and drivers until nothing is left to do.
+/// Runs enough rounds and drivers that nothing is left to do.
 async fn looked_after(harness: &EngineHarness, parts: &Parts, root: TaskId) {
     for _ in 0..6 {
         Play::of(harness, parts, root).goes_on(usize::MAX).await;
@@ -136,8 +136,7 @@ both! {
     async fn next_message_cancels_the_working_children_and_the_tree_goes_on(fixture) {
         let harness = EngineHarness::of_trees(fixture, FORK, one_large).await;
         let parts = harness.parts(0);
-        // Asked again after the children of the first message were canceled, the boss starts
-        // others.
+        // After the second message, the boss starts new children in place of the canceled ones.
         harness.script_by_name(|name, prompt| {
             let mut prompt = prompt.clone();
             if name == "boss" && said(&prompt) != "go" {
@@ -263,7 +262,8 @@ both! {
         let play = Play::begins(&harness, &parts).await;
         let root = play.root;
         drop(play);
-        // The restored history ends with the user's message; its sub-agents' later work is lost.
+        // The restored history ends with the user's message; all later work of the sub-agents is
+        // lost.
         assert_eq!(harness.fixture.numbers(DOUBT).await.unwrap().len(), 1);
         Play::of(&harness, &parts, root).goes_on(usize::MAX).await;
         assert!(harness.tool.ledger().is_empty(), "no rule allows the call: {}", harness.told(root).await);

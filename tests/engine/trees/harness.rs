@@ -1,5 +1,5 @@
-//! Trees of tasks on a harness: agents that delegate level by level, each with its own model name;
-//! and a play of a whole tree whose drivers the test polls and drops.
+//! Trees of tasks on a harness: agents that delegate level by level, each with its own model name.
+//! A [`Play`] runs a whole tree, whose drivers the test polls and drops.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -32,7 +32,7 @@ use crate::store::store_fixture::StoreFixture;
 
 pub use self::play::Play;
 
-/// Agents by level; the last one of a tree is always the leaf.
+/// The agents by level. The agent of a tree's last level is always the leaf.
 const NAMES: [&str; 3] = ["boss", "mid", "low"];
 /// The agent at the bottom of a tree.
 pub const LEAF: &str = "leaf";
@@ -50,7 +50,7 @@ pub struct Shape {
     pub wide: usize,
 }
 
-/// An agent's answer to a task in a turn: calls, or none for its last answer.
+/// The calls of an agent's answer to a task in a turn. Its last answer has none.
 pub type Says = fn(task: &str, turn: u32) -> Vec<(String, String)>;
 
 impl Shape {
@@ -115,7 +115,7 @@ impl Shape {
         yaml + "default_agent: boss\n"
     }
 
-    /// The answer of an agent of the tree; the leaf's is given.
+    /// The answer of the agent `name`; `leaf` gives the calls of the leaf.
     pub fn says(self, leaf: Says, name: &str, prompt: &Prompt) -> model::Answer {
         let task = said(prompt);
         if name == LEAF {
@@ -275,7 +275,7 @@ impl EngineHarness {
         self.fixture.store.pending(root, root).await.unwrap()
     }
 
-    /// A new tree, played until it waits for people.
+    /// Creates a tree and drives it until nothing can be driven.
     pub async fn grown(&self, parts: &Parts) -> TaskId {
         let mut play = Play::begins(self, parts).await;
         assert!(play.goes_on(usize::MAX).await);
@@ -367,7 +367,7 @@ impl EngineHarness {
         told
     }
 
-    /// Checks the laws of every ended tree. Returns its journals.
+    /// Checks the invariants of an ended tree. Returns its journals.
     pub async fn lawful(&self, root: TaskId) -> BTreeMap<TaskId, Journal> {
         let mut journals = BTreeMap::new();
         for row in self.tree(root).await {

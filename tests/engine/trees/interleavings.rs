@@ -1,5 +1,6 @@
-//! An event between any two lines of a tree's drivers, which then go on with what they have loaded:
-//! nothing is lost, nothing is repeated, and nothing starts after a cancel.
+//! An event while the drivers of a tree are suspended at any of their await points. The drivers
+//! then go on with the state that they had loaded: nothing is lost, nothing is repeated, and
+//! nothing starts after a cancel.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -48,7 +49,7 @@ enum Meanwhile {
 }
 
 impl Meanwhile {
-    /// Carries the event out, in this play's process or beside it. Returns the task that was
+    /// Carries the event out, in the process of `play` or in another. Returns the task that was
     /// canceled, if any.
     async fn happens(
         self,
@@ -92,8 +93,8 @@ impl Meanwhile {
     }
 }
 
-/// A life whose drivers are suspended after this many polls. Returns the root, the canceled task,
-/// and whether the tree had ended before.
+/// Suspends the drivers of a new tree after `polls` polls while the event happens, and resumes
+/// them. Returns the root, the canceled task, and whether the tree had ended before.
 async fn lived(
     harness: &EngineHarness,
     parts: &Parts,
@@ -110,7 +111,7 @@ async fn lived(
         harness.answer_tree(&door, root, People::Approve).await;
     }
     let canceled = meanwhile.happens(&play, harness, parts).await;
-    // The suspended drivers resume, and others claim work.
+    // The suspended drivers resume, and new drivers are claimed.
     play.goes_on(usize::MAX).await;
     drop(play);
     if canceled == Some(root) {
@@ -192,8 +193,8 @@ fn as_the_world_knows(
 async fn interrupted_everywhere(fixture: StoreFixture, meanwhile: Meanwhile) {
     let harness = EngineHarness::of_trees(fixture, FORK, one_asks).await;
     let parts = harness.parts(0);
-    // The drivers do not depend on the engine: every second place is enough, and every third on the
-    // slower engine.
+    // The drivers behave alike on both databases, so every second poll is enough, and every third
+    // on Postgres, which is slower.
     let step = if harness.fixture.is_postgres() { 3 } else { 2 };
     let (mut polls, mut times) = (0, 0);
     loop {

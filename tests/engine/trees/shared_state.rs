@@ -22,7 +22,7 @@ use super::harness::{
 };
 use crate::store::store_fixture::{StoreFixture, both};
 
-/// The number of the agent's answers since its last message, including this one.
+/// The number of the answer to this prompt, counted from the last message to the agent.
 fn turn_of_message(prompt: &Prompt) -> u32 {
     let told = prompt
         .messages
@@ -83,7 +83,7 @@ fn conversation(harness: &EngineHarness, since: usize, agent: &str) -> Vec<Strin
     told.collect()
 }
 
-/// A harness of a boss with three leaves under these limits.
+/// A harness with a grown tree of this shape, whose boss has these limits. Returns the root too.
 async fn limited(fixture: &StoreFixture, shape: Shape, limits: &str) -> (EngineHarness, TaskId) {
     let mut harness =
         EngineHarness::of_trees(StoreFixture::like(fixture).await, shape, one_small).await;

@@ -1,5 +1,5 @@
-//! Attacks on trees: drivers that act on an outdated reading of their tree, requests that wait for
-//! room, journals that are damaged or too new to be read, and decisions on sub-agents' calls.
+//! Drivers that act on an outdated state of their tree, requests that wait for room, journals that
+//! are damaged or too new to be read, and decisions on sub-agents' calls.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -97,7 +97,8 @@ async fn balanced(harness: &EngineHarness, root: TaskId) {
             harness.told(root).await
         );
         let fits = match row.status {
-            // A task with neither open requests nor running work waits for room for a request.
+            // A task with neither open requests nor running work waits until its tree may open
+            // another request.
             TaskStatus::Running => busy > 0 || (open == 0 && full),
             TaskStatus::Paused => busy == 0 && open > 0,
             TaskStatus::Completed | TaskStatus::Failed | TaskStatus::Canceled => {
@@ -134,8 +135,8 @@ fn twenty_one(task: &str, turn: u32) -> Vec<(String, String)> {
     }
 }
 
-/// A tree at its limit of open requests, and the driver of the leaf whose model call is in flight
-/// and will open one more.
+/// A tree at its limit of open requests, and the driver of another leaf. The model call of that
+/// leaf is in flight, and its answer asks for one more request.
 async fn twenty_are_open(
     harness: &EngineHarness,
     parts: &Parts,
@@ -163,7 +164,7 @@ async fn twenty_are_open(
     (root, last.unwrap())
 }
 
-/// Polls a driver this often; returns whether it has ended.
+/// Polls a driver at most `polls` times. Returns whether it has ended.
 async fn after_polls(driver: &mut BoxFuture<'static, ()>, polls: usize) -> bool {
     let mut polled = 0;
     poll_fn(|context| {

@@ -6,7 +6,7 @@ use super::scene::{Planted, Scene};
 use super::{FORM, HTML, JSON};
 use crate::support::test_app::{ALICE, BOB, CAROL};
 
-/// A defect of an answer.
+/// Puts one defect into an answer.
 type Change = fn(&mut Value, &Planted);
 /// (path, headers, body, expected status)
 type Case<'c> = (
@@ -117,8 +117,8 @@ impl Scene {
         }
     }
 
-    /// JSON answers that are malformed, too large, mislabelled or sent by somebody without the
-    /// right.
+    /// JSON answers that are malformed, too large, mislabelled or sent by a person who may not
+    /// answer.
     async fn refused_as_json(&mut self, path: &str, people: [(&str, &str); 3]) {
         let [alice, bob, carol] = people;
         let json = ("content-type", JSON);

@@ -8,7 +8,7 @@ use super::{HTML, JSON, SEEN};
 use crate::support::fake_chat_completions::{FakeModel, calls};
 use crate::support::test_app::{ALICE, Reply};
 
-/// The values filled in at one place: no two places share a value.
+/// The values of one answer. No two answers share a value.
 pub struct Planted {
     pub long: String,
     pub json: String,
@@ -99,7 +99,7 @@ impl Scene {
         (task.str("/task_id"), task.str("/pending/0/request_id"))
     }
 
-    /// Reads everything that may be read.
+    /// Reads every path that might show a planted value.
     pub async fn read(&mut self, task: &str, request: &str) {
         let bearer = format!("Bearer {ALICE}");
         let paths = [

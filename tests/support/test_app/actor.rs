@@ -31,7 +31,7 @@ impl Actor<'_> {
         self.send(Method::POST, path, None).await
     }
 
-    /// A POST of any bytes that says they are JSON.
+    /// A POST of any bytes, labelled as JSON.
     pub async fn bytes(&self, path: &str, bytes: Vec<u8>) -> Reply {
         self.exchange(Method::POST, path, Some(("application/json", bytes)))
             .await
@@ -66,7 +66,7 @@ impl Actor<'_> {
         reply
     }
 
-    /// Watches a task, from after the event with that number if one is given.
+    /// Watches a task. With `after`, the stream begins after the event with that number.
     pub async fn watch(&self, task: &str, after: Option<i64>) -> Watch {
         let query = after.map_or(String::new(), |after| format!("?after={after}"));
         let path = format!("/v1/tasks/{task}/events{query}");
@@ -96,7 +96,7 @@ impl Actor<'_> {
         )
     }
 
-    /// Watches a task. `None` where the connection was closed before it answered.
+    /// Watches a task. `None` if the connection was closed before the service answered.
     pub async fn try_watch(&self, task: &str) -> Option<Watch> {
         self.try_sent(Method::GET, &format!("/v1/tasks/{task}/events"), None)
             .await

@@ -1,5 +1,5 @@
 //! `POST /resume/{request_id}`: a human's answer. The operations with the action in the path and
-//! the forms of the pages end here too, so there is one way to decide.
+//! the forms of the pages also go through `decide`, so there is only one way to decide.
 
 use std::sync::{Arc, OnceLock};
 
@@ -182,7 +182,7 @@ async fn respond(
     permit: Option<StreamPermit>,
 ) -> Result<Response, Problem> {
     if posted.is_form() {
-        // A path, not a URL: the page's `form-action` policy allows only its own origin.
+        // A path, not a URL: the page's `form-action` policy allows only the page's own origin.
         let mut response = StatusCode::SEE_OTHER.into_response();
         insert_header(
             response.headers_mut(),

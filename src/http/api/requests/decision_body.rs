@@ -1,7 +1,7 @@
-//! Reads an answer from a body. The engine refuses what a request's kind and rule do not take; this
-//! module only reads the body, and completely: a body with a mistake never becomes an answer. A
-//! person's arguments, results and form values are kept as their JSON text, so that no number
-//! changes on the way.
+//! Reads an answer from a body. A body with any mistake never becomes an answer. This module checks
+//! only the form of the body; the engine checks whether the request's kind and rule allow the
+//! answer. Arguments, results and form values are kept as JSON text, so that numbers keep every
+//! digit.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,8 @@ use crate::task::decision::{Action, Then};
 /// The largest reason, in bytes.
 const REASON: usize = 4 * 1024;
 
-/// The answer in a body; `text` is the body as it was sent, and `in_path` the action in the path.
+/// The answer in a body; `text` is the body as it was sent, and `in_path` is the action in the
+/// path, if any.
 ///
 /// # Errors
 /// `invalid`, with every mistake of the body.
@@ -96,7 +97,7 @@ fn read_whole(
     let then = then(action, fields, errors);
     let (mut response, mut result) = (None, None);
     if action == Action::Respond {
-        // `null` is a result like any other, but no answer to a form.
+        // A `result` may be `null`; a `response` of `null` counts as absent.
         response = fields
             .take("response")
             .and_then(|_| member(text, "response"))

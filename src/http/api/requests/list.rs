@@ -64,8 +64,8 @@ pub(crate) async fn list_requests(
     if wanted.is_empty() && tasks.is_empty() {
         wanted.push(RequestStatus::Pending);
     }
-    // The inbox proper leaves out requests that this caller has answered already (and others have
-    // not yet), and requests that the caller's key may not decide.
+    // The inbox leaves out requests that this caller has answered already, while answers of other
+    // people are missing, and requests that the caller's key may not decide.
     let inbox = tasks.is_empty()
         && wanted
             .iter()
@@ -91,8 +91,8 @@ pub(crate) async fn list_requests(
     list_page(&http, &caller, filter, inbox).await
 }
 
-/// Reads until the page is full or no request follows. The inbox skips requests that this caller
-/// may not decide.
+/// Reads until the page has an entry or no request follows. The inbox skips requests that this
+/// caller may not decide.
 async fn list_page(
     http: &Http,
     caller: &Caller,
@@ -116,11 +116,10 @@ async fn list_page(
             }
             filter.after = Some(row.asked.request_id);
         }
-        // Reads on until the page has an entry or nothing follows.
         if !more || !listing.is_empty() {
             break more;
         }
-        // Many requests may be for others: skips them in as few reads as possible.
+        // The next requests may all be for other people; large reads skip them fastest.
         filter.limit = MOST;
     };
     listing.close(

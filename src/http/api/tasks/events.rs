@@ -1,4 +1,5 @@
-//! `GET /v1/tasks/{task_id}/events`: what happens to a task and below it, as it happens.
+//! `GET /v1/tasks/{task_id}/events`: the events of a task and its descendants, as they are
+//! committed.
 
 use std::sync::Arc;
 

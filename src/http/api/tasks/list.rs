@@ -1,4 +1,5 @@
-//! `GET /v1/tasks`: the caller's root tasks, or the tasks of a tree; an admin's whole tenant.
+//! `GET /v1/tasks`: the caller's root tasks (for an admin, those of the whole tenant), or the tasks
+//! of a tree.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -95,8 +96,8 @@ pub(crate) async fn list_tasks(
     )
 }
 
-/// The owners to filter by: the caller, unless they are an admin or ask for trees that they may
-/// read.
+/// The owners to filter by; empty for all. An admin may name any `users`. Other callers may name
+/// only themselves, and get only their own tasks unless they list trees.
 fn whose(caller: &Caller, users: Vec<UserId>, roots_only: bool) -> Result<Vec<UserId>, Problem> {
     if caller.admin {
         return Ok(users);

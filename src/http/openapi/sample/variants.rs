@@ -10,7 +10,7 @@ use crate::task::request::RequestKind;
 use crate::task::time::Time;
 use crate::task::verdict::{Terms, Verdict};
 
-/// The request with `count` calls of its own, each with its own id.
+/// The sample request with `count` calls, each with its own id.
 #[must_use]
 pub(crate) fn several(count: u128) -> RequestRow {
     let mut row = request();
@@ -26,7 +26,8 @@ pub(crate) fn several(count: u128) -> RequestRow {
     row
 }
 
-/// A request of this kind, which its owner may answer.
+/// A sample request of this kind. The task's owner may answer it, unless `kind` is approval or
+/// reconcile.
 #[must_use]
 pub(crate) fn of_kind(kind: RequestKind) -> RequestRow {
     let mut row = request();

@@ -13,8 +13,7 @@ use crate::http::pages::layout::visible;
 use crate::http::wire::request::RequestedCall;
 use crate::task::decision::Action;
 
-/// The most text to edit that a form may carry, in encoded bytes: the body that brings it back is
-/// limited.
+/// The most text to edit in one form, in URL-encoded bytes. The size of the form's POST is limited.
 const MAX_EDITABLE: usize = 600 * 1024;
 
 /// The form in which each of several calls is decided.
@@ -115,7 +114,7 @@ fn arguments_field(view: &View<'_>, form: FormName, call: &RequestedCall) -> Mar
     place.text_area(view.words.edit_label, rows, &text, true)
 }
 
-/// The forms for the only open call beyond approving and rejecting it: edit and respond.
+/// The edit form and the respond form, if exactly one call is open.
 pub(crate) fn single_call_forms(view: &View<'_>) -> Vec<Markup> {
     let calls = view.open_calls();
     let [call] = calls.as_slice() else {

@@ -20,8 +20,8 @@ pub(crate) fn when(at: Time, now: Time, words: &Translations) -> Markup {
     html! { time datetime=(exact) { (moment(&exact)) } " (" (far) ")" }
 }
 
-/// A duration in its largest sufficient unit, rounded down, so that the page never promises more
-/// time than is left.
+/// A duration in minutes, hours or days, rounded down, so that the page never promises more time
+/// than is left.
 #[must_use]
 pub(crate) fn span(time: Duration, words: &Translations) -> String {
     let minutes = time.as_secs() / 60;

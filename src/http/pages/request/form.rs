@@ -19,7 +19,7 @@ use crate::task::decision::Action;
 use crate::task::request::{CallSpec, RequestKind};
 use crate::task::request_kind::ResponseKind;
 
-/// The body (contract, section 4) that the submitted fields stand for.
+/// The JSON body (contract, section 4) of the submitted fields.
 ///
 /// # Errors
 /// Every field that cannot be part of an answer, each with the place it would have in the body.
@@ -60,8 +60,8 @@ fn pointer_of(name: &str) -> String {
     }
 }
 
-/// The arguments as the text of an edit field: hidden characters as JSON escapes (which mean the
-/// same), line ends as a browser sends them.
+/// The arguments as the text of an edit field: hidden characters as equivalent JSON escapes, line
+/// ends as LF, like `form_fields`.
 #[must_use]
 pub(crate) fn editable(arguments_text: &str) -> String {
     let text = arguments_text.replace("\r\n", "\n").replace('\r', "\n");
@@ -133,7 +133,8 @@ impl Form {
         }
     }
 
-    /// Submitted JSON, verbatim. It must stay readable inside a body, where it is nested deeper.
+    /// Submitted JSON, unchanged. It has to parse on its own and also nested four levels deep, as
+    /// in a body.
     fn json(&mut self, typed: &str, at: &str) -> Option<String> {
         let typed = typed.trim_matches([' ', '\t', '\n', '\r']);
         let inside = format!("[[[[{typed}]]]]");
@@ -145,13 +146,13 @@ impl Form {
         Some(typed.to_owned())
     }
 
-    /// Writes one answer for the whole request, without an action where the path names it.
+    /// Writes one answer for the whole request. The fields have no action if the path names the
+    /// action.
     fn request_decision(&mut self, row: &RequestRow, body: &mut Object) {
         let mut action = self.take("action");
         let confirms = row.asked.kind == RequestKind::Confirmation
             && action.as_deref() == Some(Action::Respond.as_str());
-        // A refusal that chooses what follows is sent as a rejection: only a rejection takes
-        // `then`.
+        // A no with a `then` is sent as a rejection, because only a rejection takes `then`.
         if confirms
             && self.has_value("then")
             && self
@@ -289,7 +290,8 @@ impl Form {
         body.put("decisions", decisions.text());
     }
 
-    /// The action chosen for one call and its members; `None` where none was chosen.
+    /// The chosen action for one call, and the members of the call's decision; `None` if no known
+    /// action was chosen.
     fn call_decision(&mut self, call: &CallSpec, id: &str, at: &str) -> Option<(Action, Object)> {
         let prefix = format!("call.{id}.");
         let word = self.take(&format!("{prefix}action"));
@@ -310,7 +312,7 @@ impl Form {
         if let Some(action) = action {
             decision.put("action", Value::from(action.as_str()).to_string());
         }
-        // Removed from `fields`, not taken: an emptied field is a change, too.
+        // Not `take`, because emptying the field is also a change.
         let edited = self.fields.remove(&format!("{prefix}arguments"));
         if action == Some(Action::Edit) {
             if let Some(text) = self.json(&edited.unwrap_or_default(), &pointer(at, "arguments")) {

@@ -44,7 +44,7 @@ pub(crate) fn offered(view: &View<'_>) -> Vec<Markup> {
     forms
 }
 
-/// A form with the digest of what was shown.
+/// A form that also posts the digest of the request as shown.
 pub(crate) fn form_with_digest(view: &View<'_>, path: &str, body: &Markup) -> Markup {
     html! {
         form method="post" action=(format!("{}/resume/{}{path}", view.prefix, view.request.request_id)) autocomplete="off" {
@@ -58,8 +58,8 @@ pub(crate) fn reason_field(view: &View<'_>, form: FormName, name: &str) -> Marku
     InputField::new(view, form, name).text_area(view.words.reason_optional, 2, "", false)
 }
 
-/// The choice of what follows a rejection. Without a choice an approval's rule decides; after any
-/// other kind the agent goes on.
+/// The choice of what follows a rejection. Without a choice, the rule of an approval decides; for
+/// any other kind of request the agent goes on.
 pub(crate) fn then_select(view: &View<'_>, form: FormName) -> Markup {
     let words = view.words;
     let approval = view.request.kind == RequestKind::Approval;

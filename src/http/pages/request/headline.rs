@@ -15,8 +15,8 @@ use crate::task::request::RequestKind;
 use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::verdict::OnExpiry;
 
-/// The headline of a request that is no longer open; `None` while it is. Without a history it
-/// leaves out the status of the calls.
+/// The headline of a request that is no longer open; `None` for an open request. Without a history,
+/// the headline leaves out the status of the calls.
 #[must_use]
 pub(crate) fn headline(
     row: &RequestRow,
@@ -38,7 +38,7 @@ pub(crate) fn headline(
     Some(said.0 + &said.1)
 }
 
-/// Each own call with the action that decided it, if it is decided.
+/// Each of the request's own calls with the action of the last answer to it, if any.
 fn actions_by_call(row: &RequestRow) -> Vec<(CallId, Option<Action>)> {
     let last = |call| {
         let mut given = row
@@ -89,8 +89,8 @@ fn decided_headline(
     (head, tail)
 }
 
-/// Whether an answer lets a call run, so that the headline tells the call's status instead of whether
-/// the agent has the answer.
+/// Whether an answer with `action` lets a call run. If it does, the headline tells the call's
+/// status; otherwise, whether the agent has the answer.
 fn lets_call_run(row: &RequestRow, action: Action) -> bool {
     match (row.asked.kind, action) {
         (RequestKind::Confirmation, _) => false,
@@ -100,7 +100,7 @@ fn lets_call_run(row: &RequestRow, action: Action) -> bool {
     }
 }
 
-/// Whether the agent itself asked, with a tool that is a question and never runs.
+/// Whether the agent itself asked, by a call of a question tool. Such a call never runs.
 #[must_use]
 pub(crate) fn asked_by_agent(row: &RequestRow) -> bool {
     row.asked
@@ -153,7 +153,8 @@ fn confirmed(row: &RequestRow) -> bool {
         == Some(true)
 }
 
-/// Whether the edits approved the new arguments; they do not where several people have to approve.
+/// Whether the edits also approved the new arguments. They did not if several people have to
+/// approve, or if a new request asks about an edited call.
 fn is_approval(row: &RequestRow, history: Option<&RequestHistory>) -> bool {
     let edits = row
         .answers

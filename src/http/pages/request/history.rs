@@ -1,5 +1,5 @@
-//! The history of a request's calls since it was asked, read from the journal for the headline of
-//! its page. Nothing of it is stored.
+//! The history of a request's calls since the request was opened, read from the journal for the
+//! headline of the page. The history is not stored.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::task::status::TaskStatus;
 pub(crate) enum CallStatus {
     /// It ran.
     Ran,
-    /// It failed, maybe with the status of an HTTP tool's answer.
+    /// It failed; with the HTTP status if an HTTP tool answered.
     Failed(Option<u16>),
     /// It ran, and its result came after the call was closed.
     RanLate,
@@ -95,9 +95,9 @@ pub(crate) struct RequestHistory {
     calls: BTreeMap<CallId, CallRecord>,
     /// Why the request was closed without a decision.
     pub closed: Option<CloseReason>,
-    /// The first final status of its task in or after the commit that closed it.
+    /// The first terminal status of the task in or after the commit that closed the request.
     pub status_at_close: Option<TaskStatus>,
-    /// The task's last status, where it is final.
+    /// The task's last status, if it is terminal.
     pub final_status: Option<TaskStatus>,
 }
 

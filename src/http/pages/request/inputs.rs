@@ -25,8 +25,8 @@ impl<'v> InputField<'v> {
         }
     }
 
-    /// The id of the field's element. A name may hold any character; those that an id may not hold
-    /// become their code points.
+    /// The id of the field's element. A name may hold any character; the id has the code point
+    /// instead of each character that is not a letter, a digit or `-`.
     pub fn id(&self) -> String {
         element_id(self.form, &self.name)
     }
@@ -50,7 +50,7 @@ impl<'v> InputField<'v> {
             .unwrap_or_default()
     }
 
-    /// The value of `aria-invalid`, where the field has a mistake.
+    /// The value of `aria-invalid`, if the field has a mistake.
     pub fn aria_invalid(&self) -> Option<&'static str> {
         (!self.field_mistakes().is_empty()).then_some("true")
     }
@@ -63,7 +63,7 @@ impl<'v> InputField<'v> {
         (!ids.is_empty()).then(|| ids.join(" "))
     }
 
-    /// The field's mistakes, shown beside it.
+    /// The field's mistakes, shown next to the field.
     pub fn mistakes(&self) -> Markup {
         let wrong = self.field_mistakes();
         html! {

@@ -1,5 +1,5 @@
-//! Re-renders an invalid form: the same page with the submitted values, and each mistake at the top
-//! and beside its field. Every other error stays a problem.
+//! Re-renders an invalid form: the same page with the submitted values, and each mistake both at
+//! the top and next to its field. Every other error stays a problem.
 
 use axum::response::Response;
 use http::StatusCode;
@@ -34,7 +34,7 @@ const MEMBERS: [&str; 7] = [
 /// The page for an invalid form.
 ///
 /// # Errors
-/// The problem itself, where it is not about a form or the client does not read pages.
+/// `problem` itself, unless it is `invalid`, the body is a form, and the client accepts HTML.
 pub(crate) async fn rerender(
     http: &Http,
     id: RequestId,
@@ -70,8 +70,8 @@ pub(crate) async fn rerender(
     Ok(response)
 }
 
-/// Replaces every member name in the errors about a credential that the form does not have: a user
-/// may have entered the secret in place of a name.
+/// In the errors about credentials, removes every member name that the form does not have: a user
+/// may have entered the secret as a name.
 pub(crate) fn without_unknown_names(problem: Problem, form: &Value) -> Problem {
     if problem.code != Code::Invalid {
         return problem;

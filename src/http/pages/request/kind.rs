@@ -1,4 +1,5 @@
-//! The texts and the form in which the pages of the kinds of request differ: one row for each kind.
+//! The texts and the form that differ between the kinds of request, as one [`KindPart`] for each
+//! kind.
 
 use maud::Markup;
 
@@ -10,9 +11,9 @@ use crate::task::request::RequestKind;
 
 /// The part of a page that depends on the kind of its request.
 pub(crate) struct KindPart {
-    /// The heading, where the operator has no message.
+    /// The heading, if the operator configured no message.
     pub heading: &'static str,
-    /// The paragraph about the request, besides the agent's own words.
+    /// The paragraph about the request, in addition to the agent's own words.
     pub about: Option<&'static str>,
     /// Says whose words the arguments are, and what they are for.
     pub arguments_of: &'static str,
@@ -32,7 +33,7 @@ pub(crate) struct KindPart {
     pub rejected: &'static str,
 }
 
-/// The row of a kind, in the language of `words`.
+/// The part of a kind, in the language of `words`.
 pub(crate) fn part(kind: RequestKind, words: &Translations) -> KindPart {
     match kind {
         RequestKind::Approval => approval(words),
@@ -101,7 +102,8 @@ fn credentials(words: &Translations) -> KindPart {
     }
 }
 
-/// A response of a confirmation says yes or no; the headline of a yes is `head_confirmed`.
+/// The answer to a confirmation is yes or no. `responded` is the headline of a no; the headline of
+/// a yes is `head_confirmed`.
 fn confirmation(words: &Translations) -> KindPart {
     KindPart {
         heading: words.kind_confirmation,

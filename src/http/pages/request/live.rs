@@ -1,5 +1,5 @@
-//! The part of the page that its script (`pages/follow.js`) fills with later events, with the
-//! script's texts in the reader's language. Without the script it stays empty and hidden.
+//! The section of the page that the script (`pages/follow.js`) fills with events, and the script's
+//! texts in the reader's language. Without the script the section stays empty and hidden.
 
 use maud::{Markup, html};
 use serde_json::{Map, Value};
@@ -11,8 +11,8 @@ use crate::http::pages::translations::Translations;
 use crate::http::wire::request::WireRequestStatus;
 use crate::task::request::RequestKind;
 
-/// The place right below the heading where the script announces that the request was answered
-/// meanwhile.
+/// The element below the heading where the script announces an answer that came while the page was
+/// open.
 pub(crate) fn answered_notice() -> Markup {
     html! { div #meanwhile role="status" aria-live="polite" {} }
 }

@@ -1,7 +1,8 @@
 //! The page where a person decides a request. It shows every byte that would run before the first
-//! button; invisible characters are shown as their codes, and the agent's text stands in a box that
-//! says so. Its forms post the digest of what the page showed, so that an approval always covers
-//! what the approver saw. The page works without its script, which shows later events.
+//! button; invisible characters are shown as their codes, and the agent's text is in a box labelled
+//! as the agent's. The forms post the digest of the request as shown, so that an approval covers
+//! exactly the calls that the approver saw. The page works without its script, which shows later
+//! events.
 
 pub(crate) mod approve_page;
 mod call;
@@ -63,9 +64,10 @@ pub(crate) struct View<'a> {
     pub words: &'static Translations,
     /// Relative times count from this moment.
     pub now: Time,
-    /// The form that was submitted with mistakes, if the page answers one.
+    /// The submitted form, if the page shows its mistakes.
     pub submitted: Option<&'a SubmittedForm>,
-    /// The journal's facts about the calls after the request; `None` while it is open.
+    /// The journal's facts about the calls since the request was opened; `None` for an open request
+    /// or an unreadable journal.
     pub history: Option<RequestHistory>,
     /// The page to return to after signing in as another user.
     pub path: String,
@@ -115,8 +117,8 @@ impl<'a> View<'a> {
         Ok(view)
     }
 
-    /// Says why there is nothing to answer, and links to sign-in with another account where the
-    /// request is for others.
+    /// Says why there is nothing to answer. If other people decide the request, links to sign-in
+    /// with another account.
     fn nothing_to_answer(&self, why: &str) -> Markup {
         html! {
             p { strong { (self.words.nothing_here) } " " (why) }
@@ -152,7 +154,7 @@ impl<'a> View<'a> {
         required_of(self.caller, &self.row.asked)
     }
 
-    /// Why a POST of this action would be refused, as a text; `None` where it would not.
+    /// Why a POST of this action would be refused, as a text; `None` if it would be accepted.
     fn refusal_reason(&self, action: Action) -> Option<&'static str> {
         let words = self.words;
         match self.request.status {
@@ -216,10 +218,12 @@ pub(crate) fn request_page(view: &View<'_>) -> Markup {
     )
 }
 
-/// The page with one button that submits `action`, under the path of its own link.
+/// The page with one button that submits `action`. Signing in as another user leads back to this
+/// page.
 ///
 /// # Errors
-/// Not found, for a request that this caller may not read; or the database did not answer.
+/// `not_found` or `forbidden` for a request that this caller may not read; `unavailable` or
+/// `internal` when it cannot be read.
 async fn get_single_action_page(
     http: &Http,
     caller: &Caller,
@@ -297,8 +301,8 @@ fn page(view: &View<'_>, answers: &Markup) -> Markup {
     )
 }
 
-/// The journal's facts about a request's calls after it was asked; `None` where the journal cannot
-/// be read.
+/// The journal's facts about a request's calls since the request was opened; `None` if the journal
+/// cannot be read.
 async fn load_history(http: &Http, row: &RequestRow) -> Result<Option<RequestHistory>, Problem> {
     let mut history = RequestHistory::new(row);
     let mut after = row.asked_seq;

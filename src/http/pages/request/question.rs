@@ -43,12 +43,12 @@ pub(crate) fn question(view: &View<'_>) -> Markup {
     html! {
         @if let Some(about) = part(request.kind, words).about { p { (about) } }
         @if request.kind == RequestKind::Reconcile { (known_facts(view)) }
-        // The details of a login only repeat the service's name, which its form gives in the
-        // operator's words.
+        // The details of a credentials request only repeat the service's name; the form names the
+        // service in the operator's words.
         @let ours = matches!(request.kind, RequestKind::Reconcile | RequestKind::Credentials);
         @let details = request.details.as_ref().filter(|_| !ours);
-        // The call of a question never runs and has no card of its own, so its text is shown here,
-        // completely and in its order.
+        // The call by which an agent asks a question never runs and has no section of its own, so
+        // its text is shown here, complete and in character order.
         @let call = request.tool_calls.first().filter(|_| asked_by_agent(view.row));
         @if let Some(call) = call { (warnings(view, call)) }
         @if request.question.is_some() || details.is_some() || call.is_some() {
@@ -67,8 +67,8 @@ pub(crate) fn question(view: &View<'_>) -> Markup {
     }
 }
 
-/// The known facts about a call whose outcome is unknown. The labels are ours, except for members
-/// that we do not know.
+/// The known facts about a call whose outcome is unknown. Known members have our labels; unknown
+/// members have their names.
 fn known_facts(view: &View<'_>) -> Markup {
     let words = view.words;
     let Some(Value::Object(details)) = &view.request.details else {
@@ -108,14 +108,14 @@ pub(crate) fn plain(value: &Value) -> String {
         .map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// A value that is kept as its JSON text: a string without its quotes, anything else as it was
-/// written.
+/// A value that is kept as JSON text: a string is unquoted, anything else is unchanged.
 pub(crate) fn exact(value: &Exact) -> String {
     let text = serde_json::to_string(value).unwrap_or_default();
     serde_json::from_str::<String>(&text).unwrap_or(text)
 }
 
-/// The agent's details beside its question, object or not, in the order of its characters.
+/// The details that the agent gave with its question, an object or any other value, in character
+/// order.
 fn agent_details(value: &Value) -> Markup {
     let Value::Object(members) = value else {
         return html! { pre.exact dir="ltr" { (prose(&plain(value))) } };
@@ -137,7 +137,8 @@ fn agent_details(value: &Value) -> Markup {
     }
 }
 
-/// A person's answer, object or not; its text runs in the direction of its script.
+/// A person's answer, an object or any other value. Its text has the writing direction of its
+/// script.
 pub(crate) fn answer_members(value: &Value) -> Markup {
     let Value::Object(members) = value else {
         return html! { pre dir="auto" { (prose(&plain(value))) } };
@@ -295,7 +296,7 @@ pub(crate) fn cancel_text(view: &View<'_>) -> &'static str {
     }
 }
 
-/// The words for what the rule does after a rejection where the decision has no `then`.
+/// The words for the rule's `on_reject`, which applies to a rejection without `then`.
 pub(crate) fn rule_text(view: &View<'_>) -> &'static str {
     match view.row.asked.terms.on_reject {
         Then::Continue => view.words.then_continue,

@@ -25,18 +25,19 @@ pub(crate) struct Field {
 /// The kind of value that a field takes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum FieldValue {
-    /// Text: the `type` of the browser's input, where there is one for the format, then the
-    /// shortest and longest length.
+    /// Text: the `type` of the HTML input for the format, if any, then the minimum and the maximum
+    /// length.
     Text(Option<&'static str>, Option<u64>, Option<u64>),
     /// A number: whether only an integer fits, then the minimum and the maximum.
     Number(bool, Option<String>, Option<String>),
     /// True or false.
     Boolean,
-    /// One of these values, each with the text that stands for it.
+    /// One of these values, each with its text in the form.
     Choice(Vec<(String, Value)>),
 }
 
-/// Keywords with which the properties alone do not say what a schema accepts.
+/// Keywords that change the accepted values beyond `properties`. A schema with such a keyword has
+/// no fields.
 const UNSUPPORTED_KEYWORDS: [&str; 8] = [
     "$ref",
     "allOf",
@@ -138,8 +139,8 @@ fn field_value(property: &Map<String, Value>) -> Option<FieldValue> {
     }
 }
 
-/// A choice of texts, or of numbers and booleans. Never both, so that each text stands for one
-/// value.
+/// A choice of texts, or of numbers and booleans. Never both, so that each submitted text means
+/// only one value.
 fn choice(values: &[Value]) -> Option<FieldValue> {
     let texts = values
         .iter()
@@ -163,7 +164,7 @@ fn choice(values: &[Value]) -> Option<FieldValue> {
     ))
 }
 
-/// The type of input that checks a format as the schema does.
+/// The `type` of the HTML input for the property's `format`.
 fn format(property: &Map<String, Value>) -> Option<&'static str> {
     match property.get("format").and_then(Value::as_str)? {
         "email" => Some("email"),

@@ -44,7 +44,8 @@ impl FormName {
         }
     }
 
-    /// The form that these fields came from; `single_call_forms` as the page was rendered with.
+    /// The form that these fields came from. `single_call_forms`: whether the page had the forms
+    /// for a single call.
     fn of(
         in_path: Option<Action>,
         fields: &BTreeMap<String, String>,
@@ -95,7 +96,7 @@ pub(crate) struct SubmittedForm {
 }
 
 impl SubmittedForm {
-    /// Reads a posted form; `single_call_forms` as the page was rendered with.
+    /// Reads a posted form. `single_call_forms`: whether the page had the forms for a single call.
     #[must_use]
     pub fn new(
         row: &RequestRow,
@@ -129,7 +130,7 @@ impl SubmittedForm {
     }
 }
 
-/// The field whose value stands at a place in the body.
+/// Finds the form field of an error from the error's pointer into the JSON body.
 fn mistake_of(row: &RequestRow, form: FormName, error: &FieldError) -> FieldMistake {
     let parts: Vec<String> = error
         .pointer

@@ -1,5 +1,5 @@
-//! Reads, sets and clears the session's cookie. It is `HttpOnly`, `SameSite=Lax`, and `Secure` over
-//! https.
+//! Reads, sets and clears the session's cookie. The cookie is `HttpOnly`, `SameSite=Lax`, and
+//! `Secure` over https.
 
 use http::header::{COOKIE, HeaderMap, HeaderValue};
 
@@ -8,10 +8,11 @@ use crate::people::session::{LIFE, Token};
 
 /// The cookie's name over plain http.
 pub(crate) const NAME: &str = "holdpoint_session";
-/// Over https, at the root of a host: a browser takes a cookie of this name only with `Secure` and
-/// `Path=/`, and from this very host, so that no other host of the domain can set it.
+/// The name over https when `public_url` has no path. A browser accepts a `__Host-` cookie only
+/// with `Secure`, with `Path=/` and without `Domain`, so that no other host of the domain can set
+/// it.
 const HOST: &str = "__Host-holdpoint_session";
-/// Over https, under a path.
+/// The name over https when `public_url` has a path.
 const SECURE: &str = "__Secure-holdpoint_session";
 
 /// The cookie's name; it follows from the scheme and path of `public_url`.
@@ -30,8 +31,8 @@ fn is_https(public_url: &str) -> bool {
         .is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"))
 }
 
-/// The token in a request's cookie; `None` where two come, as another host of the domain may have
-/// set one.
+/// The token in a request's cookie; `None` if two are sent, because another host of the domain may
+/// have set one of them.
 #[must_use]
 pub(crate) fn token(headers: &HeaderMap, public_url: &str) -> Option<Token> {
     let mut values = values(headers, name(public_url));
@@ -85,7 +86,7 @@ fn write(value: &str, seconds: u64, public_url: &str) -> Result<HeaderValue, Pro
     Ok(header)
 }
 
-/// The cookie's `Path`: a browser sends it only below `public_url`, and not to other services
+/// The cookie's `Path`. A browser sends the cookie only below this path, and not to other services
 /// behind the same proxy.
 fn path(prefix: &str) -> &str {
     let plain = |c: char| c.is_ascii_graphic() && c != ';';
@@ -206,7 +207,7 @@ mod tests {
                 );
                 assert_eq!(is_sent(&headers, url), sent_as == name, "{url}: {sent_as}");
             }
-            // Another service's cookie of the plain name does not hide ours.
+            // Another service's cookie with a similar name does not hide ours.
             let both = sent(&[&format!("{name}={token}"), "xholdpoint_session=a"]);
             assert!(super::token(&both, url).is_some(), "{url}");
         }

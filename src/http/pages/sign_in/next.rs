@@ -6,7 +6,8 @@ use url::Url;
 /// The longest path that is kept.
 const LONGEST: usize = 2048;
 
-/// The text, if it is a path of ours as a browser sees it: below the path of `public_url`.
+/// Returns `text` if a browser reads it as a path of this service, at or below `prefix` (the path
+/// of `public_url`).
 #[must_use]
 pub(crate) fn own_path<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     let visible = text
@@ -19,8 +20,8 @@ pub(crate) fn own_path<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     if !(below.is_empty() || below.starts_with(['/', '?', '#'])) {
         return None;
     }
-    // Parsed as a browser does: the same host, and no `..` in any spelling, which could lead out of
-    // the prefix.
+    // Parses the text as a browser does. Requires the same host, and refuses any spelling of `..`,
+    // which could lead out of the prefix.
     let base = Url::parse("http://own.invalid/").ok()?;
     let read = base.join(text).ok()?;
     let path = text.split(['?', '#']).next().unwrap_or_default();

@@ -113,8 +113,8 @@ pub(crate) fn signed_in(
     )
 }
 
-/// The signed-in user with a link to sign in as another one, which leads back to the path `asked`.
-/// It says nothing about the requested resource.
+/// The signed-in user, and a link to sign in as another user and return to the path `asked`. Says
+/// nothing about the requested resource.
 #[must_use]
 pub(crate) fn sign_in_again(
     caller: &Caller,
@@ -147,8 +147,8 @@ pub(crate) fn not_needed(language: Language) -> Markup {
     whole(words.not_needed, language, &html! { p { (words.open) } })
 }
 
-/// The signed-in user and the sign-out button. Empty without accounts; without the button where
-/// another key speaks for the user, as there is no session to end.
+/// The signed-in user and the sign-out button. Empty without accounts. The button is missing if a
+/// service key speaks for the user, because there is no session to end.
 #[must_use]
 pub(crate) fn signed_in_bar(caller: &Caller, prefix: &str, language: Language) -> Markup {
     let words = words(language);

@@ -1,4 +1,4 @@
-//! The caller of a request's session, and the redirect to sign-in without one.
+//! The caller of a request's session, and the redirect to sign-in for a request without a session.
 
 use axum::response::{IntoResponse, Response};
 use http::header::{HeaderMap, LOCATION};
@@ -11,10 +11,12 @@ use crate::http::server::problem::{Problem, prefix};
 use crate::people::Caller;
 use crate::people::authenticator::AuthError;
 
-/// The caller of the request's session; `None` without a live one.
+/// The caller of the request's session; `None` without a session, or when the session or its key is
+/// no longer valid.
 ///
 /// # Errors
-/// `forbidden` when the key may not act for the named user, and the database's.
+/// `forbidden` when the request's headers name another user to speak for; `unavailable` or
+/// `internal` when the session cannot be read.
 pub(crate) async fn caller(http: &Http, headers: &HeaderMap) -> Result<Option<Caller>, Problem> {
     let Some(token) = cookie::token(headers, &http.settings.public_url) else {
         return Ok(None);
@@ -29,7 +31,8 @@ pub(crate) async fn caller(http: &Http, headers: &HeaderMap) -> Result<Option<Ca
     }
 }
 
-/// Whether the client asks for a page; without a caller it is then redirected to sign-in.
+/// Whether the client asks for a page. Such a client is redirected to sign-in if it has no key and
+/// no session.
 #[must_use]
 pub(crate) fn wants_page(method: &Method, headers: &HeaderMap) -> bool {
     matches!(*method, Method::GET | Method::HEAD) && wants_html(headers)

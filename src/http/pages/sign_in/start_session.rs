@@ -1,5 +1,5 @@
-//! `POST /sign-in`: a key becomes a session. The key is looked at once and kept nowhere; the
-//! browser gets a token of fresh random bytes, whatever it sent before.
+//! `POST /sign-in`: exchanges a key for a session. The key is checked once and not stored. The
+//! browser always gets a new random token.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::world::random_bytes;
 pub(crate) const OP: Op = Op {
     id: "sign_in",
     auth: AuthClass::Open,
-    // Unauthenticated, and only a key and a path.
+    // The request is unauthenticated, and has only a key and a path.
     body: 16 * 1024,
     problems: &[
         Code::BadJson,
@@ -108,7 +108,7 @@ pub(crate) async fn sign_in(
         .begin_session(&token.digest(), &binding, LIFE)
         .await?;
     if let Some(old) = cookie::token(&headers, &http.settings.public_url) {
-        // The browser replaces its cookie now.
+        // The browser replaces the cookie of the old session.
         http.store.end_session(&old.digest()).await?;
     }
     let mut response = see_other(next.unwrap_or(&format!("{prefix}/sign-in")));

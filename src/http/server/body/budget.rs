@@ -1,6 +1,7 @@
-//! How many bytes of large bodies are in memory at once: in this process, and of each caller. A
-//! body reserves its bytes before it is read and keeps them until its operation is stored.
-//! Invariant: a body reserves once, so that no two bodies wait for each other.
+//! Limits the bytes of large bodies that are in memory at once, for this process and for each
+//! caller. A body reserves its bytes before it is read and keeps the reservation until its
+//! operation is stored. Invariant: a body reserves only once, so that no two bodies wait for each
+//! other.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -12,11 +13,11 @@ use crate::task::user::UserKey;
 
 /// The most bytes of all large bodies together.
 const ALL: usize = 256 * 1024 * 1024;
-/// The most bytes of one caller's large bodies: a caller that sends many, or slowly, does not block
-/// others.
+/// The most bytes of one caller's large bodies, so that a caller who sends many bodies, or slow
+/// ones, does not block other callers.
 const SHARE: usize = ALL / 4;
 
-/// A tenant and a user of it; `None` stands for all requests without a key.
+/// A tenant and a user of it; `None` for all requests without a key.
 type Person = Option<(String, UserKey)>;
 
 /// The memory for large bodies.

@@ -222,7 +222,7 @@ async fn partial_request_head_is_closed_after_10_seconds_however_slowly_it_arriv
     }
     world.clock.leap(Duration::from_secs(1));
     assert!(slow.is_closed().await);
-    // The same on a kept connection: the first byte of a request begins the ten seconds.
+    // On a kept-alive connection the ten seconds begin with the first byte of the next request.
     let mut kept = world.open();
     kept.asks().await;
     world.clock.leap(Duration::from_secs(70));
@@ -287,7 +287,7 @@ async fn longest_idle_connection_makes_room_for_the_next() {
     world.open().asks().await;
     assert!(second.is_closed().await);
     third.asks().await;
-    // Connections with half a request head are as idle as any other.
+    // A connection with an incomplete request head counts as idle, too.
     for _ in 0..200 {
         let mut half = world.open();
         half.send("GET / HTTP/1.1\r\n").await;

@@ -35,7 +35,7 @@ fn streamed() -> String {
     begun(&HELLO) + &chunk(DONE) + END
 }
 
-/// Answers each connection with one text and leaves it open until the client closes it.
+/// Answers each connection with one text and leaves the connection open until the client closes it.
 async fn patient(answers: Vec<String>) -> Endpoint {
     in_parts(
         answers.into_iter().map(|answer| vec![answer]).collect(),
@@ -267,7 +267,7 @@ async fn stalled_stream_is_given_up_after_the_timeout() {
     assert_eq!((heard.told().text.as_str(), heard.told().resets), ("", 1));
 }
 
-/// With each piece it receives, this much time passes, and one more part is permitted.
+/// A sink that, for each piece, advances the clock by this time and permits one more part.
 struct Slow(Arc<Quick>, Duration, Arc<Semaphore>);
 
 impl Sink for Slow {

@@ -229,7 +229,7 @@ async fn tool_response_is_searched_for_every_credential_in_hand() {
             encoded(value)
         )
     };
-    // This tool does not use the second credential.
+    // The tool's configuration refers only to the field `token`.
     let values = [
         ("token", "hunter2/\"secret\"-é"),
         ("unused", "an0ther-one-1234"),

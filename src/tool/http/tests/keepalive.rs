@@ -1,5 +1,5 @@
-//! Servers that close connections they promised to keep, while the machine is busy: no outcome is
-//! lost to that.
+//! Calls to a server that closes connections it promised to keep, on a busy machine: no call loses
+//! its outcome.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

@@ -39,8 +39,8 @@ fn ok(content: &str) -> Became {
     Succeeded(200, content.to_owned())
 }
 
-/// A server that takes these steps with its first connection and would answer any other with a
-/// success; returns the number of connections.
+/// A server that takes these steps on its first connection and answers every later connection with
+/// a success. Its task returns the number of connections.
 async fn server(steps: Vec<Step>) -> (String, JoinHandle<usize>, tokio::sync::oneshot::Sender<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let origin = format!("http://{}", listener.local_addr().unwrap());
@@ -325,8 +325,8 @@ async fn status_decides_the_outcome_of_an_answer() {
     }
 }
 
-/// The answer comes while the request is still being written: it counts if it could be read whole;
-/// if not, nothing is sent again.
+/// The answer comes while the request is still being written. It counts if the client can read all
+/// of it; otherwise the outcome is unknown, and nothing is sent again.
 #[tokio::test]
 async fn answer_before_the_request_was_read_is_that_answer_or_unknown() {
     let text = format!(r#"{{"note":"{}"}}"#, "x".repeat(4 * 1024 * 1024));

@@ -55,8 +55,7 @@ impl<'s> Play<'s> {
         }
     }
 
-    /// Commits and executions so far: the process can die right after each of them, which is right
-    /// before the next commit.
+    /// The number of commits and executions so far. The process can die right after each of them.
     pub fn moment(&self) -> usize {
         self.commits() + self.harness.tool.count() - self.before
     }

@@ -193,8 +193,9 @@ fn request_is_settled_only_when_the_agent_knows_a_certain_result() {
     );
 }
 
-/// Every request, closed in every way with every answer and every outcome of its calls, has a
-/// headline in both languages, and no two different ones of a single call read the same.
+/// A request of each kind, decided with each of its actions and followed by each outcome of its
+/// calls, has a headline in both languages. For a single approved call, each outcome has its own
+/// headline.
 #[test]
 fn every_closed_request_and_call_outcome_has_its_own_headline() {
     let mut seen: BTreeMap<String, Vec<String>> = BTreeMap::new();
