@@ -310,19 +310,21 @@ impl Rewriter<'_> {
     }
 }
 
-/// Refuses a schema that applies more than [`WEIGHT`] schemas to its outermost value, or in which a
-/// `$ref` leads back to itself for the same value.
+/// Refuses a schema that applies more than [`WEIGHT`] schemas to any one value, or in which a `$ref`
+/// leads back to itself for the same value.
 fn weigh(schema: &Value, copies: &Map<String, Value>) -> Result<(), String> {
+    let light = |weight: u64| {
+        let is_light = weight <= WEIGHT;
+        is_light
+            .then_some(weight)
+            .ok_or_else(|| "combines too many schemas for one value".to_owned())
+    };
     let mut known = BTreeMap::new();
     for (number, copy) in copies {
-        let weight = weight(copy, copies, &mut known, &mut vec![number])?;
+        let weight = light(weight(copy, copies, &mut known, &mut vec![number])?)?;
         known.insert(number, weight);
     }
-    let total = weight(schema, copies, &mut known, &mut Vec::new())?;
-    if total > WEIGHT {
-        return Err("combines too many schemas for one value".to_owned());
-    }
-    Ok(())
+    light(weight(schema, copies, &mut known, &mut Vec::new())?).map(drop)
 }
 
 fn weight<'s>(

@@ -121,7 +121,7 @@ impl SendPermit {
 
 impl std::fmt::Debug for SendPermit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Leave")
+        f.write_str("SendPermit")
     }
 }
 

@@ -207,8 +207,17 @@ impl UrlTemplate {
     /// Credentials, and arguments for which `fill` fails, stay placeholders. `None` if the
     /// filled-in texts would change the origin or the number of segments.
     fn address(&self, fill: impl Fn(&Piece) -> Result<String, String>) -> Option<String> {
-        // Every `'` of a filled-in value is encoded, so no value can look like a mark.
-        let mark = |index: usize| format!("'{index}'");
+        // Filled-in values contain no `'`, which is encoded in them, and the template's own text
+        // contains fewer in a row than a mark: neither can look like a mark.
+        let mut quotes = "'".to_owned();
+        while self
+            .path
+            .iter()
+            .any(|piece| matches!(piece, Piece::Text(text) if text.contains(&quotes)))
+        {
+            quotes.push('\'');
+        }
+        let mark = |index: usize| format!("{quotes}{index}{quotes}");
         let (mut path, mut kept) = (String::new(), Vec::new());
         for (index, piece) in self.path.iter().enumerate() {
             match piece {

@@ -215,7 +215,7 @@ impl PrivateCluster {
 
     /// Like `start`, with options of postgres, such as `-c max_connections=10`.
     pub fn with(options: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("holdpoint-pg-{}", unique()));
+        let folder = super::database_folder().join(format!("holdpoint-pg-{}", unique()));
         Self {
             cluster: Cluster::start(&folder, options, std::process::id()),
         }
@@ -316,9 +316,9 @@ fn own(folder: &Path) {
 /// One cluster for all processes of a test run (nextest starts one for each test).
 async fn shared_cluster() -> Cluster {
     let parent = std::os::unix::process::parent_id();
-    let folder = std::env::temp_dir().join(format!("holdpoint-pg-{parent}"));
+    let folder = super::database_folder().join(format!("holdpoint-pg-{parent}"));
     let lock =
-        File::create(std::env::temp_dir().join(format!("holdpoint-pg-{parent}.lock"))).unwrap();
+        File::create(super::database_folder().join(format!("holdpoint-pg-{parent}.lock"))).unwrap();
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
     let ready = folder.join("ready");
     if ready.exists() {

@@ -96,6 +96,8 @@ fn every_flaw_of_a_schema_is_reported() {
         schema["$ref"] = json!("#/$defs/d0");
         schema
     });
+    let nested =
+        json!({"properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": wide["$defs"].clone()});
     for (schema, expected) in [
         (
             json!({"$ref": "http://127.0.0.1:1/x"}),
@@ -150,6 +152,7 @@ fn every_flaw_of_a_schema_is_reported() {
         (json!("object"), "its top"),
         (deep, "nested deeper"),
         (wide, "combines too many"),
+        (nested, "combines too many"),
     ] {
         let said = flaws(&schema);
         assert!(said.contains(expected), "{schema}: {said}");
