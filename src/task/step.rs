@@ -11,8 +11,7 @@ use super::question::{Question, awaited, delegated, outside, questions};
 use super::status::TaskStatus;
 use super::turn::{Last, Progress};
 
-/// The next step. Exhaustive on purpose: a driver that does not handle a new variant must not
-/// compile.
+/// The next step. Exhaustive: a driver that does not handle a new variant does not compile.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     /// Call the model.

@@ -44,13 +44,10 @@ async fn headline(app: &TestApp, request: &str) -> [String; 2] {
 
 async fn approve(app: &TestApp, held: &Held) {
     let approver = app.approver().header("prefer", "respond-async");
-    assert_eq!(
-        approver
-            .hit(&format!("/resume/{}/approve", held.request))
-            .await
-            .status,
-        202
-    );
+    let path = format!("/resume/{}/approve", held.request);
+    let status = approver.hit(&path).await.status;
+    // 200 if the task has stopped again by the time of the response.
+    assert!([200, 202].contains(&status), "{status}");
 }
 
 /// Waits until the task has stopped; returns its status.
