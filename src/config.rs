@@ -21,23 +21,23 @@ use layers::Flags;
 use report::Report;
 use tree::{Kind, Node, Origin};
 
-pub mod check;
-pub mod check_parts;
-pub mod check_people;
-pub mod check_rules;
-pub mod compose;
-pub mod decode;
+pub(crate) mod check;
+pub(crate) mod check_parts;
+pub(crate) mod check_people;
+pub(crate) mod check_rules;
+pub(crate) mod compose;
+pub(crate) mod decode;
 pub mod environment;
-pub mod interpolate;
+pub(crate) mod interpolate;
 pub mod layers;
-pub mod page;
-pub mod report;
-pub mod required;
-pub mod schema;
-pub mod services;
+pub(crate) mod page;
+pub(crate) mod report;
+pub(crate) mod required;
+pub(crate) mod schema;
+pub(crate) mod services;
 pub mod tree;
-pub mod unexpanded;
-pub mod warnings;
+pub(crate) mod unexpanded;
+pub(crate) mod warnings;
 
 /// The configuration used when nothing is configured.
 pub const DEMO: &str = include_str!("config/demo.yaml");

@@ -9,7 +9,7 @@ mod layer;
 mod redacting;
 mod redactor;
 pub mod seal;
-pub mod settings;
+pub(crate) mod settings;
 
 pub use self::redacting::Redacting;
 pub use self::redactor::Redactor;

@@ -19,7 +19,7 @@
 //! Invariant: labels are names from the configuration and words of the contract, never a tenant,
 //! user, id or text of a caller.
 
-pub mod gauges;
+pub(crate) mod gauges;
 
 use std::fmt;
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 //! random bytes. Also the list of mistakes that every room's settings add to.
 
 #[cfg(test)]
-pub mod captured;
+pub(crate) mod captured;
 
 use std::time::Duration;
 

@@ -7,6 +7,7 @@
     clippy::indexing_slicing,
     reason = "a test that cannot go on fails"
 )]
+#![expect(unreachable_pub, reason = "in a test crate nothing is public")]
 
 mod api;
 mod architecture;

@@ -3,7 +3,7 @@
 //! configuration.
 
 mod settings;
-pub mod version;
+pub(crate) mod version;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -20,7 +20,7 @@ const CURRENT: [&str; 2] = ["limits", "open_to"];
 
 /// A tool offered to an agent, unexpanded.
 #[derive(Clone, Debug)]
-pub struct Written {
+pub(crate) struct Written {
     pub name: String,
     /// The whole unexpanded definition. The agent's definition keeps its `description`, and a
     /// digest of the whole.
@@ -32,7 +32,7 @@ pub struct Written {
 /// The definition of an agent as text: its own unexpanded settings (`own`), its tools as the model
 /// sees them, and the unexpanded descriptions of its sub-agents.
 #[must_use]
-pub fn definition<'a>(
+pub(crate) fn definition<'a>(
     name: &str,
     own: &Value,
     tools: impl IntoIterator<Item = Written>,
@@ -71,7 +71,7 @@ pub fn definition<'a>(
 
 /// The digest of a definition: the version.
 #[must_use]
-pub fn digest(definition: &str) -> String {
+pub(crate) fn digest(definition: &str) -> String {
     sha256(&Sha256::digest(definition.as_bytes()))
 }
 
@@ -171,7 +171,7 @@ struct Told {
 ///
 /// # Errors
 /// [`Unreadable`].
-pub fn read(definition: &str, fill: &Fill) -> Result<Agent, Unreadable> {
+pub(crate) fn read(definition: &str, fill: &Fill) -> Result<Agent, Unreadable> {
     let mut whole: Value = serde_json::from_str(definition).map_err(|_| Unreadable::Damaged)?;
     fill.all(&mut whole)?;
     let kept: Kept = serde_json::from_value(whole).map_err(|_| Unreadable::Damaged)?;

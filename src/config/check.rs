@@ -13,7 +13,7 @@ use crate::model::{self, Provider};
 use crate::world::Mistakes;
 
 /// Checks all settings, and sets derived ones (`public_url`, the default agent).
-pub fn all(config: &mut Config, root: &Node, mistakes: &mut Mistakes) {
+pub(crate) fn all(config: &mut Config, root: &Node, mistakes: &mut Mistakes) {
     server(config, mistakes);
     metrics(config, mistakes);
     connections(&config.server, mistakes);
@@ -161,14 +161,14 @@ fn public_url(text: &str) -> Option<String> {
 }
 
 /// Reports a count of zero.
-pub fn at_least_one(place: &[&str], count: u32, mistakes: &mut Mistakes) {
+pub(crate) fn at_least_one(place: &[&str], count: u32, mistakes: &mut Mistakes) {
     if count == 0 {
         mistakes.add(place, "expected 1 or more");
     }
 }
 
 /// Reports a duration of zero.
-pub fn positive(place: &[&str], duration: Duration, mistakes: &mut Mistakes) {
+pub(crate) fn positive(place: &[&str], duration: Duration, mistakes: &mut Mistakes) {
     if duration.is_zero() {
         mistakes.add(place, "expected more than 0");
     }

@@ -15,7 +15,7 @@ use crate::tool::{self, catalog};
 use crate::world::Mistakes;
 
 /// Reports an invalid name.
-pub fn name(place: &[&str], noun: &str, name: &str, mistakes: &mut Mistakes) {
+pub(crate) fn name(place: &[&str], noun: &str, name: &str, mistakes: &mut Mistakes) {
     let letters = name
         .chars()
         .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
@@ -28,7 +28,7 @@ pub fn name(place: &[&str], noun: &str, name: &str, mistakes: &mut Mistakes) {
 }
 
 /// Reports a header that cannot be sent. The message does not contain the header's value.
-pub fn header(place: &[&str], name: &str, value: &str, mistakes: &mut Mistakes) {
+pub(crate) fn header(place: &[&str], name: &str, value: &str, mistakes: &mut Mistakes) {
     if http::HeaderName::from_bytes(name.as_bytes()).is_err() {
         mistakes.add(place, format!("`{name}` cannot be the name of a header"));
     }
@@ -40,7 +40,7 @@ pub fn header(place: &[&str], name: &str, value: &str, mistakes: &mut Mistakes) 
     }
 }
 
-pub fn tools(config: &Config, root: &Node, mistakes: &mut Mistakes) {
+pub(crate) fn tools(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     for (tool_name, tool) in &config.tools {
         name(&["tools", tool_name], "a tool", tool_name, mistakes);
         let Some(node) = root.at(&["tools", tool_name]).filter(|node| !node.broken) else {
@@ -200,7 +200,7 @@ fn twins<'v>(schema: &'v Value, place: &mut Vec<&'v str>, mistakes: &mut Mistake
 /// Checks each `{{credential:NAME.FIELD}}` in the tools' headers, `url` and `env`, including the
 /// variables that `env` passes on: the credential and the field exist, and there is a key to seal
 /// with.
-pub fn credential_references(config: &Config, root: &Node, mistakes: &mut Mistakes) {
+pub(crate) fn credential_references(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     for (tool_name, tool) in &config.tools {
         if root
             .at(&["tools", tool_name])
@@ -283,7 +283,7 @@ fn refer(config: &Config, place: &[&str], reference: &str, mistakes: &mut Mistak
     }
 }
 
-pub fn agents(config: &Config, root: &Node, mistakes: &mut Mistakes) {
+pub(crate) fn agents(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     for (agent_name, agent) in &config.agents {
         name(&["agents", agent_name], "an agent", agent_name, mistakes);
         if root

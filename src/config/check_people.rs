@@ -13,7 +13,7 @@ use crate::task::user::UserKey;
 use crate::world::Mistakes;
 
 /// Checks the accounts and the approvers of every rule.
-pub fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
+pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     let Some(auth) = &config.auth else { return };
     let written = root.get("auth").filter(|node| !node.broken);
     let keys = written.and_then(|node| node.get("api_keys"));

@@ -26,7 +26,7 @@ impl Place<'_> {
     }
 }
 
-pub fn rules(config: &Config, root: &Node, mistakes: &mut Mistakes) {
+pub(crate) fn rules(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     let subs = config
         .agents
         .values()

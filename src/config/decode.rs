@@ -15,7 +15,7 @@ use crate::world::Mistakes;
 
 /// Reads a node as `T`, reporting every mistake below it. Faulty nodes are marked broken and left
 /// at their defaults.
-pub fn read<T: for<'de> Deserialize<'de> + Default>(
+pub(crate) fn read<T: for<'de> Deserialize<'de> + Default>(
     node: &mut Node,
     place: &[&str],
     mistakes: &mut Mistakes,
@@ -40,7 +40,7 @@ pub fn read<T: for<'de> Deserialize<'de> + Default>(
 }
 
 /// Marks the node at a path as broken; false if it does not exist or is already broken.
-pub fn set_aside(node: &mut Node, path: &[String]) -> bool {
+pub(crate) fn set_aside(node: &mut Node, path: &[String]) -> bool {
     let mut at = node;
     for step in path {
         let Some(next) = at.get_mut(step) else {

@@ -11,7 +11,7 @@ use crate::world::Mistakes;
 
 /// A filled-in value.
 #[derive(Clone, Debug)]
-pub struct Filled {
+pub(crate) struct Filled {
     /// The name of the variable or file.
     pub name: String,
     /// The path of the string that contains it.
@@ -20,7 +20,7 @@ pub struct Filled {
 }
 
 /// Expands every `${…}` below a node.
-pub struct Interpolation<'a> {
+pub(crate) struct Interpolation<'a> {
     /// The source of variables and files.
     pub environment: &'a Environment,
     /// The base of relative paths.
@@ -34,7 +34,7 @@ pub struct Interpolation<'a> {
 ///
 /// # Errors
 /// The mistake or the missing name; never a value.
-pub fn text(
+pub(crate) fn text(
     text: &str,
     environment: &Environment,
     directory: &Path,
@@ -59,7 +59,7 @@ pub fn text(
 
 impl Interpolation<'_> {
     /// Expands a node in place. A string with a mistake is set aside.
-    pub fn run(&mut self, node: &mut Node, place: &mut Vec<String>) {
+    pub(crate) fn run(&mut self, node: &mut Node, place: &mut Vec<String>) {
         match &mut node.kind {
             Kind::Null | Kind::Bool(_) | Kind::Number(_) => {}
             Kind::Text(text) => match self.text(text, place) {

@@ -69,7 +69,7 @@ const EXAMPLES: [(&str, &str); 10] = [
 
 /// The page, as Markdown.
 #[must_use]
-pub fn markdown() -> String {
+pub(crate) fn markdown() -> String {
     let schema = schema();
     let mut page = String::from(HEAD);
     for (section, example) in EXAMPLES {

@@ -72,7 +72,7 @@ impl Report {
 /// Adds the mistakes that the rooms found. Skips a mistake if its place, or a place below it, is
 /// already reported. Skips it too if the room saw only a default, because the value is unreadable
 /// or already reported as missing.
-pub fn merge(root: &Node, mistakes: &mut Mistakes, rooms: Mistakes) {
+pub(crate) fn merge(root: &Node, mistakes: &mut Mistakes, rooms: Mistakes) {
     let known: Vec<Vec<String>> = mistakes
         .found
         .iter()

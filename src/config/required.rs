@@ -20,7 +20,7 @@ const NEEDED: [(&[&str], &[&str]); 9] = [
 ];
 
 /// Reports every required key that is missing or empty.
-pub fn check(root: &mut Node, mistakes: &mut Mistakes) {
+pub(crate) fn check(root: &mut Node, mistakes: &mut Mistakes) {
     for (pattern, keys) in NEEDED {
         at(root, pattern, &mut Vec::new(), &mut |node, place| {
             if !matches!(node.kind, Kind::Map(_)) {

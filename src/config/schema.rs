@@ -42,13 +42,13 @@ struct File {
 }
 
 #[must_use]
-pub fn schema() -> Value {
+pub(crate) fn schema() -> Value {
     schemars::schema_for!(File).to_value()
 }
 
 /// Every key that the file may have, at any level.
 #[must_use]
-pub fn keys() -> Vec<String> {
+pub(crate) fn keys() -> Vec<String> {
     let mut keys = BTreeSet::new();
     collect(&schema(), &mut keys);
     keys.into_iter().collect()

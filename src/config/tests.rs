@@ -112,7 +112,11 @@ const VARIABLES: [(&str, &str); 9] = [
     ("SHORT", "sk-short"),
 ];
 
-pub fn with(text: &str, more: &[(&str, &str)], flags: &Flags) -> Result<(Config, Report), Report> {
+pub(super) fn with(
+    text: &str,
+    more: &[(&str, &str)],
+    flags: &Flags,
+) -> Result<(Config, Report), Report> {
     let variables: Vec<_> = VARIABLES.iter().chain(more).copied().collect();
     let source = Source::File("/etc/holdpoint/holdpoint.yaml".into(), text.to_owned());
     load(
@@ -123,7 +127,7 @@ pub fn with(text: &str, more: &[(&str, &str)], flags: &Flags) -> Result<(Config,
     )
 }
 
-pub fn read(text: &str) -> Result<Config, Vec<String>> {
+pub(super) fn read(text: &str) -> Result<Config, Vec<String>> {
     with(text, &[], &Flags::default())
         .map(|(config, _)| config)
         .map_err(|report| lines(&report))

@@ -6,9 +6,9 @@ use super::tests::{read, with};
 mod approvers;
 
 /// Two valid lines that a file begins with, so that the text of a case starts at line 3.
-pub const BASE: &str =
+pub(super) const BASE: &str =
     "models: { m: { provider: openai, model: x } }\nagents: { a: { model: m, tools: [t] } }\n";
-pub const TOOL: &str = "tools: { t: { http: { url: 'http://h/' } }, s: { shell: {} } }\n";
+pub(super) const TOOL: &str = "tools: { t: { http: { url: 'http://h/' } }, s: { shell: {} } }\n";
 const AUTH: &str = "auth: { api_keys: [ { user: bob, groups: [g], key: '0123456789abcdef' }, { user: eve, key: '0123456789abcdeF' } ] }\n";
 
 /// The text after [`BASE`], and all messages for the file.

@@ -7,7 +7,7 @@ use super::tree::{Kind, Node, Origin};
 
 /// The tree as JSON for digests.
 #[must_use]
-pub fn definitions(root: &Node) -> Value {
+pub(crate) fn definitions(root: &Node) -> Value {
     json(root, &mut Vec::new())
 }
 
@@ -48,7 +48,7 @@ fn below(node: &Node, step: String, place: &mut Vec<String>) -> Value {
 }
 
 /// Visits every node with its place.
-pub fn walk<'n>(
+pub(crate) fn walk<'n>(
     node: &'n Node,
     place: &mut Vec<String>,
     visit: &mut dyn FnMut(&[String], &'n Node),
@@ -69,7 +69,7 @@ pub fn walk<'n>(
 /// Whether an expanded value at this place may be shown: names, texts, a tool's `url`, and the
 /// service's own addresses.
 #[must_use]
-pub fn is_shown(place: &[String]) -> bool {
+pub(crate) fn is_shown(place: &[String]) -> bool {
     let place: Vec<&str> = place.iter().map(String::as_str).collect();
     match place.as_slice() {
         ["server" | "default_agent" | "agents", ..] => true,
@@ -90,7 +90,7 @@ pub fn is_shown(place: &[String]) -> bool {
 
 /// Whether a value at this place is part of a schema that models and approvers see.
 #[must_use]
-pub fn is_in_a_schema(place: &[String]) -> bool {
+pub(crate) fn is_in_a_schema(place: &[String]) -> bool {
     let place: Vec<&str> = place.iter().map(String::as_str).collect();
     matches!(
         place.as_slice(),
@@ -100,7 +100,7 @@ pub fn is_in_a_schema(place: &[String]) -> bool {
 
 /// Whether this place holds a key.
 #[must_use]
-pub fn is_key(place: &[String]) -> bool {
+pub(crate) fn is_key(place: &[String]) -> bool {
     let place: Vec<&str> = place.iter().map(String::as_str).collect();
     matches!(
         place.as_slice(),
@@ -110,7 +110,7 @@ pub fn is_key(place: &[String]) -> bool {
 
 /// Whether this place may hold a secret. A value that a variable or a flag sets here is not shown.
 #[must_use]
-pub fn is_secret(place: &[String]) -> bool {
+pub(crate) fn is_secret(place: &[String]) -> bool {
     if is_key(place) {
         return true;
     }

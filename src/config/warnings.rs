@@ -8,7 +8,7 @@ use crate::tool::credential::OPEN;
 use crate::world::Mistakes;
 
 /// Checks the texts before expansion.
-pub fn written(root: &Node, mistakes: &mut Mistakes) {
+pub(crate) fn written(root: &Node, mistakes: &mut Mistakes) {
     walk(root, &mut Vec::new(), &mut |place, node| {
         let Some(text) = node.text() else { return };
         let place: Vec<&str> = place.iter().map(String::as_str).collect();
@@ -65,7 +65,7 @@ fn is_literal(text: &str) -> bool {
 }
 
 /// Checks the settings after reading.
-pub fn read(config: &Config, root: &Node, mistakes: &mut Mistakes) {
+pub(crate) fn read(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     let url = config.database.url.reveal();
     let from_flag = root
         .at(&["database", "url"])

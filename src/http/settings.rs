@@ -34,7 +34,7 @@ pub(crate) struct Settings {
 impl Settings {
     /// Trims `public_url` so that a path can follow it.
     #[must_use]
-    pub fn trimmed(mut self) -> Self {
+    pub(crate) fn trimmed(mut self) -> Self {
         self.public_url = self.public_url.trim_end_matches('/').to_owned();
         self
     }

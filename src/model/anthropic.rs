@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::clean::Cleaner;
 use super::endpoint::Endpoint;
 use super::protocol::{Attempt, Manner, Protocol, Thoughts};
-pub use super::settings::Settings;
+pub(crate) use super::settings::Settings;
 use super::{Answer, ModelClient, ModelError, Prompt, Sink};
 use crate::net::Net;
 use crate::secret::Redactor;
@@ -23,7 +23,7 @@ mod stream;
 mod turn;
 
 /// A model behind a Messages endpoint.
-pub struct Anthropic(Endpoint<Messages>);
+pub(crate) struct Anthropic(Endpoint<Messages>);
 
 impl fmt::Debug for Anthropic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -34,13 +34,13 @@ impl fmt::Debug for Anthropic {
 impl Anthropic {
     /// Adds every mistake in the settings to `mistakes`, without the values of the key, headers and
     /// query.
-    pub fn check(settings: &Settings, mistakes: &mut Mistakes, place: &[&str]) {
+    pub(crate) fn check(settings: &Settings, mistakes: &mut Mistakes, place: &[&str]) {
         settings.check::<Messages>(mistakes, place);
     }
 
     /// # Errors
     /// [`ModelError`] for settings in which [`Anthropic::check`] finds mistakes.
-    pub fn new(
+    pub(crate) fn new(
         settings: Settings,
         net: Net,
         clock: Arc<dyn Clock>,

@@ -1,8 +1,8 @@
 //! Asks a language model: one trait, one file per protocol.
 
-pub mod anthropic;
-pub mod openai;
-pub mod scripted;
+pub(crate) mod anthropic;
+pub(crate) mod openai;
+pub(crate) mod scripted;
 
 mod clean;
 #[cfg(test)]

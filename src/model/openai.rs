@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use super::clean::Cleaner;
 use super::endpoint::Endpoint;
 use super::protocol::{Attempt, Manner, Protocol, Thoughts};
-pub use super::settings::Settings;
+pub(crate) use super::settings::Settings;
 use super::{Answer, ModelClient, ModelError, Prompt, Sink};
 use crate::net::Net;
 use crate::secret::Redactor;
@@ -25,7 +25,7 @@ mod request;
 mod stream;
 
 /// A model behind a Chat Completions endpoint.
-pub struct OpenAi(Endpoint<ChatCompletions>);
+pub(crate) struct OpenAi(Endpoint<ChatCompletions>);
 
 impl fmt::Debug for OpenAi {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -35,13 +35,13 @@ impl fmt::Debug for OpenAi {
 
 impl OpenAi {
     /// Adds every mistake in the settings, never quoting a value of a key, header or query.
-    pub fn check(settings: &Settings, mistakes: &mut Mistakes, place: &[&str]) {
+    pub(crate) fn check(settings: &Settings, mistakes: &mut Mistakes, place: &[&str]) {
         settings.check::<ChatCompletions>(mistakes, place);
     }
 
     /// # Errors
     /// [`ModelError`] for settings in which [`OpenAi::check`] finds mistakes.
-    pub fn new(
+    pub(crate) fn new(
         settings: Settings,
         net: Net,
         clock: Arc<dyn Clock>,

@@ -34,7 +34,7 @@ const THINKS: Duration = Duration::from_millis(350);
 /// The pause per piece, and the longest time for all pieces.
 const PACE: (Duration, Duration) = (Duration::from_millis(60), Duration::from_millis(600));
 
-pub struct Scripted {
+pub(crate) struct Scripted {
     name: String,
     script: Script,
     /// Whether answers to a listener are paced.
@@ -53,7 +53,7 @@ impl fmt::Debug for Scripted {
 impl Scripted {
     /// Loads a script: `builtin:refunds`, or a file (relative to `base_dir`). Adds every mistake in
     /// it, at `models.NAME.script` and the rule's number, and then returns `None`.
-    pub fn load(
+    pub(crate) fn load(
         name: &str,
         source: &str,
         base_dir: &Path,
@@ -88,7 +88,7 @@ impl Scripted {
     }
 
     /// Reads a script from its text, like [`Scripted::load`].
-    pub fn read(
+    pub(crate) fn read(
         name: &str,
         rules: &str,
         clock: Arc<dyn Clock>,

@@ -65,14 +65,14 @@ const HEADERS: [&str; 4] = [USER, GROUPS, "holdpoint-runner", "holdpoint-session
 
 /// Authenticates by `Authorization: Bearer <key>`.
 #[derive(Clone, Debug, Default)]
-pub struct Keys {
+pub(crate) struct Keys {
     directory: Directory,
 }
 
 impl Keys {
     /// An authenticator for these accounts.
     #[must_use]
-    pub fn new(directory: Directory) -> Self {
+    pub(crate) fn new(directory: Directory) -> Self {
         Self { directory }
     }
 }
@@ -137,7 +137,7 @@ impl Keys {
 ///
 /// # Errors
 /// `BadHeader` on a `Holdpoint-…` header that no request may carry.
-pub fn only_ours(headers: &HeaderMap) -> Result<(), AuthError> {
+pub(crate) fn only_ours(headers: &HeaderMap) -> Result<(), AuthError> {
     let unknown = |name: &str| name.starts_with("holdpoint-") && !HEADERS.contains(&name);
     if headers.keys().any(|name| unknown(name.as_str())) {
         return Err(bad(
@@ -152,7 +152,7 @@ pub fn only_ours(headers: &HeaderMap) -> Result<(), AuthError> {
 ///
 /// # Errors
 /// `Forbidden` on any `Holdpoint-…` header.
-pub fn speaks_for_nobody(headers: &HeaderMap) -> Result<(), AuthError> {
+pub(crate) fn speaks_for_nobody(headers: &HeaderMap) -> Result<(), AuthError> {
     if headers
         .keys()
         .any(|name| name.as_str().starts_with("holdpoint-"))
@@ -237,7 +237,7 @@ fn groups(text: &str) -> Result<Vec<String>, AuthError> {
 
 /// Authenticates every request as `local`, for a service without accounts.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Open;
+pub(crate) struct Open;
 
 impl Authenticator for Open {
     fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, AuthError> {

@@ -1,11 +1,11 @@
 //! Authentication and authorization: identifies the caller of a request, and checks the caller's
 //! permissions.
 
-pub mod authenticator;
+pub(crate) mod authenticator;
 pub mod directory;
 pub mod may;
-pub mod session;
-pub mod settings;
+pub(crate) mod session;
+pub(crate) mod settings;
 
 use crate::task::user::UserId;
 

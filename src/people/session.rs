@@ -10,7 +10,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use sha2::{Digest as _, Sha256};
 
 /// How long a session lasts.
-pub const LIFE: Duration = Duration::from_hours(12);
+pub(crate) const LIFE: Duration = Duration::from_hours(12);
 
 /// The secret that authenticates a browser after sign-in: 32 random bytes.
 pub struct Token([u8; 32]);

@@ -100,7 +100,7 @@ impl ApiKey {
 
 /// Parses 32 bytes in hex.
 #[must_use]
-pub fn parse_hex(text: &str) -> Option<[u8; 32]> {
+pub(crate) fn parse_hex(text: &str) -> Option<[u8; 32]> {
     if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
     }

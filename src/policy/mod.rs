@@ -6,7 +6,7 @@ mod check;
 mod compile;
 mod eval;
 mod judge;
-pub mod rules;
+pub(crate) mod rules;
 mod shape;
 mod value;
 

@@ -3,7 +3,7 @@
 
 #![warn(missing_docs)]
 
-pub mod apply_decision;
+pub(crate) mod apply_decision;
 pub mod call_state;
 pub mod change;
 pub mod credential;
@@ -12,23 +12,23 @@ pub mod delta;
 pub mod failure;
 pub mod id;
 pub mod item;
-pub mod limits;
-pub mod quarantine;
-pub mod question;
-pub mod rejections;
+pub(crate) mod limits;
+pub(crate) mod quarantine;
+pub(crate) mod question;
+pub(crate) mod rejections;
 pub mod request;
-pub mod request_kind;
-pub mod request_state;
-pub mod restore;
+pub(crate) mod request_kind;
+pub(crate) mod request_state;
+pub(crate) mod restore;
 pub mod status;
 pub mod step;
-pub mod text;
-pub mod text_safety;
+pub(crate) mod text;
+pub(crate) mod text_safety;
 pub mod time;
 pub mod tool_spec;
 pub mod transcript;
-pub mod tree;
+pub(crate) mod tree;
 pub mod turn;
-pub mod units;
+pub(crate) mod units;
 pub mod user;
 pub mod verdict;

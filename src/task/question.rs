@@ -12,7 +12,7 @@ use super::turn::{Open, Progress};
 use super::verdict::Terms;
 
 /// Most requests that a tree may have open at once; further requests wait.
-pub const OPEN: usize = 20;
+pub(crate) const OPEN: usize = 20;
 
 /// A request to open.
 #[derive(Clone, Debug, PartialEq)]

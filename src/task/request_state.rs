@@ -11,7 +11,7 @@ use super::time::Time;
 use super::user::{UserId, UserIds};
 
 /// An answer and the moment it was given.
-pub type Given = (Time, Decision);
+pub(crate) type Given = (Time, Decision);
 
 /// A request with the answers given so far.
 #[derive(Clone, Copy, Debug)]

@@ -12,17 +12,17 @@ use super::turn::Progress;
 use super::verdict::Verdict;
 
 /// Text for a call that may have run in the lost history.
-pub const FORGOTTEN: &str = "Whether this call has run is not known: the database was restored from a backup, or a \
+pub(crate) const FORGOTTEN: &str = "Whether this call has run is not known: the database was restored from a backup, or a \
     standby was promoted, after it was asked for.";
 
 /// Reason for holding a later call.
-pub const HISTORY_LOST: &str = "The database was restored from a backup, or a standby was promoted, since the user's \
+pub(crate) const HISTORY_LOST: &str = "The database was restored from a backup, or a standby was promoted, since the user's \
     last message: what this task has done meanwhile is not known.";
 
 /// `seq` of the last item of the uncertain history; 0 where the history is certain. Every earlier
 /// item counts as uncertain too, whatever its time: the clocks of two servers differ.
 #[must_use]
-pub fn uncertain_seq(items: &[Item], history_uncertain_until: Option<Time>) -> i64 {
+pub(crate) fn uncertain_seq(items: &[Item], history_uncertain_until: Option<Time>) -> i64 {
     let Some(history_uncertain_until) = history_uncertain_until else {
         return 0;
     };
@@ -133,4 +133,4 @@ impl Warning {
 }
 
 /// Code of [`Warning::may_already_have_run`].
-pub const MAY_ALREADY_HAVE_RUN: &str = "may_already_have_run";
+pub(crate) const MAY_ALREADY_HAVE_RUN: &str = "may_already_have_run";

@@ -8,7 +8,7 @@ use serde_json::Value;
 /// JSON with sorted keys and no blanks: equal values give equal text, however they were written.
 /// Digests of agents and of tools are over this text.
 #[must_use]
-pub fn canonical_json(value: &Value) -> String {
+pub(crate) fn canonical_json(value: &Value) -> String {
     let mut text = String::new();
     put_canonical(value, &mut text);
     text
@@ -48,7 +48,7 @@ fn put_canonical(value: &Value, out: &mut String) {
 /// Replaces each U+0000 by U+FFFD. For text from a model or a tool; a request with U+0000 is
 /// refused.
 #[must_use]
-pub fn cleaned(text: String) -> String {
+pub(crate) fn cleaned(text: String) -> String {
     if text.contains('\0') {
         text.replace('\0', "\u{FFFD}")
     } else {
@@ -58,13 +58,13 @@ pub fn cleaned(text: String) -> String {
 
 /// Bytes as storable text: invalid UTF-8 and U+0000 become U+FFFD.
 #[must_use]
-pub fn from_bytes(bytes: &[u8]) -> String {
+pub(crate) fn from_bytes(bytes: &[u8]) -> String {
     cleaned(String::from_utf8_lossy(bytes).into_owned())
 }
 
 /// The longest prefix of `text` that has at most `bytes` bytes and ends at a character boundary.
 #[must_use]
-pub fn cut(text: &str, bytes: usize) -> &str {
+pub(crate) fn cut(text: &str, bytes: usize) -> &str {
     let mut end = bytes.min(text.len());
     while !text.is_char_boundary(end) {
         end -= 1;
@@ -74,14 +74,14 @@ pub fn cut(text: &str, bytes: usize) -> &str {
 
 /// The JSON pointer (RFC 6901) of the member `member` of the value at `at`.
 #[must_use]
-pub fn pointer(at: &str, member: &str) -> String {
+pub(crate) fn pointer(at: &str, member: &str) -> String {
     format!("{at}/{}", member.replace('~', "~0").replace('/', "~1"))
 }
 
 /// Passes each string, member name and number of `value` through `say` separately, so that the
 /// result is JSON whatever `say` returns. A number that `say` changes becomes a string.
 #[must_use]
-pub fn each_said(value: Value, say: &impl Fn(&str) -> String) -> Value {
+pub(crate) fn each_said(value: Value, say: &impl Fn(&str) -> String) -> Value {
     match value {
         Value::String(text) => Value::String(say(&text)),
         Value::Array(all) => all.into_iter().map(|one| each_said(one, say)).collect(),

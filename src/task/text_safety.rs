@@ -14,20 +14,20 @@ use super::request::Warning;
 use inspect::{Looked, Walk};
 
 /// Warning code: characters that are invisible or reorder others.
-pub const HIDDEN_CHARACTERS: &str = "hidden_characters";
+pub(crate) const HIDDEN_CHARACTERS: &str = "hidden_characters";
 /// Warning code: a word with letters of several scripts.
-pub const MIXED_SCRIPTS: &str = "mixed_scripts";
+pub(crate) const MIXED_SCRIPTS: &str = "mixed_scripts";
 /// Warning code: a word in another script that looks like a Latin word.
-pub const LOOK_ALIKE: &str = "look_alike";
+pub(crate) const LOOK_ALIKE: &str = "look_alike";
 /// Warning code: right-to-left letters or digits, which change the order in which their neighbors
 /// are drawn.
-pub const RIGHT_TO_LEFT: &str = "right_to_left";
+pub(crate) const RIGHT_TO_LEFT: &str = "right_to_left";
 /// Warning code: marks that are drawn over the characters before them.
-pub const OVERLAY: &str = "overlay";
+pub(crate) const OVERLAY: &str = "overlay";
 /// Warning code: blanks or line ends that push text out of sight.
-pub const LONG_BLANKS: &str = "long_blanks";
+pub(crate) const LONG_BLANKS: &str = "long_blanks";
 /// Warning code: more text than a person reads at a glance.
-pub const LARGE: &str = "large";
+pub(crate) const LARGE: &str = "large";
 
 /// Most bytes of arguments without a `LARGE` warning.
 const GLANCE: usize = 4 * 1024;
@@ -62,7 +62,7 @@ fn without_emoji(text: &str) -> Cow<'_, str> {
 
 /// The text with every invisible character shown as `\u{…}`. A line break is shown and kept.
 #[must_use]
-pub fn visible(text: &str) -> String {
+pub(crate) fn visible(text: &str) -> String {
     let shown = |c: char| {
         let code = format!("\\u{{{:x}}}", u32::from(c));
         if c == '\n' { format!("{code}\n") } else { code }
@@ -103,7 +103,7 @@ fn is_hidden(c: char) -> bool {
 /// 50 at most. A pointer leads to a value of the arguments; a warning about a member's name has the
 /// pointer of that member. Arguments that are not JSON have a single place: the whole text.
 #[must_use]
-pub fn warnings(arguments_text: &str) -> Vec<Warning> {
+pub(crate) fn warnings(arguments_text: &str) -> Vec<Warning> {
     let mut looked = Looked::default();
     let mut json = serde_json::Deserializer::from_str(arguments_text);
     let read = (&mut Walk::new(&mut looked))

@@ -13,7 +13,7 @@ use super::turn::Progress;
 
 /// State of a tree after the events read so far.
 #[derive(Clone, Debug, PartialEq)]
-pub struct TreeProgress {
+pub(crate) struct TreeProgress {
     root: TaskId,
     tasks: BTreeMap<TaskId, Progress>,
     rejections: RejectedCalls,
@@ -24,7 +24,7 @@ pub struct TreeProgress {
 impl TreeProgress {
     /// State before the first event.
     #[must_use]
-    pub fn new(root: TaskId) -> Self {
+    pub(crate) fn new(root: TaskId) -> Self {
         Self {
             root,
             tasks: BTreeMap::new(),
@@ -36,7 +36,7 @@ impl TreeProgress {
 
     /// Reads the next event: an item of that task. `uncertain`: the item is of the uncertain
     /// history.
-    pub fn apply(&mut self, task: TaskId, item: &Item, uncertain: bool) {
+    pub(crate) fn apply(&mut self, task: TaskId, item: &Item, uncertain: bool) {
         let is_root = task == self.root;
         let progress = self.tasks.entry(task).or_insert_with(|| Progress {
             of_sub_agent: !is_root,
@@ -61,7 +61,7 @@ impl TreeProgress {
 
     /// Progress of one task, with the state that all tasks of the tree share.
     #[must_use]
-    pub fn progress(&self, task: TaskId) -> Option<Progress> {
+    pub(crate) fn progress(&self, task: TaskId) -> Option<Progress> {
         let own = self.tasks.get(&task)?.clone();
         let (rejections, quarantine) = (self.rejections.clone(), self.quarantine.clone());
         Some(Progress {
@@ -74,7 +74,7 @@ impl TreeProgress {
 
     /// Progress of one task, without the state that all tasks of the tree share.
     #[must_use]
-    pub fn task(&self, task: TaskId) -> Option<&Progress> {
+    pub(crate) fn task(&self, task: TaskId) -> Option<&Progress> {
         self.tasks.get(&task)
     }
 }

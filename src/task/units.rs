@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 /// Parses a duration.
-pub fn duration(text: &str) -> Option<Duration> {
+pub(crate) fn duration(text: &str) -> Option<Duration> {
     let (count, unit) = split(text)?;
     let seconds = |factor: u64| {
         count
@@ -26,7 +26,7 @@ pub fn duration(text: &str) -> Option<Duration> {
 const MOST_SECONDS: u64 = 100 * 366 * 86_400;
 
 /// Parses a size in bytes.
-pub fn size(text: &str) -> Option<usize> {
+pub(crate) fn size(text: &str) -> Option<usize> {
     let (count, unit) = split(text)?;
     let count = usize::try_from(count).ok()?;
     match unit {
@@ -38,7 +38,7 @@ pub fn size(text: &str) -> Option<usize> {
 
 /// Formats a duration.
 #[must_use]
-pub fn write_duration(duration: Duration) -> String {
+pub(crate) fn write_duration(duration: Duration) -> String {
     let millis = duration.as_millis();
     if !millis.is_multiple_of(1000) || millis == 0 {
         return format!("{millis}ms");
@@ -57,7 +57,7 @@ pub fn write_duration(duration: Duration) -> String {
 
 /// Formats a size.
 #[must_use]
-pub fn write_size(bytes: usize) -> String {
+pub(crate) fn write_size(bytes: usize) -> String {
     const MIB: usize = 1024 * 1024;
     if bytes >= MIB && bytes.is_multiple_of(MIB) {
         format!("{}MiB", bytes / MIB)
@@ -73,7 +73,7 @@ fn split(text: &str) -> Option<(u64, &str)> {
 }
 
 /// Durations as text, for serde and for the configuration file's schema.
-pub mod duration_text {
+pub(crate) mod duration_text {
     use super::{Duration, duration, write_duration};
     use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
     use serde::de::{Error, Unexpected, Visitor};
@@ -81,7 +81,7 @@ pub mod duration_text {
 
     /// The description in the file's schema.
     #[derive(Debug)]
-    pub struct Text;
+    pub(crate) struct Text;
 
     impl JsonSchema for Text {
         fn schema_name() -> std::borrow::Cow<'static, str> {
@@ -109,19 +109,19 @@ pub mod duration_text {
 
     /// # Errors
     /// When the text is not a duration.
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
         from.deserialize_str(Reader)
     }
 
     /// # Errors
     /// When the writer fails.
-    pub fn serialize<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&write_duration(*duration))
     }
 }
 
 /// A duration that may be left out or `null`.
-pub mod optional_duration {
+pub(crate) mod optional_duration {
     use super::{Duration, duration_text};
     use serde::{Deserialize, Deserializer, Serializer};
 
@@ -130,13 +130,18 @@ pub mod optional_duration {
 
     /// # Errors
     /// When the text is not a duration.
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<Duration>, D::Error> {
         Ok(Option::<Wrap>::deserialize(from)?.map(|Wrap(duration)| duration))
     }
 
     /// # Errors
     /// When the writer fails.
-    pub fn serialize<S: Serializer>(duration: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(
+        duration: &Option<Duration>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
         match duration {
             Some(duration) => duration_text::serialize(duration, to),
             None => to.serialize_none(),
@@ -145,7 +150,7 @@ pub mod optional_duration {
 }
 
 /// Sizes as text, for serde and for the configuration file's schema.
-pub mod size_text {
+pub(crate) mod size_text {
     use super::{size, write_size};
     use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
     use serde::de::{Error, Unexpected, Visitor};
@@ -153,7 +158,7 @@ pub mod size_text {
 
     /// The description in the file's schema.
     #[derive(Debug)]
-    pub struct Text;
+    pub(crate) struct Text;
 
     impl JsonSchema for Text {
         fn schema_name() -> std::borrow::Cow<'static, str> {
@@ -181,13 +186,13 @@ pub mod size_text {
 
     /// # Errors
     /// When the text is not a size.
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
         from.deserialize_str(Reader)
     }
 
     /// # Errors
     /// When the writer fails.
-    pub fn serialize<S: Serializer>(bytes: &usize, to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(bytes: &usize, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&write_size(*bytes))
     }
 }

@@ -12,16 +12,16 @@ use tokio_util::task::TaskTracker;
 use super::Census;
 
 /// The age at which the numbers are counted anew.
-pub const EVERY: Duration = Duration::from_secs(15);
+pub(crate) const EVERY: Duration = Duration::from_secs(15);
 
 /// Counts tasks and requests.
-pub type Count = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Census> + Send>> + Send + Sync>;
+pub(crate) type Count = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Census> + Send>> + Send + Sync>;
 
 /// Returns the machine's uptime.
-pub type Uptime = Arc<dyn Fn() -> Duration + Send + Sync>;
+pub(crate) type Uptime = Arc<dyn Fn() -> Duration + Send + Sync>;
 
 /// The latest numbers.
-pub struct Gauges {
+pub(crate) struct Gauges {
     count: Count,
     uptime: Uptime,
     tracker: TaskTracker,
@@ -45,7 +45,7 @@ impl fmt::Debug for Gauges {
 impl Gauges {
     /// Counts on demand, as a task of `tracker`.
     #[must_use]
-    pub fn new(count: Count, uptime: Uptime, tracker: TaskTracker) -> Arc<Self> {
+    pub(crate) fn new(count: Count, uptime: Uptime, tracker: TaskTracker) -> Arc<Self> {
         Arc::new(Self {
             count,
             uptime,
@@ -57,7 +57,7 @@ impl Gauges {
     /// The numbers. A caller that finds them too old waits for a new count; a caller during that
     /// count gets the previous numbers at once, so that a slow count holds one connection and not
     /// all of them.
-    pub async fn census(self: &Arc<Self>) -> Census {
+    pub(crate) async fn census(self: &Arc<Self>) -> Census {
         if self.begin() {
             let this = Arc::clone(self);
             // A spawned count goes on when its scrape is abandoned. Otherwise the next scrape would

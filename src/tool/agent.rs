@@ -11,11 +11,11 @@ use super::schema::CompiledSchema;
 use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
 
 /// The argument that holds the sub-agent's task.
-pub const TASK: &str = "task";
+pub(crate) const TASK: &str = "task";
 
 /// The spec of the tool that calls the agent of this name.
 #[must_use]
-pub fn spec(name: &str) -> ToolSpec {
+pub(crate) fn spec(name: &str) -> ToolSpec {
     let (kind, effect, target) = (ToolKind::Agent, Effect::Once, format!("agent {name}"));
     let parameters = parameters();
     let definition = definition_of(&json!({
@@ -37,7 +37,7 @@ pub fn spec(name: &str) -> ToolSpec {
 
 /// The catalog entry of the tool that calls the agent of this name.
 #[must_use]
-pub fn entry(name: &str) -> Option<Entry> {
+pub(crate) fn entry(name: &str) -> Option<Entry> {
     let spec = spec(name);
     let schema = CompiledSchema::closed(&spec.parameters).ok()?;
     Some(Entry {
@@ -51,7 +51,7 @@ pub fn entry(name: &str) -> Option<Entry> {
 /// The description of the agent for a model: the operator's text, or a default sentence if it is
 /// blank.
 #[must_use]
-pub fn description(name: &str, said: &str) -> String {
+pub(crate) fn description(name: &str, said: &str) -> String {
     match said.trim() {
         "" => format!("Gives a task to the agent {name} and returns its answer."),
         _ => said.to_owned(),

@@ -15,15 +15,15 @@ use super::schema::{CompiledSchema, Misfits};
 use crate::task::text::{cut, pointer};
 
 /// The longest argument text, in bytes.
-pub const SIZE: usize = 256 * 1024;
+pub(crate) const SIZE: usize = 256 * 1024;
 /// The deepest nesting of objects and lists, the outermost included.
-pub const DEPTH: usize = 32;
+pub(crate) const DEPTH: usize = 32;
 
 /// Reads a text and checks it against the tool's schema.
 ///
 /// # Errors
 /// The places that do not fit and what was expected, never the value.
-pub fn read(text: &str, schema: &CompiledSchema) -> Result<Value, Misfits> {
+pub(crate) fn read(text: &str, schema: &CompiledSchema) -> Result<Value, Misfits> {
     let value = if text.trim_matches([' ', '\t', '\n', '\r']).is_empty() {
         Value::Object(Map::new())
     } else {
@@ -40,7 +40,7 @@ pub fn read(text: &str, schema: &CompiledSchema) -> Result<Value, Misfits> {
 ///
 /// # Errors
 /// The place where the text breaks these rules.
-pub fn parse(text: &str) -> Result<Value, Misfits> {
+pub(crate) fn parse(text: &str) -> Result<Value, Misfits> {
     if text.len() > SIZE {
         return Err(Misfits::one(
             "",

@@ -15,13 +15,13 @@ use crate::secret::{Redactor, Secret};
 use crate::task::credential::{CredentialRow, SealedCredential, credential_bound};
 use crate::task::id::{RequestId, TaskId};
 
-pub mod settings;
+pub(crate) mod settings;
 
 /// The beginning of a reference.
-pub const OPEN: &str = "{{credential:";
+pub(crate) const OPEN: &str = "{{credential:";
 
 /// The fields of one credential, by name.
-pub type Fields = BTreeMap<String, Secret<String>>;
+pub(crate) type Fields = BTreeMap<String, Secret<String>>;
 
 /// The opened credentials for one call, by name.
 #[derive(Clone, Default)]
@@ -32,7 +32,7 @@ pub struct Credentials {
 }
 
 /// Fields (credential, field) whose values may be shown.
-pub type PlainFields = BTreeSet<(String, String)>;
+pub(crate) type PlainFields = BTreeSet<(String, String)>;
 
 /// The least number of characters of a value that is redacted. Shorter values and values with
 /// whitespace are not redacted: they may occur in ordinary text, and a person must not be able to
@@ -143,7 +143,7 @@ impl Credentials {
 /// Whether a value fits into a header, a URL and an environment variable: it has no control
 /// character.
 #[must_use]
-pub fn is_sendable(value: &str) -> bool {
+pub(crate) fn is_sendable(value: &str) -> bool {
     !value.chars().any(char::is_control)
 }
 
@@ -151,7 +151,7 @@ pub fn is_sendable(value: &str) -> bool {
 ///
 /// # Errors
 /// [`SealError::Unsealed`].
-pub fn sealed(
+pub(crate) fn sealed(
     sealer: &Sealer,
     tenant: &str,
     (task, request_id): (TaskId, RequestId),
@@ -192,7 +192,7 @@ fn opened(sealer: &Sealer, tenant: &str, row: &CredentialRow) -> Result<Fields, 
 ///
 /// # Errors
 /// The mistake in a reference.
-pub fn references(text: &str) -> Result<Vec<(&str, &str)>, String> {
+pub(crate) fn references(text: &str) -> Result<Vec<(&str, &str)>, String> {
     let mut found = Vec::new();
     let mut rest = text;
     while let Some(at) = rest.find(OPEN) {

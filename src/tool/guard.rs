@@ -98,7 +98,7 @@ struct Kept {
 
 /// Runs the guard: `holdpoint __guard`, with its order on standard input. Returns the exit code.
 #[must_use]
-pub fn guard_main(_arguments: &[String]) -> i32 {
+pub(crate) fn guard_main(_arguments: &[String]) -> i32 {
     // The command runs as the same user and could otherwise read the order from the guard's memory.
     let _ = super::shell::make_undumpable();
     let _ = forbid_spying();

@@ -85,7 +85,7 @@ mod method {
     #[derive(Deserialize, JsonSchema)]
     #[schemars(rename = "Method")]
     #[serde(rename_all = "UPPERCASE")]
-    pub enum Name {
+    pub(super) enum Name {
         Get,
         Post,
         Put,
@@ -93,7 +93,7 @@ mod method {
         Delete,
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Method, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Method, D::Error> {
         Ok(match Name::deserialize(from)? {
             Name::Get => Method::GET,
             Name::Post => Method::POST,
@@ -103,7 +103,7 @@ mod method {
         })
     }
 
-    pub fn serialize<S: Serializer>(method: &Method, to: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(method: &Method, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(method.as_str())
     }
 }

@@ -40,7 +40,7 @@ pub struct Field {
 
 /// The question that a call asks.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Question {
+pub(crate) struct Question {
     pub kind: RequestKind,
     /// The agent's question, in its own words.
     pub question: Option<String>,
@@ -53,7 +53,7 @@ pub struct Question {
 /// The catalog entry of the tool that opens requests of this kind. `None` for a kind without a
 /// tool, and for credentials without a service.
 #[must_use]
-pub fn entry(kind: RequestKind, services: &[Service]) -> Option<Entry> {
+pub(crate) fn entry(kind: RequestKind, services: &[Service]) -> Option<Entry> {
     let human = kind.facts().human?;
     let parameters = parameters(human, services)?;
     let schema = CompiledSchema::closed(&parameters).ok()?;
@@ -185,7 +185,11 @@ fn parameters(kind: HumanKind, services: &[Service]) -> Option<Value> {
 ///
 /// # Errors
 /// Why the call is invalid; never quotes a value.
-pub fn question(kind: RequestKind, args: &Value, services: &[Service]) -> Result<Question, String> {
+pub(crate) fn question(
+    kind: RequestKind,
+    args: &Value,
+    services: &[Service],
+) -> Result<Question, String> {
     let Some(human) = kind.facts().human else {
         return Err("no tool asks this kind of question".to_owned());
     };
@@ -270,7 +274,7 @@ fn some(details: Map<String, Value>) -> Option<Value> {
 /// `x-receivers` lists the tools that receive the credential, `x-expires-in` the number of seconds
 /// after which it is deleted at the latest.
 #[must_use]
-pub fn credential_form(service: &Service) -> Value {
+pub(crate) fn credential_form(service: &Service) -> Value {
     let mut properties = Map::new();
     for field in &service.fields {
         let mut schema = Map::from_iter([
@@ -307,7 +311,7 @@ pub fn credential_form(service: &Service) -> Value {
 
 /// The system prompt's paragraph on when to use these tools; `None` without any.
 #[must_use]
-pub fn paragraph(kinds: &[RequestKind]) -> Option<String> {
+pub(crate) fn paragraph(kinds: &[RequestKind]) -> Option<String> {
     let lines: Vec<&str> = [
         (
             RequestKind::Guidance,

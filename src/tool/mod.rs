@@ -1,22 +1,22 @@
 //! Performs calls: one trait, one file per kind. `human`, `agent` and `external` tools are only
 //! specs; the engine performs them.
 
-pub mod agent;
-pub mod arguments;
+pub(crate) mod agent;
+pub(crate) mod arguments;
 mod builtin;
 pub mod catalog;
 mod closing;
-pub mod credential;
-pub mod external;
-pub mod guard;
-pub mod http;
-pub mod human;
-pub mod names;
+pub(crate) mod credential;
+pub(crate) mod external;
+pub(crate) mod guard;
+pub(crate) mod http;
+pub(crate) mod human;
+pub(crate) mod names;
 mod output;
-pub mod schema;
-pub mod shell;
+pub(crate) mod schema;
+pub(crate) mod shell;
 mod template;
-pub mod url_template;
+pub(crate) mod url_template;
 
 use std::borrow::Cow;
 use std::future::Future;

@@ -6,7 +6,7 @@ use unicode_normalization::UnicodeNormalization as _;
 /// The folded form, shared by all names that differ only in case or normal form (compatibility
 /// forms included).
 #[must_use]
-pub fn folded(name: &str) -> String {
+pub(crate) fn folded(name: &str) -> String {
     if name.is_ascii() {
         return name.to_ascii_lowercase();
     }

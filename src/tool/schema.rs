@@ -158,7 +158,7 @@ impl CompiledSchema {
 
 /// The flaws of `parameters`: they must be an object schema that compiles.
 #[must_use]
-pub fn parameters_flaws(parameters: &Value) -> Vec<String> {
+pub(crate) fn parameters_flaws(parameters: &Value) -> Vec<String> {
     let mut flaws = Vec::new();
     if parameters.get("type").and_then(Value::as_str) != Some("object") {
         flaws.push("must say `type: object`".to_owned());
@@ -175,7 +175,7 @@ pub fn parameters_flaws(parameters: &Value) -> Vec<String> {
 /// The members that an object schema declares, with their schemas, across all schemas that apply to
 /// the same object.
 #[must_use]
-pub fn declared(parameters: &Value) -> BTreeMap<&str, Vec<&Value>> {
+pub(crate) fn declared(parameters: &Value) -> BTreeMap<&str, Vec<&Value>> {
     let mut members: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
     for part in in_place(parameters, parameters) {
         for (name, schema) in part
@@ -192,7 +192,7 @@ pub fn declared(parameters: &Value) -> BTreeMap<&str, Vec<&Value>> {
 
 /// Whether a schema inside `root` accepts only text, numbers, booleans and null.
 #[must_use]
-pub fn scalar(root: &Value, schema: &Value) -> bool {
+pub(crate) fn scalar(root: &Value, schema: &Value) -> bool {
     scalar_within(root, schema, 16)
 }
 

@@ -26,7 +26,9 @@ use crate::task::tool_spec::ToolSpec;
 
 mod settings;
 
-pub use self::settings::{Env, Settings};
+#[cfg(test)]
+pub(crate) use self::settings::Env;
+pub(crate) use self::settings::Settings;
 
 /// How long after the guard's timeout we still wait for its report.
 const GRACE: Duration = Duration::from_secs(5);
@@ -35,7 +37,7 @@ const ORDERED: Duration = Duration::from_secs(10);
 
 /// The only parameters of a shell tool.
 #[must_use]
-pub fn parameters() -> Value {
+pub(crate) fn parameters() -> Value {
     json!({
         "type": "object",
         "properties": {"command": {"type": "string", "minLength": 1, "description": "The command, for /bin/sh -c."}},
@@ -45,7 +47,7 @@ pub fn parameters() -> Value {
 
 /// How to start a guard.
 #[derive(Clone, Debug)]
-pub struct Guard {
+pub(crate) struct Guard {
     pub program: PathBuf,
     pub arguments: Vec<String>,
 }
@@ -71,7 +73,7 @@ impl Default for Guard {
 ///
 /// # Errors
 /// When the system refuses.
-pub fn make_undumpable() -> io::Result<()> {
+pub(crate) fn make_undumpable() -> io::Result<()> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(io::Error::from)
 }
 

@@ -28,7 +28,7 @@ enum Piece {
 }
 
 #[derive(Clone, Debug)]
-pub struct UrlTemplate {
+pub(crate) struct UrlTemplate {
     /// Scheme, host and port as shown: `http://payments.internal`.
     pub origin: String,
     /// The text before the path, as sent.
@@ -40,7 +40,7 @@ pub struct UrlTemplate {
 impl UrlTemplate {
     /// # Errors
     /// The mistake in the template.
-    pub fn read(text: &str) -> Result<Self, String> {
+    pub(crate) fn read(text: &str) -> Result<Self, String> {
         let after_scheme = text
             .split_once("://")
             .map(|(scheme, rest)| (scheme.to_ascii_lowercase(), rest));
@@ -92,7 +92,7 @@ impl UrlTemplate {
 
     /// The argument names, each with `true` if the argument is in the path, `false` if in the
     /// query.
-    pub fn arguments(&self) -> impl Iterator<Item = (&str, bool)> {
+    pub(crate) fn arguments(&self) -> impl Iterator<Item = (&str, bool)> {
         let path = self.path.iter().map(|piece| (piece, true));
         let query = self.query.iter().flatten().map(|piece| (piece, false));
         path.chain(query)
@@ -103,7 +103,7 @@ impl UrlTemplate {
     }
 
     /// The names of the credentials that the template refers to.
-    pub fn needs(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn needs(&self) -> impl Iterator<Item = &str> {
         self.path
             .iter()
             .chain(self.query.iter().flatten())
@@ -114,7 +114,7 @@ impl UrlTemplate {
     }
 
     /// The folded names in the template's own query.
-    pub fn query_names(&self) -> BTreeSet<String> {
+    pub(crate) fn query_names(&self) -> BTreeSet<String> {
         let mut text = String::new();
         for piece in self.query.iter().flatten() {
             match piece {
@@ -132,7 +132,7 @@ impl UrlTemplate {
     ///
     /// # Errors
     /// Why there is no URL; names the argument or the credential, never its value.
-    pub fn fill(
+    pub(crate) fn fill(
         &self,
         arguments: &Value,
         credentials: &Credentials,
@@ -146,7 +146,7 @@ impl UrlTemplate {
     /// Why these arguments give no URL, whatever the credentials; names the argument, never its
     /// value.
     #[must_use]
-    pub fn refuses(&self, arguments: &Value, rest: bool) -> Option<String> {
+    pub(crate) fn refuses(&self, arguments: &Value, rest: bool) -> Option<String> {
         self.filled(arguments, rest, &|_, _| Ok("x")).err()
     }
 
@@ -195,7 +195,7 @@ impl UrlTemplate {
 
     /// The address of one call for a person: without the query, credentials as references.
     /// Arguments appear as they are sent; an argument that cannot be sent stays `{name}`.
-    pub fn shown(&self, arguments: &Value) -> String {
+    pub(crate) fn shown(&self, arguments: &Value) -> String {
         let none = |_: &str, _: &str| Err(String::new());
         let piece = |piece: &Piece| filled(std::slice::from_ref(piece), arguments, &none, true);
         self.address(piece)

@@ -5,18 +5,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// The output of a test's subscriber.
 #[derive(Clone, Debug, Default)]
-pub struct Captured(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct Captured(Arc<Mutex<Vec<u8>>>);
 
 impl Captured {
     /// A `MakeWriter` for a subscriber.
-    pub fn writer(&self) -> impl Fn() -> Self + Send + Sync + use<> {
+    pub(crate) fn writer(&self) -> impl Fn() -> Self + Send + Sync + use<> {
         let writer = self.clone();
         move || writer.clone()
     }
 
     /// All captured output.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.0.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
     }
 }

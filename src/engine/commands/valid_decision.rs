@@ -40,7 +40,7 @@ impl ValidDecision {
     ///
     /// # Errors
     /// `AlreadyDecided` when a call is already decided, or this person has already answered it.
-    pub fn targets(&self, caller: &Caller, open: &Open) -> Result<Vec<CallId>, Refusal> {
+    pub(super) fn targets(&self, caller: &Caller, open: &Open) -> Result<Vec<CallId>, Refusal> {
         let request = open.asked.request_id;
         let lost = |call: CallId| Refusal::AlreadyDecided {
             request,
@@ -80,7 +80,7 @@ impl ValidDecision {
     }
 
     /// The edited arguments, by call.
-    pub fn edits(&self) -> impl Iterator<Item = (CallId, &str)> {
+    pub(super) fn edits(&self) -> impl Iterator<Item = (CallId, &str)> {
         let named = self.named.iter().flatten();
         named.filter_map(|(call, reply)| {
             let text = reply
@@ -103,7 +103,7 @@ impl ValidDecision {
     }
 
     /// The decision for the journal. `shown` is the part of the response that every reader may see.
-    pub fn decision(
+    pub(super) fn decision(
         &self,
         caller: &Caller,
         open: &Open,

@@ -325,7 +325,7 @@ pub(crate) mod tests {
     use uuid::Uuid;
 
     /// The row of a new task.
-    pub fn row() -> TaskRow {
+    pub(crate) fn row() -> TaskRow {
         let (id, text) = (TaskId(Uuid::from_u128(1)), |text: &str| text.to_owned());
         let new = NewTask {
             tenant: text("acme"),
@@ -340,7 +340,7 @@ pub(crate) mod tests {
         unsaved_row(id, id, &new)
     }
 
-    pub fn message() -> Fact {
+    pub(crate) fn message() -> Fact {
         let items = vec![Part {
             content_type: PartType::Text,
             content: "go".to_owned(),

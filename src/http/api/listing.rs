@@ -24,7 +24,7 @@ pub(crate) struct Listing {
 impl Listing {
     /// An empty page; `member` holds the entries.
     #[must_use]
-    pub fn of(member: &str) -> Self {
+    pub(super) fn of(member: &str) -> Self {
         let text = format!("{{\"{member}\":[");
         Self {
             start: text.len(),
@@ -34,7 +34,7 @@ impl Listing {
 
     /// Whether it has no entry yet.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.text.len() == self.start
     }
 
@@ -43,7 +43,7 @@ impl Listing {
     ///
     /// # Errors
     /// `internal` when the entry cannot be serialized.
-    pub fn push(&mut self, entry: &impl Serialize) -> Result<bool, Problem> {
+    pub(super) fn push(&mut self, entry: &impl Serialize) -> Result<bool, Problem> {
         let entry = serde_json::to_string(entry).map_err(|_| Problem::internal())?;
         if !self.is_empty() {
             if self.text.len() + 1 + entry.len() + END > MOST {
@@ -59,7 +59,11 @@ impl Listing {
     ///
     /// # Errors
     /// `internal` when `next` cannot be serialized.
-    pub fn close(mut self, member: &str, next: &impl Serialize) -> Result<Response, Problem> {
+    pub(super) fn close(
+        mut self,
+        member: &str,
+        next: &impl Serialize,
+    ) -> Result<Response, Problem> {
         let next = serde_json::to_string(next).map_err(|_| Problem::internal())?;
         let _ = write!(self.text, "],\"{member}\":{next}}}");
         Ok(([(CONTENT_TYPE, "application/json")], self.text).into_response())

@@ -25,7 +25,7 @@ pub(crate) struct DeltaFilter {
 
 impl DeltaFilter {
     /// Notes a durable event that was sent.
-    pub fn note_event(&mut self, event: &Event) {
+    pub(super) fn note_event(&mut self, event: &Event) {
         self.stored.insert(event.task_id, event.item.seq);
         self.own.insert(event.task_id, true);
         if let Fact::AssistantMessage(_) = event.item.fact {
@@ -34,7 +34,7 @@ impl DeltaFilter {
     }
 
     /// Whether `task` belongs to `part` of the tree.
-    pub async fn is_in(
+    pub(super) async fn is_in(
         &mut self,
         store: &Store,
         part: Part,
@@ -67,7 +67,7 @@ impl DeltaFilter {
 
     /// Whether the prompt of the delta's model holds items that this stream has not sent yet.
     #[must_use]
-    pub fn is_ahead(&self, delta: &Delta) -> bool {
+    pub(super) fn is_ahead(&self, delta: &Delta) -> bool {
         self.stored
             .get(&delta.task_id)
             .is_none_or(|stored| *stored < delta.after_seq)
@@ -75,7 +75,7 @@ impl DeltaFilter {
 
     /// The events to send for a delta; none if the task has stored items after the model's prompt.
     /// Called when the stream has sent every item of the model's prompt.
-    pub async fn visible_events(
+    pub(super) async fn visible_events(
         &mut self,
         store: &Store,
         delta: &Delta,

@@ -32,7 +32,7 @@ impl EventReader {
     /// Begins after the event number `after`. `status` is the task's status, read before the first
     /// events.
     #[must_use]
-    pub fn new(part: Part, after: i64, status: TaskStatus) -> Self {
+    pub(crate) fn new(part: Part, after: i64, status: TaskStatus) -> Self {
         Self {
             part,
             seen: after,
@@ -45,12 +45,12 @@ impl EventReader {
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the next event cannot be understood.
-    pub async fn read(&self, http: &Http) -> Result<Events, ReadError> {
+    pub(crate) async fn read(&self, http: &Http) -> Result<Events, ReadError> {
         http.store.events(self.part, self.seen, PORTION).await
     }
 
     /// Writes one event.
-    pub async fn write(
+    pub(crate) async fn write(
         &mut self,
         http: &Http,
         caller: &Caller,
@@ -71,7 +71,7 @@ impl EventReader {
     }
 
     /// Frees the cached journals once the stream has caught up.
-    pub fn drop_journals(&mut self) {
+    pub(crate) fn drop_journals(&mut self) {
         self.journals.forget();
     }
 
@@ -79,7 +79,7 @@ impl EventReader {
     ///
     /// # Errors
     /// `Corrupt` when a root's events end before `head`.
-    pub fn mark_read_to(&mut self, head: i64) -> Result<(), ReadError> {
+    pub(crate) fn mark_read_to(&mut self, head: i64) -> Result<(), ReadError> {
         if self.part.task == self.part.root && self.seen < head {
             return Err(ReadError::Corrupt("events with gaps".to_owned()));
         }

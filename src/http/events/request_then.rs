@@ -25,7 +25,7 @@ struct CachedJournal {
 
 impl JournalCache {
     /// The request of an event, as of the end of the event's commit.
-    pub async fn request(
+    pub(super) async fn request(
         &mut self,
         store: &Store,
         id: RequestId,
@@ -68,7 +68,7 @@ impl JournalCache {
     }
 
     /// Frees the journals: a waiting stream keeps none.
-    pub fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         self.0 = HashMap::new();
     }
 }

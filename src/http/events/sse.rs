@@ -11,12 +11,12 @@ pub(crate) struct SseBuffer(String);
 
 impl SseBuffer {
     /// Writes how long a client waits, in milliseconds, before it reconnects.
-    pub fn retry(&mut self, milliseconds: u32) {
+    pub(crate) fn retry(&mut self, milliseconds: u32) {
         let _ = write!(self.0, "retry: {milliseconds}\n\n");
     }
 
     /// Writes a comment line, which keeps an idle connection open.
-    pub fn comment(&mut self) {
+    pub(crate) fn comment(&mut self) {
         self.0.push_str(":\n\n");
     }
 
@@ -24,7 +24,7 @@ impl SseBuffer {
     ///
     /// # Errors
     /// The data cannot be serialized; nothing of the event is written.
-    pub fn event(
+    pub(crate) fn event(
         &mut self,
         id: Option<i64>,
         name: &str,
@@ -45,12 +45,12 @@ impl SseBuffer {
 
     /// Whether there is nothing to send.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Takes the text to send.
-    pub fn take(&mut self) -> String {
+    pub(crate) fn take(&mut self) -> String {
         std::mem::take(&mut self.0)
     }
 }

@@ -69,7 +69,7 @@ pub(crate) struct EventStream {
 
 impl EventStream {
     /// Begins at the reader's position; `head` is the number of the last event.
-    pub fn new(
+    pub(crate) fn new(
         http: &Arc<Http>,
         watcher: Watcher,
         listener: Listener,
@@ -102,7 +102,7 @@ impl EventStream {
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the first event cannot be understood.
-    pub async fn begin(&mut self) -> Result<bool, ReadError> {
+    pub(crate) async fn begin(&mut self) -> Result<bool, ReadError> {
         let before = self.reader.seen;
         match self.read().await {
             Err(error) if self.reader.seen == before => Err(error),
@@ -116,7 +116,7 @@ impl EventStream {
     }
 
     /// The stream as a body.
-    pub fn body(self) -> Body {
+    pub(crate) fn body(self) -> Body {
         Body::from_stream(unfold(self, async |mut stream| {
             let text = stream.next().await?;
             Some((Ok::<_, std::convert::Infallible>(text), stream))

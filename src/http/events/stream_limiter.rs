@@ -34,7 +34,11 @@ impl StreamLimiter {
     ///
     /// # Errors
     /// `too_many` when the caller, or all callers together, have as many streams as allowed.
-    pub fn take(&self, caller: &Caller, settings: &Settings) -> Result<StreamPermit, Problem> {
+    pub(crate) fn take(
+        &self,
+        caller: &Caller,
+        settings: &Settings,
+    ) -> Result<StreamPermit, Problem> {
         let person = (caller.tenant.clone(), caller.user_id.key().clone());
         let mut open = self.lock();
         if open

@@ -16,11 +16,11 @@ pub(crate) enum Language {
 
 impl Language {
     #[cfg(test)]
-    pub const ALL: [Self; 2] = [Self::English, Self::Chinese];
+    pub(crate) const ALL: [Self; 2] = [Self::English, Self::Chinese];
 
     /// The supported language with the highest quality; of equal ones the first.
     #[must_use]
-    pub fn of(headers: &HeaderMap) -> Self {
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
         let mut best: Option<(Self, f32)> = None;
         let ranges = headers
             .get_all(ACCEPT_LANGUAGE)
@@ -36,7 +36,7 @@ impl Language {
 
     /// The value of the `lang` attribute.
     #[must_use]
-    pub fn tag(self) -> &'static str {
+    pub(crate) fn tag(self) -> &'static str {
         match self {
             Self::English => "en",
             Self::Chinese => "zh-Hans",

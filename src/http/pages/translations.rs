@@ -378,7 +378,7 @@ words! {
 impl Translations {
     /// The texts of a language.
     #[must_use]
-    pub fn of(language: Language) -> &'static Self {
+    pub(crate) fn of(language: Language) -> &'static Self {
         match language {
             Language::English => &ENGLISH,
             Language::Chinese => &CHINESE,
@@ -387,7 +387,7 @@ impl Translations {
 
     /// The translation of an English sentence into this language; `None` for an unknown sentence.
     #[must_use]
-    pub fn translated(&self, english: &str) -> Option<&'static str> {
+    pub(crate) fn translated(&self, english: &str) -> Option<&'static str> {
         let (english, chinese) = PAIRS.iter().find(|(known, _)| *known == english)?;
         Some(match self.language {
             Language::English => english,

@@ -3,7 +3,7 @@
 //! idempotency key is answered without parsing. A large body is read when there is memory for it,
 //! and parsed on a blocking thread.
 
-pub mod budget;
+pub(crate) mod budget;
 
 use axum::body::{Body, BodyDataStream};
 use axum::extract::{FromRequest, Request};
@@ -58,7 +58,7 @@ impl Default for BodyParser {
 
 impl BodyParser {
     #[must_use]
-    pub fn new(budget: BodyBudget) -> Self {
+    pub(crate) fn new(budget: BodyBudget) -> Self {
         Self {
             permits: Arc::new(Semaphore::new(MAX_PARSED_AT_ONCE)),
             budget,
@@ -207,7 +207,7 @@ impl IncomingBody<'_> {
 }
 
 /// The `Content-Length` of a request, in bytes.
-pub fn content_length(headers: &HeaderMap) -> Option<usize> {
+pub(crate) fn content_length(headers: &HeaderMap) -> Option<usize> {
     headers
         .get(CONTENT_LENGTH)
         .and_then(|length| length.to_str().ok()?.parse().ok())
@@ -254,7 +254,7 @@ impl Posted {
     ///
     /// # Errors
     /// `bad_request` when the header is malformed.
-    pub fn key(&self) -> Result<Option<Key>, Problem> {
+    pub(crate) fn key(&self) -> Result<Option<Key>, Problem> {
         self.key.clone().map_err(Problem::bad_request)
     }
 
@@ -263,7 +263,7 @@ impl Posted {
     ///
     /// # Errors
     /// Another content type, no JSON, too many values, a U+0000 somewhere, or the errors of `read`.
-    pub async fn json<T: Send + 'static>(
+    pub(crate) async fn json<T: Send + 'static>(
         &self,
         parsing: &BodyParser,
         read: impl FnOnce(Value, &[u8]) -> Result<T, Problem> + Send + 'static,
@@ -287,7 +287,7 @@ impl Posted {
     ///
     /// # Errors
     /// The errors of `read`.
-    pub async fn parse_bytes<T: Send + 'static>(
+    pub(crate) async fn parse_bytes<T: Send + 'static>(
         &self,
         parsing: &BodyParser,
         read: impl FnOnce(&[u8]) -> Result<T, Problem> + Send + 'static,
@@ -300,13 +300,13 @@ impl Posted {
     ///
     /// # Errors
     /// A field sent twice, or a U+0000 somewhere.
-    pub fn fields(&self) -> Result<BTreeMap<String, String>, Problem> {
+    pub(crate) fn fields(&self) -> Result<BTreeMap<String, String>, Problem> {
         form_fields(&self.bytes)
     }
 
     /// Whether the body is a page's form.
     #[must_use]
-    pub fn is_form(&self) -> bool {
+    pub(crate) fn is_form(&self) -> bool {
         self.is_type(FORM_TYPE)
     }
 

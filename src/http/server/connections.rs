@@ -43,7 +43,7 @@ struct Open {
 impl Connections {
     /// Allows `most` connections, and at least one.
     #[must_use]
-    pub fn new(most: usize) -> Self {
+    pub(crate) fn new(most: usize) -> Self {
         Self(Arc::new(Shared {
             most: most.max(1),
             open: Mutex::default(),
@@ -52,7 +52,7 @@ impl Connections {
     }
 
     /// Waits for a slot for one more connection.
-    pub async fn slot(&self) -> Arc<ConnectionSlot> {
+    pub(crate) async fn slot(&self) -> Arc<ConnectionSlot> {
         loop {
             let mut changed = std::pin::pin!(self.0.changed.notified());
             changed.as_mut().enable();
@@ -89,7 +89,7 @@ impl Connections {
     }
 
     /// Closes the connection that has been idle longest, if any is idle.
-    pub fn close_longest(&self) {
+    pub(crate) fn close_longest(&self) {
         self.lock().close_longest();
     }
 
@@ -142,19 +142,19 @@ pub(crate) enum ConnectionPhase {
 impl ConnectionSlot {
     /// Cancelled when the connection has to close for another client.
     #[must_use]
-    pub fn close(&self) -> &CancellationToken {
+    pub(crate) fn close(&self) -> &CancellationToken {
         &self.close
     }
 
     /// Registers the waker that is called when the connection's last body is dropped.
-    pub fn register_waker(&self, context: &Context<'_>) {
+    pub(crate) fn register_waker(&self, context: &Context<'_>) {
         self.waker.register(context.waker());
     }
 
     /// Begins to serve a request; `None` when the connection was told to close before the head was
     /// complete.
     #[must_use]
-    pub fn begin(self: &Arc<Self>) -> Option<Serving> {
+    pub(crate) fn begin(self: &Arc<Self>) -> Option<Serving> {
         let mut open = self.connections.lock();
         if self.close.is_cancelled() {
             return None;
@@ -170,7 +170,7 @@ impl ConnectionSlot {
     }
 
     /// Keeps the connection from being closed for another client until the request is served.
-    pub fn protect(&self) {
+    pub(crate) fn protect(&self) {
         let mut open = self.connections.lock();
         if !self.close.is_cancelled() {
             open.idle.remove(&self.idle.swap(0, Ordering::Relaxed));
@@ -178,20 +178,20 @@ impl ConnectionSlot {
     }
 
     /// Notes received bytes; bytes of a body do not begin the next request.
-    pub fn received(&self) {
+    pub(crate) fn received(&self) {
         if !self.serves() {
             self.received.store(true, Ordering::Relaxed);
         }
     }
 
     /// Notes whether bytes wait to be written.
-    pub fn unwritten(&self, waits: bool) {
+    pub(crate) fn unwritten(&self, waits: bool) {
         self.unwritten.store(waits, Ordering::Relaxed);
     }
 
     /// The phase, and how many requests have begun. A connection that stopped serving counts as
     /// idle from now on.
-    pub fn phase(&self) -> (ConnectionPhase, u64) {
+    pub(crate) fn phase(&self) -> (ConnectionPhase, u64) {
         let served = self.served.load(Ordering::Relaxed);
         if self.serves() {
             return (ConnectionPhase::Serving, served);
@@ -259,7 +259,7 @@ pub(crate) struct CountedBody<B> {
 }
 
 impl<B> CountedBody<B> {
-    pub fn new(body: B, serving: Serving) -> Self {
+    pub(crate) fn new(body: B, serving: Serving) -> Self {
         Self {
             body,
             _serving: serving,

@@ -40,7 +40,7 @@ impl Share {
     ///
     /// # Errors
     /// [`TooFew`] when fewer than `FEWEST` connections, and fewer than `wanted`, are left.
-    pub fn of(limit: u64, wanted: u32, database: u32, running: u32) -> Result<Self, TooFew> {
+    pub(crate) fn of(limit: u64, wanted: u32, database: u32, running: u32) -> Result<Self, TooFew> {
         let reserve = OWN + OF_DATABASE * u64::from(database) + OF_TASK * u64::from(running);
         let room = limit.saturating_sub(reserve);
         if room < FEWEST.min(u64::from(wanted)) {
@@ -59,7 +59,7 @@ impl Share {
     /// The most event streams: `wanted`, or fewer, so that some connections are left for other
     /// requests.
     #[must_use]
-    pub fn streams(&self, wanted: u32) -> u32 {
+    pub(crate) fn streams(&self, wanted: u32) -> u32 {
         wanted.min(self.connections - self.connections.min(96) / 4)
     }
 }

@@ -41,7 +41,7 @@ pub(crate) fn track(request: &mut Request) -> UnreadBody {
 impl UnreadBody {
     /// The unread part; `None` if the body was read to its end or is still in use.
     #[must_use]
-    pub fn take(self) -> Option<BodyDataStream> {
+    pub(super) fn take(self) -> Option<BodyDataStream> {
         self.0?.try_recv().ok()
     }
 }

@@ -31,7 +31,7 @@ use crate::http::pages::sign_in::sign_in_again;
 pub(crate) struct OperationSlot(Arc<OnceLock<&'static str>>);
 
 impl OperationSlot {
-    pub fn set(&self, id: &'static str) {
+    pub(crate) fn set(&self, id: &'static str) {
         let _ = self.0.set(id);
     }
 }

@@ -15,7 +15,7 @@ pub(crate) struct Errors(pub Vec<FieldError>);
 
 impl Errors {
     /// Adds a mistake, unless `TOLD` are there already.
-    pub fn add(&mut self, pointer: &str, detail: impl Into<String>) {
+    pub(crate) fn add(&mut self, pointer: &str, detail: impl Into<String>) {
         if self.0.len() < TOLD {
             self.0.push(FieldError {
                 pointer: pointer.to_owned(),
@@ -34,7 +34,7 @@ pub(crate) struct Fields {
 
 impl Fields {
     /// The members of `value`, whose pointer is `at`; a value that is no object is a mistake.
-    pub fn of(value: Value, at: &str, errors: &mut Errors) -> Option<Self> {
+    pub(crate) fn of(value: Value, at: &str, errors: &mut Errors) -> Option<Self> {
         if let Value::Object(members) = value {
             return Some(Self {
                 at: at.to_owned(),
@@ -47,22 +47,22 @@ impl Fields {
 
     /// The pointer of a member.
     #[must_use]
-    pub fn pointer(&self, name: &str) -> String {
+    pub(crate) fn pointer(&self, name: &str) -> String {
         pointer(&self.at, name)
     }
 
     /// Takes a member as it is, `null` included.
-    pub fn raw(&mut self, name: &str) -> Option<Value> {
+    pub(crate) fn raw(&mut self, name: &str) -> Option<Value> {
         self.members.remove(name)
     }
 
     /// Takes a member; `null` counts as absent.
-    pub fn take(&mut self, name: &str) -> Option<Value> {
+    pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
         self.raw(name).filter(|value| !value.is_null())
     }
 
     /// Takes a text member.
-    pub fn text(&mut self, name: &str, errors: &mut Errors) -> Option<String> {
+    pub(crate) fn text(&mut self, name: &str, errors: &mut Errors) -> Option<String> {
         match self.take(name)? {
             Value::String(text) => Some(text),
             Value::Null
@@ -77,7 +77,12 @@ impl Fields {
     }
 
     /// Takes a text member; more than `bytes` bytes are a mistake.
-    pub fn text_within(&mut self, name: &str, bytes: usize, errors: &mut Errors) -> Option<String> {
+    pub(crate) fn text_within(
+        &mut self,
+        name: &str,
+        bytes: usize,
+        errors: &mut Errors,
+    ) -> Option<String> {
         let text = self.text(name, errors)?;
         if text.len() > bytes {
             errors.add(&self.pointer(name), format!("at most {bytes} bytes"));
@@ -86,7 +91,7 @@ impl Fields {
     }
 
     /// Takes a boolean member.
-    pub fn flag(&mut self, name: &str, errors: &mut Errors) -> Option<bool> {
+    pub(crate) fn flag(&mut self, name: &str, errors: &mut Errors) -> Option<bool> {
         let value = self.take(name)?;
         if value.as_bool().is_none() {
             errors.add(&self.pointer(name), "true or false");
@@ -95,7 +100,7 @@ impl Fields {
     }
 
     /// Takes an object member.
-    pub fn object(&mut self, name: &str, errors: &mut Errors) -> Option<Map<String, Value>> {
+    pub(crate) fn object(&mut self, name: &str, errors: &mut Errors) -> Option<Map<String, Value>> {
         if let Value::Object(members) = self.take(name)? {
             return Some(members);
         }
@@ -104,7 +109,7 @@ impl Fields {
     }
 
     /// Reports every member that was not taken as unknown.
-    pub fn finish(self, errors: &mut Errors) {
+    pub(crate) fn finish(self, errors: &mut Errors) {
         for name in self.members.keys() {
             errors.add(&place(&self.at, name), "no such member");
         }

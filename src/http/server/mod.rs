@@ -19,6 +19,6 @@ pub(crate) mod prefer;
 pub(crate) mod problem;
 pub(crate) mod query;
 pub(crate) mod serve;
-pub mod settings;
+pub(crate) mod settings;
 mod write_timeout;
 pub(crate) mod wrong_keys;

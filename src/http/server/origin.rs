@@ -42,7 +42,7 @@ pub(crate) struct Origins {
 impl Origins {
     /// The origins of `public_url` and of `cors_origins`.
     #[must_use]
-    pub fn new(public_url: &str, cors_origins: &[String]) -> Self {
+    pub(crate) fn new(public_url: &str, cors_origins: &[String]) -> Self {
         Self {
             public: Origin::parse(public_url),
             allowed: cors_origins
@@ -54,7 +54,7 @@ impl Origins {
 
     /// Whether the request's method changes nothing, or no foreign page makes the request.
     #[must_use]
-    pub fn may_change(&self, method: &Method, headers: &HeaderMap, uri: &Uri) -> bool {
+    pub(crate) fn may_change(&self, method: &Method, headers: &HeaderMap, uri: &Uri) -> bool {
         if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) {
             return true;
         }
@@ -79,7 +79,7 @@ impl Origins {
     /// Whether the request's only origin is in `cors_origins`, so that its response carries the
     /// CORS headers.
     #[must_use]
-    pub fn shares_with(&self, headers: &HeaderMap) -> bool {
+    pub(crate) fn shares_with(&self, headers: &HeaderMap) -> bool {
         let mut origins = headers.get_all(ORIGIN).iter();
         let (Some(origin), None) = (origins.next(), origins.next()) else {
             return false;

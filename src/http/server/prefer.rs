@@ -17,7 +17,7 @@ pub(crate) struct Prefer {
 impl Prefer {
     /// Reads the `Prefer` headers. When `wait` is repeated, the first readable value counts.
     #[must_use]
-    pub fn read(headers: &HeaderMap) -> Self {
+    pub(crate) fn read(headers: &HeaderMap) -> Self {
         let mut prefer = Self::default();
         let values = headers
             .get_all("prefer")
@@ -43,7 +43,7 @@ impl Prefer {
 
     /// How long to wait; `default` without a preference.
     #[must_use]
-    pub fn time(self, default: Duration) -> Duration {
+    pub(crate) fn time(self, default: Duration) -> Duration {
         match (self.wait, self.respond_async) {
             (Some(seconds), _) => Duration::from_secs(seconds),
             (None, true) => Duration::ZERO,
@@ -53,7 +53,7 @@ impl Prefer {
 
     /// The `Preference-Applied` header of the response.
     #[must_use]
-    pub fn applied(self) -> Option<String> {
+    pub(crate) fn applied(self) -> Option<String> {
         match (self.wait, self.respond_async) {
             (Some(seconds), true) => Some(format!("respond-async, wait={seconds}")),
             (Some(seconds), false) => Some(format!("wait={seconds}")),

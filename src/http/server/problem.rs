@@ -23,24 +23,24 @@ macro_rules! codes {
 
         impl Code {
             /// All codes, in the contract's order.
-            pub const ALL: &'static [Self] = &[$(Self::$name),*];
+            pub(crate) const ALL: &'static [Self] = &[$(Self::$name),*];
 
             /// The code on the wire.
             #[must_use]
-            pub fn as_str(self) -> &'static str {
+            pub(crate) fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $word),* }
             }
 
             /// The HTTP status of a response with this code.
             #[must_use]
-            pub fn status(self) -> StatusCode {
+            pub(crate) fn status(self) -> StatusCode {
                 let number: u16 = match self { $(Self::$name => $status),* };
                 StatusCode::from_u16(number).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
             }
 
             /// The title for a person.
             #[must_use]
-            pub fn title(self) -> &'static str {
+            pub(crate) fn title(self) -> &'static str {
                 match self { $(Self::$name => $title),* }
             }
         }
@@ -133,7 +133,7 @@ pub(crate) struct Problem {
 impl Problem {
     /// A problem with the headers that its code requires.
     #[must_use]
-    pub fn new(code: Code, detail: impl Into<String>) -> Self {
+    pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
         let headers = if code == Code::Unauthorized {
             vec![(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))]
         } else if code == Code::Unavailable || code == Code::TooMany {
@@ -152,7 +152,7 @@ impl Problem {
 
     /// Adds a member.
     #[must_use]
-    pub fn with(mut self, name: &str, value: impl Serialize) -> Self {
+    pub(crate) fn with(mut self, name: &str, value: impl Serialize) -> Self {
         self.members.insert(
             name.to_owned(),
             serde_json::to_value(value).unwrap_or(Value::Null),
@@ -162,25 +162,25 @@ impl Problem {
 
     /// The resource does not exist.
     #[must_use]
-    pub fn not_found() -> Self {
+    pub(crate) fn not_found() -> Self {
         Self::new(Code::NotFound, "There is nothing at this address.")
     }
 
     /// The caller is known but not allowed.
     #[must_use]
-    pub fn forbidden(detail: impl Into<String>) -> Self {
+    pub(crate) fn forbidden(detail: impl Into<String>) -> Self {
         Self::new(Code::Forbidden, detail)
     }
 
     /// A header cannot be read.
     #[must_use]
-    pub fn bad_request(detail: impl Into<String>) -> Self {
+    pub(crate) fn bad_request(detail: impl Into<String>) -> Self {
         Self::new(Code::BadRequest, detail)
     }
 
     /// A fault of the service.
     #[must_use]
-    pub fn internal() -> Self {
+    pub(crate) fn internal() -> Self {
         Self::new(
             Code::Internal,
             "The service has failed. Its log has the cause under the request's id.",
@@ -189,7 +189,7 @@ impl Problem {
 
     /// The database does not answer, or the service is shutting down.
     #[must_use]
-    pub fn unavailable() -> Self {
+    pub(crate) fn unavailable() -> Self {
         Self::new(
             Code::Unavailable,
             "The service is not available right now. Try again shortly.",
@@ -198,7 +198,7 @@ impl Problem {
 
     /// The request has these mistakes.
     #[must_use]
-    pub fn invalid(errors: &[FieldError]) -> Self {
+    pub(crate) fn invalid(errors: &[FieldError]) -> Self {
         Self {
             errors: errors.to_vec(),
             ..Self::new(Code::Invalid, in_words(errors))
@@ -207,7 +207,7 @@ impl Problem {
 
     /// The request has one mistake.
     #[must_use]
-    pub fn invalid_at(pointer: &str, detail: impl Into<String>) -> Self {
+    pub(crate) fn invalid_at(pointer: &str, detail: impl Into<String>) -> Self {
         Self::invalid(&[FieldError {
             pointer: pointer.to_owned(),
             detail: detail.into(),
@@ -217,7 +217,7 @@ impl Problem {
     /// The problem for an error response that a library made: a 404 or 405 of the router, or the
     /// response after a panic.
     #[must_use]
-    pub fn of_status(status: StatusCode) -> Self {
+    pub(crate) fn of_status(status: StatusCode) -> Self {
         match status.as_u16() {
             404 => Self::not_found(),
             405 => Self::new(
@@ -240,7 +240,7 @@ impl Problem {
 
     /// The whole problem document; `instance` is the id of the HTTP request.
     #[must_use]
-    pub fn document(&self, public_url: &str, instance: Uuid) -> Value {
+    pub(crate) fn document(&self, public_url: &str, instance: Uuid) -> Value {
         let mut document = Map::new();
         document.insert(
             "type".to_owned(),

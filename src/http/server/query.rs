@@ -23,7 +23,7 @@ pub(crate) struct Query {
 impl Query {
     /// The query of a URI.
     #[must_use]
-    pub fn of(uri: &Uri) -> Self {
+    pub(crate) fn of(uri: &Uri) -> Self {
         let query = uri.query().unwrap_or("").as_bytes();
         let mut errors = Errors::default();
         let pairs: Vec<(String, String)> =
@@ -37,7 +37,7 @@ impl Query {
     }
 
     /// Takes every value of a filter.
-    pub fn texts(&mut self, name: &str) -> Vec<String> {
+    pub(crate) fn texts(&mut self, name: &str) -> Vec<String> {
         let mut values = Vec::new();
         self.pairs.retain(|(found, value)| {
             let wanted = found == name;
@@ -51,7 +51,7 @@ impl Query {
 
     /// Takes every value of a filter, each parsed by `read`; a value that `read` refuses is a
     /// mistake.
-    pub fn many<T>(
+    pub(crate) fn many<T>(
         &mut self,
         name: &str,
         expected: &str,
@@ -68,7 +68,7 @@ impl Query {
     }
 
     /// Takes the only value of a parameter; a repeated parameter is a mistake.
-    pub fn one<T>(
+    pub(crate) fn one<T>(
         &mut self,
         name: &str,
         expected: &str,
@@ -82,21 +82,21 @@ impl Query {
     }
 
     /// Takes `limit`.
-    pub fn limit(&mut self) -> i64 {
+    pub(crate) fn limit(&mut self) -> i64 {
         let read = |text: &str| digits(text).filter(|limit| (1..=MOST).contains(limit));
         self.one("limit", "a number from 1 to 200", read)
             .unwrap_or(LIMIT)
     }
 
     /// Takes `cursor`.
-    pub fn cursor(&mut self) -> Option<Uuid> {
+    pub(crate) fn cursor(&mut self) -> Option<Uuid> {
         self.one("cursor", "a cursor of an earlier answer", |text| {
             Uuid::from_slice(&BASE64_URL_SAFE_NO_PAD.decode(text).ok()?).ok()
         })
     }
 
     /// Takes a number from 0 on.
-    pub fn number(&mut self, name: &str) -> Option<i64> {
+    pub(crate) fn number(&mut self, name: &str) -> Option<i64> {
         self.one(name, "a number from 0 on", digits)
     }
 
@@ -104,7 +104,7 @@ impl Query {
     ///
     /// # Errors
     /// `invalid`, with every mistake of the query.
-    pub fn finish(mut self) -> Result<(), Problem> {
+    pub(crate) fn finish(mut self) -> Result<(), Problem> {
         for (name, _) in &self.pairs {
             self.errors.add(&pointer("", name), "no such parameter");
         }

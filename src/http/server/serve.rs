@@ -77,7 +77,7 @@ impl std::fmt::Debug for Server {
 
 impl Server {
     /// Serves until `closed` is cancelled, and returns once the requests in flight are answered.
-    pub async fn serve(self, mut acceptor: impl Acceptor, closed: CancellationToken) {
+    pub(crate) async fn serve(self, mut acceptor: impl Acceptor, closed: CancellationToken) {
         let tasks = TaskTracker::new();
         // Dropping this future stops the connections' tasks.
         let stop = CancellationToken::new();

@@ -73,7 +73,7 @@ impl ServerSettings {
 
 /// Parses an address and a port; the host `localhost` is `127.0.0.1`.
 #[must_use]
-pub fn address(text: &str) -> Option<SocketAddr> {
+pub(crate) fn address(text: &str) -> Option<SocketAddr> {
     if let Some(port) = text.strip_prefix("localhost:") {
         return port
             .parse()

@@ -37,7 +37,7 @@ impl<I: fmt::Debug> fmt::Debug for TimeoutStream<I> {
 
 impl<I> TimeoutStream<I> {
     /// Wraps `io`. Reads and pending writes are reported to `slot`; `clock` measures the timeout.
-    pub fn new(io: I, clock: Arc<dyn Clock>, slot: Arc<ConnectionSlot>) -> Self {
+    pub(super) fn new(io: I, clock: Arc<dyn Clock>, slot: Arc<ConnectionSlot>) -> Self {
         Self {
             io,
             clock,

@@ -33,7 +33,7 @@ pub(crate) struct ClientNetwork(Option<IpAddr>);
 impl ClientNetwork {
     /// The source of a request with these extensions.
     #[must_use]
-    pub fn of(extensions: &Extensions) -> Self {
+    pub(crate) fn of(extensions: &Extensions) -> Self {
         Self(
             extensions
                 .get::<ConnectInfo<SocketAddr>>()
@@ -144,7 +144,7 @@ impl WrongKeys {
     ///
     /// # Errors
     /// `too_many`, when the counter for `source` has reached its limit in the last minute.
-    pub fn note(&self, source: ClientNetwork, now: Duration) -> Result<(), Problem> {
+    pub(crate) fn note(&self, source: ClientNetwork, now: Duration) -> Result<(), Problem> {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Table {
             sources,

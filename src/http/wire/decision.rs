@@ -86,7 +86,7 @@ pub(crate) struct WireApproval {
 impl WireDecision {
     /// A single answer, committed at `at`.
     #[must_use]
-    pub fn of_answer(at: Time, answer: &decision::Decision) -> Self {
+    pub(crate) fn of_answer(at: Time, answer: &decision::Decision) -> Self {
         let calls = answer.decisions.keys();
         Self {
             action: answer.action.into(),
@@ -105,7 +105,7 @@ impl WireDecision {
 
     /// The decision of one call; `None` while it is undecided.
     #[must_use]
-    pub fn of_call(state: &RequestState<'_>, call: CallId) -> Option<Self> {
+    pub(crate) fn of_call(state: &RequestState<'_>, call: CallId) -> Option<Self> {
         let (at, answer) = state.deciding(call)?;
         let given = answer.decisions.get(&call)?;
         let mut decision = Self::of_answer(*at, answer);
@@ -117,7 +117,7 @@ impl WireDecision {
 
     /// The decision of a whole request; `None` unless it is decided.
     #[must_use]
-    pub fn of_request(state: &RequestState<'_>) -> Option<Self> {
+    pub(crate) fn of_request(state: &RequestState<'_>) -> Option<Self> {
         let resolution = state.resolution()?;
         let (at, last) = resolution.last;
         let calls = resolution.calls.iter();

@@ -78,7 +78,7 @@ impl EventData {
     /// The data of an event in the tree of `root`; `request` is the event's request as of its
     /// commit.
     #[must_use]
-    pub fn of(
+    pub(crate) fn of(
         root: TaskId,
         event: &store::Event,
         request: Option<InterventionRequest>,
@@ -120,11 +120,11 @@ pub(crate) struct CaughtUpEvent {
 
 impl CaughtUpEvent {
     /// The name of the event.
-    pub const NAME: &'static str = "caught_up";
+    pub(crate) const NAME: &'static str = "caught_up";
 
     /// The event that follows all stored events up to the number `after`.
     #[must_use]
-    pub fn at(after: i64) -> Self {
+    pub(crate) fn at(after: i64) -> Self {
         Self {
             event: Self::NAME,
             after,
@@ -230,7 +230,7 @@ pub(crate) enum TransientEvent {
 impl TransientEvent {
     /// The event of a model's delta.
     #[must_use]
-    pub fn of(delta: &Delta) -> Self {
+    pub(crate) fn of(delta: &Delta) -> Self {
         let (turn, task_id, agent_path) = (
             delta.turn,
             delta.task_id.to_string(),
@@ -286,7 +286,7 @@ impl TransientEvent {
 
     /// The event that voids a turn's earlier deltas.
     #[must_use]
-    pub fn reset(delta: &Delta) -> Self {
+    pub(crate) fn reset(delta: &Delta) -> Self {
         Self::Reset(MessageResetEvent {
             event: word(&Said::Reset),
             turn: delta.turn,
@@ -298,7 +298,7 @@ impl TransientEvent {
 
     /// The name of the event.
     #[must_use]
-    pub fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Text(event) => event.event,
             Self::Named(event) => event.event,

@@ -10,14 +10,14 @@ pub(crate) struct Exact(Box<RawValue>);
 impl Exact {
     /// A value's text; null for a text that is not JSON.
     #[must_use]
-    pub fn value(text: &str) -> Self {
+    pub(crate) fn value(text: &str) -> Self {
         let unread = || RawValue::NULL.to_owned();
         Self(RawValue::from_string(text.to_owned()).unwrap_or_else(|_| unread()))
     }
 
     /// An object's text; `{}` for a text that does not begin with `{`.
     #[must_use]
-    pub fn object(text: &str) -> Self {
+    pub(crate) fn object(text: &str) -> Self {
         let text = if text.starts_with('{') { text } else { "{}" };
         Self(RawValue::from_string(text.to_owned()).unwrap_or_default())
     }

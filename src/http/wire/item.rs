@@ -309,7 +309,7 @@ macro_rules! build {
 impl AgentTaskItem {
     /// An item of `task`.
     #[must_use]
-    pub fn of(task: TaskId, item: &Item, settings: &Settings) -> Self {
+    pub(crate) fn of(task: TaskId, item: &Item, settings: &Settings) -> Self {
         let head = Head::of(task, item);
         match &item.fact {
             Fact::TaskStatus {

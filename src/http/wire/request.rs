@@ -229,13 +229,13 @@ pub(crate) fn state(row: &RequestRow) -> RequestState<'_> {
 impl InterventionRequest {
     /// The request as `caller` sees it.
     #[must_use]
-    pub fn of(row: &RequestRow, caller: &Caller, settings: &Settings) -> Self {
+    pub(crate) fn of(row: &RequestRow, caller: &Caller, settings: &Settings) -> Self {
         Self::within(row, caller, settings, Extent::Whole)
     }
 
     /// The request in a list, where long arguments are cut.
     #[must_use]
-    pub fn listed(row: &RequestRow, caller: &Caller, settings: &Settings) -> Self {
+    pub(crate) fn listed(row: &RequestRow, caller: &Caller, settings: &Settings) -> Self {
         Self::within(row, caller, settings, Extent::Listed)
     }
 

@@ -114,7 +114,7 @@ wire_enum! {
 impl TaskError {
     /// A failure as a problem object.
     #[must_use]
-    pub fn of(failure: &Failure, settings: &Settings) -> Self {
+    pub(crate) fn of(failure: &Failure, settings: &Settings) -> Self {
         let code = match failure.code {
             FailureCode::ModelFailed => Code::ModelFailed,
             FailureCode::LimitReached => Code::LimitReached,
@@ -137,7 +137,12 @@ impl TaskError {
 impl AgentTask {
     /// The task as `caller` sees it.
     #[must_use]
-    pub fn of(row: &TaskRow, pending: &[RequestRow], caller: &Caller, settings: &Settings) -> Self {
+    pub(crate) fn of(
+        row: &TaskRow,
+        pending: &[RequestRow],
+        caller: &Caller,
+        settings: &Settings,
+    ) -> Self {
         Self {
             task_id: row.task_id.to_string(),
             session_id: row.session_id.clone(),

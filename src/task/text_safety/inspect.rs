@@ -224,7 +224,7 @@ impl<'de> Visitor<'de> for &mut Walk<'_> {
 }
 
 /// Inspects one text, found at `pointer`.
-pub fn at_text(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
+pub(super) fn at_text(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
     hidden(&without_emoji(text), pointer, what, looked);
     blanks(text, pointer, what, looked);
     if !text.is_ascii() {
@@ -236,7 +236,7 @@ pub fn at_text(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
 }
 
 /// Inspects the blanks of a JSON text outside of its strings.
-pub fn between_strings(json: &str, looked: &mut Looked) {
+pub(super) fn between_strings(json: &str, looked: &mut Looked) {
     let (mut inside, mut escaped, mut run) = (false, false, 0_usize);
     for byte in json.bytes() {
         if inside {

@@ -104,7 +104,7 @@ pub(crate) struct RequestHistory {
 impl RequestHistory {
     /// The state before any item was read.
     #[must_use]
-    pub fn new(row: &RequestRow) -> Self {
+    pub(crate) fn new(row: &RequestRow) -> Self {
         let calls = row
             .asked
             .own_calls()
@@ -120,7 +120,7 @@ impl RequestHistory {
     }
 
     /// Reads the next item.
-    pub fn apply(&mut self, item: &Item) {
+    pub(crate) fn apply(&mut self, item: &Item) {
         match &item.fact {
             Fact::TaskStatus { status, .. } => self.apply_task_status(*status),
             Fact::AssistantMessage(_) => {
@@ -218,7 +218,7 @@ impl RequestHistory {
     /// Whether no later item changes the headline: every call has a certain result, and the model
     /// has every result.
     #[must_use]
-    pub fn is_settled(&self) -> bool {
+    pub(crate) fn is_settled(&self) -> bool {
         self.calls.values().all(|record| {
             let uncertain = matches!(
                 record.result,
@@ -230,13 +230,13 @@ impl RequestHistory {
 
     /// Whether the model has the result of every call.
     #[must_use]
-    pub fn model_has_results(&self) -> bool {
+    pub(crate) fn model_has_results(&self) -> bool {
         self.calls.values().all(|record| record.model_has_result)
     }
 
     /// The status of one call.
     #[must_use]
-    pub fn call_status(&self, call: CallId) -> CallStatus {
+    pub(crate) fn call_status(&self, call: CallId) -> CallStatus {
         let Some(record) = self.calls.get(&call) else {
             return CallStatus::Waiting;
         };

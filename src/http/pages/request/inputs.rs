@@ -17,7 +17,7 @@ pub(crate) struct InputField<'v> {
 }
 
 impl<'v> InputField<'v> {
-    pub fn new(view: &'v View<'v>, form: FormName, name: impl Into<String>) -> Self {
+    pub(super) fn new(view: &'v View<'v>, form: FormName, name: impl Into<String>) -> Self {
         Self {
             view,
             form,
@@ -27,12 +27,12 @@ impl<'v> InputField<'v> {
 
     /// The id of the field's element. A name may hold any character; the id has the code point
     /// instead of each character that is not a letter, a digit or `-`.
-    pub fn id(&self) -> String {
+    pub(super) fn id(&self) -> String {
         element_id(self.form, &self.name)
     }
 
     /// The submitted text of the field.
-    pub fn submitted_text(&self) -> Option<&'v str> {
+    pub(super) fn submitted_text(&self) -> Option<&'v str> {
         self.view
             .submitted
             .and_then(|submitted| submitted.text(self.form, &self.name))
@@ -51,12 +51,12 @@ impl<'v> InputField<'v> {
     }
 
     /// The value of `aria-invalid`, if the field has a mistake.
-    pub fn aria_invalid(&self) -> Option<&'static str> {
+    pub(super) fn aria_invalid(&self) -> Option<&'static str> {
         (!self.field_mistakes().is_empty()).then_some("true")
     }
 
     /// The value of `aria-describedby`: the ids of the hint and of the mistakes.
-    pub fn aria_described_by(&self, hint: bool) -> Option<String> {
+    pub(super) fn aria_described_by(&self, hint: bool) -> Option<String> {
         let hint = hint.then(|| format!("{}-hint", self.id()));
         let wrong = self.aria_invalid().map(|_| format!("{}-error", self.id()));
         let ids: Vec<String> = hint.into_iter().chain(wrong).collect();
@@ -64,7 +64,7 @@ impl<'v> InputField<'v> {
     }
 
     /// The field's mistakes, shown next to the field.
-    pub fn mistakes(&self) -> Markup {
+    pub(super) fn mistakes(&self) -> Markup {
         let wrong = self.field_mistakes();
         html! {
             @if !wrong.is_empty() {
@@ -80,7 +80,7 @@ impl<'v> InputField<'v> {
     }
 
     /// A text field of several lines.
-    pub fn text_area(&self, label: &str, rows: u32, default: &str, json: bool) -> Markup {
+    pub(super) fn text_area(&self, label: &str, rows: u32, default: &str, json: bool) -> Markup {
         let text = self.submitted_text().unwrap_or(default);
         let class = match json {
             true if self.name.ends_with(".arguments") => Some("typed exact"),
@@ -98,7 +98,7 @@ impl<'v> InputField<'v> {
     }
 
     /// A field with a list of choices.
-    pub fn select(
+    pub(super) fn select(
         &self,
         label: &str,
         hint: Option<&str>,
@@ -126,7 +126,7 @@ impl<'v> InputField<'v> {
 
     /// A field of a schema. The text of a `secret` field is hidden while it is typed, and never
     /// kept.
-    pub fn schema_field(&self, field: &Field, secret: bool, offered: &[String]) -> Markup {
+    pub(super) fn schema_field(&self, field: &Field, secret: bool, offered: &[String]) -> Markup {
         let (words, agent) = (self.view.words, self.agent_style());
         let (hint, rows) = (
             field.description.is_some(),

@@ -79,7 +79,7 @@ const ITEMS_PER_READ: i64 = 16;
 impl<'a> View<'a> {
     /// The page's data for `caller` at `now`.
     #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         row: &'a RequestRow,
         caller: &'a Caller,
         settings: &Settings,
@@ -104,7 +104,7 @@ impl<'a> View<'a> {
     }
 
     /// The page's data for `caller` at the current time, with the history of a closed request.
-    pub async fn now(
+    pub(crate) async fn now(
         http: &Http,
         row: &'a RequestRow,
         caller: &'a Caller,

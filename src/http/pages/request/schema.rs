@@ -181,7 +181,7 @@ impl Field {
     ///
     /// # Errors
     /// The expected kind of value, as a sentence for a person.
-    pub fn json(&self, typed: &str) -> Result<Option<String>, &'static str> {
+    pub(super) fn json(&self, typed: &str) -> Result<Option<String>, &'static str> {
         let words = Translations::of(Language::English);
         if typed.is_empty() {
             return if self.required {

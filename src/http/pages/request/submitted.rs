@@ -32,7 +32,7 @@ pub(crate) enum FormName {
 impl FormName {
     /// The prefix of its elements' ids.
     #[must_use]
-    pub fn id(self) -> &'static str {
+    pub(crate) fn id(self) -> &'static str {
         match self {
             Self::Approve => "approve",
             Self::Reject => "reject",
@@ -98,7 +98,7 @@ pub(crate) struct SubmittedForm {
 impl SubmittedForm {
     /// Reads a posted form. `single_call_forms`: whether the page had the forms for a single call.
     #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         row: &RequestRow,
         in_path: Option<Action>,
         mut fields: BTreeMap<String, String>,
@@ -122,7 +122,7 @@ impl SubmittedForm {
 
     /// The submitted text of a field.
     #[must_use]
-    pub fn text(&self, form: FormName, name: &str) -> Option<&str> {
+    pub(crate) fn text(&self, form: FormName, name: &str) -> Option<&str> {
         self.fields
             .get(name)
             .filter(|_| form == self.form)

@@ -22,7 +22,7 @@ type Person = Option<(String, UserKey)>;
 
 /// The memory for large bodies.
 #[derive(Clone, Debug)]
-pub struct BodyBudget {
+pub(crate) struct BodyBudget {
     all: Arc<Semaphore>,
     share: usize,
     each: Arc<Mutex<HashMap<Person, Weak<Semaphore>>>>,
@@ -30,7 +30,7 @@ pub struct BodyBudget {
 
 /// The reserved bytes of one body, until it is dropped.
 #[derive(Debug)]
-pub struct Reserved {
+pub(crate) struct Reserved {
     own: OwnedSemaphorePermit,
     all: OwnedSemaphorePermit,
 }
@@ -44,7 +44,7 @@ impl Default for BodyBudget {
 impl BodyBudget {
     /// Allows `all` bytes in total and `share` bytes for each caller.
     #[must_use]
-    pub fn new(all: usize, share: usize) -> Self {
+    pub(crate) fn new(all: usize, share: usize) -> Self {
         Self {
             all: Arc::new(Semaphore::new(all)),
             share: share.min(all),
@@ -53,7 +53,7 @@ impl BodyBudget {
     }
 
     /// Waits until `bytes` bytes are free for a body of `caller`, in the order of the calls.
-    pub async fn reserve(&self, caller: Option<&Caller>, bytes: usize) -> Option<Reserved> {
+    pub(crate) async fn reserve(&self, caller: Option<&Caller>, bytes: usize) -> Option<Reserved> {
         let bytes = u32::try_from(bytes.min(self.share)).unwrap_or(u32::MAX);
         let own = self.share_of(caller).acquire_many_owned(bytes).await.ok()?;
         let all = Arc::clone(&self.all).acquire_many_owned(bytes).await.ok()?;
@@ -75,7 +75,7 @@ impl BodyBudget {
 
 impl Reserved {
     /// Frees the bytes beyond `bytes`.
-    pub fn shrink_to(&mut self, bytes: usize) {
+    pub(crate) fn shrink_to(&mut self, bytes: usize) {
         for permit in [&mut self.own, &mut self.all] {
             drop(permit.split(permit.num_permits().saturating_sub(bytes)));
         }
