@@ -6,10 +6,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::Config;
-use super::check::{at_least_one, positive};
+use super::check::positive;
 use super::tree::{Kind, Node};
 use crate::agent::{self, HumanKind};
-use crate::task::limits::Limits;
 use crate::tool::credential::OPEN;
 use crate::tool::{self, catalog};
 use crate::world::Mistakes;
@@ -120,9 +119,9 @@ fn shell_tool(tool_name: &str, shell: &tool::shell::Settings, mistakes: &mut Mis
     }
 }
 
-/// Checks that exactly one of the three keys says how a tool is performed.
+/// Checks that exactly one key says how a tool is performed.
 fn kind(tool: &str, node: &Node, mistakes: &mut Mistakes) {
-    let said: Vec<&str> = ["http", "shell", "external"]
+    let said: Vec<&str> = catalog::KINDS
         .into_iter()
         .filter(|key| node.get(key).is_some())
         .collect();
@@ -137,11 +136,14 @@ fn kind(tool: &str, node: &Node, mistakes: &mut Mistakes) {
         }
         [] => mistakes.add(
             &["tools", tool],
-            "one of `http`, `shell` and `external` is missing: it says how the tool is performed",
+            format!(
+                "one of `{}` is missing: it says how the tool is performed",
+                catalog::KINDS.join("`, `")
+            ),
         ),
         [_, ..] => mistakes.add(
             &["tools", tool],
-            "only one of `http`, `shell` and `external` may be set",
+            format!("only one of `{}` may be set", catalog::KINDS.join("`, `")),
         ),
     }
 }
@@ -300,7 +302,12 @@ pub(crate) fn agents(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         }
         offered_names(config, agent_name, agent, mistakes);
         asks_for_credentials(config, root, agent_name, &agent.human, mistakes);
-        limits(agent_name, &agent.limits, mistakes);
+        for (key, expected) in agent.limits.out_of_bounds() {
+            mistakes.add(
+                &["agents", agent_name, "limits", key],
+                format!("expected {expected}"),
+            );
+        }
         if agent
             .open_to
             .as_ref()
@@ -356,22 +363,6 @@ fn offered_names(
             mistakes.add(&place, detail);
         }
     }
-}
-
-fn limits(agent_name: &str, limits: &Limits, mistakes: &mut Mistakes) {
-    let counts = [
-        ("max_model_calls", limits.max_model_calls),
-        ("max_tasks", limits.max_tasks),
-        ("max_calls", limits.max_calls),
-    ];
-    for (key, count) in counts {
-        at_least_one(&["agents", agent_name, "limits", key], count, mistakes);
-    }
-    positive(
-        &["agents", agent_name, "limits", "max_duration"],
-        limits.max_duration,
-        mistakes,
-    );
 }
 
 fn asks_for_credentials(

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Config;
 use crate::agent::HumanKind;
 use crate::task::request::RequestKind;
-use crate::task::tool_spec::{ToolKind, ToolSpec};
+use crate::task::tool_spec::ToolSpec;
 use crate::tool::catalog::{self, Catalog};
 use crate::tool::credential::{PlainFields, references};
 use crate::tool::human::{self, Field, Service};
@@ -129,11 +129,8 @@ impl Config {
 
 /// The target of a tool's calls, as shown to a person who fills in a credential.
 fn receiver(spec: &ToolSpec) -> String {
-    match spec.kind {
-        ToolKind::Http => spec.target.clone(),
-        ToolKind::Shell => "a command on this host".to_owned(),
-        ToolKind::External | ToolKind::Agent | ToolKind::Human => "nobody".to_owned(),
-    }
+    let fixed = spec.kind.facts().receiver;
+    fixed.map_or_else(|| spec.target.clone(), str::to_owned)
 }
 
 /// The texts of a tool that may refer to a credential.
@@ -156,6 +153,7 @@ fn kinds(human: &[HumanKind]) -> Vec<RequestKind> {
 
 #[cfg(test)]
 mod tests {
+    use crate::task::tool_spec::ToolKind;
     use std::sync::Arc;
 
     use serde_json::json;

@@ -387,8 +387,8 @@ const BAD_PARTS: &[(&str, &[&str])] = &[
     (
         "models: { m: { provider: openai, model: x } }\nagents: { a: { model: m } }\ntools:\n  t: {}\n  u: { http: { url: 'http://h/' }, shell: {} }\n  v: { http: { method: FETCH, timeout: 11m } }\n  w: { effect: twice, http: }\n  x: { shell: { timeout: 11m, max_output: 1GB }, parameters: {} }\n  'y y': { external: {} }\n",
         &[
-            "4:3: tools.t: one of `http`, `shell` and `external` is missing: it says how the tool is performed",
-            "5:3: tools.u: only one of `http`, `shell` and `external` may be set",
+            "4:3: tools.t: one of `http`, `shell`, `external` is missing: it says how the tool is performed",
+            "5:3: tools.u: only one of `http`, `shell`, `external` may be set",
             "6:8: tools.v.http: `url` is missing",
             "6:16: tools.v.http.method: expected one of `GET`, `POST`, `PUT`, `PATCH`, `DELETE`",
             "6:31: tools.v.http.timeout: a tool's timeout is `10m` at most",

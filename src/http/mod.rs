@@ -27,8 +27,7 @@ use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
 
 use self::api::{agents, docs, health, me, problems, requests, tasks};
-use self::pages::request::{approve_page, reject_page};
-use self::pages::{follow, sign_in};
+use self::pages::follow;
 use self::server::edge;
 use self::server::guard::guard;
 use self::server::operation::Op;
@@ -108,7 +107,7 @@ type Operation = (&'static Op, UtoipaMethodRouter<Arc<Http>>);
 
 /// Every operation of the OpenAPI document.
 pub(crate) fn operations() -> Vec<Operation> {
-    vec![
+    let api = vec![
         (&tasks::create::OP, routes!(tasks::create::create_task)),
         (&tasks::list::OP, routes!(tasks::list::list_tasks)),
         (&tasks::show::OP, routes!(tasks::show::get_task)),
@@ -128,30 +127,25 @@ pub(crate) fn operations() -> Vec<Operation> {
             &requests::decide::OP,
             routes!(requests::decide::decide_request),
         ),
-        (&approve_page::OP, routes!(approve_page::get_approve_page)),
         (
             &requests::approve::OP,
             routes!(requests::approve::approve_request),
         ),
-        (&reject_page::OP, routes!(reject_page::get_reject_page)),
         (
             &requests::reject::OP,
             routes!(requests::reject::reject_request),
         ),
-        (&sign_in::show::OP, routes!(sign_in::show::get_sign_in)),
-        (
-            &sign_in::start_session::OP,
-            routes!(sign_in::start_session::sign_in),
-        ),
-        (
-            &sign_in::end_session::OP,
-            routes!(sign_in::end_session::sign_out),
-        ),
+    ];
+    let service = [
         (&docs::OPENAPI, routes!(docs::get_openapi)),
         (&docs::DOCS, routes!(docs::get_docs)),
         (&problems::OP, routes!(problems::get_problem_page)),
         (&health::HEALTHZ, routes!(health::get_health)),
         (&health::READYZ, routes!(health::get_readiness)),
         (&health::METRICS, routes!(health::get_metrics)),
-    ]
+    ];
+    api.into_iter()
+        .chain(pages::operations())
+        .chain(service)
+        .collect()
 }

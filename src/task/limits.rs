@@ -11,6 +11,7 @@ use super::units::duration_text;
 /// A task keeps its own agent's limits and those of all its ancestors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
+#[expect(clippy::struct_field_names, reason = "the configuration's keys")]
 pub struct Limits {
     /// The number of model calls.
     pub max_model_calls: u32,
@@ -41,5 +42,23 @@ impl Default for Limits {
             max_tasks: 50,
             max_calls: 16,
         }
+    }
+}
+
+impl Limits {
+    /// Each limit that is out of its bounds: its key, and the values that are allowed.
+    #[must_use]
+    pub fn out_of_bounds(&self) -> Vec<(&'static str, &'static str)> {
+        let counts = [
+            ("max_model_calls", self.max_model_calls),
+            ("max_tasks", self.max_tasks),
+            ("max_calls", self.max_calls),
+        ];
+        let zeros = counts.into_iter().filter(|(_, count)| *count == 0);
+        let mut found: Vec<_> = zeros.map(|(key, _)| (key, "1 or more")).collect();
+        if self.max_duration.is_zero() {
+            found.push(("max_duration", "more than 0"));
+        }
+        found
     }
 }

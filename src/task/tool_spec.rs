@@ -67,6 +67,9 @@ pub struct ToolKindFacts {
     /// Whether a call is itself a question to a person. Then a rule applies only if it names the
     /// tool, an `allow` never applies, and an earlier rejection does not refuse the call.
     pub asks_person: bool,
+    /// The receiver of a credential that a call sends, in words for a person; `None` if it is the
+    /// spec's target.
+    pub receiver: Option<&'static str>,
 }
 
 impl ToolKind {
@@ -74,20 +77,27 @@ impl ToolKind {
     #[must_use]
     pub const fn facts(self) -> ToolKindFacts {
         match self {
-            Self::Http | Self::Shell => ToolKindFacts {
+            Self::Http => ToolKindFacts {
                 without_rule: Verdict::Hold,
                 performed_elsewhere: false,
                 asks_person: false,
+                receiver: None,
+            },
+            Self::Shell => ToolKindFacts {
+                receiver: Some("a command on this host"),
+                ..Self::Http.facts()
             },
             Self::External | Self::Agent => ToolKindFacts {
                 without_rule: Verdict::Allow,
                 performed_elsewhere: true,
                 asks_person: false,
+                receiver: Some("nobody"),
             },
             Self::Human => ToolKindFacts {
                 without_rule: Verdict::Human,
                 performed_elsewhere: false,
                 asks_person: true,
+                receiver: Some("nobody"),
             },
         }
     }

@@ -138,6 +138,7 @@ pub(crate) mod optional_duration {
 
     /// # Errors
     /// When the writer fails.
+    #[expect(clippy::ref_option, reason = "serde passes a reference to the field")]
     pub(crate) fn serialize<S: Serializer>(
         duration: &Option<Duration>,
         to: S,
@@ -192,6 +193,10 @@ pub(crate) mod size_text {
 
     /// # Errors
     /// When the writer fails.
+    #[expect(
+        clippy::trivially_copy_pass_by_ref,
+        reason = "serde passes a reference to the field"
+    )]
     pub(crate) fn serialize<S: Serializer>(bytes: &usize, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&write_size(*bytes))
     }

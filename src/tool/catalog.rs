@@ -28,10 +28,13 @@ use crate::task::text::canonical_json;
 use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
 use crate::world::Mistakes;
 
+/// The keys of which exactly one says how a tool is performed.
+pub(crate) const KINDS: [&str; 3] = ["http", "shell", "external"];
+
 /// A tool. Exactly one of `http`, `shell` and `external` says how it is performed.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-#[schemars(rename = "Tool", extend("oneOf" = [{"required": ["http"]}, {"required": ["shell"]}, {"required": ["external"]}]))]
+#[schemars(rename = "Tool", extend("oneOf" = KINDS.map(|key| json!({"required": [key]}))))]
 pub struct Settings {
     /// The description for the model.
     pub description: String,

@@ -43,7 +43,7 @@ pub struct Field {
 pub(crate) struct Question {
     pub kind: RequestKind,
     /// The agent's question, in its own words.
-    pub question: Option<String>,
+    pub text: Option<String>,
     /// The other arguments, except the form.
     pub details: Option<Value>,
     /// JSON Schema of the answer.
@@ -193,7 +193,7 @@ pub(crate) fn question(
     let Some(human) = kind.facts().human else {
         return Err("no tool asks this kind of question".to_owned());
     };
-    match human {
+    let (text, details, form) = match human {
         HumanKind::Guidance => {
             let mut details = Map::new();
             keep(args, "context", &mut details);
@@ -213,25 +213,15 @@ pub(crate) fn question(
                 Some(own) => form::own(own)?,
                 None => form::answer(),
             };
-            Ok(Question {
-                kind,
-                question: Some(said(args, "question")?),
-                details: some(details),
-                form: Some(form),
-            })
+            (Some(said(args, "question")?), some(details), form)
         }
         HumanKind::Confirmation => {
             let mut details = Map::new();
             for name in ["reason", "risks", "alternatives"] {
                 keep(args, name, &mut details);
             }
-            let form = form::confirmation();
-            Ok(Question {
-                kind,
-                question: Some(said(args, "action")?),
-                details: some(details),
-                form: Some(form),
-            })
+            let action = said(args, "action")?;
+            (Some(action), some(details), form::confirmation())
         }
         HumanKind::Credentials => {
             let name = args.get("service").and_then(Value::as_str);
@@ -240,14 +230,17 @@ pub(crate) fn question(
                 .find(|service| Some(service.name.as_str()) == name);
             let service =
                 service.ok_or("`service` is not one of the services that can be asked for")?;
-            Ok(Question {
-                kind,
-                question: said(args, "reason").ok(),
-                details: Some(json!({"service": service.name})),
-                form: Some(credential_form(service)),
-            })
+            let details = json!({"service": service.name});
+            let reason = said(args, "reason").ok();
+            (reason, Some(details), credential_form(service))
         }
-    }
+    };
+    Ok(Question {
+        kind,
+        text,
+        details,
+        form: Some(form),
+    })
 }
 
 /// A text argument that is not blank.

@@ -82,7 +82,7 @@ impl Driver<'_> {
             &arguments,
             self.engine.catalog.services(&self.agent.name),
         ) {
-            spec.question = question.question;
+            spec.question = question.text;
             spec.details = question.details;
             spec.form = question.form;
         }

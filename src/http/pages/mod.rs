@@ -6,3 +6,29 @@ pub(crate) mod layout;
 pub(crate) mod request;
 pub(crate) mod sign_in;
 pub(crate) mod translations;
+
+use utoipa_axum::routes;
+
+use self::request::{approve_page, reject_page};
+use super::Operation;
+
+/// The paths of the pages that are made for the caller. No cache stores a response at or below
+/// them, and a browser gets a problem there as a page.
+pub(crate) const PATHS: [&str; 3] = ["/resume", "/sign-in", "/sign-out"];
+
+/// The operations of the pages.
+pub(super) fn operations() -> Vec<Operation> {
+    vec![
+        (&approve_page::OP, routes!(approve_page::get_approve_page)),
+        (&reject_page::OP, routes!(reject_page::get_reject_page)),
+        (&sign_in::show::OP, routes!(sign_in::show::get_sign_in)),
+        (
+            &sign_in::start_session::OP,
+            routes!(sign_in::start_session::sign_in),
+        ),
+        (
+            &sign_in::end_session::OP,
+            routes!(sign_in::end_session::sign_out),
+        ),
+    ]
+}

@@ -21,6 +21,7 @@ use super::origin::not_from_here;
 use super::problem::{Code, Problem, prefix};
 use crate::http::Http;
 use crate::http::api::health;
+use crate::http::pages;
 use crate::http::pages::language::Language;
 use crate::http::pages::layout;
 use crate::http::pages::sign_in::sign_in_again;
@@ -63,6 +64,7 @@ impl RequestContext {
             path.strip_prefix(root)
                 .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
+        let page = pages::PATHS.into_iter().any(under);
         let shared = http.origins.shares_with(headers);
         Self {
             id: http.ids.fresh(),
@@ -75,11 +77,8 @@ impl RequestContext {
             } else {
                 None
             },
-            private: under("/v1") || under("/resume") || under("/sign-in") || under("/sign-out"),
-            page: ["/resume", "/sign-in", "/sign-out", "/problems"]
-                .into_iter()
-                .any(under)
-                && wants_html(headers),
+            private: under("/v1") || page,
+            page: (page || under("/problems")) && wants_html(headers),
             path: request
                 .uri()
                 .path_and_query()

@@ -232,7 +232,7 @@ fn words_of_a_call_become_question_and_details() {
         let asked = asks(kind, &args).unwrap();
         let expected = Question {
             kind,
-            question: Some(question.to_owned()),
+            text: Some(question.to_owned()),
             details,
             form: Some(form.clone()),
         };
@@ -244,7 +244,7 @@ fn words_of_a_call_become_question_and_details() {
 fn credential_is_asked_for_in_the_operators_words() {
     let args = json!({"service": "jira", "reason": "Type your bank's PIN."});
     let asked = asks(RequestKind::Credentials, &args).unwrap();
-    assert_eq!(asked.question.as_deref(), Some("Type your bank's PIN."));
+    assert_eq!(asked.text.as_deref(), Some("Type your bank's PIN."));
     assert_eq!(asked.details, Some(json!({"service": "jira"})));
     let form = json!({
         "type": "object", "title": "jira", "description": "Login of the caller's Jira.",
@@ -272,7 +272,7 @@ fn credential_is_asked_for_in_the_operators_words() {
     assert_eq!(
         asks(RequestKind::Credentials, &json!({"service": "jira"}))
             .unwrap()
-            .question,
+            .text,
         None
     );
 }
