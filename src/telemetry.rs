@@ -115,7 +115,7 @@ impl fmt::Debug for Metrics {
     }
 }
 
-/// The number of tasks in each status and of open requests of each kind: see [`gauges`].
+/// The number of tasks in each status and of open requests of each kind: see `telemetry::gauges`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Census {
     /// Status and number.

@@ -29,7 +29,7 @@ pub struct Agent {
     pub tools: Vec<Offer>,
     /// `sha256:…`, the digest of `definition`.
     pub version: String,
-    /// The text whose digest is `version`. [`version::read`] reads the agent back from it.
+    /// The text whose digest is `version`. `version::read` reads the agent back from it.
     pub definition: String,
     pub limits: Limits,
     /// The people who may use it; `None` admits everyone.
