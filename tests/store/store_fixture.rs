@@ -81,7 +81,7 @@ pub struct StoreFixture {
 
 impl StoreFixture {
     pub async fn sqlite() -> Self {
-        let folder = tempfile::tempdir_in(crate::support::database_folder()).unwrap();
+        let folder = tempfile::tempdir().unwrap();
         let url = format!("sqlite://{}", folder.path().join("test.db").display());
         Self::on(url, KeptDatabase::Folder { _kept: folder }).await
     }

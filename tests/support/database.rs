@@ -14,7 +14,7 @@ pub struct Database {
 
 impl Database {
     pub fn sqlite() -> Self {
-        let folder = tempfile::tempdir_in(super::database_folder()).unwrap();
+        let folder = tempfile::tempdir().unwrap();
         let url = format!("sqlite://{}/holdpoint.db", folder.path().display());
         Self {
             url,

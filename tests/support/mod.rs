@@ -14,7 +14,6 @@ pub mod raw_http;
 pub mod test_app;
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 
 /// The number of repetitions of a scene whose interleaving is left to chance: `usual` in each run,
 /// `long` in `scripts/chaos counts`.
@@ -23,19 +22,6 @@ pub fn repetitions(usual: usize, long: usize) -> usize {
         long
     } else {
         usual
-    }
-}
-
-/// The folder for the tests' databases: in memory if 3 GiB are free there, so that a commit does not
-/// wait for a disk. `TMPDIR` overrides it.
-pub fn database_folder() -> PathBuf {
-    let memory = Path::new("/dev/shm");
-    let has_room = rustix::fs::statvfs(memory)
-        .is_ok_and(|free| free.f_bavail.saturating_mul(free.f_frsize) >= 3 << 30);
-    if has_room && std::env::var_os("TMPDIR").is_none() {
-        memory.to_owned()
-    } else {
-        std::env::temp_dir()
     }
 }
 

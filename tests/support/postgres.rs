@@ -215,7 +215,7 @@ impl PrivateCluster {
 
     /// Like `start`, with options of postgres, such as `-c max_connections=10`.
     pub fn with(options: &str) -> Self {
-        let folder = super::database_folder().join(format!("holdpoint-pg-{}", unique()));
+        let folder = cluster_folder().join(format!("holdpoint-pg-{}", unique()));
         Self {
             cluster: Cluster::start(&folder, options, std::process::id()),
         }
@@ -304,6 +304,19 @@ impl Cluster {
     }
 }
 
+/// The folder for clusters: in memory if 3 GiB are free there, because a new database is a copy of
+/// 8 MB and dropping it is a checkpoint. `TMPDIR` overrides it.
+fn cluster_folder() -> PathBuf {
+    let memory = Path::new("/dev/shm");
+    let has_room = rustix::fs::statvfs(memory)
+        .is_ok_and(|free| free.f_bavail.saturating_mul(free.f_frsize) >= 3 << 30);
+    if has_room && std::env::var_os("TMPDIR").is_none() {
+        memory.to_owned()
+    } else {
+        std::env::temp_dir()
+    }
+}
+
 /// Makes a folder that only the server's user can read.
 fn own(folder: &Path) {
     fs::create_dir_all(folder).unwrap();
@@ -316,9 +329,8 @@ fn own(folder: &Path) {
 /// One cluster for all processes of a test run (nextest starts one for each test).
 async fn shared_cluster() -> Cluster {
     let parent = std::os::unix::process::parent_id();
-    let folder = super::database_folder().join(format!("holdpoint-pg-{parent}"));
-    let lock =
-        File::create(super::database_folder().join(format!("holdpoint-pg-{parent}.lock"))).unwrap();
+    let folder = cluster_folder().join(format!("holdpoint-pg-{parent}"));
+    let lock = File::create(cluster_folder().join(format!("holdpoint-pg-{parent}.lock"))).unwrap();
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
     let ready = folder.join("ready");
     if ready.exists() {
