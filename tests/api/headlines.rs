@@ -99,8 +99,10 @@ on_both! {
     async fn headline_of_an_unknown_outcome_says_that_a_person_is_asked(on: On) {
         let app = TestApp::with_finance(on).await;
         let held = app.held().await;
-        app.tool.answers(504, "");
+        // The answer waits, so that the decision is answered while the call is in flight.
+        app.tool.answers(504, "").close();
         approve(&app, &held).await;
+        app.tool.open();
         assert_eq!(stopped(&app, &held).await, "Paused");
         let said = headline(&app, &held.request).await;
         assert_eq!(said, ["Approved by bob. Its outcome is not known: a person is asked.", "bob 已批准，但其结果未知，正在请人核实。"]);

@@ -7,14 +7,11 @@ use super::{Source, all_sources, root};
 
 #[test]
 fn guarantees_name_only_tests_that_exist() {
-    let page = fs::read_to_string(root().join("docs/guarantees.md")).expect("docs/guarantees.md");
     let sources = all_sources();
-    let paths: BTreeSet<_> = page
-        .split('`')
-        .skip(1)
-        .step_by(2)
+    let paths: BTreeSet<_> = code_spans()
+        .into_iter()
         .filter(|path| {
-            let name = path.rsplit("::").next().unwrap_or(path);
+            let name = path.rsplit("::").next().unwrap_or_default();
             name.matches('_').count() > 3 && !name.contains('…')
         })
         .collect();
@@ -28,12 +25,9 @@ fn guarantees_name_only_tests_that_exist() {
 
 #[test]
 fn guarantees_name_only_modules_that_exist() {
-    let page = fs::read_to_string(root().join("docs/guarantees.md")).expect("docs/guarantees.md");
     let sources = all_sources();
-    let gone: Vec<_> = page
-        .split('`')
-        .skip(1)
-        .step_by(2)
+    let gone: Vec<_> = code_spans()
+        .into_iter()
         .filter(|path| {
             path.contains("::")
                 && path
@@ -48,6 +42,15 @@ fn guarantees_name_only_modules_that_exist() {
         })
         .collect();
     assert!(gone.is_empty(), "no such modules: {gone:#?}");
+}
+
+fn code_spans() -> Vec<String> {
+    let page = fs::read_to_string(root().join("docs/guarantees.md")).expect("docs/guarantees.md");
+    page.split('`')
+        .skip(1)
+        .step_by(2)
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Whether a source contains the test of this path, of which modules may be left out.

@@ -329,8 +329,9 @@ fn own(folder: &Path) {
 /// One cluster for all processes of a test run (nextest starts one for each test).
 async fn shared_cluster() -> Cluster {
     let parent = std::os::unix::process::parent_id();
-    let folder = cluster_folder().join(format!("holdpoint-pg-{parent}"));
-    let lock = File::create(cluster_folder().join(format!("holdpoint-pg-{parent}.lock"))).unwrap();
+    let place = cluster_folder();
+    let folder = place.join(format!("holdpoint-pg-{parent}"));
+    let lock = File::create(place.join(format!("holdpoint-pg-{parent}.lock"))).unwrap();
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
     let ready = folder.join("ready");
     if ready.exists() {
