@@ -1,5 +1,56 @@
-//! Rebuilds when a migration is added: `sqlx::migrate!` does not notice new files by itself.
+//! Lists the migrations of each engine for `store/open.rs`: number, name and text.
 
-fn main() {
+use std::error::Error;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=migrations");
+    let folder = Path::new(&variable("CARGO_MANIFEST_DIR")?).join("migrations");
+    let mut list = String::new();
+    for engine in ["postgres", "sqlite"] {
+        writeln!(
+            list,
+            "const {}: &[(i64, &str, &str)] = &[",
+            engine.to_uppercase()
+        )?;
+        for file in migrations(&folder.join(engine))? {
+            let name = file
+                .file_stem()
+                .and_then(|name| name.to_str())
+                .unwrap_or_default();
+            let (number, name) = name
+                .split_once('_')
+                .ok_or("a migration is named NNNN_name.sql")?;
+            let (number, name): (i64, _) = (number.parse()?, name.replace('_', " "));
+            let path = file.to_str().ok_or("a path that is not UTF-8")?;
+            writeln!(list, "({number}, {name:?}, include_str!({path:?})),")?;
+        }
+        list.push_str("];\n");
+    }
+    fs::write(Path::new(&variable("OUT_DIR")?).join("migrations.rs"), list)?;
+    Ok(())
+}
+
+/// A variable that cargo sets for build scripts.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the program's world does not exist yet"
+)]
+fn variable(name: &str) -> Result<String, env::VarError> {
+    env::var(name)
+}
+
+/// The migrations in a folder, in order of their numbers.
+fn migrations(folder: &Path) -> Result<Vec<PathBuf>, std::io::Error> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|ending| ending == "sql") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
 }

@@ -6,11 +6,11 @@ use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::json;
-use sqlx::FromRow;
 use uuid::Uuid;
 
 use super::batch::micros;
 use super::db::{Sql, Value, sql};
+use super::record::record;
 use super::{ReadError, Store};
 use crate::task::id::TaskId;
 
@@ -148,21 +148,23 @@ returning task_id",
 
 pub(super) const STATEMENTS: &[Sql] = &[CLAIM, BEGIN, RENEW, RELEASE];
 
-/// A task whose lease was written.
-#[derive(FromRow)]
-pub(super) struct Leased {
-    task_id: Uuid,
+record! {
+    /// A task whose lease was written.
+    pub(super) struct Leased {
+        task_id: Uuid,
+    }
 }
 
-/// A row changed by a claim.
-#[derive(FromRow)]
-struct Row {
-    task_id: Uuid,
-    tenant: String,
-    user_id: String,
-    sleeps: bool,
-    takeovers: i64,
-    fruitless: i64,
+record! {
+    /// A row changed by a claim.
+    struct Row {
+        task_id: Uuid,
+        tenant: String,
+        user_id: String,
+        sleeps: bool,
+        takeovers: i64,
+        fruitless: i64,
+    }
 }
 
 /// A claimed task.

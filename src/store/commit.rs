@@ -17,8 +17,9 @@ use tokio_util::task::TaskTracker;
 use super::batch::rows;
 use super::db::{Db, Engine, Failure, Sql, Value, sql};
 use super::feed::Feed;
+use super::record::record;
 use super::rows::{QUEUE, Rows};
-use super::{CommitError, commit_postgres, commit_sqlite};
+use super::{CommitError, Stopped, commit_postgres, commit_sqlite};
 use crate::task::change::{Change, Committed};
 use crate::task::id::TaskId;
 use crate::task::time::Time;
@@ -45,6 +46,7 @@ type Answer = Result<Committed, CommitError>;
 
 struct Waiting {
     rows: Rows,
+    stopped: Option<Stopped>,
     reply: oneshot::Sender<Answer>,
 }
 
@@ -97,7 +99,7 @@ impl Committer {
     }
 
     /// Writes one change. Dropping the future does not withdraw a queued change.
-    pub(super) async fn commit(&self, change: Change) -> Answer {
+    pub(super) async fn commit(&self, change: Change, stopped: Option<Stopped>) -> Answer {
         let Some(rows) = rows(change) else {
             return Err(CommitError::Refused);
         };
@@ -108,7 +110,11 @@ impl Committer {
             if queue.closed {
                 return Err(CommitError::Unavailable);
             }
-            queue.waiting.push_back(Waiting { rows, reply });
+            queue.waiting.push_back(Waiting {
+                rows,
+                stopped,
+                reply,
+            });
         }
         self.news.notify_one();
         let answered = match timeout(self.db.patience, &mut answer).await {
@@ -200,7 +206,7 @@ impl Committer {
         }
         let (rows, replies): (Vec<Rows>, Vec<_>) = batch
             .into_iter()
-            .map(|waiting| (waiting.rows, waiting.reply))
+            .map(|waiting| (waiting.rows, (waiting.reply, waiting.stopped)))
             .unzip();
         let all: Vec<&Rows> = rows.iter().collect();
         let answers = match self.send(&all).await {
@@ -228,10 +234,13 @@ impl Committer {
                 answers
             }
         };
-        for ((answer, rows), reply) in answers.into_iter().zip(&rows).zip(replies) {
-            if answer.is_ok() {
+        for ((answer, rows), (reply, mut stopped)) in answers.into_iter().zip(&rows).zip(replies) {
+            if let Ok(Committed { at }) = &answer {
+                if let Some(stopped) = &mut stopped {
+                    stopped.committed(*at);
+                }
                 self.feed
-                    .tell(rows.root, rows.root_runs(), rows.items.len());
+                    .tell(rows.root, rows.root_runs(), rows.items.len(), stopped);
                 if rows.tasks.iter().any(|line| line.lease == QUEUE) {
                     self.feed.queued();
                 }
@@ -336,9 +345,10 @@ impl Committer {
     }
 
     async fn find(&self, rows: &Rows) -> Result<Option<i64>, Failure> {
-        #[derive(sqlx::FromRow)]
-        struct Found {
-            at: i64,
+        record! {
+            struct Found {
+                at: i64,
+            }
         }
         let Some((task, seq)) = rows.first_item() else {
             return Ok(None);

@@ -7,6 +7,7 @@
 //! task row is updated once.
 
 use super::db::{Db, Failure, Sql, Value};
+use super::record::record;
 use super::rows::{Needs, Rows};
 
 /// For Postgres only, because `SQLite` has no data-modifying CTEs, no arrays and no row locks: see
@@ -172,11 +173,12 @@ with changes as materialized (
 select c.change, k.change is not null as taken, m.at
   from changes c left join taken k on k.change = c.change cross join moment m order by c.change";
 
-/// The result for one change of a batch; not `taken` means stale.
-#[derive(sqlx::FromRow)]
-struct Line {
-    taken: bool,
-    at: i64,
+record! {
+    /// The result for one change of a batch; not `taken` means stale.
+    struct Line {
+        taken: bool,
+        at: i64,
+    }
 }
 
 /// Writes a batch. Results are in the order of the batch; `None` is stale.

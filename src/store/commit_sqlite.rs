@@ -8,6 +8,7 @@ use serde_json::{Value as Json, json};
 use uuid::Uuid;
 
 use super::db::{Db, Failure, LiteTx, Value, hex, list};
+use super::record::record;
 use super::rows::{ANY, NEW, Needs, Rows, TaskLine, VERSION};
 use crate::task::user::UserKey;
 
@@ -135,22 +136,24 @@ pub(super) const STATEMENTS: &[&str] = &[
     DELETE_CREDENTIALS,
 ];
 
-#[derive(sqlx::FromRow)]
-struct TaskState {
-    task_id: Uuid,
-    root_task_id: Uuid,
-    version: i64,
-    last_seq: i64,
-    next_event: i64,
-    /// Whether the task has stored credentials.
-    credentials: bool,
+record! {
+    struct TaskState {
+        task_id: Uuid,
+        root_task_id: Uuid,
+        version: i64,
+        last_seq: i64,
+        next_event: i64,
+        /// Whether the task has stored credentials.
+        credentials: bool,
+    }
 }
 
-#[derive(sqlx::FromRow)]
-struct RequestState {
-    request_id: Uuid,
-    status: String,
-    expires_at: Option<i64>,
+record! {
+    struct RequestState {
+        request_id: Uuid,
+        status: String,
+        expires_at: Option<i64>,
+    }
 }
 
 /// The current state of the rows that the batch names.

@@ -1,10 +1,10 @@
 //! Reads sealed credentials and removes expired ones. A credential is written in the commit of the
 //! decision that supplied it, and removed in the commit that ends its task.
 
-use sqlx::FromRow;
 use uuid::Uuid;
 
 use super::db::{Sql, Value, sql};
+use super::record::record;
 use super::{ReadError, Store};
 use crate::task::credential::CredentialRow;
 use crate::task::id::{RequestId, TaskId};
@@ -38,21 +38,21 @@ returning created_at",
 
 pub(super) const STATEMENTS: &[Sql] = &[CREDENTIALS, REMOVE];
 
-#[derive(FromRow)]
-struct Removed {
-    #[sqlx(rename = "created_at")]
-    _created_at: i64,
+record! {
+    struct Removed {
+    }
 }
 
-#[derive(FromRow)]
-struct Record {
-    task_id: Uuid,
-    name: String,
-    request_id: Uuid,
-    key_id: String,
-    sealed: String,
-    created_at: i64,
-    expires_at: Option<i64>,
+record! {
+    struct Record {
+        task_id: Uuid,
+        name: String,
+        request_id: Uuid,
+        key_id: String,
+        sealed: String,
+        created_at: i64,
+        expires_at: Option<i64>,
+    }
 }
 
 impl Store {

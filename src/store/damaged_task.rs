@@ -6,10 +6,10 @@
 use std::collections::BTreeSet;
 use std::sync::{MutexGuard, PoisonError};
 
-use sqlx::FromRow;
 use uuid::Uuid;
 
 use super::db::{Sql, Value, sql};
+use super::record::record;
 use super::{ReadError, Store};
 use crate::task::id::{RequestId, TaskId};
 use crate::task::item::{Fact, Item};
@@ -43,16 +43,18 @@ pub struct DamagedTask {
     pub newer: bool,
 }
 
-#[derive(FromRow)]
-struct Record {
-    root_task_id: Uuid,
-    version: i64,
-    request_id: Option<Uuid>,
+record! {
+    struct Record {
+        root_task_id: Uuid,
+        version: i64,
+        request_id: Option<Uuid>,
+    }
 }
 
-#[derive(FromRow)]
-struct Body {
-    body: String,
+record! {
+    struct Body {
+        body: String,
+    }
 }
 
 /// Whether a journal has every item from 1 to `last_seq`. A journal with a gap must not be used,

@@ -18,6 +18,7 @@ pub(super) use super::failure::Failure;
 use super::failure::READ_ONLY;
 use super::identity::Doubt;
 use super::outage::{self, Outage};
+use super::record::Record;
 pub use super::sql::Sql;
 pub(super) use super::sql::sql;
 use crate::task::time::Time;
@@ -40,17 +41,6 @@ pub(super) enum Value {
     Texts(Vec<String>),
     MaybeTexts(Vec<Option<String>>),
     Bools(Vec<bool>),
-}
-
-/// A type that can be read from a row of either engine.
-pub(super) trait Record:
-    for<'r> FromRow<'r, PgRow> + for<'r> FromRow<'r, SqliteRow> + Send + Unpin
-{
-}
-
-impl<R> Record for R where
-    R: for<'r> FromRow<'r, PgRow> + for<'r> FromRow<'r, SqliteRow> + Send + Unpin
-{
 }
 
 /// The connection pools of the engine in use.

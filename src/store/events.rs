@@ -5,10 +5,10 @@
 //! the last number it has seen misses none. One read is bounded in bytes, except for the size of
 //! its last item.
 
-use sqlx::FromRow;
 use uuid::Uuid;
 
 use super::db::{Sql, Value, sql};
+use super::record::record;
 use super::requests::{RequestRecord, gathered};
 use super::tasks::{corrupt, fact, names};
 use super::{ReadError, RequestRow, Store};
@@ -159,16 +159,17 @@ pub struct Portion {
     pub bytes: i64,
 }
 
-#[derive(FromRow)]
-struct EventRecord {
-    event_number: i64,
-    task_id: Uuid,
-    seq: i64,
-    at: i64,
-    body: String,
-    change_id: Uuid,
-    agent_path: String,
-    of_root: bool,
+record! {
+    struct EventRecord {
+        event_number: i64,
+        task_id: Uuid,
+        seq: i64,
+        at: i64,
+        body: String,
+        change_id: Uuid,
+        agent_path: String,
+        of_root: bool,
+    }
 }
 
 impl EventRecord {
@@ -188,16 +189,17 @@ impl EventRecord {
     }
 }
 
-#[derive(FromRow)]
-struct AnsweredRecord {
-    #[sqlx(flatten)]
-    record: RequestRecord,
-    last: i64,
+record! {
+    struct AnsweredRecord {
+        record: RequestRecord => flatten,
+        last: i64,
+    }
 }
 
-#[derive(FromRow)]
-struct Number {
-    event_number: i64,
+record! {
+    struct Number {
+        event_number: i64,
+    }
 }
 
 impl Store {

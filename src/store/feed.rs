@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::Instant;
 
+use super::Stopped;
 use crate::task::delta::Delta;
 use crate::task::id::TaskId;
 
@@ -25,13 +26,15 @@ const WANTED: usize = 100_000;
 pub(super) const INTEREST: Duration = Duration::from_mins(1);
 
 /// The state of a tree, as far as notifications tell it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct News {
     /// The number of notifications since the tree has been watched: one for each commit that was
     /// noticed, and one each time a commit may have been missed.
     pub commits: u64,
     /// Whether the root runs, by the last commit that said so; `None` if unknown.
     pub running: Option<bool>,
+    /// The root as the last commit left it, if that commit stopped it and its process is this one.
+    pub stopped: Option<Arc<Stopped>>,
 }
 
 /// A subscription to one tree: to its commits and its models' deltas.
@@ -134,10 +137,15 @@ impl Senders {
         Arc::strong_count(&self.listeners) > 1
     }
 
-    fn tell(&self, running: impl FnOnce(Option<bool>) -> Option<bool>) {
+    fn tell(
+        &self,
+        running: impl FnOnce(Option<bool>) -> Option<bool>,
+        stopped: Option<Arc<Stopped>>,
+    ) {
         self.news.send_modify(|news| {
             news.commits += 1;
             news.running = running(news.running);
+            news.stopped = stopped;
         });
     }
 }
@@ -215,6 +223,7 @@ impl Feed {
         let quiet = News {
             commits: 0,
             running: None,
+            stopped: None,
         };
         let none = || Senders {
             news: watch::channel(quiet).0,
@@ -223,6 +232,14 @@ impl Feed {
             last_event: None,
         };
         receiver(trees.senders.entry(root).or_insert_with(none))
+    }
+
+    /// Whether the tree's news have a receiver in this process.
+    pub(super) fn is_watched(&self, root: TaskId) -> bool {
+        locked(&self.trees)
+            .senders
+            .get(&root)
+            .is_some_and(Senders::has_readers)
     }
 
     /// Whether the tree has a subscriber on this replica or, as far as is known, on another.
@@ -283,14 +300,21 @@ impl Feed {
     }
 
     /// Publishes a commit of this process. `items` is the number of items that the commit adds to
-    /// the tree; `running` says whether the root runs, `None` if the commit does not set that.
-    pub(super) fn tell(&self, root: TaskId, running: Option<bool>, items: usize) {
+    /// the tree; `running` says whether the root runs, `None` if the commit does not set that;
+    /// `stopped` is the root that the commit stops.
+    pub(super) fn tell(
+        &self,
+        root: TaskId,
+        running: Option<bool>,
+        items: usize,
+        stopped: Option<Stopped>,
+    ) {
         let mut trees = locked(&self.trees);
         if let Some(senders) = trees.senders.get_mut(&root) {
             if senders.has_readers() {
                 let items = i64::try_from(items).unwrap_or(0);
                 senders.last_event = senders.last_event.map(|last| last + items);
-                senders.tell(|known| running.or(known));
+                senders.tell(|known| running.or(known), stopped.map(Arc::new));
             } else {
                 trees.senders.remove(&root);
             }
@@ -352,7 +376,7 @@ impl Feed {
     pub(super) fn heard(&self, root: TaskId, running: Option<bool>) {
         if let Some(senders) = locked(&self.trees).senders.get_mut(&root) {
             senders.last_event = None;
-            senders.tell(|_| running);
+            senders.tell(|_| running, None);
         }
     }
 
@@ -360,7 +384,7 @@ impl Feed {
     pub(super) fn heard_nothing(&self) {
         for senders in locked(&self.trees).senders.values_mut() {
             senders.last_event = None;
-            senders.tell(|_| None);
+            senders.tell(|_| None, None);
         }
     }
 
@@ -388,7 +412,7 @@ impl Feed {
         if let Some(senders) = locked(&self.trees).senders.get_mut(&root)
             && senders.last_event.replace(last_event) != Some(last_event)
         {
-            senders.tell(|_| None);
+            senders.tell(|_| None, None);
         }
     }
 }

@@ -6,10 +6,10 @@
 
 use std::slice;
 
-use sqlx::FromRow;
 use uuid::Uuid;
 
 use super::db::{Sql, Value, sql};
+use super::record::record;
 use super::{ReadError, Store};
 use crate::task::change::IdempotencyRow;
 use crate::task::id::{RequestId, TaskId};
@@ -48,21 +48,21 @@ returning created_at",
 
 pub(super) const STATEMENTS: &[Sql] = &[KEY, REMOVE];
 
-#[derive(FromRow)]
-struct Removed {
-    #[sqlx(rename = "created_at")]
-    _created_at: i64,
+record! {
+    struct Removed {
+    }
 }
 
-#[derive(FromRow)]
-struct KeyRecord {
-    tenant: String,
-    user_id: String,
-    path: String,
-    key: String,
-    body_digest: String,
-    task_id: Uuid,
-    request_id: Option<Uuid>,
+record! {
+    struct KeyRecord {
+        tenant: String,
+        user_id: String,
+        path: String,
+        key: String,
+        body_digest: String,
+        task_id: Uuid,
+        request_id: Option<Uuid>,
+    }
 }
 
 impl Store {

@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use sqlx::postgres::{PgArguments, Postgres};
 use sqlx::query::Query;
-use sqlx::{Connection as _, FromRow, PgConnection};
+use sqlx::{Connection as _, PgConnection};
 
 use super::Store;
 use super::db::{Db, Engine, Failure, Sql, Value, sql};
+use super::record::record;
 use super::settings::OpenError;
 use crate::task::time::Time;
 
@@ -76,16 +77,18 @@ pub(super) const STATEMENTS: &[Sql] = &[
     DOUBTED,
 ];
 
-#[derive(FromRow)]
-struct Compared {
-    told: Option<String>,
-    kept: Option<String>,
-    doubted_at: Option<i64>,
+record! {
+    struct Compared {
+        told: Option<String>,
+        kept: Option<String>,
+        doubted_at: Option<i64>,
+    }
 }
 
-#[derive(FromRow)]
-struct Doubted {
-    doubted_at: Option<i64>,
+record! {
+    struct Doubted {
+        doubted_at: Option<i64>,
+    }
 }
 
 /// The time up to which the history is uncertain, as this process last read it; 0 if the history is

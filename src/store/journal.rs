@@ -1,9 +1,8 @@
 //! Reads a task's items.
 
-use sqlx::FromRow;
-
 use super::damaged_task::whole;
 use super::db::{Sql, Value, sql};
+use super::record::record;
 use super::tasks::{TaskRecord, corrupt, fact};
 use super::{PAGE, ReadError, Store};
 use crate::task::change::Journal;
@@ -36,22 +35,23 @@ const ITEMS: Sql = sql!(
 
 pub(super) const STATEMENTS: &[Sql] = &[JOURNAL, ITEMS];
 
-/// A task's row, with the time of the read and the time up to which the history is uncertain.
-#[derive(FromRow)]
-pub(super) struct Head {
-    #[sqlx(flatten)]
-    pub(super) task: TaskRecord,
-    pub(super) moment: i64,
-    pub(super) doubted_at: Option<i64>,
+record! {
+    /// A task's row, with the time of the read and the time up to which the history is uncertain.
+    pub(super) struct Head {
+        pub(super) task: TaskRecord => flatten,
+        pub(super) moment: i64,
+        pub(super) doubted_at: Option<i64>,
+    }
 }
 
-/// An item with its event number in the tree.
-#[derive(FromRow)]
-pub(super) struct ItemRecord {
-    seq: i64,
-    at: i64,
-    body: String,
-    pub(super) event_number: i64,
+record! {
+    /// An item with its event number in the tree.
+    pub(super) struct ItemRecord {
+        seq: i64,
+        at: i64,
+        body: String,
+        pub(super) event_number: i64,
+    }
 }
 
 impl ItemRecord {

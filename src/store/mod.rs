@@ -23,12 +23,14 @@ mod journal;
 mod open;
 mod outage;
 mod page;
+mod record;
 mod relay;
 mod requests;
 mod rows;
 mod sessions;
 mod settings;
 mod sql;
+mod stopped;
 mod tasks;
 mod tree;
 mod users;
@@ -57,6 +59,8 @@ pub use self::open::PLANNED_ONCE;
 pub use self::outage::Outage;
 use self::page::PAGE;
 pub use self::page::Page;
+use self::record::record;
+pub use self::stopped::{Stopped, UNCOMMITTED};
 pub use self::tree::{TreeItem, TreeSnapshot};
 use crate::task::change::{Change, Committed};
 use crate::task::decision::Decision;
@@ -211,14 +215,16 @@ const READY: Sql = Sql {
     by_key: false,
 };
 
-#[derive(sqlx::FromRow)]
-struct Definition {
-    definition: String,
+record! {
+    struct Definition {
+        definition: String,
+    }
 }
 
-#[derive(sqlx::FromRow)]
-struct At {
-    at: i64,
+record! {
+    struct At {
+        at: i64,
+    }
 }
 
 impl Store {
@@ -325,7 +331,25 @@ impl Store {
     /// [`CommitError`]: after `Unknown` the change may have been written; after any other error it
     /// was not.
     pub async fn commit(&self, change: Change) -> Result<Committed, CommitError> {
-        self.inner.committer.commit(change).await
+        self.commit_and_tell(change, None).await
+    }
+
+    /// Like [`Store::commit`]. If the change stops its root, `stopped` is the root as the change
+    /// leaves it: the watchers in this process get it with the news of the commit.
+    ///
+    /// # Errors
+    /// As [`Store::commit`].
+    pub async fn commit_and_tell(
+        &self,
+        change: Change,
+        stopped: Option<Stopped>,
+    ) -> Result<Committed, CommitError> {
+        self.inner.committer.commit(change, stopped).await
+    }
+
+    /// Whether [`Store::watch`] or a listener in this process receives the tree's news.
+    pub fn is_watched(&self, root: TaskId) -> bool {
+        self.inner.feed.is_watched(root)
     }
 
     /// Reports the size of every batch of changes to `observer` (a metric). Only the first observer

@@ -9,10 +9,10 @@ use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sqlx::migrate::{Migrate, Migrator};
+use sqlx::migrate::{Migrate, Migration, MigrationType, Migrator};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{ConnectOptions as _, Connection as _};
+use sqlx::{ConnectOptions as _, Connection as _, SqlStr};
 
 use super::connection_health::{Breaks, timed_out};
 use super::db::{Db, Engine, Sql, sql};
@@ -21,8 +21,7 @@ use super::outage::Outage;
 use super::settings::{Address, OpenError, Settings};
 use crate::world::Clock;
 
-static POSTGRES: Migrator = sqlx::migrate!("migrations/postgres");
-static SQLITE: Migrator = sqlx::migrate!("migrations/sqlite");
+include!(concat!(env!("OUT_DIR"), "/migrations.rs"));
 
 /// How to treat the schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,7 +162,7 @@ async fn prepare_postgres(
     if schema == Schema::Migrate {
         alone(&mut first, clock, outage).await?;
     }
-    bring_up(&POSTGRES, &mut first, schema).await?;
+    bring_up(POSTGRES, &mut first, schema).await?;
     let _ = first.close().await;
     Ok(())
 }
@@ -283,7 +282,7 @@ async fn sqlite(
             .acquire()
             .await
             .map_err(|error| failed(error.to_string()))?;
-        bring_up(&SQLITE, &mut *connection, schema).await?;
+        bring_up(SQLITE, &mut *connection, schema).await?;
     }
     let readers = pool
         .max_connections(8)
@@ -339,10 +338,16 @@ fn beside(file: &Path, ending: &str) -> PathBuf {
 /// Migrates the schema, or refuses one that this binary does not know. A caller that migrates holds
 /// a lock against other processes: the advisory lock on Postgres, the lock file on `SQLite`.
 async fn bring_up<C: Migrate>(
-    migrator: &Migrator,
+    migrations: &[(i64, &'static str, &'static str)],
     connection: &mut C,
     schema: Schema,
 ) -> Result<(), OpenError> {
+    let migrations = migrations.iter().map(|(number, name, text)| {
+        let alone = text.starts_with("-- no-transaction");
+        let text = SqlStr::from_static(text);
+        Migration::new(*number, (*name).into(), MigrationType::Simple, text, alone)
+    });
+    let migrator = Migrator::with_migrations(migrations.collect());
     let known = migrator
         .iter()
         .map(|migration| migration.version)

@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use sqlx::FromRow;
 use sqlx::postgres::{PgListener, PgPool};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
@@ -19,6 +18,7 @@ use uuid::Uuid;
 
 use super::db::{Db, Engine, Sql, Value, sql};
 use super::feed::{Feed, INTEREST, Outgoing};
+use super::record::record;
 use crate::task::delta::{Delta, Said};
 use crate::task::id::TaskId;
 
@@ -48,10 +48,11 @@ const LAST_EVENTS: Sql =
 
 pub(super) const STATEMENTS: &[Sql] = &[NOTIFY, LAST_EVENTS];
 
-#[derive(FromRow)]
-struct LastEvent {
-    task_id: Uuid,
-    next_event: i64,
+record! {
+    struct LastEvent {
+        task_id: Uuid,
+        next_event: i64,
+    }
 }
 
 /// A message from one replica to the other replicas. A delta that is too long for one message is

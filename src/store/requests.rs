@@ -2,10 +2,10 @@
 
 use std::slice;
 
-use sqlx::FromRow;
 use uuid::Uuid;
 
 use super::db::{Sql, Value, sql};
+use super::record::record;
 use super::tasks::{corrupt, fact, names};
 use super::{PAGE, Page, Person, ReadError, RequestFilter, RequestRow, Store};
 use crate::task::id::{RequestId, TaskId};
@@ -121,45 +121,48 @@ pub(super) const STATEMENTS: &[Sql] = &[
     INVOLVED,
 ];
 
-/// One item of a request, together with the request's row.
-#[derive(FromRow)]
-pub(super) struct RequestRecord {
-    request_id: Uuid,
-    task_id: Uuid,
-    root_task_id: Uuid,
-    tenant: String,
-    owner: String,
-    session_id: String,
-    agent_path: String,
-    status: String,
-    created_at: i64,
-    expires_at: Option<i64>,
-    asked_seq: i64,
-    seq: i64,
-    at: i64,
-    pub(super) body: String,
-    moment: i64,
-    doubted_at: Option<i64>,
+record! {
+    /// One item of a request, together with the request's row.
+    pub(super) struct RequestRecord {
+        request_id: Uuid,
+        task_id: Uuid,
+        root_task_id: Uuid,
+        tenant: String,
+        owner: String,
+        session_id: String,
+        agent_path: String,
+        status: String,
+        created_at: i64,
+        expires_at: Option<i64>,
+        asked_seq: i64,
+        seq: i64,
+        at: i64,
+        pub(super) body: String,
+        moment: i64,
+        doubted_at: Option<i64>,
+    }
 }
 
-/// A `RequestRecord` of a list; `found` is the number of matching requests, up to one more than the
-/// limit.
-#[derive(FromRow)]
-struct ListedRecord {
-    #[sqlx(flatten)]
-    record: RequestRecord,
-    found: i64,
+record! {
+    /// A `RequestRecord` of a list; `found` is the number of matching requests, up to one more than the
+    /// limit.
+    struct ListedRecord {
+        record: RequestRecord => flatten,
+        found: i64,
+    }
 }
 
-#[derive(FromRow)]
-struct Overdue {
-    request_id: Uuid,
-    task_id: Uuid,
+record! {
+    struct Overdue {
+        request_id: Uuid,
+        task_id: Uuid,
+    }
 }
 
-#[derive(FromRow)]
-struct Found {
-    request_id: Uuid,
+record! {
+    struct Found {
+        request_id: Uuid,
+    }
 }
 
 /// Assembles requests from these rows, in order; the rows of one request are contiguous.

@@ -6,10 +6,9 @@
 
 use std::time::Duration;
 
-use sqlx::FromRow;
-
 use super::batch::micros;
 use super::db::{Sql, Value, sql};
+use super::record::record;
 use super::{ReadError, Store};
 
 const BEGIN: Sql = sql!(
@@ -47,15 +46,15 @@ returning expires_at",
 
 pub(super) const STATEMENTS: &[Sql] = &[BEGIN, FIND, END, REMOVE];
 
-#[derive(FromRow)]
-struct Written {
-    #[sqlx(rename = "expires_at")]
-    _expires_at: i64,
+record! {
+    struct Written {
+    }
 }
 
-#[derive(FromRow)]
-struct Found {
-    binding: String,
+record! {
+    struct Found {
+        binding: String,
+    }
 }
 
 impl Store {

@@ -1,9 +1,9 @@
 //! Reads task rows.
 
-use sqlx::FromRow;
 use uuid::Uuid;
 
 use super::db::{Sql, Value, sql};
+use super::record::record;
 use super::{PAGE, Page, ReadError, Store, TaskFilter};
 use crate::task::change::TaskRow;
 use crate::task::id::{CallId, TaskId};
@@ -52,47 +52,48 @@ const OPEN_KINDS: Sql = sql!(
 
 pub(super) const STATEMENTS: &[Sql] = &[TASK, ROOTS, OF_TREES, CENSUS, OPEN_KINDS];
 
-/// A row of `agent_task` with the item that set its current status.
-#[derive(FromRow)]
-pub(super) struct TaskRecord {
-    task_id: Uuid,
-    root_task_id: Uuid,
-    parent_task_id: Option<Uuid>,
-    parent_call_id: Option<Uuid>,
-    tenant: String,
-    user_id: String,
-    session_id: String,
-    agent: String,
-    agent_version: String,
-    agent_path: String,
-    metadata: String,
-    status: String,
-    version: i64,
-    last_seq: i64,
-    busy: i64,
-    open_requests: i64,
-    prompt_tokens: i64,
-    completion_tokens: i64,
-    total_tokens: i64,
-    model_calls: i64,
-    lease_owner: Option<String>,
-    lease_until: Option<i64>,
-    parked: bool,
-    takeovers: i64,
-    fruitless: i64,
-    next_event: i64,
-    created_at: i64,
-    updated_at: i64,
-    status_body: Option<String>,
+record! {
+    /// A row of `agent_task` with the item that set its current status.
+    pub(super) struct TaskRecord {
+        task_id: Uuid,
+        root_task_id: Uuid,
+        parent_task_id: Option<Uuid>,
+        parent_call_id: Option<Uuid>,
+        tenant: String,
+        user_id: String,
+        session_id: String,
+        agent: String,
+        agent_version: String,
+        agent_path: String,
+        metadata: String,
+        status: String,
+        version: i64,
+        last_seq: i64,
+        busy: i64,
+        open_requests: i64,
+        prompt_tokens: i64,
+        completion_tokens: i64,
+        total_tokens: i64,
+        model_calls: i64,
+        lease_owner: Option<String>,
+        lease_until: Option<i64>,
+        parked: bool,
+        takeovers: i64,
+        fruitless: i64,
+        next_event: i64,
+        created_at: i64,
+        updated_at: i64,
+        status_body: Option<String>,
+    }
 }
 
-/// A `TaskRecord` of a list; `found` is the number of matching tasks, up to one more than the
-/// limit.
-#[derive(FromRow)]
-struct ListedRecord {
-    #[sqlx(flatten)]
-    record: TaskRecord,
-    found: i64,
+record! {
+    /// A `TaskRecord` of a list; `found` is the number of matching tasks, up to one more than the
+    /// limit.
+    struct ListedRecord {
+        record: TaskRecord => flatten,
+        found: i64,
+    }
 }
 
 impl TaskRecord {
@@ -176,10 +177,11 @@ pub(super) fn corrupt(what: &str) -> ReadError {
     ReadError::Corrupt(what.to_owned())
 }
 
-#[derive(FromRow)]
-struct Count {
-    word: String,
-    number: i64,
+record! {
+    struct Count {
+        word: String,
+        number: i64,
+    }
 }
 
 impl Store {

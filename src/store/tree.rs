@@ -8,11 +8,11 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use sqlx::FromRow;
 use uuid::Uuid;
 
 use super::db::{Sql, Value, sql};
 use super::journal::{Head, ItemRecord};
+use super::record::record;
 use super::{ReadError, Store};
 use crate::task::change::TaskRow;
 use crate::task::id::TaskId;
@@ -70,11 +70,11 @@ pub struct TreeItem {
     pub item: Item,
 }
 
-#[derive(FromRow)]
-struct EventRecord {
-    task_id: Uuid,
-    #[sqlx(flatten)]
-    record: ItemRecord,
+record! {
+    struct EventRecord {
+        task_id: Uuid,
+        record: ItemRecord => flatten,
+    }
 }
 
 impl TreeSnapshot {

@@ -9,9 +9,9 @@
 use std::collections::BTreeSet;
 
 use serde_json::json;
-use sqlx::FromRow;
 
 use super::db::{Sql, Value, list, sql};
+use super::record::record;
 use super::{ReadError, Store};
 use crate::task::user::{UserId, UserIds};
 
@@ -44,15 +44,17 @@ const BATCH: i64 = 1000;
 
 pub(super) const STATEMENTS: &[Sql] = &[SPELLINGS, UNFOLDED, FOLD];
 
-#[derive(FromRow)]
-struct Spelling {
-    spelling: String,
+record! {
+    struct Spelling {
+        spelling: String,
+    }
 }
 
-#[derive(FromRow)]
-struct Unfolded {
-    tenant: String,
-    spelling: String,
+record! {
+    struct Unfolded {
+        tenant: String,
+        spelling: String,
+    }
 }
 
 impl Store {

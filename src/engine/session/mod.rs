@@ -7,6 +7,7 @@ mod load;
 mod pending;
 mod save;
 mod status;
+mod stopped;
 pub(crate) mod task_draft;
 pub(crate) mod tree;
 

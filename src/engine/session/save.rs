@@ -73,10 +73,10 @@ impl Engine {
         for point in &points {
             failpoint::reach(&format!("{point}.before"));
         }
-        let done = self
-            .store
-            .commit(session.change(ChangeId(self.ids.fresh()), &lease))
-            .await?;
+        let waited_for = self.store.is_watched(session.own.row.root_task_id);
+        let stopped = waited_for.then(|| session.stopped(&lease)).flatten();
+        let change = session.change(ChangeId(self.ids.fresh()), &lease);
+        let done = self.store.commit_and_tell(change, stopped).await?;
         for point in &points {
             failpoint::reach(&format!("{point}.committed"));
         }

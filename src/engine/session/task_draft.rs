@@ -254,15 +254,44 @@ impl TaskDraft {
         }
     }
 
+    /// Changes `row` as the commit of the pending facts and `lease` at time `at` changes the task's
+    /// row. `sums` are added to the counters.
+    pub(crate) fn advance(&self, row: &mut TaskRow, lease: &LeaseChange, sums: Counters, at: Time) {
+        if self.guard.is_some() {
+            row.created_at = at;
+        }
+        if self.unsaved() {
+            row.updated_at = at;
+        }
+        row.parked = !self.busy_after(lease);
+        row.busy += sums.busy;
+        row.open_requests += sums.open_requests;
+        row.usage.prompt_tokens += sums.usage.prompt_tokens;
+        row.usage.completion_tokens += sums.usage.completion_tokens;
+        row.usage.total_tokens += sums.usage.total_tokens;
+        row.model_calls += i64::from(sums.model_calls);
+        row.version += 1;
+        row.last_seq += i64::try_from(self.pushed().len()).unwrap_or(i64::MAX);
+        for item in self.pushed() {
+            if let Fact::TaskStatus {
+                status,
+                output,
+                error,
+            } = &item.fact
+            {
+                row.status = *status;
+                row.output.clone_from(output);
+                row.error.clone_from(error);
+            }
+        }
+    }
+
     /// Applies a successful commit: the pending facts become committed, and `sums` are added to the
     /// counters.
     pub(crate) fn saved(&mut self, lease: &LeaseChange, sums: Counters, at: Time) {
-        self.row.parked = !self.busy_after(lease);
-        self.row.busy += sums.busy;
-        self.row.open_requests += sums.open_requests;
-        self.row.version += 1;
-        self.row.status = self.progress.status.unwrap_or(self.row.status);
-        self.row.last_seq += i64::try_from(self.pushed().len()).unwrap_or(i64::MAX);
+        let mut row = self.row.clone();
+        self.advance(&mut row, lease, sums, at);
+        self.row = row;
         for item in self.items.iter_mut().skip(self.committed) {
             item.at = at;
         }

@@ -1,17 +1,18 @@
 //! Waits for a task to stop running. A commit of this process wakes the wait at once; polling finds
 //! commits of other replicas. A shutdown ends the wait early.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch::Receiver;
 use tokio::time::{Instant, timeout};
 
 use super::access;
+use crate::http::Http;
 use crate::http::server::problem::Problem;
-use crate::http::wire::task::AgentTask;
-use crate::http::{Http, wire};
+use crate::http::wire::task::{AgentTask, WireTaskStatus};
 use crate::people::Caller;
-use crate::store::News;
+use crate::store::{News, Stopped};
 use crate::task::change::TaskRow;
 use crate::task::id::TaskId;
 use crate::task::status::TaskStatus;
@@ -35,28 +36,44 @@ pub(crate) async fn task_when_stopped(
     let end = Instant::now() + time;
     loop {
         let left = end.saturating_duration_since(Instant::now());
-        let row = row_when_stopped(http, root, task, left, news.take()).await?;
-        let still = row.status != TaskStatus::Running;
-        let task_when_stopped = access::task_with_requests(http, caller, row).await?;
-        if !still || task_when_stopped.status != wire::task::WireTaskStatus::Running {
-            return Ok(task_when_stopped);
+        let row = match when_stopped(http, root, task, left, news.take()).await? {
+            Found::Committed(stopped) => {
+                #[cfg(any(debug_assertions, feature = "failpoints"))]
+                http.store.compare(&stopped).await;
+                let (row, requests) = (&stopped.row, &stopped.requests);
+                return Ok(AgentTask::of(row, requests, caller, &http.settings));
+            }
+            Found::Read(row) => *row,
+        };
+        let runs = row.status == TaskStatus::Running;
+        let shown = access::task_with_requests(http, caller, row).await?;
+        if runs || shown.status != WireTaskStatus::Running {
+            return Ok(shown);
         }
     }
 }
 
-/// The row of `task` (in the tree of `root`) once it is not Running, when `time` is over, or when
+/// The end of a wait.
+enum Found {
+    /// The commit that stopped the task, by this process.
+    Committed(Arc<Stopped>),
+    /// The task's row, read after the task stopped or the time was over.
+    Read(Box<TaskRow>),
+}
+
+/// The state of `task` (in the tree of `root`) once it is not Running, when `time` is over, or when
 /// the service shuts down. `news` is a subscription from before the commit that started the task,
 /// if the caller has one.
 ///
 /// # Errors
 /// `not_found` when it is gone, or the database's.
-async fn row_when_stopped(
+async fn when_stopped(
     http: &Http,
     root: TaskId,
     task: TaskId,
     time: Duration,
     news: Option<Receiver<News>>,
-) -> Result<TaskRow, Problem> {
+) -> Result<Found, Problem> {
     if time.is_zero() {
         return row(http, task).await;
     }
@@ -68,13 +85,17 @@ async fn row_when_stopped(
     // A longer wait also listens for commits of other replicas.
     let mut listener = None;
     loop {
-        let seen = *news.borrow_and_update();
+        let seen = news.borrow_and_update().clone();
+        if let Some(stopped) = seen.stopped.filter(|stopped| stopped.row.task_id == task) {
+            return Ok(Found::Committed(stopped));
+        }
         let known_to_run = first && task == root && seen.running == Some(true);
         first = false;
         let left = end.saturating_duration_since(Instant::now());
         if !known_to_run || left.is_zero() || http.shutdown.is_cancelled() {
             let row = row(http, task).await?;
-            if row.status != TaskStatus::Running || left.is_zero() || http.shutdown.is_cancelled() {
+            let runs = matches!(&row, Found::Read(row) if row.status == TaskStatus::Running);
+            if !runs || left.is_zero() || http.shutdown.is_cancelled() {
                 return Ok(row);
             }
         }
@@ -97,6 +118,8 @@ async fn row_when_stopped(
     }
 }
 
-async fn row(http: &Http, task: TaskId) -> Result<TaskRow, Problem> {
-    http.store.task(task).await?.ok_or_else(Problem::not_found)
+async fn row(http: &Http, task: TaskId) -> Result<Found, Problem> {
+    let row = http.store.task(task).await?;
+    row.map(|row| Found::Read(Box::new(row)))
+        .ok_or_else(Problem::not_found)
 }

@@ -28,21 +28,23 @@ fn reset(root: TaskId) -> Delta {
 fn only_watchers_of_the_changed_tree_are_notified() {
     let feed = Feed::default();
     let (mut first, second) = (feed.watch(tree(1)), feed.watch(tree(2)));
-    feed.tell(tree(1), Some(false), 1);
+    feed.tell(tree(1), Some(false), 1, None);
     assert!(first.has_changed().unwrap());
     assert_eq!(
         *first.borrow_and_update(),
         News {
             commits: 1,
-            running: Some(false)
+            running: Some(false),
+            stopped: None,
         }
     );
-    feed.tell(tree(1), None, 1);
+    feed.tell(tree(1), None, 1, None);
     assert_eq!(
         *first.borrow_and_update(),
         News {
             commits: 2,
-            running: Some(false)
+            running: Some(false),
+            stopped: None,
         }
     );
     assert!(!second.has_changed().unwrap());
@@ -79,7 +81,7 @@ fn feed_keeps_nothing_for_unwatched_trees() {
 async fn slow_listener_misses_deltas_but_no_news() {
     let feed = Feed::default();
     let mut listener = feed.attend(tree(1));
-    feed.tell(tree(1), None, 1);
+    feed.tell(tree(1), None, 1, None);
     (0..3 * PIECES).for_each(|_| feed.say(reset(tree(1))));
     assert_eq!(listener.next().await, Heard::News, "it waits for no piece");
     for _ in 0..PIECES {
@@ -99,7 +101,7 @@ fn other_replicas_hear_only_of_the_trees_they_listen_to() {
     assert_eq!(feed.take().wants, BTreeSet::from([tree(1)]));
     feed.wanted([tree(2)]);
     for root in [1, 2, 2, 3].map(tree) {
-        feed.tell(root, Some(true), 1);
+        feed.tell(root, Some(true), 1, None);
         feed.say(reset(root));
     }
     let out = feed.take();
@@ -130,7 +132,7 @@ async fn known_event_number_is_no_news() {
         assert_eq!(news(&feed), told);
     }
     assert_eq!(listener.next().await, Heard::News);
-    feed.tell(tree(1), None, 2);
+    feed.tell(tree(1), None, 2, None);
     feed.reached(tree(1), 9);
     assert_eq!(news(&feed), 3);
     feed.heard(tree(1), None);

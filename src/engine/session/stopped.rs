@@ -1,0 +1,89 @@
+//! The task as the next commit leaves it, for clients that wait until it stops.
+
+use super::TaskSession;
+use super::task_draft::TaskDraft;
+use crate::store::{RequestRow, Stopped, UNCOMMITTED};
+use crate::task::change::{LeaseChange, TaskRow};
+use crate::task::item::{Fact, Item};
+use crate::task::status::{RequestStatus, TaskStatus};
+use crate::task::turn::Open;
+
+impl TaskSession {
+    /// The task and its open requests as a read right after the next commit returns them. `None`
+    /// unless that commit stops the task, and for a tree of several tasks: the session may not know
+    /// all of the tree's requests.
+    pub(crate) fn stopped(&self, lease: &LeaseChange) -> Option<Stopped> {
+        let own = &self.own;
+        if self.has_tree() || !stops(own.pushed()) {
+            return None;
+        }
+        let mut row = own.row.clone();
+        own.advance(&mut row, lease, own.counter_change(lease), UNCOMMITTED);
+        row.next_event = row.last_seq;
+        (row.takeovers, row.fruitless) = (0, 0);
+        if *lease != LeaseChange::Keep {
+            (row.lease_owner, row.lease_until) = (None, None);
+        }
+        let open = &own.progress.open;
+        let known = usize::try_from(row.open_requests).is_ok_and(|count| count == open.len());
+        let requests = open.iter().map(|open| request(own, open));
+        Some(Stopped {
+            requests: known.then(|| requests.collect::<Option<_>>())??,
+            row,
+            history_uncertain_until: self.history_uncertain_until,
+        })
+    }
+}
+
+/// Whether the last status among these items is one in which the task does not run.
+fn stops(items: &[Item]) -> bool {
+    let status = items.iter().rev().find_map(|item| {
+        let Fact::TaskStatus { status, .. } = &item.fact else {
+            return None;
+        };
+        Some(*status)
+    });
+    status.is_some_and(|status| status != TaskStatus::Running)
+}
+
+/// The row of an open request, with its decisions so far.
+fn request(own: &TaskDraft, open: &Open) -> Option<RequestRow> {
+    let row: &TaskRow = &own.row;
+    let id = open.asked.request_id;
+    let timed = |item: &Item| {
+        if item.seq > row.last_seq {
+            UNCOMMITTED
+        } else {
+            item.at
+        }
+    };
+    let asks = |item: &&Item| matches!(&item.fact, Fact::InterventionRequested(asked) if asked.request_id == id);
+    let asking = own.items.iter().rev().find(asks)?;
+    let answers = own.items.iter().filter_map(|item| {
+        let Fact::Decision {
+            request_id,
+            decision,
+        } = &item.fact
+        else {
+            return None;
+        };
+        (*request_id == id).then(|| (timed(item), decision.clone()))
+    });
+    Some(RequestRow {
+        asked: open.asked.clone(),
+        asked_seq: asking.seq,
+        task_id: row.task_id,
+        root_task_id: row.root_task_id,
+        tenant: row.tenant.clone(),
+        owner: row.user_id.clone(),
+        session_id: row.session_id.clone(),
+        agent_path: row.agent_path.clone(),
+        status: RequestStatus::Pending,
+        created_at: timed(asking),
+        // The store sets these three when it knows the time of the commit.
+        expires_at: None,
+        expired: false,
+        doubted: false,
+        answers: answers.collect(),
+    })
+}

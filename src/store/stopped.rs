@@ -1,0 +1,74 @@
+//! A task that a commit of this process has stopped, for the clients that wait for it: they are
+//! answered without a read.
+
+use super::RequestRow;
+#[cfg(any(debug_assertions, feature = "failpoints"))]
+use super::Store;
+use crate::task::change::TaskRow;
+use crate::task::time::Time;
+
+/// A root task that a commit stops, and its open requests, as a read right after the commit returns
+/// them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stopped {
+    /// The task's row.
+    pub row: TaskRow,
+    /// Its open requests, in the order they were asked.
+    pub requests: Vec<RequestRow>,
+    /// The moment up to which the history was uncertain when the task was loaded.
+    pub history_uncertain_until: Option<Time>,
+}
+
+/// The time of whatever the commit itself writes, until the commit's time is known.
+pub const UNCOMMITTED: Time = Time(i64::MAX);
+
+impl Stopped {
+    /// Sets the commit's time, by the database's clock.
+    pub(super) fn committed(&mut self, at: Time) {
+        let set = |time: &mut Time| {
+            if *time == UNCOMMITTED {
+                *time = at;
+            }
+        };
+        set(&mut self.row.created_at);
+        set(&mut self.row.updated_at);
+        for request in &mut self.requests {
+            set(&mut request.created_at);
+            request.answers.iter_mut().for_each(|(time, _)| set(time));
+            let lasts = request.asked.terms.expires_in;
+            request.expires_at = lasts.map(|lasts| request.created_at + lasts);
+            request.expired = request.expires_at.is_some_and(|end| end <= at);
+            let uncertain = self.history_uncertain_until;
+            request.doubted = uncertain.is_some_and(|until| request.created_at <= until);
+        }
+    }
+}
+
+#[cfg(any(debug_assertions, feature = "failpoints"))]
+impl Store {
+    /// For tests: panics if a read returns something else than `stopped`, while the task still has
+    /// that version.
+    #[doc(hidden)]
+    pub async fn compare(&self, stopped: &Stopped) {
+        let id = stopped.row.task_id;
+        let (Ok(Some(row)), Ok(mut requests), Ok(Some(after))) = (
+            self.task(id).await,
+            self.pending(id, id).await,
+            self.task(id).await,
+        ) else {
+            return;
+        };
+        if row.version != stopped.row.version || after.version != row.version {
+            return;
+        }
+        for (read, committed) in requests.iter_mut().zip(&stopped.requests) {
+            // The deadline may have passed since.
+            read.expired = committed.expired;
+        }
+        assert_eq!(stopped.row, row, "a committed row differs from a read");
+        assert_eq!(
+            stopped.requests, requests,
+            "committed requests differ from a read"
+        );
+    }
+}
