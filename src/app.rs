@@ -43,17 +43,16 @@ use crate::world::{Clock, Ids, Mistakes, RandomIds, SystemClock};
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
     pub log_format: LogFormat,
-    /// Names the source of the configuration when no flag or variable does.
+    /// A log line that says which configuration is used, if no flag or variable names one.
     pub note: Option<&'static str>,
     /// The warnings about the configuration.
     pub warnings: Vec<Line>,
     pub database: DatabaseOptions,
 }
 
-/// How long running calls may take to end on SIGTERM.
+/// The time that calls in flight have to end after SIGTERM.
 const DRAIN: Duration = Duration::from_secs(25);
-/// How long the rest of the shutdown may take after `DRAIN`: answers in flight, commits,
-/// connections.
+/// The time that the rest of the shutdown has after `DRAIN`: HTTP answers, commits, connections.
 const REST: Duration = Duration::from_secs(2);
 /// The most connections to the metrics' separate listener.
 const SCRAPERS: usize = 16;
@@ -216,9 +215,9 @@ impl Replica {
         })
     }
 
-    /// Shuts down as on SIGTERM: not ready, no new work, waiting callers get an answer, running
-    /// calls may end. The replica listens until these calls have ended, so that `/readyz` reports
-    /// it as not ready.
+    /// Shuts down as on SIGTERM: reports not ready, begins no new work, answers the HTTP requests
+    /// that wait, and gives calls in flight the time `DRAIN` to end. The replica listens until
+    /// these calls have ended, so that `/readyz` can report it as not ready.
     pub async fn stop(self) {
         self.stop.cancel();
         self.handlers.close();
@@ -422,7 +421,8 @@ pub async fn migrate(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Guards one shell command, read from standard input. Returns the exit code.
+/// Runs as the guard process of one shell command, which it reads from standard input. Returns the
+/// exit code.
 #[must_use]
 pub fn guard() -> u8 {
     u8::try_from(crate::tool::guard::guard_main(&[])).unwrap_or(1)

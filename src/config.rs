@@ -1,7 +1,7 @@
 //! The YAML file, the environment and the flags, as typed settings. All mistakes are reported
 //! together, each with its place. Invariant: a flag overrides the environment, the environment the
-//! file, the file the defaults; no message, digest or unexpanded definition ever holds the value of
-//! a key, a header or a variable.
+//! file, the file the defaults. Messages are redacted. Where a variable or a flag sets a secret,
+//! the unexpanded definitions hold the name of the variable or flag instead of the value.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -94,7 +94,7 @@ pub struct Config {
     pub policy: Vec<Rule>,
     /// The unexpanded file with overrides applied, as JSON: digests are computed from it.
     pub unexpanded: Value,
-    /// Every value to redact in text from outside, with its name.
+    /// Every value to redact in text from outside, with the name that is shown instead.
     pub secret_values: Vec<(String, Secret<String>)>,
     /// The source of variables and files for `${…}`; stored definitions are expanded from it later.
     pub environment: Environment,
@@ -224,7 +224,8 @@ fn expand(
     interpolation.filled
 }
 
-/// Reports each expanded value that would be shown as part of a schema.
+/// Reports each `${…}` in a schema of a tool, outside a `description` or `title`: its value would
+/// be shown.
 fn published(filled: &[Filled], mistakes: &mut Mistakes) {
     for one in filled {
         if unexpanded::is_in_a_schema(&one.place) && !unexpanded::is_shown(&one.place) {
@@ -441,9 +442,10 @@ fn sqlite_beside(url: &str, directory: &Path) -> String {
     )
 }
 
-/// The values to redact, each with its name: expanded values, except in names, texts and a tool's
-/// `url`; keys, wherever they are written; values that an environment variable put at a secret's
-/// place; and the password in the database's URL.
+/// The values to redact, each with the name that is shown instead. They are: expanded values,
+/// except those that may be shown (`unexpanded::is_shown`); API keys and sealing keys, also where
+/// the file has them literally; values that an environment variable put where a secret may be
+/// (`unexpanded::is_secret`); and the password in the database's URL.
 fn secret_values(root: &Node, filled: &[Filled]) -> Vec<(String, Secret<String>)> {
     let shown = filled
         .iter()

@@ -96,7 +96,8 @@ pub struct Agents {
 }
 
 impl Agents {
-    /// `default` names the agent for tasks that name none.
+    /// `default` names the agent for tasks that name none. `fill` expands the `${…}` of stored
+    /// definitions.
     #[must_use]
     pub fn new(agents: Vec<Agent>, default: &str, fill: Fill) -> Self {
         let agents = agents

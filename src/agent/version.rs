@@ -22,15 +22,16 @@ const CURRENT: [&str; 2] = ["limits", "open_to"];
 #[derive(Clone, Debug)]
 pub(crate) struct Written {
     pub name: String,
-    /// The whole unexpanded definition. The agent's definition keeps its `description`, and a
-    /// digest of the whole.
+    /// The tool's unexpanded settings from the configuration. The agent's definition keeps their
+    /// `description` and a digest of them.
     pub definition: Value,
     /// JSON Schema of its arguments, unexpanded; the default schema if the configuration has none.
     pub parameters: Value,
 }
 
-/// The definition of an agent as text: its own unexpanded settings (`own`), its tools as the model
-/// sees them, and the unexpanded descriptions of its sub-agents.
+/// The definition of an agent as canonical JSON: its unexpanded settings (`own`) without those in
+/// `CURRENT`, its tools as the model sees them, and the unexpanded descriptions of its sub-agents.
+/// `sub_agents` yields each sub-agent's name and unexpanded settings.
 #[must_use]
 pub(crate) fn definition<'a>(
     name: &str,
@@ -133,8 +134,9 @@ struct Kept {
     sub_agents: BTreeMap<String, String>,
 }
 
-/// An agent as stored. The settings have another type: an unknown member is a mistake in the
-/// configuration, but is ignored here, because another version of the service may have written it.
+/// An agent's settings as stored. This is another type than `Settings`, to which an unknown member
+/// is a mistake. Here an unknown member is ignored, because another version of the service may have
+/// written it.
 #[derive(Deserialize)]
 struct Own {
     #[serde(default)]

@@ -1,4 +1,5 @@
-//! Listeners, the connections they share, and their shutdown.
+//! Binds the listeners, serves them until the shutdown, and divides the file descriptors among
+//! connections, database and tools.
 
 use std::net::SocketAddr;
 

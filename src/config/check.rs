@@ -1,5 +1,6 @@
-//! Finds mistakes in the settings of the service itself. `check_parts.rs` checks tools and
-//! agents, `check_rules.rs` rules, `check_people.rs` people.
+//! Finds mistakes in `server`, `database`, `secrets`, `credentials`, `models` and `default_agent`,
+//! and calls the other checks. `check_parts.rs` checks tools and agents, `check_rules.rs` rules,
+//! `check_people.rs` people.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,7 +13,8 @@ use crate::http::server::settings::{ServerSettings, address};
 use crate::model::{self, Provider};
 use crate::world::Mistakes;
 
-/// Checks all settings, and sets derived ones (`public_url`, the default agent).
+/// Checks all settings. Sets `public_url` and `default_agent` if they are left out and follow from
+/// other settings.
 pub(crate) fn all(config: &mut Config, root: &Node, mistakes: &mut Mistakes) {
     server(config, mistakes);
     metrics(config, mistakes);
@@ -55,8 +57,7 @@ fn metrics(config: &Config, mistakes: &mut Mistakes) {
     }
 }
 
-/// Checks that connections are possible, and that event streams leave connections for other
-/// requests.
+/// Requires at least 1 connection, and warns if event streams could use all of them.
 fn connections(server: &ServerSettings, mistakes: &mut Mistakes) {
     at_least_one(
         &["server", "max_connections"],
@@ -121,7 +122,7 @@ fn listen(config: &Config, address: Option<SocketAddr>, mistakes: &mut Mistakes)
     }
 }
 
-/// Checks the addresses of frontends, and writes origins in lower case.
+/// Checks `request_url` and `cors_origins`, and turns the origins into lower case.
 fn frontends(server: &mut ServerSettings, mistakes: &mut Mistakes) {
     if let Some(text) = &server.request_url {
         let sound =

@@ -200,8 +200,8 @@ fn twins<'v>(schema: &'v Value, place: &mut Vec<&'v str>, mistakes: &mut Mistake
 }
 
 /// Checks each `{{credential:NAME.FIELD}}` in the tools' headers, `url` and `env`, including the
-/// variables that `env` passes on: the credential and the field exist, and there is a key to seal
-/// with.
+/// variables that `env` passes on: the credential and the field exist, and `secrets.keys` has a key
+/// that seals it.
 pub(crate) fn credential_references(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     for (tool_name, tool) in &config.tools {
         if root
@@ -382,7 +382,8 @@ fn asks_for_credentials(
             "`credentials` is offered, but the section `credentials` is empty",
         );
     } else if config.takers(agent).is_empty() {
-        // An unreadable tool may take the credential.
+        // A tool that could not be read may take a credential, so this mistake is then not
+        // reported.
         let read = |tool: &str| root.at(&["tools", tool]).is_some_and(|node| !node.broken);
         if config.tools_below(agent).into_iter().all(read) {
             let detail = format!(

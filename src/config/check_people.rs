@@ -1,4 +1,4 @@
-//! Finds mistakes in the accounts, and rules that no person could satisfy.
+//! Finds mistakes in the accounts, and rules that need more approvers than any tenant has.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -83,7 +83,7 @@ fn person(key: &ApiKey, place: &[&str], mistakes: &mut Mistakes) {
     }
 }
 
-/// Checks a key. Returns the key's hash if the key is valid.
+/// Checks an API key. Returns the key's hash if the key is valid.
 fn secret(key: &ApiKey, node: &Node, place: &[&str], mistakes: &mut Mistakes) -> Option<[u8; 32]> {
     match (&key.key, &key.key_sha256) {
         (Some(_), Some(_)) => {
@@ -129,7 +129,7 @@ fn secret(key: &ApiKey, node: &Node, place: &[&str], mistakes: &mut Mistakes) ->
     }
 }
 
-/// Checks that every rule with `hold` can be satisfied in some tenant.
+/// Checks that, for every rule with `hold`, some tenant has as many approvers as the rule requires.
 fn rules(config: &Config, keys: &[ApiKey], root: &Node, mistakes: &mut Mistakes) {
     let broken = root
         .at(&["auth", "api_keys"])

@@ -1,4 +1,5 @@
-//! Finds mistakes in the rules. (The policy room checks expressions, `check_people.rs` people.)
+//! Finds mistakes in the rules. (The policy room checks expressions, `check_people.rs` the number
+//! of approvers.)
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use crate::policy::{Decide, Expiry, Rule};
 use crate::task::decision::Action;
 use crate::world::Mistakes;
 
-/// A rule at its place in the file.
+/// A rule and its index in `policy`, as a number (`index`) and as text (`at`).
 struct Place<'r> {
     rule: &'r Rule,
     index: usize,

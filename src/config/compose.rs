@@ -1,4 +1,5 @@
-//! Builds people, agents, rules and the specs of tools from the settings of several rooms.
+//! Builds the directory of people, the agents, the rules and the specs of tools from the settings
+//! of several rooms.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +16,7 @@ use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
 use crate::tool::agent::spec;
 
 impl Config {
-    /// The authenticator of requests.
+    /// The authenticator of HTTP requests.
     #[must_use]
     pub fn authenticator(&self) -> Box<dyn Authenticator> {
         match self.directory() {
@@ -205,7 +206,7 @@ impl Config {
     }
 }
 
-/// A tool known only to rules.
+/// A spec for the check of rules only: apart from `name` and `kind`, its fields are placeholders.
 fn bare(name: &str, kind: ToolKind) -> ToolSpec {
     ToolSpec {
         name: name.to_owned(),

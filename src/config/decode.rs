@@ -13,8 +13,8 @@ use serde::forward_to_deserialize_any;
 use super::tree::{Entry, Kind, Node};
 use crate::world::Mistakes;
 
-/// Reads a node as `T`, reporting every mistake below it. Faulty nodes are marked broken and left
-/// at their defaults.
+/// Reads a node as `T`, reporting every mistake below it. Faulty nodes are marked broken, and their
+/// settings get their defaults. `place` is the node's path from the root.
 pub(crate) fn read<T: for<'de> Deserialize<'de> + Default>(
     node: &mut Node,
     place: &[&str],

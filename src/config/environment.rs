@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Variables, and a way to read files.
+/// The variables, and the files that can be read: those in `files`, or the file system if `files`
+/// is `None`.
 #[derive(Clone, Default)]
 pub struct Environment {
     variables: BTreeMap<String, String>,

@@ -1,6 +1,6 @@
-//! The layers above the file: environment variables whose names contain `__`, and above them the
-//! flags. Invariant: an override is an ordinary node of the tree, whose origin names its variable
-//! or flag.
+//! Overrides keys of the file: by environment variables such as `HOLDPOINT_SERVER__LISTEN`, and
+//! then by flags. Invariant: an override is an ordinary node of the tree, whose origin names its
+//! variable or flag.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::environment::Environment;
 use super::tree::{self, Entry, Kind, Node, Origin};
 use crate::world::Mistakes;
 
-/// The prefix of every variable.
+/// The prefix of the service's own variables.
 const PREFIX: &str = "HOLDPOINT_";
 
 /// Variables that are read but override no key.
@@ -28,8 +28,9 @@ pub struct Flags {
 }
 
 /// Applies the environment variables to the tree. Paths with fewer steps come first, so that `…__A`
-/// and `…__A__B` may both be set. `known` lists the keys of the file's schema, to resolve keys that
-/// the file does not have yet.
+/// and `…__A__B` may both be set. `known` lists the keys of the file's schema. Where the file lacks
+/// a key, the override adds the known key that equals the variable's step ignoring case, `-` and
+/// `_`.
 pub fn put_variables(
     root: &mut Node,
     environment: &Environment,

@@ -119,7 +119,8 @@ fn keys(schema: &Value, map: &Below<'_>, place: &str, page: &mut String) {
     }
 }
 
-/// The schema of a map, and the step between the map's place and its keys: `.<name>`, `[]` or none.
+/// The schema of a map that a property holds. `step` leads from the property to the map: `.<name>`
+/// if the property has such maps by name, `[]` if it is a list of them, else empty.
 struct Below<'s> {
     schema: &'s Value,
     step: &'static str,

@@ -1,5 +1,6 @@
-//! The credentials an agent may ask for, and their receivers. Invariant: a credential is asked for
-//! only if a tool of the agent's tree takes it, and the credential's form names every such tool.
+//! The credentials that an agent may ask a person for, and the tools that receive them. Invariant:
+//! an agent asks for a credential only if one of its tools, or a tool of an agent below it, takes
+//! the credential, and the credential's form names every such tool.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -69,7 +70,7 @@ impl Config {
         specs
     }
 
-    /// The tools of an agent and of its descendants, each once.
+    /// The tools of an agent, of its sub-agents, and of the agents below those, each once.
     pub(super) fn tools_below<'c>(&'c self, agent: &'c str) -> BTreeSet<&'c str> {
         let (mut seen, mut waiting) = (BTreeSet::new(), vec![agent]);
         let mut tools = BTreeSet::new();
@@ -83,7 +84,8 @@ impl Config {
         tools
     }
 
-    /// The credentials that tools in an agent's tree take, each with these tools.
+    /// The credentials that the agent's tools (`tools_below`) take, each with the tools that take
+    /// it.
     pub(super) fn takers<'c>(&'c self, agent: &'c str) -> BTreeMap<&'c str, BTreeSet<&'c str>> {
         let mut takers: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for tool in self.tools_below(agent) {
@@ -102,7 +104,9 @@ impl Config {
         takers
     }
 
-    /// The services whose credentials an agent may ask for.
+    /// The credentials that an agent may ask for, as values of the argument `service` of
+    /// `request_credentials`. `receiver` returns a tool's target as people see it; `None` leaves
+    /// the tool out.
     fn services(&self, agent: &str, receiver: impl Fn(&str) -> Option<String>) -> Vec<Service> {
         let takers = self.takers(agent);
         let services = self.credentials.iter().filter_map(|(name, settings)| {
@@ -166,7 +170,7 @@ mod tests {
     use crate::policy::Policy;
     use crate::world::Mistakes;
 
-    /// `boss` may call `clerk`, `clerk` may call `boss`; `loner` calls no agent.
+    /// `boss` may call `clerk`, `clerk` may call `boss` and `hand`; `loner` calls no agent.
     const TREE: &str = r#"
 secrets: { keys: [ { id: k1, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=" } ] }
 credentials:

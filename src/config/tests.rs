@@ -1,4 +1,5 @@
-//! Whole files: those that load, and the messages for those that do not.
+//! Loads whole configuration files: valid ones, overridden ones, and damaged ones with their
+//! messages.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use crate::tool::catalog::Catalog;
 
 mod secrets;
 
-/// The whole file from the configuration page.
+/// A valid file with every section and nearly every key.
 const WHOLE: &str = r#"
 server:
   listen: 127.0.0.1:8080

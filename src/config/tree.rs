@@ -1,5 +1,5 @@
 //! A YAML document as a tree whose nodes know their origin, to report a mistake at its place.
-//! Invariant: no message contains a scalar's text.
+//! Invariant: a message may quote a key, but no value.
 
 use std::collections::BTreeMap;
 
@@ -208,7 +208,7 @@ enum Open {
 }
 
 impl Open {
-    /// The finished node, and the number of its anchor.
+    /// The finished node, and the number of its anchor (0: no anchor).
     fn closed(self) -> (Node, usize) {
         match self {
             Self::List {
@@ -226,7 +226,8 @@ impl Open {
     }
 }
 
-/// Builds the tree from the parser's events.
+/// Builds the tree from the parser's events. `anchors` has, for each anchor's number, its node and
+/// the number of nodes in it. `nodes` counts all nodes so far.
 struct Builder<'m> {
     origin: Option<Origin>,
     open: Vec<Open>,

@@ -1,11 +1,12 @@
-//! The unexpanded definitions, and the places that hold secrets. Invariant: a value that an
-//! environment variable put at a secret's place is represented by the variable's name.
+//! The unexpanded configuration as JSON, and the places in it that may hold secrets or may be
+//! shown. Invariant: where a variable or a flag sets a value that may be secret, the JSON holds the
+//! name of the variable or flag instead.
 
 use serde_json::{Map, Value};
 
 use super::tree::{Kind, Node, Origin};
 
-/// The tree as JSON for digests.
+/// The tree as JSON, from which digests are computed.
 #[must_use]
 pub(crate) fn definitions(root: &Node) -> Value {
     json(root, &mut Vec::new())
@@ -98,7 +99,7 @@ pub(crate) fn is_in_a_schema(place: &[String]) -> bool {
     )
 }
 
-/// Whether this place holds a key.
+/// Whether this place holds an API key or a sealing key.
 #[must_use]
 pub(crate) fn is_key(place: &[String]) -> bool {
     let place: Vec<&str> = place.iter().map(String::as_str).collect();

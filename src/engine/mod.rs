@@ -69,7 +69,7 @@ pub struct Parts {
     pub agents: Arc<Agents>,
     /// Judges tool calls.
     pub policy: Arc<Policy>,
-    /// Tools and credential services of the configuration.
+    /// Tools, and the credentials that agents may ask for.
     pub catalog: Arc<Catalog>,
     /// Clients of the models, by the model's name.
     pub models: BTreeMap<String, Arc<dyn ModelClient>>,
@@ -159,9 +159,9 @@ impl Engine {
         })
     }
 
-    /// Shuts down: no new effect begins, and drivers get `time` to end their calls. All tasks are
-    /// queued for other replicas. If a task's call has not ended, the next replica finds the call's
-    /// start in the journal and waits for the tool's timeout.
+    /// Shuts down: no new effect begins, and drivers get `time` to end their calls. Tasks that do
+    /// not wait are queued for other replicas. If a task's call has not ended, the next replica
+    /// finds the call's start in the journal and waits for the tool's timeout.
     pub async fn shut_down(&self, time: Duration) {
         self.stop.cancel();
         self.drivers.close();

@@ -1,4 +1,5 @@
-//! Secret and expanded values do not appear in messages, in schemas or in a tool's shown directory.
+//! Secret values do not appear in messages, and expanded values appear neither in schemas nor in
+//! the working directory that people see as a shell tool's target.
 
 use super::*;
 

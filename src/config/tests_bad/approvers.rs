@@ -1,4 +1,4 @@
-//! Rules that their approvers cannot satisfy.
+//! Rules that require more people than may approve.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! Credentials in a decision: checks whether the configuration still asks for them, and seals them.
+//! Credentials that a person provides in a decision: checks whether the configuration still asks
+//! for them, and seals them. Keeps stored credentials out of other texts that people send.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +19,8 @@ use crate::tool::credential::{Credentials, sealed};
 use crate::tool::human::{Service, credential_form};
 
 impl Engine {
-    /// The stored credentials of the task and of its ancestors.
+    /// The stored credentials of the task and of its ancestors. Empty also when there is no sealing
+    /// key, or the rows are corrupt.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
@@ -53,7 +55,7 @@ impl Engine {
             .and(&self.stored_credentials(session).await?.redactor()))
     }
 
-    /// Removes from a form the fields that hold a secret of the task or of the configuration.
+    /// Removes the submitted form fields that hold a secret of the task or of the configuration.
     ///
     /// # Errors
     /// `NotFound` for a task that is gone; `Unavailable` when the database does not answer.
@@ -95,7 +97,7 @@ impl Engine {
         }
     }
 
-    /// The current configuration of the service whose credentials the request asks for.
+    /// The credential that the request asks for, as configured now.
     fn service(&self, agent: &Agent, spec: &RequestSpec) -> Option<&Service> {
         let name = spec.details.as_ref()?.get("service")?.as_str()?;
         self.catalog
@@ -117,8 +119,8 @@ impl Engine {
         now.is_some() && now.map(without_words) == spec.form.clone().map(without_words)
     }
 
-    /// Seals the values that a person provided. Returns the sealed row and the public part, the
-    /// names of the fields.
+    /// Seals the values that a person provided. Returns the sealed row, and a public object that
+    /// has the names of the fields, each with `null`.
     ///
     /// # Errors
     /// `Internal` where the values cannot be sealed: then nothing is stored.

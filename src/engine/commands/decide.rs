@@ -1,6 +1,6 @@
-//! Applies a person's decision, for every route alike: appends facts, and the driver continues the
-//! task. The version fences the write: of concurrent decisions one is committed first, and each
-//! other decision is checked again against the new state.
+//! Applies a person's decision, whichever HTTP route it came by: appends facts, and the driver
+//! continues the task. The version fences the write: of concurrent decisions one is committed
+//! first, and each other decision is checked again against the new state.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl Engine {
         self.decide_read(caller, row, answer, key).await
     }
 
-    /// [`Engine::decide`] for a caller that has just read the request.
+    /// Like [`Engine::decide`], for code that has just read the request's row.
     ///
     /// # Errors
     /// As [`Engine::decide`].
@@ -243,7 +243,8 @@ impl Engine {
     ///
     /// # Errors
     /// `Invalid` when a rule refuses the arguments, or when the call was already sent: its receiver
-    /// recognizes a repetition by the call's key and expects the same arguments.
+    /// recognizes a repetition by the idempotency key that was sent, and expects the same
+    /// arguments.
     async fn edited(
         &self,
         caller: &Caller,
@@ -384,8 +385,9 @@ fn push_judgements(session: &mut TaskSession, judgements: Vec<(CallId, Judgement
     }
 }
 
-/// Whether an edit approves its call, and the judgement to journal. `terms` are the request's. If a
-/// rule refuses the arguments, or they do not fit, the error says which arguments are expected.
+/// Whether an edit approves its call, and the judgement to journal. `now` is the judgement of the
+/// edited arguments; `terms` are the request's. If a rule refuses the arguments, or they do not
+/// fit, the error says which arguments are expected.
 fn after_edit(now: &Judgement, terms: &Terms) -> Result<(bool, Option<Judgement>), String> {
     let why = now.reason.as_deref().unwrap_or("no reason is given");
     match now.verdict {

@@ -78,7 +78,7 @@ pub struct CallReply {
     pub result: Option<String>,
 }
 
-/// Validates a body against its request.
+/// Validates an answer against the request that it answers.
 ///
 /// # Errors
 /// `Forbidden` for an approval of arguments that the caller wrote; `Invalid` with every place that
@@ -187,7 +187,8 @@ fn per_call(
     })
 }
 
-/// The members of a reply that do not fit its call, each with the expected value.
+/// The members of a reply that do not fit its call: for each, a JSON pointer from the reply and the
+/// expected value.
 fn misfits_of(call: &CallSpec, allowed: &[Action], reply: &CallReply) -> Vec<(String, String)> {
     let mut misfits = Vec::new();
     if !allowed.contains(&reply.action) {
@@ -262,7 +263,8 @@ fn no_controls(value: &Value) -> Result<(), Refusal> {
     }
 }
 
-/// Checks a posted result against the form that the tool asks for, if any.
+/// Checks that the answer has a result if and only if it needs one, and that the result of an
+/// external tool fits the schema in the request's `form`, if any.
 fn read_result(asked: &RequestSpec, action: Action, result: Option<&str>) -> Result<(), Refusal> {
     let content = asked.kind.facts().response;
     let wanted = action == Action::Respond

@@ -23,7 +23,8 @@ pub struct Key {
 }
 
 impl Key {
-    /// The row to store in the same commit as the command's effect.
+    /// The row to store in the same commit as the command's effect. `request_id` is the decided
+    /// request if the command is a decision.
     pub(in crate::engine) fn row(
         &self,
         caller: &Caller,
@@ -72,7 +73,8 @@ impl Engine {
         if task.status == TaskStatus::Canceled
             && let Some(session) = self.load(task.task_id).await?
         {
-            // The repeated POST may be a cancel that has not answered yet.
+            // The earlier POST may be a cancel that still waits. This POST waits as well, because a
+            // cancel is answered only once no call can be sent.
             self.wait_until_unsendable(&session.subtree(), session.now)
                 .await;
         }

@@ -27,8 +27,8 @@ use crate::task::id::{CallId, RequestId, TaskId};
 use crate::task::item::Part;
 use crate::task::status::TaskStatus;
 
-/// How many times a command loads its task at most, when other commits come first each time. Then
-/// it is refused as `unavailable`.
+/// How many times a command loads its task at most, if another commit comes first each time. After
+/// that the command is refused as `unavailable`.
 pub(crate) const TRIES: u32 = 200;
 
 /// A new task, as asked for. The HTTP handler has checked shape and size; the engine checks the
@@ -79,7 +79,7 @@ pub struct Accepted {
 pub enum Written {
     /// The commit that stored this task's item with this `seq`.
     Item(TaskId, i64),
-    /// The commit that stored this key.
+    /// The commit that stored this idempotency key.
     Key(Box<IdempotencyRow>),
 }
 
@@ -96,7 +96,7 @@ impl Accepted {
     }
 }
 
-/// An error in a body.
+/// An error in the body of an HTTP request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
     /// JSON pointer to the place.
@@ -136,8 +136,8 @@ pub enum Refusal {
         /// The call that was already answered, if the refusal is about one call.
         call: Option<CallId>,
     },
-    /// `task_running`, `task_paused`, `task_final` or `task_not_failed`, by the command and the
-    /// task's status.
+    /// `task_running`, `task_paused`, `task_final` or `task_not_failed`, depending on the command
+    /// and the task's status.
     #[error("the task is {status:?}")]
     Conflict {
         code: ConflictCode,

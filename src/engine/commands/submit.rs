@@ -47,8 +47,8 @@ impl Engine {
         }
     }
 
-    /// [`Engine::submit`] together with the idempotency key. When another commit came first,
-    /// returns the result of an earlier POST with the same key, if any.
+    /// Like [`Engine::submit`]; the commit also stores the idempotency key. When another commit
+    /// came first, returns the result of an earlier POST with the same key, if any.
     pub(super) async fn submit_with_key(
         self: &Arc<Self>,
         caller: &Caller,

@@ -18,7 +18,8 @@ use crate::task::turn::Open;
 pub(crate) struct ValidDecision {
     /// The answers by call; `None`: one answer for every call that is still undecided.
     pub(super) named: Option<BTreeMap<CallId, CallReply>>,
-    /// The action on calls without an answer of their own.
+    /// If `named` is `None`, the action on every call; else the action that all answers share, or
+    /// `Mixed`.
     pub(super) action: Action,
     pub(super) reason: Option<String>,
     pub(super) then: Option<Then>,
@@ -39,7 +40,10 @@ impl ValidDecision {
     /// The undecided calls that the answer concerns.
     ///
     /// # Errors
-    /// `AlreadyDecided` when a call is already decided, or this person has already answered it.
+    /// `AlreadyDecided`. With answers by call: when one of these calls is decided, or this person
+    /// has already answered it. With one answer for all calls: when no undecided call is left that
+    /// this person has not answered, or when the action is neither `Approve` nor `Retry` and this
+    /// person has already answered an undecided call.
     pub(super) fn targets(&self, caller: &Caller, open: &Open) -> Result<Vec<CallId>, Refusal> {
         let request = open.asked.request_id;
         let lost = |call: CallId| Refusal::AlreadyDecided {
@@ -151,7 +155,7 @@ impl ValidDecision {
         }
     }
 
-    /// The consequence of a rejection, and whether the request ends with this answer.
+    /// The consequence of a rejection, and whether this answer closes the request.
     fn then(&self, open: &Open, decisions: &BTreeMap<CallId, CallAnswer>) -> (Option<Then>, bool) {
         let ends_task = self.then.is_some_and(|then| then != Then::Continue);
         let outcome = |call: CallId| {

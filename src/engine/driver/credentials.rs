@@ -1,5 +1,6 @@
 //! Opens a task's credentials right before calls are sent, requests missing ones, and redacts their
-//! values from everything that is stored. Invariant: no opened value outlives its call.
+//! values from everything that is stored. Invariant: an opened value is dropped once the tool call
+//! or the model's answer that it was opened for is recorded.
 
 use std::collections::BTreeSet;
 

@@ -233,7 +233,7 @@ impl DeltaPublisher {
         }
     }
 
-    /// Time until the next delta may be published; `None` when there is none.
+    /// Time until the next delta of text may be published; `None` when no text waits.
     fn wait(&self) -> Option<Duration> {
         let published = self.published();
         (!published.waiting.is_empty()).then(|| published.next.saturating_sub(self.clock.uptime()))
@@ -284,7 +284,7 @@ impl DeltaPublisher {
 }
 
 impl Published {
-    /// Whether the published deltas are the beginning of that answer.
+    /// Whether the published deltas are the beginning of `answer`.
     fn is_of(&self, answer: &Answer) -> bool {
         let whole = |part: &Part| match part {
             Part::Text => answer.text.as_deref(),

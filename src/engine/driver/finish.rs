@@ -42,8 +42,8 @@ impl Engine {
         Ok(false)
     }
 
-    /// Ends a task whose agent cannot be loaded: canceled where a person has canceled it, failed
-    /// otherwise.
+    /// Ends a task whose agent cannot be loaded: canceled if a decision or a deadline has ended the
+    /// task, failed otherwise.
     pub(in crate::engine) async fn finish_without_agent(
         &self,
         session: &mut TaskSession,

@@ -62,7 +62,7 @@ impl Driver<'_> {
     }
 
     /// Denies a call that a person has rejected before, without a new request; a call that a person
-    /// approved is exempt.
+    /// approved, or that itself asks a person, is exempt.
     fn earlier_rejection(&self, state: &CallState) -> Option<Judgement> {
         if state.approval.is_some() || state.performer.facts().asks_person {
             return None;
@@ -95,7 +95,8 @@ impl Driver<'_> {
         })
     }
 
-    /// Holds a call that a rule allows while its tool is in quarantine.
+    /// Holds a call that a rule allows while its tool is in quarantine, unless a person approved
+    /// the call.
     fn unless_quarantined(&self, state: &CallState, judgement: Judgement) -> Judgement {
         if judgement.verdict != Verdict::Allow || state.approval.is_some() {
             return judgement;
@@ -116,8 +117,9 @@ impl Driver<'_> {
     }
 
     /// Holds a `once` call that a rule allows, while part of the history is lost: the model may
-    /// repeat a call that the lost part already made. This ends with the user's next message. Such
-    /// a call is also held while another task of the tree cannot be read.
+    /// repeat a call that the lost part already made. This ends with the user's next message. While
+    /// another task of the tree cannot be read, a `once` call is also held, unless it starts a
+    /// sub-agent or a person approved it.
     fn unless_history_lost(&self, state: &CallState, judgement: Judgement) -> Judgement {
         let spec = self.offered(&state.call.name).map(|entry| &entry.spec);
         let repeatable = spec.is_some_and(|spec| spec.effect.repeatable());
@@ -237,7 +239,9 @@ impl Driver<'_> {
         }
     }
 
-    /// The judgement `now`, if it is stricter than the judgement or approval that let the call run.
+    /// The judgement to journal if the call may not run any more: because `now` does not allow it;
+    /// or, for an approved call, because `now` denies it, its tool has changed, or its approvers do
+    /// not suffice any more.
     fn tightened(&self, state: &CallState, now: Judgement) -> Option<Judgement> {
         let Some(approval) = &state.approval else {
             return (now.verdict != Verdict::Allow).then_some(now);

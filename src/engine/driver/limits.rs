@@ -1,6 +1,6 @@
 //! Checks limits before a model is called or a sub-agent starts. A task must stay within the limits
-//! of its own agent and of the agents of its ancestors. The limits on model calls, sub-agents and
-//! rejections count the whole subtree of that agent's task since the user's last message.
+//! of its own agent and of the agents of its ancestors. For each of these tasks, `max_model_calls`,
+//! `max_tasks` and `max_rejections` count its whole subtree since the user's last message.
 
 use std::time::Duration;
 
@@ -29,8 +29,8 @@ impl Driver<'_> {
         levels
     }
 
-    /// The reached limit, of this task or of an ancestor, that forbids another sub-agent. The text
-    /// is for the model.
+    /// If the call would start a sub-agent: a reached limit, of this task or of an ancestor, that
+    /// forbids the start. The text is for the model.
     pub(crate) fn sub_agent_limit(&self, state: &CallState) -> Option<String> {
         let name = &state.call.name;
         self.agent.sub_agent(name)?;
@@ -78,7 +78,8 @@ impl Driver<'_> {
     }
 
     /// Registers the model call that is about to be made. The inner `Err` names a limit that this
-    /// model call would exceed; the model calls that relatives have in flight are counted.
+    /// model call would exceed; the model calls that relatives have in flight are counted. A task
+    /// without relatives gets no guard and is not checked here.
     pub(crate) async fn enter_model_call(
         &mut self,
     ) -> Result<Result<Option<ModelCallGuard>, &'static str>, Stop> {

@@ -1,7 +1,7 @@
 //! The loop that drives a task. It asks `next_step`, folds the steps without an effect into the
 //! pending change, commits once before the next effect, and asks again; it ends at `Wait` or
-//! `Finish`. A crash between any two lines loses at most the effect under way, which a
-//! `tool_started` item records.
+//! `Finish`. A crash between any two lines loses at most the effect under way. If that effect is a
+//! tool call, a `tool_started` item records it.
 
 mod credentials;
 mod delta_stream;
@@ -28,8 +28,8 @@ use crate::task::change::LeaseChange;
 use crate::task::status::TaskStatus;
 use crate::task::step::{Ending, On, Step, next_step};
 
-/// A step of a task: the engine, the task with its pending facts, and the agent of the task's
-/// version.
+/// A step of a task: the engine, the task with its pending facts, and the agent in the version that
+/// the task is pinned to.
 pub(crate) struct Driver<'e> {
     engine: &'e Engine,
     session: &'e mut TaskSession,
@@ -102,8 +102,8 @@ impl Driver<'_> {
     }
 
     /// Whether another driver holds the task, perhaps with calls in flight. That driver reads this
-    /// commit before its own next commit, and continues from there. If a person has ended the task,
-    /// this driver continues nevertheless.
+    /// commit before its own next commit, and continues from there. If a decision or a deadline has
+    /// ended the task, this driver continues nevertheless.
     fn is_driven_elsewhere(&self) -> bool {
         let (engine, own) = (self.engine, &self.session.own);
         let (Some(owner), Some(until)) = (&own.row.lease_owner, own.row.lease_until) else {

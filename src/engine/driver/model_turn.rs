@@ -124,7 +124,7 @@ impl Driver<'_> {
             .filter_map(|kind| self.engine.catalog.human(&self.agent.name, kind.tool()))
     }
 
-    /// The agent's instructions, and when to ask a person.
+    /// The system prompt: the agent's instructions, and a paragraph on when to ask a person.
     fn system(&self) -> Option<String> {
         let kinds: Vec<_> = self
             .human_tools()

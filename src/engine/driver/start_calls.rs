@@ -12,7 +12,7 @@ use crate::tool::credential::Credentials;
 use crate::tool::{Invocation, Tool, arguments};
 
 impl Driver<'_> {
-    /// Starts and sends these calls, where they still may run.
+    /// Starts and sends these calls, if they may still run.
     pub(crate) async fn start_calls(&mut self, calls: &[CallId]) -> Result<(), Stop> {
         if !self.may_begin(calls).await? {
             return Ok(());
@@ -99,7 +99,7 @@ impl Driver<'_> {
     }
 
     /// Whether these calls may still start, according to the history, the stored requests that
-    /// approved them, and the current policy. If not, the caller asks `next_step` again.
+    /// approved them, and the current policy. If not, the driver asks `next_step` again.
     pub(crate) async fn may_begin(&mut self, calls: &[CallId]) -> Result<bool, Stop> {
         if self.engine.store.history_uncertain_until() > self.session.history_uncertain_until {
             self.save(self.engine.take_lease()).await?;

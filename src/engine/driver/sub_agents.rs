@@ -34,7 +34,7 @@ fn continue_conversation(related: &mut RelatedDraft, agent: &Agent, message: Fac
 }
 
 impl Driver<'_> {
-    /// Creates a task for each of these calls, where they still may run.
+    /// Creates or reopens a task for each of these calls, if they may still run.
     pub(crate) async fn start_sub_agents(&mut self, calls: &[CallId]) -> Result<(), Stop> {
         if !self.may_begin(calls).await? {
             return Ok(());

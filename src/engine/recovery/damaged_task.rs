@@ -31,7 +31,9 @@ impl Engine {
     }
 
     /// Ends a task that has not ended, with its descendants, and writes `late` results of its
-    /// calls. Returns `false` if the journal can be read after all; then nothing is written.
+    /// calls. If a newer version of this program may be able to read the journal, ends the task
+    /// only once it was taken over `Settings::takeovers` times. Returns `false` if the journal can
+    /// be read after all; then nothing is written.
     ///
     /// # Errors
     /// [`CommitError`] of the commit or of the reads before it.
@@ -87,8 +89,9 @@ impl Engine {
         fruitless >= BESIDE + self.settings.takeovers
     }
 
-    /// Whether one more process has died after this limit was reached. All that process had to do
-    /// was to load the task and to end it.
+    /// Whether the task has lost its lease once more after `is_out_of_takeovers` was true. The
+    /// process that lost it only had to load the task and to end it, so reading the task kills
+    /// processes.
     pub(in crate::engine) fn dies_of_reading(&self, fruitless: i32) -> bool {
         fruitless > BESIDE + self.settings.takeovers
     }

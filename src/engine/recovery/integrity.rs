@@ -81,7 +81,7 @@ fn damage_in(session: &TaskSession, requests: &[RequestId]) -> Option<Failure> {
     Some(Failure::new(FailureCode::Integrity, detail))
 }
 
-/// Whether a request shows each call with the arguments that were written.
+/// Whether a request shows each call with the tool and the arguments in `written`.
 fn matches_arguments(spec: &RequestSpec, written: &BTreeMap<CallId, (&str, &str)>) -> bool {
     spec.pending_tool_calls.iter().all(|shown| {
         written

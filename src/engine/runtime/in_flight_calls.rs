@@ -16,7 +16,7 @@ use crate::task::id::CallId;
 /// task cannot know whether another replica still sends a started call. The cancel therefore waits
 /// until this time is over, and then answers.
 pub(crate) const SEND_WINDOW: Duration = Duration::from_secs(2);
-/// The longest time that a permitted request takes to reach the wire.
+/// The time that a permitted call needs at most until it is on the wire; an assumption.
 pub(crate) const TIME_TO_WIRE: Duration = Duration::from_millis(100);
 
 /// The registered attempts, each with a number, because two drivers may both be about to start the

@@ -16,7 +16,7 @@ pub(crate) struct InFlightModelCalls {
     next: AtomicU64,
 }
 
-/// A model call in flight, with the number of answers that its task had when it began.
+/// A model call in flight. `turns` is the number of answers that the task had when the call began.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InFlightModelCall {
     root: TaskId,

@@ -17,7 +17,7 @@ pub(crate) struct Leases {
 }
 
 /// A task's lease with the number of its holder: a driver that ends must not drop the lease of the
-/// next one.
+/// task's next driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Term {
     holder: u64,

@@ -1,7 +1,7 @@
 //! A lone drive takes every slot of this process, so that this process drives no other task.
 //! Invariant: after a lone drive, other tasks are claimed first, and each other task stores an item
 //! before it gives way to a lone drive. So neither starves the other. A lone drive waits for other
-//! tasks for one lease at most, and keeps them out for one lease at most.
+//! tasks at most as long as a lease lasts, and keeps them out at most as long.
 
 use std::sync::Arc;
 
@@ -85,8 +85,8 @@ impl LoneDrive {
         self
     }
 
-    /// Waits until no other task is driven. Returns the slot of the task itself; the task keeps
-    /// this slot after the lone drive.
+    /// Waits until no other task is driven; `all` is the number of slots. Returns the slot of the
+    /// task itself; the task keeps this slot after the lone drive.
     pub(crate) async fn begin(
         &mut self,
         slots: &Arc<Semaphore>,

@@ -19,9 +19,11 @@ use crate::task::id::TaskId;
 
 /// Time between two polls: the worker notices a passed deadline within a second.
 const POLL: Duration = Duration::from_millis(500);
-/// Time between two cleanups of expired keys, sessions and credentials.
+/// Time between two cleanups of expired idempotency keys, browser sessions and credentials, and of
+/// spellings of user ids that are not folded yet.
 const CLEANUP: Duration = Duration::from_mins(1);
-/// After a lone drive could not begin, no lone drive begins for this number of leases.
+/// After a lone drive could not begin, no lone drive begins for this many times the duration of a
+/// lease.
 const POSTPONED: u32 = 4;
 
 impl Engine {
@@ -190,14 +192,14 @@ impl Engine {
             () = &mut drive => return,
             () = self.leases_pass(1) => {}
         }
-        // A model or a tool may take minutes: after one lease, other tasks run at the same time.
-        // The store has recorded that work on this task began.
+        // A model or a tool may take minutes: after the duration of a lease, other tasks run at the
+        // same time. The store has recorded that work on this task began.
         others.admit();
         drive.await;
     }
 
     /// Releases a task whose lone drive could not begin because other tasks kept running here. No
-    /// lone drive begins for the next [`POSTPONED`] leases.
+    /// lone drive begins for [`POSTPONED`] times the duration of a lease.
     async fn postpone_alone(&self, task: TaskId, lone: LoneDrive) {
         lone.others().admit();
         let _ = self.store.release(&self.replica, &[task]).await;
@@ -207,7 +209,7 @@ impl Engine {
         }
     }
 
-    /// Sleeps for `count` leases.
+    /// Sleeps for `count` times the duration of a lease.
     async fn leases_pass(&self, count: u32) {
         let end = self.clock.uptime() + self.settings.lease * count;
         while self.clock.uptime() < end {

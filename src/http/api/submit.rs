@@ -1,5 +1,6 @@
-//! The pipeline of every POST that changes a task. The order of its checks is part of the contract
-//! and is defined only here: a replayed key, the caller's right, the key, the body, and then the
+//! The pipeline of every POST that changes a task. Clients rely on the order of its checks, which
+//! is defined only here. First an earlier POST with the same `Idempotency-Key` is looked up and
+//! replayed; then come the caller's right, the form of the `Idempotency-Key`, the body, and the
 //! engine's checks.
 
 use std::future::Future;

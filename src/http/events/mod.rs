@@ -1,8 +1,9 @@
-//! Event streams: the journal of a task tree, live (contract, section 6).
+//! Event streams: the events of a task and of all tasks below it, live.
 //!
-//! A stream subscribes first, then reads all stored events after its marker (the number of an
-//! event), then waits for notifications. Every stored event of its subtree is sent. A model's
-//! deltas are forwarded as they arrive; the stream never waits for a delta.
+//! A stream subscribes first, then reads the stored events after its start position (an event
+//! number), then waits for notifications and reads again. It sends every stored event of its task's
+//! subtree after that position. It sends a delta of a model's answer once the events of that
+//! model's prompt are sent. Deltas are not stored: a stream that misses some goes on without them.
 
 pub(crate) mod opening;
 mod partial;

@@ -25,7 +25,7 @@ pub(crate) struct StreamRequest {
     pub task: TaskId,
     /// The root of the task's tree.
     pub root: TaskId,
-    /// The number after which the stream begins; `None` begins after the last event.
+    /// The number of the event after which the stream begins; `None` begins after the last event.
     pub after: Option<i64>,
     /// A subscription from before the POST's commit, so that no delta after the commit is missed.
     pub listener: Option<Listener>,
@@ -140,7 +140,8 @@ pub(crate) async fn from_commit(
     Ok(response)
 }
 
-/// The number after which the stream begins; the header beats the query.
+/// The number of the event after which the stream begins: from the header `Last-Event-ID`, else
+/// from `after` in the query, else 0.
 ///
 /// # Errors
 /// `bad_request` for a malformed number; `invalid` for an unknown parameter.

@@ -19,7 +19,7 @@ pub(crate) struct DeltaFilter {
     stored: HashMap<TaskId, i64>,
     /// For each task, the turn and the model call of the last delta that was sent.
     shown: HashMap<TaskId, (u32, Uuid)>,
-    /// For each task, whether it belongs to the stream's part of the tree.
+    /// For each task, whether it is in the subtree that the stream sends.
     own: HashMap<TaskId, bool>,
 }
 
@@ -33,7 +33,7 @@ impl DeltaFilter {
         }
     }
 
-    /// Whether `task` belongs to `part` of the tree.
+    /// Whether `task` is in the subtree of `part.task`.
     pub(super) async fn is_in(
         &mut self,
         store: &Store,
@@ -65,7 +65,7 @@ impl DeltaFilter {
         Ok(own)
     }
 
-    /// Whether the prompt of the delta's model holds items that this stream has not sent yet.
+    /// Whether the prompt of the delta's model may hold items that this stream has not sent yet.
     #[must_use]
     pub(super) fn is_ahead(&self, delta: &Delta) -> bool {
         self.stored

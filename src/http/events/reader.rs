@@ -1,5 +1,5 @@
-//! Reads the events after a marker in portions and writes them out.
-//! Invariant: numbers are sent in order and once; a root's stream skips none.
+//! Reads the events after an event number in portions, and formats them for a stream. Invariant:
+//! each event is sent once, in the order of the numbers; the stream of a root task skips no number.
 
 use super::request_then::JournalCache;
 use super::sse::SseBuffer;
@@ -20,8 +20,9 @@ const PORTION: Portion = Portion {
 /// The position of a stream in the events of its tree.
 #[derive(Debug)]
 pub(crate) struct EventReader {
+    /// The subtree whose events the stream sends.
     pub part: Part,
-    /// Every event of the part up to this number was written.
+    /// Every event of `part` up to this number was written.
     pub seen: i64,
     /// The status of the stream's own task as of event `seen`.
     pub status: TaskStatus,
@@ -75,7 +76,7 @@ impl EventReader {
         self.journals.forget();
     }
 
-    /// Moves the position to `head`, up to which every event of the part was written.
+    /// Moves the position to `head`, up to which every event of `part` was written.
     ///
     /// # Errors
     /// `Corrupt` when a root's events end before `head`.

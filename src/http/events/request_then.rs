@@ -13,7 +13,8 @@ use crate::task::turn::Progress;
 /// How many items of a journal one read returns.
 const ITEMS: i64 = 32;
 
-/// Folded journals, as far as earlier events of the stream needed them.
+/// The journals of tasks, read into a [`Progress`] as far as earlier events of the stream needed
+/// them.
 #[derive(Debug, Default)]
 pub(crate) struct JournalCache(HashMap<TaskId, CachedJournal>);
 

@@ -1,5 +1,5 @@
-//! One stream from its first byte to its end. The body is pulled: nothing is read before the client
-//! has taken the previous portion, so a slow client costs one portion of memory.
+//! One event stream from its first byte to its end. The HTTP body is pulled: no event is read
+//! before the client has taken the previous portion, so a slow client costs one portion of memory.
 //!
 //! A stream ends when its task has ended and every event is sent, when its lifetime is over, on
 //! shutdown, when the caller may no longer read the task, and on a read error.
@@ -252,7 +252,8 @@ impl EventStream {
             .map_err(|error| ReadError::Corrupt(format!("an event: {error}")))
     }
 
-    /// Whether the lifetime has time left and the caller may still read.
+    /// Whether the stream's lifetime has time left and the caller may still read the task. Access
+    /// is checked once every `CHECK`.
     async fn may_continue(&mut self) -> bool {
         let now = self.http.clock.uptime();
         if now >= self.opened_at + self.http.settings.stream_life {

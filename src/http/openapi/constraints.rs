@@ -1,6 +1,6 @@
-//! Constraints on a client's input that the document's types cannot express: exactly one of two
-//! members, and, in words (`x-constraint`), what else the service requires of a value. Invariant:
-//! if the service refuses a value that the schema allows, an `x-constraint` says why.
+//! Constraints on a client's input that the types of the OpenAPI document cannot express: exactly
+//! one of two members, and, in words (`x-constraint`), what else the service requires of a value.
+//! Invariant: if the service refuses a value that the schema allows, an `x-constraint` says why.
 
 use serde_json::{Map, Value, json};
 

@@ -1,5 +1,5 @@
-//! The document's description of event streams: a component for the data of each event, made from
-//! the component of the event's item, and the responses that are streams.
+//! The description of event streams in the OpenAPI document: a component for the data of each
+//! event, made from the component of the event's item, and the responses that are streams.
 
 use std::collections::BTreeSet;
 

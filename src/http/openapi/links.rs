@@ -1,4 +1,5 @@
-//! The links of the document: the operations that take the ids and cursors of a response.
+//! The links of the OpenAPI document: from an operation's response to the operations that take the
+//! ids and cursors in that response.
 
 use serde_json::{Map, Value, json};
 

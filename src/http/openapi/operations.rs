@@ -65,7 +65,8 @@ pub(super) fn complete(operation: &mut Map<String, Value>, op: &Op) {
     }
 }
 
-/// Adds the headers of a successful response that answer a header of the request.
+/// Adds `Preference-Applied` and `Idempotency-Replayed` to the successful responses of operations
+/// that take `Prefer` and `Idempotency-Key`.
 fn response_headers(operation: &mut Map<String, Value>) {
     let headers = [
         (

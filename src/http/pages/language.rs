@@ -7,7 +7,7 @@ use http::header::ACCEPT_LANGUAGE;
 /// A language that pages are written in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Language {
-    /// English, also when neither is accepted.
+    /// English; also if a client accepts neither language.
     #[default]
     English,
     /// Chinese, in simplified characters.

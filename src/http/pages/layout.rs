@@ -1,5 +1,6 @@
-//! The layout of every page: frame, style, `Content-Security-Policy`, and the display of foreign
-//! text. Pages work without scripts. Only a page that follows its task loads one (`follow.rs`).
+//! The layout of every page: frame, style, `Content-Security-Policy`, and the display of text from
+//! models, tools and people. Pages work without scripts. Only a page that follows its task loads a
+//! script (`follow.rs`).
 
 use std::sync::LazyLock;
 
@@ -61,7 +62,8 @@ pub(crate) fn frame_in(language: Language, title: &str, body: &Markup) -> Markup
 }
 
 /// A problem as a page: the texts of the JSON problem, the earlier decision, if any, and a link
-/// back to the request.
+/// back to the intervention request. `instance` is the id of the HTTP request; `sign_in_again` is
+/// the link to sign in as another user, if it may help.
 #[must_use]
 pub(crate) fn problem(
     problem: &Problem,

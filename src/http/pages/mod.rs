@@ -12,8 +12,8 @@ use utoipa_axum::routes;
 use self::request::{approve_page, reject_page};
 use super::Operation;
 
-/// The paths of the pages that are made for the caller. No cache stores a response at or below
-/// them, and a browser gets a problem there as a page.
+/// The paths of the pages whose content depends on the caller. No cache stores a response at or
+/// below these paths, and a browser gets a problem there as a page.
 pub(crate) const PATHS: [&str; 3] = ["/resume", "/sign-in", "/sign-out"];
 
 /// The operations of the pages.

@@ -396,7 +396,8 @@ impl Translations {
     }
 }
 
-/// Replaces each `{name}` in a text; `{name}` in a value is left alone.
+/// Replaces each `{name}` in a text by the value of that name in `values`, or by nothing. A
+/// `{name}` inside a value is left alone.
 #[must_use]
 pub(crate) fn fill(text: &str, values: &[(&str, &str)]) -> String {
     let mut filled = String::with_capacity(text.len());

@@ -1,4 +1,4 @@
-//! The caller of a request: set by the guard, read by the operation.
+//! The caller of an HTTP request: set by the guard, read by the operation.
 
 use axum::extract::FromRequestParts;
 use http::request::Parts;

@@ -120,7 +120,7 @@ pub(crate) struct ConnectionSlot {
     close: CancellationToken,
     /// The connection's key in `Open::idle`; 0 while it is protected.
     idle: AtomicU64,
-    /// Bodies that are still in use.
+    /// The number of [`Serving`] handles: of a request in flight and its bodies.
     requests: AtomicUsize,
     served: AtomicU64,
     unwritten: AtomicBool,

@@ -1,7 +1,7 @@
-//! Reads an answer from a body. A body with any mistake never becomes an answer. This module checks
-//! only the form of the body; the engine checks whether the request's kind and rule allow the
-//! answer. Arguments, results and form values are kept as JSON text, so that numbers keep every
-//! digit.
+//! Reads a person's answer to a request from the body of a POST. A body with any mistake never
+//! becomes an answer. This module checks only the form of the body; the engine checks whether the
+//! request's kind and rule allow the answer. Arguments, results and form values are kept as JSON
+//! text, so that numbers keep every digit.
 
 use std::collections::BTreeMap;
 

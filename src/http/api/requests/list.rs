@@ -64,8 +64,8 @@ pub(crate) async fn list_requests(
     if wanted.is_empty() && tasks.is_empty() {
         wanted.push(RequestStatus::Pending);
     }
-    // The inbox leaves out requests that this caller has answered already, while answers of other
-    // people are missing, and requests that the caller's key may not decide.
+    // The inbox leaves out requests that the caller's key may not decide, and requests that the
+    // caller has answered and that still wait for other people.
     let inbox = tasks.is_empty()
         && wanted
             .iter()

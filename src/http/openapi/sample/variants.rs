@@ -121,7 +121,7 @@ fn question_of_kind(kind: RequestKind) -> Question {
     }
 }
 
-/// A stored answer to each of these calls.
+/// A stored answer of `by` to each of these calls; `closes` says whether it closes the request.
 #[must_use]
 pub(crate) fn answer(
     by: &str,

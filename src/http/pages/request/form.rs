@@ -19,7 +19,7 @@ use crate::task::decision::Action;
 use crate::task::request::{CallSpec, RequestKind};
 use crate::task::request_kind::ResponseKind;
 
-/// The JSON body (contract, section 4) of the submitted fields.
+/// The JSON body of `POST /resume/{request_id}` for the submitted fields.
 ///
 /// # Errors
 /// Every field that cannot be part of an answer, each with the place it would have in the body.
@@ -61,7 +61,7 @@ fn pointer_of(name: &str) -> String {
 }
 
 /// The arguments as the text of an edit field: hidden characters as equivalent JSON escapes, line
-/// ends as LF, like `form_fields`.
+/// ends as LF, as `form_fields` reads them.
 #[must_use]
 pub(crate) fn editable(arguments_text: &str) -> String {
     let text = arguments_text.replace("\r\n", "\n").replace('\r', "\n");
@@ -82,7 +82,7 @@ pub(crate) fn editable(arguments_text: &str) -> String {
     shown
 }
 
-/// The form for a question that has none of its own.
+/// The JSON Schema of the form for a question that has no form of its own.
 #[must_use]
 pub(crate) fn default_form() -> Value {
     json!({"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]})
@@ -231,7 +231,8 @@ impl Form {
         body.put(member, filled.text());
     }
 
-    /// Writes a result: text, unless the form says that it is JSON.
+    /// Writes a result: text, unless the field `result_type` says that it is JSON. The names of the
+    /// result's fields begin with `prefix`.
     fn result(&mut self, prefix: &str, at: &str, into: &mut Object) {
         let kind = self.take(&format!("{prefix}result_type"));
         let Some(typed) = self.take(&format!("{prefix}result")) else {

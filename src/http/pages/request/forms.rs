@@ -1,4 +1,4 @@
-//! The forms under a question. They offer only what this reader may answer, and each carries the
+//! The forms on a request's page. They offer only what this reader may answer, and each carries the
 //! digest of what the page showed.
 
 use std::time::Duration;
@@ -274,7 +274,7 @@ fn retention_text(view: &View<'_>) -> String {
     )
 }
 
-/// The form for a result, by the operator's schema.
+/// The form for the result of an external tool, by the schema in the tool's settings.
 pub(super) fn external_result_fields(view: &View<'_>) -> Markup {
     let words = view.words;
     let form = view.request.form.as_ref();

@@ -88,12 +88,12 @@ struct CallRecord {
     model_has_result: bool,
 }
 
-/// The journal's facts after the item that asked a request.
+/// The journal's facts after the item that opened the request of the page.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestHistory {
     request: RequestId,
     calls: BTreeMap<CallId, CallRecord>,
-    /// Why the request was closed without a decision.
+    /// Why the request was closed, if it was closed without a decision.
     pub closed: Option<CloseReason>,
     /// The first terminal status of the task in or after the commit that closed the request.
     pub status_at_close: Option<TaskStatus>,

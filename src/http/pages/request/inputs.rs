@@ -79,7 +79,7 @@ impl<'v> InputField<'v> {
         }
     }
 
-    /// A text field of several lines.
+    /// A text field of several lines; `json` is set if JSON may be typed into the field.
     pub(super) fn text_area(&self, label: &str, rows: u32, default: &str, json: bool) -> Markup {
         let text = self.submitted_text().unwrap_or(default);
         let class = match json {
@@ -125,7 +125,7 @@ impl<'v> InputField<'v> {
     }
 
     /// A field of a schema. The text of a `secret` field is hidden while it is typed, and never
-    /// kept.
+    /// kept. `offered` are answers that the browser proposes.
     pub(super) fn schema_field(&self, field: &Field, secret: bool, offered: &[String]) -> Markup {
         let (words, agent) = (self.view.words, self.agent_style());
         let (hint, rows) = (

@@ -25,7 +25,7 @@ pub(crate) struct KindPart {
     pub reject_head: &'static str,
     /// The button that rejects.
     pub reject: &'static str,
-    /// The button that rejects several calls, with their `{count}`.
+    /// The text of the button that rejects several calls; `{count}` is replaced by their number.
     pub reject_all: Option<&'static str>,
     /// The headline of a response.
     pub responded: &'static str,

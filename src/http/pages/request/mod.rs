@@ -1,6 +1,6 @@
-//! The page where a person decides a request. It shows every byte that would run before the first
-//! button; invisible characters are shown as their codes, and the agent's text is in a box labelled
-//! as the agent's. The forms post the digest of the request as shown, so that an approval covers
+//! The page where a person decides a request. Above its first button it shows every byte that would
+//! run; invisible characters are shown as their codes, and the agent's text is in a box labelled as
+//! the agent's. The forms post the digest of the request as shown, so that an approval covers
 //! exactly the calls that the approver saw. The page works without its script, which shows later
 //! events.
 

@@ -1,4 +1,5 @@
-//! The question, its approvers, its deadline and its decision.
+//! The parts of the page that are about the request as a whole: the question, the approvers, the
+//! deadline and the decision.
 
 use maud::{Markup, html};
 use serde_json::Value;
@@ -43,8 +44,8 @@ pub(crate) fn question(view: &View<'_>) -> Markup {
     html! {
         @if let Some(about) = part(request.kind, words).about { p { (about) } }
         @if request.kind == RequestKind::Reconcile { (known_facts(view)) }
-        // The details of a credentials request only repeat the service's name; the form names the
-        // service in the operator's words.
+        // The details of a credentials request only repeat the credential's name; the form names
+        // the credential in the operator's words.
         @let ours = matches!(request.kind, RequestKind::Reconcile | RequestKind::Credentials);
         @let details = request.details.as_ref().filter(|_| !ours);
         // The call by which an agent asks a question never runs and has no section of its own, so
@@ -230,7 +231,8 @@ pub(crate) fn decision_section(view: &View<'_>) -> Markup {
     html! { section { h2 { (view.words.decision_whole) } (decision_details(view, decision, true)) } }
 }
 
-/// One decision: action, person, time, reason, and the content that came with it.
+/// One decision: action, person, time, reason and consequence; with `whole`, also the response and
+/// the result.
 pub(crate) fn decision_details(view: &View<'_>, decision: &WireDecision, whole: bool) -> Markup {
     let words = view.words;
     let (by, at) = (visible(&decision.by), moment(&decision.at));
@@ -287,7 +289,7 @@ fn then_text(view: &View<'_>, then: ThenAction) -> &'static str {
     }
 }
 
-/// The words for canceling the task that asked: a root, or a sub-agent's task whose caller goes on.
+/// The words for canceling the task that asked: a root, or a sub-agent's task whose parent goes on.
 pub(crate) fn cancel_text(view: &View<'_>) -> &'static str {
     if view.row.task_id == view.row.root_task_id {
         view.words.then_cancel

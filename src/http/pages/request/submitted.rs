@@ -44,8 +44,8 @@ impl FormName {
         }
     }
 
-    /// The form that these fields came from. `single_call_forms`: whether the page had the forms
-    /// for a single call.
+    /// The form that these fields came from. `in_path` is the action in the path of the POST, if
+    /// any. `single_call_forms`: whether the page had the forms for a single call.
     fn of(
         in_path: Option<Action>,
         fields: &BTreeMap<String, String>,
@@ -78,9 +78,9 @@ impl FormName {
 /// A mistake at its field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FieldMistake {
-    /// The field, if there is one.
+    /// The name of the form's field, if there is one.
     pub field: Option<String>,
-    /// The place inside the field's value; without a field, the place in the body.
+    /// A JSON pointer into the field's value; without a field, a pointer into the JSON body.
     pub place: String,
     /// The expected value, as a sentence.
     pub detail: String,

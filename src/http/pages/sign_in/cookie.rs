@@ -31,8 +31,8 @@ fn is_https(public_url: &str) -> bool {
         .is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"))
 }
 
-/// The token in a request's cookie; `None` if two are sent, because another host of the domain may
-/// have set one of them.
+/// The token in the cookie of an HTTP request; `None` if two cookies of this name are sent, because
+/// another host of the domain may have set one of them.
 #[must_use]
 pub(crate) fn token(headers: &HeaderMap, public_url: &str) -> Option<Token> {
     let mut values = values(headers, name(public_url));

@@ -1,6 +1,6 @@
-//! Sign-in for browsers: a page that takes a key and starts a session. A session is used only for
-//! requests without an `Authorization` header, has the current rights of its key, and ends with the
-//! key.
+//! Sign-in for browsers: a page that takes an API key and starts a session. A session is used only
+//! for HTTP requests without an `Authorization` header, has the current rights of its key, and ends
+//! with the key.
 
 pub(crate) mod cookie;
 pub(crate) mod end_session;

@@ -59,7 +59,7 @@ fn words(language: Language) -> &'static SignInTexts {
 }
 
 /// The page that takes a key; `wrong` says that the last key was unknown. `next` is the path to
-/// open afterwards.
+/// open afterwards, `prefix` the path of `public_url`.
 #[must_use]
 pub(crate) fn sign_in_form(
     next: Option<&str>,

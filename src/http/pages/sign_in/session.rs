@@ -1,4 +1,5 @@
-//! The caller of a request's session, and the redirect to sign-in for a request without a session.
+//! The caller whom the session of an HTTP request authenticates, and the redirect to sign-in for an
+//! HTTP request without a session.
 
 use axum::response::{IntoResponse, Response};
 use http::header::{HeaderMap, LOCATION};

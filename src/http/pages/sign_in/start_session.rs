@@ -1,4 +1,4 @@
-//! `POST /sign-in`: exchanges a key for a session. The key is checked once and not stored. The
+//! `POST /sign-in`: exchanges an API key for a session. The key is checked once and not stored. The
 //! browser always gets a new random token.
 
 use std::collections::BTreeMap;

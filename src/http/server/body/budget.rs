@@ -17,7 +17,7 @@ const ALL: usize = 256 * 1024 * 1024;
 /// ones, does not block other callers.
 const SHARE: usize = ALL / 4;
 
-/// A tenant and a user of it; `None` for all requests without a key.
+/// A tenant and a user of it; `None` for all HTTP requests without an API key.
 type Person = Option<(String, UserKey)>;
 
 /// The memory for large bodies.
@@ -52,7 +52,8 @@ impl BodyBudget {
         }
     }
 
-    /// Waits until `bytes` bytes are free for a body of `caller`, in the order of the calls.
+    /// Waits until `bytes` bytes are free for a body of `caller`, in the order in which the bodies
+    /// asked. A body larger than the caller's share reserves the whole share.
     pub(crate) async fn reserve(&self, caller: Option<&Caller>, bytes: usize) -> Option<Reserved> {
         let bytes = u32::try_from(bytes.min(self.share)).unwrap_or(u32::MAX);
         let own = self.share_of(caller).acquire_many_owned(bytes).await.ok()?;
