@@ -34,14 +34,14 @@ pub struct Net {
     own: Client,
 }
 
-/// A complete response, or as much of it as was requested.
+/// A complete response, or as much of it as [`Room`] asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// Never 1xx.
     pub status: StatusCode,
     /// The body, cut off at [`Room::most`] bytes.
     pub body: Vec<u8>,
-    /// Whether the body continues, or may continue.
+    /// Whether the body is longer than `body`, or may be because the rest was lost.
     pub more: bool,
 }
 
@@ -196,8 +196,8 @@ const CUT_OFF: &str = "the connection was lost before there was a complete answe
 /// Why there is no complete response; the variant says whether anything can have been sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// Certainly nothing was sent: name resolution, the connection or TLS failed, or the request
-    /// could not be built.
+    /// Certainly nothing of the request was sent: it could not be built, no connection was made
+    /// (name resolution, TCP or TLS failed), or its permit was withdrawn.
     #[error("{0}")]
     NotSent(&'static str),
     /// The request was or may have been sent: its outcome is unknown.
@@ -267,8 +267,8 @@ fn io_kind(error: &reqwest::Error) -> Option<io::ErrorKind> {
 /// Sends a request and waits until its response begins, at most `within`.
 ///
 /// # Errors
-/// Any [`Failure`]. The variants are not reliable here; a caller that may repeat the request does
-/// not need them.
+/// Any [`Failure`]. If `within` ends while connecting, the failure is `Lost` although nothing was
+/// sent: code that may repeat the request does not need the difference.
 pub async fn begun(request: RequestBuilder, within: Duration) -> Result<Response, Failure> {
     match tokio::time::timeout(within, request.send()).await {
         Ok(sent) => sent.map_err(|error| Failure::of(&error)),

@@ -1,4 +1,5 @@
-//! Tests of responses that need neither the engine nor the database: here both do nothing.
+//! Tests of responses that need neither the engine nor the database: the engine has no agents, and
+//! the store is closed.
 
 mod bodies;
 mod origins;

@@ -1,5 +1,6 @@
-//! Anthropic's Messages protocol over any base URL. Invariant: an answer is complete or rejected;
-//! the model's own blocks, thinking included, go back unchanged.
+//! The client of Anthropic's Messages protocol, for any base URL. Invariant: an incomplete answer
+//! is rejected; the model's own blocks, thinking included, are sent back as stored, except for
+//! parts that the endpoint refuses.
 
 use std::fmt;
 use std::sync::Arc;

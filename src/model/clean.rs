@@ -26,8 +26,8 @@ impl Cleaner {
         cleaned(self.0.clean(text).into_owned())
     }
 
-    /// A call. Its arguments keep their exact text, except for secrets and U+0000 (also when
-    /// written as an escape).
+    /// Redacts a call. Its arguments keep their exact text, except for secrets and U+0000 (also
+    /// when written as an escape).
     pub(crate) fn call(&self, provider_id: &str, name: &str, arguments: &str) -> AnswerCall {
         let arguments = mended(arguments, Mend::Nul);
         AnswerCall {
@@ -38,7 +38,7 @@ impl Cleaner {
         }
     }
 
-    /// For a text that arrives in pieces. The outputs together equal the text that
+    /// A redactor for a text that arrives in pieces. Its outputs together equal the text that
     /// [`Cleaner::text`] returns for the whole.
     pub(crate) fn passing_text(&self) -> Passing {
         Passing {
@@ -47,8 +47,8 @@ impl Cleaner {
         }
     }
 
-    /// For arguments that arrive in pieces. The outputs together equal the `arguments_text` that
-    /// [`Cleaner::call`] returns for the whole.
+    /// A redactor for arguments that arrive in pieces. Its outputs together equal the
+    /// `arguments_text` that [`Cleaner::call`] returns for the whole.
     pub(crate) fn passing_arguments(&self) -> Passing {
         Passing {
             redacting: Redacting::new(Arc::clone(&self.0)),

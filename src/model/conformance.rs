@@ -1,7 +1,8 @@
-//! One suite for all providers. `cases` declares each conversation and its expected answers once;
-//! `wire/PROVIDER/CASE.txt` holds the traffic of a conversation with one provider, written from the
-//! provider's documentation. Invariant: the requests are as documented, and an answer has the same
-//! meaning and the same text in its pieces, however its bytes are cut, streamed or not.
+//! Conformance tests of the model protocols: one suite for all providers. `cases` declares each
+//! conversation and its expected answers once; `wire/PROVIDER/CASE.txt` holds the traffic of a
+//! conversation with one provider, written from the provider's documentation. The tests assert that
+//! requests are as documented, that an answer means the same whether it is streamed or not and
+//! however its bytes are cut, and that its emitted pieces add up to it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

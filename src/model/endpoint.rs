@@ -28,7 +28,8 @@ use crate::world::Clock;
 
 mod read;
 
-/// The provider's id of the request, formatted for an error; empty if the answer has none.
+/// The provider's id of the request, formatted for an error; empty if the response has none or an
+/// unusual one.
 fn request_id(headers: &HeaderMap) -> String {
     let id = headers
         .get("request-id")
@@ -56,7 +57,7 @@ pub(super) struct Endpoint<P> {
     net: Net,
     clock: Arc<dyn Clock>,
     cleaner: Cleaner,
-    /// Index in [`Protocol::MANNERS`] of the manner that the endpoint answered last; 0 at first.
+    /// Index in [`Protocol::MANNERS`] of the manner that last led to an answer; 0 at first.
     manner: AtomicUsize,
     protocol: PhantomData<P>,
 }

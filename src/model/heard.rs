@@ -1,12 +1,12 @@
 //! Sinks for tests: [`Unheard`] ignores its pieces; [`Heard`] assembles its pieces and asserts the
-//! rules of [`Piece`].
+//! rules that [`Piece`] documents.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use super::{Answer, Piece, Sink};
 
-/// Ignores all pieces, for callers that want only the whole answer.
+/// Ignores all pieces, for code that wants only the whole answer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Unheard;
 

@@ -1,4 +1,5 @@
-//! Asks a language model: one trait, one file per protocol.
+//! Calls language models. [`ModelClient`] is the one trait; `openai` and `anthropic` implement it
+//! over HTTP, `scripted` by the rules of a file.
 
 pub(crate) mod anthropic;
 pub(crate) mod openai;
@@ -68,7 +69,8 @@ pub enum Piece<'a> {
         call: usize,
         text: &'a str,
     },
-    /// Voids every piece since the answer began: the model is asked again from the beginning.
+    /// Voids every piece since the answer began, because the attempt failed or emitted pieces
+    /// turned out to be wrong. If the answer goes on, its pieces follow from the beginning.
     Reset,
 }
 
@@ -102,7 +104,7 @@ pub struct Answer {
     pub calls: Vec<AnswerCall>,
     pub finish_reason: FinishReason,
     pub usage: Usage,
-    /// The provider's own JSON of the message, sent back unchanged.
+    /// The provider's own JSON of the message, redacted. Later model calls send it back.
     pub raw: Value,
 }
 

@@ -1,5 +1,6 @@
-//! The Chat Completions protocol over any base URL. Invariant: an answer is complete or rejected;
-//! the provider's own JSON goes back unchanged.
+//! The client of the Chat Completions protocol, for any base URL. Invariant: an incomplete answer
+//! is rejected; the provider's own JSON of a turn is sent back as stored, except for parts that an
+//! endpoint would refuse.
 
 use std::fmt;
 use std::sync::Arc;

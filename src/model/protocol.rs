@@ -32,7 +32,7 @@ pub(super) trait Protocol: Send + Sync + 'static {
     /// The request body; `extra` is merged in from the configuration.
     ///
     /// # Errors
-    /// When it cannot be written as JSON, which no prompt is known to cause.
+    /// When the body cannot be written as JSON, which no prompt is known to cause.
     fn body(
         prompt: &Prompt,
         model: &str,
@@ -46,7 +46,7 @@ pub(super) trait Protocol: Send + Sync + 'static {
         false
     }
 
-    /// Reads an unstreamed answer. An unreadable one may have been truncated, so the attempt is
+    /// Reads an unstreamed answer. An unreadable answer may have been truncated, so the attempt is
     /// repeated.
     fn whole(body: &str, cleaner: &Cleaner) -> Attempt;
 
@@ -98,13 +98,14 @@ pub(super) enum Thoughts {
     Left,
 }
 
-/// The outcome of one attempt.
+/// The outcome of one attempt. The strings are problem texts for people.
 #[derive(Debug)]
 pub(super) enum Attempt {
     Answered(Box<Answer>),
     /// A repetition may succeed, after this wait if the endpoint named one.
     Again(String, Option<Duration>),
-    /// The endpoint refused the manner of asking, or the model's earlier thinking.
+    /// The endpoint refused the manner of asking, or the model's earlier thinking: a simpler
+    /// request may succeed.
     Plainer(String),
     /// A repetition would fail too.
     Failed(String),

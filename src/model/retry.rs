@@ -16,7 +16,7 @@ const LONGEST: Duration = Duration::from_secs(8);
 /// The longest wait that an endpoint may ask for.
 const LONGEST_ASKED: Duration = Duration::from_mins(1);
 
-/// Whether a repetition may get another status.
+/// Whether a repeated request may get another status.
 pub(crate) fn is_worth_repeating(status: u16) -> bool {
     matches!(status, 408 | 409 | 429 | 500..=599)
 }

@@ -1,7 +1,7 @@
 //! A model that answers from rules, for the demonstration and for tests. Deterministic: the same
-//! conversation gets the same answer. Like some providers, it repeats its call ids in every answer,
-//! so that no code comes to rely on unique ids. Answers are emitted in pieces. The built-in script
-//! paces the pieces, but only for a sink with a listener.
+//! conversation gets the same answer. Like some providers, this model repeats its call ids in every
+//! answer, so that no code comes to rely on unique ids. Answers are emitted in pieces. The built-in
+//! script paces the pieces, but only for a sink with a listener.
 
 use std::fmt;
 use std::path::Path;
@@ -28,8 +28,8 @@ const BUILT_IN: (&str, &str) = ("builtin:refunds", include_str!("refunds.yaml"))
 /// The answer when no rule matches.
 const NO_RULE: &str = "This model is scripted, and no rule of its script matches what was said.";
 
-/// How long the built-in script waits before it answers a listener: long enough for a page that has
-/// just posted an answer to reload.
+/// How long the built-in script waits before it emits an answer to a listener: long enough for a
+/// page that has just posted a person's decision to reload.
 const THINKS: Duration = Duration::from_millis(350);
 /// The pause per piece, and the longest time for all pieces.
 const PACE: (Duration, Duration) = (Duration::from_millis(60), Duration::from_millis(600));
@@ -52,7 +52,8 @@ impl fmt::Debug for Scripted {
 
 impl Scripted {
     /// Loads a script: `builtin:refunds`, or a file (relative to `base_dir`). Adds every mistake in
-    /// it, at `models.NAME.script` and the rule's number, and then returns `None`.
+    /// the script to `mistakes`, at `models.NAME.script` and the rule's index; `None` if there are
+    /// mistakes.
     pub(crate) fn load(
         name: &str,
         source: &str,

@@ -45,8 +45,8 @@ impl Decoder {
         }
     }
 
-    /// The events that these bytes complete. A last event without the empty line after it is
-    /// dropped.
+    /// The events that these bytes complete. An event is complete only with the empty line after
+    /// it.
     ///
     /// # Errors
     /// [`TooLong`].

@@ -66,8 +66,8 @@ impl Reach {
     }
 }
 
-/// Reports the start and end of connecting (name resolution, TCP and TLS) to the request being
-/// made.
+/// Reports the start and end of connecting (name resolution, TCP and TLS) to the `Reach` of the
+/// request being made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Watch;
 

@@ -1,6 +1,8 @@
-//! Authenticates a request by its headers: by key, or as `local` when there are no accounts. A
-//! browser session replaces the key that opened it. Invariant: a `Holdpoint-…` header takes effect
-//! only where its key may speak for other people, and is refused everywhere else, never ignored.
+//! Authenticates an HTTP request by its headers: by key, or as `local` when there are no accounts.
+//! A browser session replaces the key that opened it. Invariant: `Holdpoint-User` and
+//! `Holdpoint-Groups` take effect only with a key that may speak for other people. With any other
+//! key or a session they are refused, never ignored. Unknown `Holdpoint-…` headers are refused,
+//! too.
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
@@ -10,7 +12,7 @@ use super::session::Token;
 use super::{Caller, May};
 use crate::task::user::{UserId, UserIds, is_normal};
 
-/// Identifies the caller of a request.
+/// Identifies the caller of an HTTP request.
 pub trait Authenticator: Send + Sync {
     /// The caller that these headers identify.
     ///
@@ -27,8 +29,7 @@ pub trait Authenticator: Send + Sync {
     /// The caller of a session: the currently configured account whose key yields the binding.
     ///
     /// # Errors
-    /// `Missing` when no configured key fits any more; `Forbidden` when the request tries to speak
-    /// for another person.
+    /// `Missing` when no configured key fits any more; `Forbidden` on any `Holdpoint-…` header.
     fn by_session(
         &self,
         _headers: &HeaderMap,
@@ -48,7 +49,7 @@ pub enum AuthError {
     /// The key is unknown: `unauthorized`.
     #[error("the key is not known")]
     Wrong,
-    /// The key lacks the permission: `forbidden`.
+    /// The key or session may not speak for other people: `forbidden`.
     #[error("{0}")]
     Forbidden(String),
     /// A header cannot be parsed: `bad_request`.

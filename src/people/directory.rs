@@ -96,7 +96,8 @@ impl Directory {
         self.ids
     }
 
-    /// A user's id, spelled as in the configuration file if it is known there, else as received.
+    /// A user's id, spelled as in the configuration file if the file names the user, else as in
+    /// `came`.
     #[must_use]
     pub fn user(&self, tenant: &str, came: &str) -> UserId {
         let key = self.ids.key(came);
@@ -171,9 +172,9 @@ impl Directory {
     }
 
     /// How many different people of a tenant could approve under these approvers; `except` is not
-    /// counted. If a key of the tenant may speak for other people, every named user counts, and a
-    /// named group makes the number unbounded (`usize::MAX`). If `owner` is `None` and the
-    /// approvers include the owner, the owner counts as one more person.
+    /// counted. If a key of the tenant may both decide and speak for other people, every named user
+    /// counts, and a named group makes the number unbounded (`usize::MAX`). If `owner` is `None`
+    /// and the approvers include the owner, the owner counts as one more person.
     #[must_use]
     pub fn could_approve(
         &self,

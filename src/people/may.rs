@@ -1,4 +1,5 @@
-//! All authorization: every permission is checked by these functions only.
+//! Authorization: who may read a tree, give a task a command and decide a request, and whether an
+//! earlier approval still counts. Checks of a key's permissions alone are in `http`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -87,7 +88,7 @@ pub fn wrote(caller: &Caller, asked: &RequestSpec, call: &CallSpec) -> bool {
             .is_some_and(|editor| caller.user_id.is(editor))
 }
 
-/// The accounts, for checks that are repeated long after the caller's request.
+/// The accounts, to check approvals again long after the HTTP request that gave them.
 #[derive(Clone, Debug, Default)]
 pub struct Roster(Option<Arc<Directory>>);
 
@@ -107,7 +108,7 @@ impl Roster {
             .unwrap_or_default()
     }
 
-    /// How many different people except `except` could approve.
+    /// How many different people except `except` could approve; 0 without accounts.
     fn could_approve(
         &self,
         tenant: &str,
@@ -123,9 +124,9 @@ impl Roster {
         }
     }
 
-    /// Whether an earlier approval would be accepted today. If it was given through a key with
-    /// `act_as`, the key's user must still have such a key that may decide, and the approver's
-    /// groups are the groups that were named then.
+    /// Whether an earlier approval would be accepted today, with the current accounts. If the
+    /// approval was given through a key with `act_as`, the user of that key must still have a key
+    /// with `act_as` that may decide; the approver's groups are then those named with the approval.
     #[must_use]
     pub fn still_counts(
         &self,
@@ -299,7 +300,8 @@ mod tests {
         let reader = caller("dave", "acme", &["finance"], false, READ);
         let local = caller("local", "acme", &[], false, May::ALL);
         let table = [
-            // approvers, owner, named, member, admin, foreign, reader, local
+            // Columns: the approvers; whether owner, named, member, admin, foreign, reader and
+            // local may decide.
             (
                 approvers(true, &[], &[]),
                 [true, false, false, false, false, false, true],

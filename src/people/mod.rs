@@ -1,5 +1,5 @@
-//! Authentication and authorization: identifies the caller of a request, and checks the caller's
-//! permissions.
+//! Authentication and authorization: identifies the caller of an HTTP request, and checks the
+//! caller's permissions.
 
 pub(crate) mod authenticator;
 pub mod directory;
@@ -12,7 +12,7 @@ use crate::task::user::UserId;
 /// The user id of every caller when there are no accounts.
 pub const LOCAL: &str = "local";
 
-/// The authenticated sender of a request.
+/// The authenticated sender of an HTTP request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// The user that the operation is for: the key's user, or the user that a key with `act_as`

@@ -1,6 +1,6 @@
-//! Parses a `when` into our own small syntax tree. The parser of the `cel` crate is used, and only
-//! here. The evaluator of that crate is not used, because it absorbs errors (`err || true` is true
-//! there) and cannot be interrupted.
+//! Parses a rule's condition (`when`) into our own small syntax tree. The parser of the `cel` crate
+//! is used, and only here. The evaluator of that crate is not used, because it absorbs errors
+//! (`err || true` is true there) and cannot be interrupted.
 //!
 //! Invariant: a hostile text is refused and never overflows the stack. So the text is short, it is
 //! parsed (and its tree dropped) on a thread with a large stack, and the resulting tree is shallow,
@@ -26,8 +26,8 @@ const MAX_NODES: usize = 400;
 const MAX_PATTERN: usize = 64 * 1024;
 const STACK: usize = 64 * 1024 * 1024;
 
-/// Why a `when` is refused. Never quotes the text: a string in it may come from an environment
-/// variable.
+/// Why a `when` is refused. Quotes names only, never a string in the text, because the string may
+/// come from an environment variable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Flaw {
     #[error("the expression is longer than {MAX_SOURCE} bytes")]
@@ -293,7 +293,8 @@ impl Reader {
         Ok(Node::Call(function, arguments))
     }
 
-    /// The parser has expanded a macro; the loop step shows which macro.
+    /// Reads a loop. The parser has expanded a macro such as `all`; the loop step shows which
+    /// macro.
     fn comprehension(&mut self, expanded: &ComprehensionExpr, depth: usize) -> Result<Node, Flaw> {
         if self.local.is_some() {
             return Err(Flaw::NestedLoop);
@@ -338,7 +339,8 @@ impl Reader {
     }
 }
 
-/// The item that `@result + [item]` appends; `None` if the step counts (`@result + 1`).
+/// The item that `@result + [item]` appends; `None` if the step counts (`@result + 1`). The parser
+/// names the accumulator of an expanded macro `@result`.
 fn appended(step: &IdedExpr) -> Result<Option<&IdedExpr>, Flaw> {
     let Expr::Call(call) = &step.expr else {
         return Err(Flaw::Unreadable);

@@ -21,7 +21,7 @@ pub(super) struct Findings {
     pub(super) members: BTreeMap<String, Shape>,
     /// The members that the expression reads although the schema does not require them.
     pub(super) optional: BTreeSet<String>,
-    /// The values from the caller that the expression reads.
+    /// The values chosen by the API's client that the expression reads: `task.metadata`, `session`.
     pub(super) from_caller: BTreeSet<&'static str>,
 }
 
@@ -318,7 +318,7 @@ impl Survey<'_> {
     }
 }
 
-/// The path of a value as shown to operators, such as `args.rows[].price`.
+/// The path of a value as shown to people, such as `args.rows[].price`.
 fn path(node: &Node) -> String {
     if let Node::Select(of, name) = node {
         format!("{}.{name}", path(of))

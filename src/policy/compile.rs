@@ -17,7 +17,7 @@ use crate::world::Mistakes;
 /// A call with more bytes of arguments is judged on a blocking thread.
 const HEAVY: usize = 16 * 1024;
 
-/// The rules of the configuration, in its order.
+/// The rules of the configuration, in the file's order.
 #[derive(Debug, Default)]
 pub struct Policy {
     pub(super) rules: Vec<Compiled>,
@@ -111,8 +111,9 @@ impl Policy {
     }
 
     /// Whether a call with arguments of this size should be judged on a blocking thread. The work
-    /// is bounded either way: after a million steps (a part of an expression, an item of a list, 16
-    /// bytes of text) every rule with a condition faults and never allows.
+    /// is bounded either way: after a million steps (a step is a part of an expression, an item of
+    /// a list, or 16 bytes of text) the current and all further conditions fault, and a fault never
+    /// allows.
     #[must_use]
     pub fn is_heavy(&self, args_bytes: usize) -> bool {
         args_bytes > HEAVY

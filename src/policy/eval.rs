@@ -12,8 +12,8 @@ use super::shape::Shape;
 use super::value::Val;
 use crate::task::user::UserIds;
 
-/// Why an expression has no value. Quotes the operator's expression, never the contents of the
-/// call.
+/// Why an expression has no value. Quotes at most a name from the rule's expression, never the
+/// contents of the call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Fault {
     #[error("`{0}` is missing")]
@@ -180,8 +180,8 @@ impl<'a> Run<'a> {
         call(function, &arguments?, self.scope.fuel)
     }
 
-    /// Folds texts that are compared with a user's id, so that no spelling of an id gets around a
-    /// rule.
+    /// Replaces texts that are compared with a user's id by their comparison keys, so that no
+    /// spelling of an id gets around a rule.
     fn keyed(&self, value: Val<'a>) -> Result<Val<'a>, Fault> {
         let key = |text: &str| -> Result<Val<'a>, Fault> {
             self.scope.fuel.spend_text(text.len())?;

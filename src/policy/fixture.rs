@@ -96,7 +96,7 @@ pub(super) fn sound(rules: &[Rule]) -> Policy {
     policy
 }
 
-/// Judges a call along a path of agents.
+/// Judges a call of the tool `name` along a path of agents.
 pub(super) fn judge_along(policy: &Policy, path: &[&str], name: &str, args: &Value) -> Judgement {
     let tool = tools()
         .into_iter()
@@ -116,7 +116,7 @@ pub(super) fn judge_along(policy: &Policy, path: &[&str], name: &str, args: &Val
     })
 }
 
-/// Judges a call of one agent.
+/// Judges a call of the tool `name` by a single agent.
 pub(super) fn judge(policy: &Policy, name: &str, args: &Value) -> Judgement {
     judge_along(policy, &["billing"], name, args)
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-/// The maximum number of schema parts that are read; members beyond it are untyped.
+/// The maximum number of schema parts that are read; all further parts are untyped.
 const MAX_PARTS: usize = 2000;
 const MAX_DEPTH: usize = 16;
 
@@ -82,7 +82,7 @@ impl Shape {
         }
     }
 
-    /// The JSON Schema name of the type, for operators.
+    /// The JSON Schema name of the type, for messages to people.
     pub(super) fn word(&self) -> &'static str {
         match self {
             Self::Null => "null",

@@ -1,10 +1,11 @@
-//! How many connections fit into the descriptor limit of this process. The database, tools and
-//! models come first: a service whose clients hold every descriptor could not run approved calls.
+//! Divides the descriptor limit of this process. The descriptors for the database, tools and models
+//! are reserved, and client connections get the rest: a service whose clients hold every descriptor
+//! could not run approved calls.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Descriptors that are always open: standard streams, listeners, the runtime's own, the metrics'
-/// connections.
+/// Descriptors reserved for standard streams, listeners, the async runtime, and connections to the
+/// metrics listener.
 const OWN: u64 = 64;
 /// Descriptors of one database connection: an SQLite connection opens the file and its log.
 const OF_DATABASE: u64 = 3;
@@ -13,7 +14,7 @@ const OF_TASK: u64 = 9;
 /// The fewest connections that a service needs.
 const FEWEST: u64 = 16;
 
-/// How the descriptors are shared.
+/// The result of dividing the descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Share {
     /// The descriptor limit of this process.
@@ -36,7 +37,8 @@ pub(crate) struct TooFew {
 }
 
 impl Share {
-    /// Shares `limit` descriptors: `wanted` connections, or fewer where the reserve leaves no more.
+    /// Reserves descriptors for `database` database connections and `running` running tasks.
+    /// Clients get `wanted` connections, or fewer if the rest of `limit` is smaller.
     ///
     /// # Errors
     /// [`TooFew`] when fewer than `FEWEST` connections, and fewer than `wanted`, are left.
@@ -56,7 +58,7 @@ impl Share {
         })
     }
 
-    /// The most event streams: `wanted`, or fewer, so that some connections are left for other
+    /// The most event streams: `wanted`, or fewer, so that up to 24 connections are left for other
     /// requests.
     #[must_use]
     pub(crate) fn streams(&self, wanted: u32) -> u32 {

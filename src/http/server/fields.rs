@@ -33,7 +33,8 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    /// The members of `value`, whose pointer is `at`; a value that is no object is a mistake.
+    /// Takes the members of the object `value`, whose JSON pointer is `at`. Any other value is a
+    /// mistake.
     pub(crate) fn of(value: Value, at: &str, errors: &mut Errors) -> Option<Self> {
         if let Value::Object(members) = value {
             return Some(Self {
@@ -45,7 +46,7 @@ impl Fields {
         None
     }
 
-    /// The pointer of a member.
+    /// The JSON pointer of a member.
     #[must_use]
     pub(crate) fn pointer(&self, name: &str) -> String {
         pointer(&self.at, name)
@@ -108,7 +109,7 @@ impl Fields {
         None
     }
 
-    /// Reports every member that was not taken as unknown.
+    /// Reports as unknown every member that was not taken.
     pub(crate) fn finish(self, errors: &mut Errors) {
         for name in self.members.keys() {
             errors.add(&place(&self.at, name), "no such member");
@@ -116,9 +117,9 @@ impl Fields {
     }
 }
 
-/// The maximum length of a reported JSON pointer, in bytes. A value whose pointer would be longer
-/// is reported at its parent's pointer, so that a long member name is not copied for each value
-/// below it.
+/// The longest JSON pointer that is built from a member name of the body, in bytes, without its
+/// last `/` and escapes. A mistake whose pointer would be longer is reported at the parent's
+/// pointer, so that a long member name is not copied for each value below it.
 const PLACE: usize = 1024;
 
 fn place(at: &str, name: &str) -> String {

@@ -1,7 +1,7 @@
 //! The guard runs before each operation. It is a layer of the operation's own method, so the router
-//! answers unknown paths (404) and unknown methods (405) first. It checks, in this order: that the
-//! request comes from this machine (without accounts), the origin, the announced size, and the key
-//! or the session's cookie.
+//! answers unknown paths (404) and unknown methods (405) first. It checks, in this order: the host
+//! and signs of a proxy (only in a service without accounts), the origin, the announced size, and
+//! the key or the session's cookie.
 
 use std::sync::{Arc, Weak};
 
@@ -24,7 +24,7 @@ use crate::http::pages::sign_in::session::{self, redirect_to_sign_in, wants_page
 use crate::people::Caller;
 use crate::people::authenticator::{AuthError, only_ours, speaks_for_nobody};
 
-/// Checks a request, passes its caller on, and runs the operation.
+/// Checks a request, attaches its caller to it, and runs the operation.
 ///
 /// # Errors
 /// The problem of the first check that fails.
@@ -102,8 +102,9 @@ fn protect_connection(request: &Request) {
     }
 }
 
-/// The caller of these headers; `None` without credentials. The cookie of a session counts only
-/// without an `Authorization` header, so a wrong key is refused even with a valid cookie.
+/// The caller whom the credentials in `headers` identify; `None` without credentials. The cookie of
+/// a session counts only without an `Authorization` header, so a wrong key is refused even with a
+/// valid cookie.
 ///
 /// # Errors
 /// `unauthorized`, `forbidden`, or the problem of a failed database access.
@@ -125,7 +126,8 @@ async fn or_session(
     }
 }
 
-/// The caller of the request's key. Counts a wrong key.
+/// Authenticates the request by its key. The inner result is the authenticator's. Counts a wrong
+/// key.
 ///
 /// # Errors
 /// `too_many` after too many wrong keys of one client. A correct key never gets `too_many`.
@@ -138,7 +140,8 @@ fn caller_of_key(http: &Http, request: &Request) -> Result<Result<Caller, AuthEr
     Ok(found)
 }
 
-/// Sign-out accepts any session cookie, even an expired one.
+/// Sign-out accepts a known key or, without an `Authorization` header, any session cookie, even an
+/// expired one.
 fn check_sign_out(
     http: &Http,
     headers: &HeaderMap,

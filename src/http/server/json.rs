@@ -1,6 +1,6 @@
-//! Reads JSON that all parsers understand alike: repeated members and deep nesting are errors. The
-//! values of outside input are counted before any value is built, because a megabyte of `[[],[],…`
-//! would take a hundred megabytes of memory.
+//! Reads JSON that all parsers understand alike: repeated members and deep nesting are errors.
+//! Before any value of a client's JSON is built, its values are counted, because a megabyte of
+//! `[[],[],…` would take a hundred megabytes of memory.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -88,8 +88,9 @@ fn unread(error: &serde_json::Error) -> Unread {
     })
 }
 
-/// The text of an object's member, without the white space between its tokens. Numbers keep every
-/// digit, which a conversion to doubles would lose. `bytes` must be a text that [`parse`] accepts.
+/// The text of a member of the object in `bytes`, without the white space between its tokens;
+/// `None` without such a member. Numbers keep every digit, which a conversion to doubles would
+/// lose. `bytes` must be a text that [`parse`] accepts.
 #[must_use]
 pub(crate) fn member(bytes: &[u8], name: &str) -> Option<String> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_slice(bytes).ok()?;

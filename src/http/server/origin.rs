@@ -1,7 +1,7 @@
 //! Decides which web pages may make a browser change something in the service. A request that
 //! changes something and has a foreign origin is refused before its credentials are read, so a
-//! foreign page cannot approve. Without accounts the service responds only to requests for a
-//! loopback name of this machine.
+//! foreign page cannot approve. Without accounts the service responds (health checks apart) only to
+//! requests for a loopback name of this machine.
 
 use http::header::{HOST, HeaderName, ORIGIN};
 use http::{HeaderMap, Method, Uri, Version};
@@ -32,7 +32,8 @@ impl Origin {
     }
 }
 
-/// The origins whose pages may change something.
+/// The configured origins whose pages may change something. Pages of the host that a request is for
+/// may, too.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origins {
     public: Option<Origin>,
@@ -76,8 +77,8 @@ impl Origins {
         }
     }
 
-    /// Whether the request's only origin is in `cors_origins`, so that its response carries the
-    /// CORS headers.
+    /// Whether the request has exactly one `Origin` header, and its origin is in `cors_origins`.
+    /// The response then carries the CORS headers.
     #[must_use]
     pub(crate) fn shares_with(&self, headers: &HeaderMap) -> bool {
         let mut origins = headers.get_all(ORIGIN).iter();

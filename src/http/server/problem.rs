@@ -1,6 +1,6 @@
 //! Every error is a problem document (RFC 9457) with an error code. The function that fails returns
-//! only the error code, one sentence and the members that belong to this code. The edge adds the
-//! rest, because only the edge knows the request's id and the accepted types.
+//! the error code, a text for people and the members that belong to this code. The edge adds the
+//! rest, because only the edge knows the request's id and the types that the client accepts.
 
 use axum::response::{IntoResponse, Response};
 use http::header::{HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -22,7 +22,7 @@ macro_rules! codes {
         pub(crate) enum Code { $($(#[$doc])* $name),* }
 
         impl Code {
-            /// All codes, in the contract's order.
+            /// All codes, in the order in which they are declared.
             pub(crate) const ALL: &'static [Self] = &[$(Self::$name),*];
 
             /// The code on the wire.
@@ -120,7 +120,8 @@ impl FromStr for Code {
 #[derive(Clone, Debug)]
 pub(crate) struct Problem {
     pub code: Code,
-    /// One sentence: the place and the expected value, never the value that was sent.
+    /// A text for people. For a mistake in the request: its place and the expected value, never the
+    /// value that was sent.
     pub detail: String,
     /// The mistakes of an invalid request.
     pub errors: Vec<FieldError>,
@@ -214,8 +215,8 @@ impl Problem {
         }])
     }
 
-    /// The problem for an error response that a library made: a 404 or 405 of the router, or the
-    /// response after a panic.
+    /// The problem for an error response that a library made, such as a 404 or 405 of the router,
+    /// or the response after a panic.
     #[must_use]
     pub(crate) fn of_status(status: StatusCode) -> Self {
         match status.as_u16() {

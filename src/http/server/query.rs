@@ -49,8 +49,8 @@ impl Query {
         values
     }
 
-    /// Takes every value of a filter, each parsed by `read`; a value that `read` refuses is a
-    /// mistake.
+    /// Takes every value of a filter, each parsed by `read`. A value that `read` refuses is a
+    /// mistake, described by `expected`.
     pub(crate) fn many<T>(
         &mut self,
         name: &str,
@@ -67,7 +67,8 @@ impl Query {
         values
     }
 
-    /// Takes the only value of a parameter; a repeated parameter is a mistake.
+    /// Takes the only value of a parameter, like [`Query::many`]. A repeated parameter is a
+    /// mistake, too.
     pub(crate) fn one<T>(
         &mut self,
         name: &str,
@@ -100,7 +101,7 @@ impl Query {
         self.one(name, "a number from 0 on", digits)
     }
 
-    /// Reports every parameter that was not taken as unknown.
+    /// Reports as unknown every parameter that was not taken.
     ///
     /// # Errors
     /// `invalid`, with every mistake of the query.
@@ -124,7 +125,7 @@ fn digits(text: &str) -> Option<i64> {
     }
 }
 
-/// The cursor that continues after an id.
+/// The cursor of the page that begins after this id.
 #[must_use]
 pub(crate) fn cursor_of(id: Uuid) -> String {
     BASE64_URL_SAFE_NO_PAD.encode(id.as_bytes())

@@ -32,7 +32,7 @@ use crate::world::Clock;
 /// The longest time for the head of a request to arrive. The time begins when the connection opens;
 /// for later requests of a connection, it begins with the first byte of the head.
 pub(crate) const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection may stay open without a request.
+/// How long a connection stays open after a response while the client sends no next request.
 pub(crate) const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(75);
 /// The largest head of a request, in bytes.
 pub(crate) const MAX_HEADER_SIZE: usize = 64 * 1024;
@@ -79,7 +79,7 @@ impl Server {
     /// Serves until `closed` is cancelled, and returns once the requests in flight are answered.
     pub(crate) async fn serve(self, mut acceptor: impl Acceptor, closed: CancellationToken) {
         let tasks = TaskTracker::new();
-        // Dropping this future stops the connections' tasks.
+        // When the future of `serve` is dropped, the Tokio tasks of its connections stop.
         let stop = CancellationToken::new();
         let _guard = stop.clone().drop_guard();
         let mut exhausted = false;

@@ -33,7 +33,7 @@ pub(super) struct Spoken {
     pub(super) arguments: Option<String>,
 }
 
-/// Reads an unstreamed answer. An unreadable one may have been truncated, so the attempt is
+/// Reads an unstreamed answer. An unreadable answer may have been truncated, so the attempt is
 /// repeated.
 pub(super) fn whole(body: &str, cleaner: &Cleaner) -> Attempt {
     let readable = mended(body, Mend::LoneSurrogates);
@@ -94,7 +94,7 @@ fn inputs(body: &str) -> Option<Vec<Option<&str>>> {
 }
 
 impl Spoken {
-    /// A block with the exact text of its `input`; `None` if it is not an object.
+    /// A block with the exact text of its `input`; `None` if the block is not an object.
     pub(super) fn new(block: Value, input: Option<&str>) -> Option<Self> {
         let is_call = is(&block, "tool_use");
         let Value::Object(mut members) = block else {
@@ -132,7 +132,7 @@ impl Said {
             .collect()
     }
 
-    /// The explanation of a refusal; `None` when the message has a text.
+    /// The explanation of a refusal; `None` if the model did not refuse or wrote a text.
     pub(super) fn refusal(&self) -> Option<&str> {
         let refused = self.stop_reason.as_deref() == Some("refusal") && self.text().is_empty();
         self.explanation.as_deref().filter(|_| refused)

@@ -1,7 +1,7 @@
-//! The request body: the prompt as messages of content blocks. Invariant: the model's own blocks go
-//! back unchanged, with their arguments byte for byte; each call shares an id with its result and
-//! with no other call; and the endpoint has no reason to refuse the form of the body, because a
-//! refusal would block a stored conversation for good.
+//! The request body: the prompt as messages of content blocks. Invariant: the model's own blocks,
+//! with the exact text of their arguments, go back unchanged wherever the endpoint accepts them;
+//! each call shares an id with its result and with no other call; and the endpoint has no reason to
+//! refuse the form of the body, because a refusal would block a stored conversation for good.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -24,7 +24,7 @@ const EMPTY: &str = "(empty)";
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(super) enum Block {
-    /// Any block but a call.
+    /// Any block but a call, or a call whose arguments are not a JSON object.
     Plain(Value),
     Call {
         #[serde(flatten)]
@@ -35,8 +35,8 @@ pub(super) enum Block {
 }
 
 impl Block {
-    /// A call with these arguments: the text itself if it is a JSON object, else `{}` (the call's
-    /// result then says what was wrong).
+    /// A call block with the other members `rest`. Its `input` is the exact text `arguments` if
+    /// that is a JSON object, else `{}` (the call's result then says what was wrong).
     pub(super) fn call(mut rest: Map<String, Value>, arguments: &str) -> Self {
         let text = mended(arguments, Mend::LoneSurrogates);
         let is_object = serde_json::from_str::<Value>(&text).is_ok_and(|value| value.is_object());

@@ -17,7 +17,7 @@ use crate::model::sse::Event;
 pub(in crate::model) struct Stream {
     cleaner: Cleaner,
     said: Said,
-    /// Maps the endpoint's block index to our position in `blocks`.
+    /// The blocks that have not ended: the endpoint's index, and the position in `blocks`.
     open: BTreeMap<u64, usize>,
     /// In the order in which the blocks began.
     blocks: Vec<Begun>,
@@ -34,7 +34,7 @@ struct Begun {
     whole: Option<String>,
     /// The input from the deltas.
     input: String,
-    /// For a call: its number, and the redaction of the pieces of its arguments.
+    /// For a call: its index among the calls, and the redaction of the pieces of its arguments.
     call: Option<(usize, Passing)>,
 }
 

@@ -71,7 +71,8 @@ fn name(name: &str) -> String {
     }
 }
 
-/// The blocks of a turn; empty if no block of the turn may be sent.
+/// The blocks of a turn; empty if no block of the turn may be sent. Each call is its stored id, its
+/// tool's name and its arguments.
 pub(super) fn assistant(
     raw: &Value,
     text: Option<&str>,
@@ -85,7 +86,7 @@ pub(super) fn assistant(
     }
 }
 
-/// The turn's own blocks; `None` unless it came through this protocol and has this many calls.
+/// The blocks of `raw`; `None` unless `raw` is a turn of this protocol with `calls` calls.
 fn own(raw: &Value, calls: usize) -> Option<&[Value]> {
     let is_message = raw.get("type").is_some_and(|kind| kind == "message");
     let blocks = raw

@@ -38,7 +38,7 @@ enum Says {
     User(&'static str),
     /// Data about the user, a text and two images.
     Richly,
-    /// The results of the last turn's calls, and whether each succeeded.
+    /// The results of the last turn's calls, each with whether it succeeded.
     Results(Vec<(&'static str, bool)>),
     /// Results, followed by a user message.
     ResultsAndUser(Vec<(&'static str, bool)>, &'static str),
@@ -385,7 +385,8 @@ fn answers_of_all() -> Vec<Case> {
     ]
 }
 
-/// Refused keys, unusual content and changed settings.
+/// Cases with a refused key, unusual content, a changed provider, or an endpoint that does not
+/// stream.
 fn hard_answers_of_all() -> Vec<Case> {
     use Says::{Results, Richly, Stored, User};
     let paid = || Results(vec![("paid", true)]);

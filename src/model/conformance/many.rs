@@ -1,4 +1,4 @@
-//! Answers with very many calls.
+//! Tests the limit of 256 calls in one answer.
 
 use std::sync::Arc;
 

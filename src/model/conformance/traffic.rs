@@ -1,4 +1,4 @@
-//! Recorded traffic: reads a traffic file, and plays it as an endpoint on loopback.
+//! Reads a traffic file, and plays its answers as an endpoint on loopback.
 //!
 //! A file is a list of parts. `>>>` begins the expected body of a request. `<<< STATUS TYPE, NAME:
 //! VALUE, …` begins an answer; with the word `cut`, the connection is closed before the end of the
@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 #[derive(Debug)]
 pub(super) struct Traffic {
-    /// The bodies of the requests, in order.
+    /// The expected bodies of the requests, in order.
     pub(super) asked: Vec<Value>,
     pub(super) answers: Vec<Reply>,
 }
@@ -114,7 +114,7 @@ impl Reply {
         self.whole.as_deref().filter(|_| sent == Sent::Whole)
     }
 
-    /// The stream, if the answer is streamed and successful.
+    /// The body, if the answer is streamed and successful.
     pub(super) fn stream(&self) -> Option<&str> {
         let is_stream = self
             .headers

@@ -54,13 +54,13 @@ struct Stream<P: Protocol> {
     decoder: Decoder,
     reading: P::Reading,
     read: usize,
-    /// The bytes read so far, up to the first event: a body declared as a stream may be an
-    /// unstreamed answer.
+    /// The bytes before the first event, up to `PROBLEM` of them: the body may be an unstreamed
+    /// answer although it is declared as a stream.
     odd: Option<Vec<u8>>,
 }
 
 impl<P: Protocol> Stream<P> {
-    /// Takes the next bytes. `Err` is the outcome of the attempt, if it is certain already.
+    /// Takes the next bytes. `Err` is the outcome of the attempt, if later bytes cannot change it.
     fn take(&mut self, bytes: &[u8], telling: &mut Telling<'_>) -> Result<Progress, Attempt> {
         self.read = self.read.saturating_add(bytes.len());
         let events = self.decoder.push(bytes).map_err(|_| too_long())?;

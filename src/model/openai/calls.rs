@@ -13,8 +13,8 @@ use crate::model::protocol::Telling;
 /// The bytes counted for each call in addition to its texts.
 const CALL: usize = 1024;
 
-/// A name whose end may begin a secret is emitted only if that end is shorter than this many bytes:
-/// half of the shortest secret searched for.
+/// Before its arguments come, a name whose end may begin a secret is emitted only if that end is
+/// shorter than this many bytes: half of the shortest secret searched for.
 const PART: usize = 4;
 
 /// The calls so far, in their final order.
@@ -254,9 +254,9 @@ impl Call {
         }
     }
 
-    /// Whether a fragment with an id and with this call's index may continue the call. The index
-    /// and the id do not tell: some endpoints send index 0 for every call, and some give each
-    /// fragment of a call a new id. But only the first fragment of a call has a name.
+    /// Whether a fragment with an id and with this call's index may continue the call. Index and id
+    /// alone cannot decide: some endpoints send index 0 for every call, and some give each fragment
+    /// of a call a new id. But of the fragments with an id, only a call's first has a name.
     fn may_have(&self, fragment: &Fragment) -> bool {
         self.id.is_empty() || self.id == fragment.id || fragment.name.is_empty()
     }
@@ -295,7 +295,8 @@ impl Call {
 
     /// Emits what is new, once the name is known.
     fn tell(&mut self, at: usize, cleaner: &Cleaner, telling: &mut Telling<'_>) {
-        // A name whose end may begin a secret is held back until the name is known to be complete.
+        // A name whose end may begin a secret is held back until the arguments or the end of the
+        // answer show that the name is complete.
         let held = || {
             cleaner
                 .text(&self.name)

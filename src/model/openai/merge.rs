@@ -3,13 +3,14 @@
 
 use serde_json::{Map, Value};
 
-/// Members that identify something: later deltas repeat them and do not extend them.
+/// Members that identify something: a later delta repeats or replaces their text and does not
+/// extend it.
 const SAID_ONCE: [&str; 7] = ["role", "type", "id", "name", "format", "provider", "model"];
 /// How many elements from the end of a list are searched for the element that a delta continues.
 const FAR: usize = 64;
 
-/// Merges the members of a delta: texts and lists are appended, other values replaced. A `null`
-/// changes nothing.
+/// Merges the members of a delta: texts and lists are extended (except the texts of `SAID_ONCE`),
+/// objects are merged, and any other value replaces the known one. A `null` replaces nothing.
 pub(super) fn members(whole: &mut Map<String, Value>, piece: Map<String, Value>) {
     for (name, value) in piece {
         match (whole.get_mut(&name), value) {
@@ -78,7 +79,8 @@ fn goes_on(last: &Value, piece: &Value) -> bool {
     }
 }
 
-/// Adds to `content`, which is a text, or parts, or first a text and then parts.
+/// Adds `piece` to the message's `content`. A content is a text or a list of parts; when parts
+/// follow a text, the text becomes the first part.
 pub(super) fn content(message: &mut Map<String, Value>, piece: Value) {
     let content = message.entry("content").or_insert(Value::Null);
     match (&mut *content, piece) {

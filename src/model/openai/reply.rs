@@ -1,5 +1,5 @@
-//! Reads an answer: `choices[0].message` and its surroundings. `raw` keeps unknown members. Missing
-//! members are tolerated if the meaning is clear; otherwise the answer is rejected.
+//! Reads an answer: `choices[0].message` and the members around it. `raw` keeps unknown members.
+//! Missing members are tolerated if the meaning is clear; otherwise the answer is rejected.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -11,7 +11,7 @@ use crate::model::protocol::{Attempt, CALLS, again, too_many_calls};
 use crate::model::{Answer, AnswerCall};
 use crate::task::item::{FinishReason, Usage};
 
-/// Reads an unstreamed answer. An unreadable one may have been truncated, so the attempt is
+/// Reads an unstreamed answer. An unreadable answer may have been truncated, so the attempt is
 /// repeated.
 pub(super) fn read(body: &str, cleaner: &Cleaner) -> Attempt {
     let body = mended(body, Mend::LoneSurrogates);
@@ -120,7 +120,7 @@ pub(super) fn text(message: &Map<String, Value>) -> String {
     }
 }
 
-/// The text of a content, which is a string or parts.
+/// The text of a `content` member, which is a string or a list of parts.
 pub(super) fn text_of(content: Option<&Value>) -> String {
     match content {
         Some(Value::String(text)) => text.clone(),
@@ -138,7 +138,7 @@ fn part(part: &Value) -> Option<&str> {
 }
 
 /// The calls, in the model's order; `None` if they cannot be read. `body` is the JSON that the
-/// message was read from.
+/// message was read from. Without `body`, arguments that were not sent as text cannot be read.
 pub(super) fn calls(
     message: &Map<String, Value>,
     body: Option<&str>,
@@ -189,14 +189,14 @@ pub(super) fn calls(
     calls.collect()
 }
 
-/// Whether the arguments came as text, as documented.
+/// Whether the arguments are absent or came as text, as documented.
 pub(super) fn is_text(arguments: Option<&Value>) -> bool {
     matches!(arguments, None | Some(Value::Null | Value::String(_)))
 }
 
-/// The original text of each call's arguments, from an answer or a chunk, for arguments that were
-/// sent as JSON instead of text. Parsing them into a [`Value`] would drop repeated members and
-/// excess digits before validation could refuse them.
+/// The original text of each call's arguments, in an answer or a chunk whose arguments are JSON
+/// instead of text. Parsing them into a [`Value`] would drop repeated members and excess digits
+/// before validation could refuse them.
 pub(super) fn exact_arguments(body: &str) -> Option<Vec<&str>> {
     #[derive(Deserialize)]
     struct Reply<'a> {

@@ -96,7 +96,7 @@ fn function(tool: &OfferedTool) -> Value {
 
 /// A turn as an assistant message: the provider's own JSON, with the call ids that the results will
 /// name. A turn of another protocol (an agent's model may change while a task waits) is written
-/// from our parsed form.
+/// from our parsed form. Each call is its id, its tool's name and its arguments.
 fn assistant(raw: &Value, text: Option<&str>, calls: &[(String, String, String)]) -> Value {
     let Some(mut message) = raw
         .as_object()

@@ -168,7 +168,8 @@ impl Streamed {
     fn with_calls(&mut self) -> Option<Vec<AnswerCall>> {
         let (calls, sent) =
             std::mem::replace(&mut self.calls, Calls::new(self.cleaner.clone())).finish()?;
-        // An empty content only comes from the first chunk of the stream.
+        // An empty content only marks the start of the stream. An unstreamed message would have
+        // `null`.
         if self
             .message
             .get("content")
@@ -181,7 +182,8 @@ impl Streamed {
         Some(calls)
     }
 
-    /// The call that an old endpoint makes outside of `tool_calls`, emitted at once.
+    /// The call in `function_call`, if there is one: old endpoints send it instead of `tool_calls`.
+    /// It is emitted at once.
     fn legacy(&mut self, telling: &mut Telling<'_>) -> Option<Vec<AnswerCall>> {
         let calls = reply::calls(&self.message, None, &self.cleaner)?;
         for (at, call) in calls.iter().enumerate() {

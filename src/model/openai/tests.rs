@@ -23,7 +23,7 @@ mod streamed;
 #[derive(Debug, Default)]
 struct Quick {
     slept: Mutex<Vec<Duration>>,
-    /// The time for which it has run.
+    /// The value that `uptime` returns.
     up: Mutex<Duration>,
 }
 

@@ -99,7 +99,8 @@ struct CallText {
 }
 
 impl Script {
-    /// Reads a script; adds every mistake in it.
+    /// Reads a script. Adds every mistake to `mistakes`, at `place` and the rule's index; `None` if
+    /// there are mistakes.
     pub(super) fn read(text: &str, mistakes: &mut Mistakes, place: &[&str]) -> Option<Self> {
         let before = mistakes.found.len();
         let written: Vec<Value> = match serde_saphyr::from_str(text) {
@@ -239,7 +240,7 @@ impl When {
                 .is_none_or(|matches| matches.is_match(text))
     }
 
-    /// The names of its captures.
+    /// The names of the captures of `matches`.
     fn names(&self) -> Vec<String> {
         let names = self
             .matches
@@ -248,7 +249,7 @@ impl When {
         names.map(str::to_owned).collect()
     }
 
-    /// The numbers of its captures; 0 is the whole match.
+    /// The numbers of the captures of `matches`; 0 is the whole match.
     fn numbers(&self) -> Vec<String> {
         self.matches
             .iter()

@@ -1,5 +1,5 @@
-//! Text with `${captures}` in it, and JSON made of such texts. Checked when a script is read: a
-//! name that no expression captures is a mistake. `$${` is a literal `${`.
+//! Text with `${captures}` in it, and JSON made of such texts. A name that no rule's `matches`
+//! captures is a mistake, found when the script is read. `$${` is a literal `${`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ enum Piece {
 }
 
 impl Template {
-    /// Reads a text; the error is for a person.
+    /// Reads a text that may use the `known` captures; the error is for a person.
     pub(super) fn read(text: &str, known: &BTreeSet<String>) -> Result<Self, String> {
         let mut pieces = Vec::new();
         let mut literal = String::new();

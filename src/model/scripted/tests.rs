@@ -270,7 +270,8 @@ impl Sink for Heard {
     }
 }
 
-/// Plays one answer to a listener. Returns the answer, and the pieces with their times.
+/// Plays the first answer of `rules`, or of the script `source`, to a listener. Returns the answer,
+/// and the pieces with their times.
 async fn watched(
     source: &str,
     rules: Option<&str>,

@@ -1,4 +1,4 @@
-//! The syntax tree of a `when`.
+//! The syntax tree of a rule's condition (`when`).
 
 use regex::Regex;
 
@@ -92,7 +92,7 @@ pub(in crate::policy) enum Function {
     Text,
 }
 
-/// A CEL macro over a list.
+/// A CEL macro over a list: `all`, `exists`, `exists_one`, `map` or `filter`.
 #[derive(Debug)]
 pub(in crate::policy) struct Loop {
     pub(in crate::policy) over: Node,

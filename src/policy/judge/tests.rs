@@ -70,7 +70,7 @@ fn first_matching_rule_decides() {
     );
 }
 
-/// Expressions over the call of the fixture, and their values.
+/// Expressions, and their values for the call in the test below.
 const EXPRESSIONS: &[(&str, bool)] = &[
     ("args.amount == 5.0 && args.amount == 5", true),
     (

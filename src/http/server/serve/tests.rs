@@ -1,4 +1,5 @@
-//! Connections in memory, with a clock that only the tests advance.
+//! Tests of the accept loop, its timeouts and its limits. Connections are in memory, and only the
+//! tests advance the clock.
 
 use async_trait::async_trait;
 use axum::body::Bytes;
@@ -303,7 +304,7 @@ async fn request_on_a_connection_that_was_told_to_close_is_not_answered() {
     let world = World::new(1);
     let mut first = world.open();
     first.asks().await;
-    // The connection is told to close and gets a request at the same time.
+    // The first connection is told to close and gets a request at the same time.
     let mut next = world.open();
     first.get("/").await;
     assert!(first.is_closed().await);

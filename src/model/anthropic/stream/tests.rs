@@ -19,7 +19,7 @@ fn cleaner() -> Cleaner {
     )])))
 }
 
-/// Runs a stream of these events to its outcome.
+/// Runs a stream of these events to its outcome. Also returns the emitted pieces.
 fn read(events: &[&str]) -> (Attempt, Heard) {
     let heard = Heard::default();
     let mut telling = Telling::new(&heard);

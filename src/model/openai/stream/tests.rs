@@ -55,7 +55,8 @@ fn stream(chunks: &[Value]) -> String {
     events(chunks) + "data: [DONE]\n\n"
 }
 
-/// Reads a stream that arrives in these pieces.
+/// Reads a stream that arrives in these pieces. The error is the reason, and whether the attempt
+/// would be repeated.
 fn read<'p>(
     pieces: impl IntoIterator<Item = &'p [u8]>,
     heard: &Heard,

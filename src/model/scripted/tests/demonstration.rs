@@ -24,8 +24,8 @@ async fn demonstration_takes_time_only_while_it_is_watched() {
     assert!(clock.0.lock().unwrap().is_empty());
 }
 
-/// Plays the demonstration with the user's text. Each call gets `lookup` or `refund` as its result,
-/// by its tool. Returns the calls and the final text.
+/// Plays the demonstration with the user's text. The result of a call is `lookup` for the tool
+/// `lookup_order`, else `refund`. Returns the calls and the final text.
 async fn demonstration(text: &str, lookup: &str, refund: &str) -> (Vec<String>, String) {
     let mut mistakes = Mistakes::default();
     let clock = Arc::new(Quick::default());
