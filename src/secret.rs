@@ -24,12 +24,12 @@ impl<T> Secret<T> {
         Self(value)
     }
 
-    /// The value itself, for a caller that wipes it after its last use.
+    /// The value itself, for code that wipes it after its last use.
     pub fn into_inner(self) -> T {
         self.0
     }
 
-    /// The value; the caller may send it only to its destination.
+    /// The value. It may be sent only to its destination.
     pub fn reveal(&self) -> &T {
         &self.0
     }

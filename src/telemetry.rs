@@ -16,8 +16,8 @@
 //! tracing::info!(target: "holdpoint::metric", metric = "tool_call", tool = "refund", outcome = "succeeded", seconds = 0.2);
 //! ```
 //!
-//! Invariant: labels are names from the configuration and words of the contract, never a tenant,
-//! user, id or text of a caller.
+//! Invariant: labels are names from the configuration and fixed words (statuses, kinds, outcomes,
+//! operations), never a tenant, user, id or text of a caller.
 
 pub(crate) mod gauges;
 
@@ -118,9 +118,9 @@ impl fmt::Debug for Metrics {
 /// The number of tasks in each status and of open requests of each kind: see `telemetry::gauges`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Census {
-    /// Status and number.
+    /// Pairs of a status and the number of tasks in it.
     pub tasks: Vec<(String, i64)>,
-    /// Kind and number.
+    /// Pairs of a kind and the number of open requests of it.
     pub requests: Vec<(String, i64)>,
 }
 
@@ -246,7 +246,8 @@ impl Builder {
         Ok(histogram)
     }
 
-    /// The version, and the instruments without labels: event streams and batch sizes.
+    /// Registers the version, and the instruments without labels, which it returns: event streams
+    /// and batch sizes.
     fn unlabelled(&self) -> prometheus::Result<(IntGauge, Histogram)> {
         let streams = IntGauge::new("holdpoint_event_streams", "Event streams that are open.")?;
         self.0.register(Box::new(streams.clone()))?;

@@ -67,7 +67,7 @@ impl Ids for RandomIds {
     }
 }
 
-/// The system has no random bytes to give; the caller must fail rather than go on without.
+/// The system has no random bytes to give; the calling code must fail rather than go on without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the system gives no random bytes")]
 pub struct NoRandomness;

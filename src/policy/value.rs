@@ -1,6 +1,6 @@
-//! The values of an expression, borrowed from the judged call: reads them by their shape and
-//! compares them. Invariant: comparing two values of unlike types is always a fault and never a
-//! result, except for equality with null.
+//! The values that a policy expression computes with. JSON of the judged call is read by its
+//! declared shape (`shape.rs`). Invariant: comparing two values of unlike types is always a fault
+//! and never a result, except for equality with null. An integer and a double are of like types.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -18,17 +18,17 @@ pub(super) enum Val<'a> {
     Int(i64),
     Double(f64),
     Text(Cow<'a, str>),
-    /// A JSON list, with its items' shape.
+    /// A JSON list, and the shape of its items.
     Array(&'a [Value], &'a Shape),
     Names(&'a [String]),
     List(Rc<Vec<Val<'a>>>),
-    /// A JSON object, with its own shape.
+    /// A JSON object, and the object's shape.
     Object(&'a Map<String, Value>, &'a Shape),
     Entries(Rc<Vec<(Val<'a>, Val<'a>)>>),
 }
 
 impl<'a> Val<'a> {
-    /// Types a JSON value by its shape.
+    /// Reads a JSON value by its shape; a fault if the value does not fit the shape.
     pub(super) fn read(value: &'a Value, shape: &'a Shape) -> Result<Self, Fault> {
         Ok(match (shape, value) {
             (Shape::Null | Shape::Free | Shape::Untyped, Value::Null) => Self::Null,
@@ -55,7 +55,8 @@ impl<'a> Val<'a> {
         })
     }
 
-    /// The member with this name; `None` if it is missing.
+    /// The member with this name; `None` if it is missing. A fault if the shape does not declare
+    /// it.
     pub(super) fn member(&self, name: &str) -> Result<Option<Self>, Fault> {
         match self {
             Self::Object(object, shape) => {

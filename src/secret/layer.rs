@@ -1,7 +1,8 @@
-//! A text with its escapes undone, and a map from each of its bytes back to the original text.
-//! Invariant: each level of unescaping applies one syntax (JSON by RFC 8259, percent-encoding by
-//! RFC 3986, or form fields) to the whole text, as any reader of the text does. So a secret is
-//! found in any mixture of escaped and plain characters.
+//! The unescaped forms of a text, in which the redactor searches for secrets. Each form has a map
+//! from its bytes back to the original text. Invariant: each level of unescaping applies one syntax
+//! (JSON by RFC 8259, percent-encoding by RFC 3986, or form fields) to the whole text, as any
+//! decoder of that syntax does. So a secret is found in any mixture of escaped and plain
+//! characters.
 
 use std::borrow::Cow;
 
@@ -23,6 +24,7 @@ pub(super) struct Layer<'p> {
 }
 
 /// Consecutive bytes that are copied from the parent, or that one escape in the parent encodes.
+/// They begin at `here` in this layer and at `there` in the parent.
 struct Run {
     here: usize,
     there: usize,
@@ -55,7 +57,8 @@ pub(super) struct Reading {
     pub begun: bool,
 }
 
-/// Passes `look` the text and every text obtained from it by up to [`DEPTH`] levels of unescaping.
+/// Passes `look` the text, every text obtained from it by up to [`DEPTH`] levels of unescaping, and
+/// each of these texts without its line ends.
 pub(super) fn each(text: &str, reading: Reading, look: &mut dyn FnMut(&Layer<'_>)) {
     let bytes = Cow::Borrowed(text.as_bytes());
     below(
@@ -119,7 +122,7 @@ impl Layer<'_> {
         }
     }
 
-    /// The ranges in the outermost text of the escapes that this layer undid.
+    /// The escapes that this layer undid, as ranges in the outermost text.
     pub(super) fn escapes(&self) -> impl Iterator<Item = (usize, usize)> {
         let parent = self.parent;
         let whole = move |run: &Run| {
@@ -139,7 +142,7 @@ impl Layer<'_> {
         )
     }
 
-    /// The text without its line ends; `None` if it has none.
+    /// The layer's text without its line ends; `None` if there are none.
     fn joined(&self) -> Option<Layer<'_>> {
         let lines = self.bytes.split(|byte| matches!(byte, b'\n' | b'\r'));
         let mut joined = Layer::under(self);
@@ -153,8 +156,8 @@ impl Layer<'_> {
         (joined.bytes.len() < self.bytes.len()).then_some(joined)
     }
 
-    /// The text with its escapes undone; an escape starts with one of `marks`. `None` if the text
-    /// has no escapes.
+    /// The text with its escapes undone. An escape starts with one of `marks` and is parsed by
+    /// `escape`. `None` if the text has no escapes.
     fn undone(&self, marks: &[u8], escape: fn(&[u8]) -> Escape, begun: bool) -> Option<Layer<'_>> {
         let mut under = Layer::under(self);
         let (mut copied, mut from) = (0, 0);
@@ -267,7 +270,7 @@ fn json(text: &[u8]) -> Escape {
     }
 }
 
-/// Parses the second half of a surrogate pair.
+/// Parses the second half of a surrogate pair, after the first half `first`.
 fn pair(first: u32, rest: &[u8]) -> Escape {
     match rest {
         [] | [b'\\'] => Escape::Open,
@@ -283,7 +286,8 @@ fn pair(first: u32, rest: &[u8]) -> Escape {
     }
 }
 
-/// Parses four hexadecimal digits; `None` if the text ends before the fourth.
+/// Parses four hexadecimal digits; `None` if the text ends before the fourth, an error if a digit
+/// is not hexadecimal.
 fn unit(text: &[u8]) -> Result<Option<u32>, ()> {
     let digits = text.get(..4).unwrap_or(text);
     let number = digits

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use super::Redactor;
 
-/// Redacts a text that arrives in pieces. The output adds up to [`Redactor::clean`] of the whole.
+/// Redacts a text that arrives in pieces. The outputs together equal [`Redactor::clean`] of the
+/// whole text.
 #[derive(Debug)]
 pub struct Redacting {
     redactor: Arc<Redactor>,
     held: String,
-    /// The length at which the held text is searched again.
+    /// The length at which the held text is searched again; 0 for after the next piece.
     again: usize,
 }
 

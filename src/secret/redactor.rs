@@ -1,7 +1,7 @@
-//! The search for known secrets in text from outside. Invariant: redacted text holds no secret,
-//! neither plain nor in base64 at any offset, nor either of them under up to three levels of JSON
-//! or percent escapes. The search takes time linear in the length of the text, whatever the text
-//! holds.
+//! The search for known secrets in text from outside. Invariant: redacted text holds no secret of 8
+//! or more characters, neither plain nor in base64 at any offset, nor either of them under up to
+//! three levels of JSON or percent escapes. The search takes time linear in the length of the text,
+//! whatever the text holds.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -101,7 +101,7 @@ impl Redactor {
         }
     }
 
-    /// A redactor for the secrets of both.
+    /// A redactor for the secrets of both redactors.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         Self {
@@ -132,16 +132,16 @@ impl Redactor {
         Cow::Owned(out)
     }
 
-    /// Redacts the beginning of a longer text and cuts off an end that may be the beginning of a
-    /// secret.
+    /// Redacts `text`, the beginning of a longer text, and cuts off an end that may be the
+    /// beginning of a secret.
     #[must_use]
     pub fn clean_beginning<'t>(&self, text: &'t str) -> Cow<'t, str> {
         self.clean(text.get(..self.settled(text)).unwrap_or_default())
     }
 
-    /// The length in bytes of the longest needle when each of its bytes is spelled `\u0000`. A
-    /// reader that keeps only the beginning of a text reads this much more, so that a secret at the
-    /// cut is found.
+    /// The length in bytes of the longest needle when an escape of six bytes (`\u0041`) spells each
+    /// of its bytes. A reader that keeps only the beginning of a text reads this many bytes more,
+    /// so that a secret at the cut is found.
     #[must_use]
     pub fn longest(&self) -> usize {
         self.sets
@@ -295,9 +295,9 @@ impl Set {
     }
 }
 
-/// The base64 forms of a value inside a longer encoded text, for each of the three possible
-/// offsets: the characters that the value alone determines; and for a value at the end of the text
-/// also the last character, with and without padding.
+/// The base64 forms of a value inside a longer encoded text, for each of the three possible offsets
+/// and both alphabets. A form has only the characters that the value alone determines. For a value
+/// at the end of the text, two more forms include the last character, with and without padding.
 fn in_base64(value: &[u8]) -> Vec<String> {
     let mut needles = Vec::new();
     for (engine, before) in [&BASE64_STANDARD_NO_PAD, &BASE64_URL_SAFE_NO_PAD]

@@ -1,6 +1,6 @@
 //! Sealing. A credential that a person entered is stored only as ciphertext that is bound to its
-//! row. The body of a POST that may hold a credential is stored only as a keyed hash. Invariant: a
-//! nonce is random and used once; the bound parts are length-prefixed, so that no two rows bind the
+//! row. An HTTP body that may hold a credential is stored only as a keyed hash. Invariant: a nonce
+//! is random and used once; each bound part is preceded by its length, so that no two rows bind the
 //! same bytes; an error reveals nothing of the sealed value.
 
 use std::fmt;
@@ -37,8 +37,8 @@ pub enum SealError {
     /// The configuration no longer has a key with this id.
     #[error("the key that sealed it is not in the configuration")]
     UnknownKey,
-    /// The ciphertext is not the one sealed for this place: changed, cut, moved from another row,
-    /// or from another key.
+    /// The text is not what was sealed for this row: it was changed, cut, moved from another row,
+    /// or sealed with another key.
     #[error("it is not what was sealed here")]
     Broken,
 }
@@ -92,7 +92,8 @@ impl Key {
         Some(Self { id, cipher, mac })
     }
 
-    /// The associated data: each part preceded by its length.
+    /// The associated data of the encryption: format version, key id and the `bound` parts, each
+    /// preceded by its length.
     fn bind(&self, bound: &[&[u8]]) -> Vec<u8> {
         let mut all = Vec::new();
         for part in [VERSION, self.id.as_bytes()].iter().chain(bound) {
@@ -124,7 +125,7 @@ impl Sealer {
         })
     }
 
-    /// Seals a value for the place that `bound` names.
+    /// Seals a value for the row that the parts of `bound` identify.
     ///
     /// # Errors
     /// [`SealError::Unsealed`].
@@ -146,7 +147,7 @@ impl Sealer {
         })
     }
 
-    /// Opens a value that was sealed for the place that `bound` names.
+    /// Opens a value that was sealed for the row that the parts of `bound` identify.
     ///
     /// # Errors
     /// [`SealError::UnknownKey`] or [`SealError::Broken`].
@@ -201,9 +202,9 @@ fn hex(bytes: &[u8], text: &mut String) {
     }
 }
 
-/// The body of a POST, and the value by which the row of its idempotency key recognizes it. With
-/// sealing keys the value is a fingerprint, because the body may hold a credential. Without keys it
-/// is the SHA-256, because then no request can ask for a credential.
+/// The body of a POST, and its digest, by which the idempotency key's row recognizes a repeated
+/// POST. With sealing keys the digest is a fingerprint, because the body may hold a credential.
+/// Without keys it is the SHA-256, because then no request can ask for a credential.
 #[derive(Clone)]
 pub struct Body {
     bytes: Bytes,
@@ -229,13 +230,13 @@ impl Body {
         }
     }
 
-    /// The value to store in the idempotency row.
+    /// The digest to store in the idempotency key's row.
     #[must_use]
     pub fn kept(&self) -> &str {
         &self.kept
     }
 
-    /// Whether a stored value matches this body. A value also matches if it was stored without
+    /// Whether a stored digest is of this body. The digest may have been stored without sealing
     /// keys, or under any key that is still configured.
     #[must_use]
     pub fn is_kept_as(&self, kept: &str) -> bool {

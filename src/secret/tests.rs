@@ -1,4 +1,4 @@
-//! A secret is found in every spelling, and other text is left alone.
+//! Tests of redaction: a secret is found in every encoding, and other text is left alone.
 
 use base64::Engine as _;
 use base64::alphabet;
@@ -244,7 +244,7 @@ enum Escape {
     Json,
 }
 
-/// Escapes every character that requires it, and others as `dice` decides.
+/// Escapes every character that requires it, and other characters as `dice` decides.
 fn encode(text: &str, escape: Escape, dice: &[bool]) -> String {
     let mut dice = dice.iter().copied().cycle();
     let mut toss = move || dice.next().unwrap_or_default();

@@ -114,8 +114,8 @@ impl Progress {
         }
     }
 
-    /// Cancels the calls with a supplied result when the request ends its task: then only
-    /// rejections keep their answer.
+    /// Cancels the calls whose result a person supplied, when the decision of their approval
+    /// request ends the task: then only rejections keep their answer.
     fn given_up(&mut self, open: &Open) {
         for (call, _) in open
             .decided
@@ -145,8 +145,8 @@ impl Progress {
         if matches!(answer.action, Action::Approve | Action::Retry) {
             open.approvals.entry(id).or_default().push(decision.vote());
             let over = decision.closes && decision.then.is_none_or(|then| then == Then::Continue);
-            // `Folded` counts the fewest people. If the setting in use counted more, and enough,
-            // the answer itself carries `leave`.
+            // Comparing spellings `Folded` finds the fewest distinct people. If the setting in use
+            // found more, and enough, the answer itself carries `leave`.
             let people =
                 u32::try_from(open.approved(id, UserIds::Folded).len()).unwrap_or(u32::MAX);
             leave |= over || people >= open.asked.required();
@@ -249,8 +249,8 @@ impl Progress {
                     Outcome::Expired,
                     state.not_run("The request expired without a decision", ", so this call was not run. No human has said no to it."),
                 ),
-                // The outcome is still unknown: if a failed task continues, it asks again. (A task
-                // that is canceled gives the call a result.)
+                // The outcome is still unknown: if a failed task continues, a new request asks for
+                // it. (A task that is canceled gives the call a result.)
                 (CloseReason::Canceled, RequestKind::Reconcile) => state.unasked(),
                 (_, RequestKind::Reconcile) => Phase::Settled(Outcome::Unknown, state.unknown()),
                 (CloseReason::Superseded | CloseReason::Canceled | CloseReason::AnsweredLate, _) => {

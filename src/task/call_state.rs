@@ -1,4 +1,4 @@
-//! The state of one call of the model, after the items read so far.
+//! The state of one tool call, after the journal items read so far.
 
 use std::time::Duration;
 
@@ -14,15 +14,15 @@ use super::verdict::{Judgement, Terms};
 pub enum Phase {
     /// Proposed by the model, not judged yet.
     New,
-    /// The policy allows it.
+    /// The policy allows the call.
     Allowed,
-    /// Needs an approval; its request is not open yet.
+    /// Needs an approval; the request is not open yet.
     Held(Terms),
-    /// Is itself a request to a person, not open yet.
+    /// The call is itself a request to a person; the request is not open yet.
     Human(Terms),
     /// An open request asks people to decide it.
     Asked(RequestId),
-    /// A person approved it.
+    /// Approved by as many people as required, or to run with a person's edit.
     Approved(Approval),
     /// Will not run; its result is known and not written yet.
     Settled(Outcome, String),
@@ -191,7 +191,8 @@ impl CallState {
         (self.call.tool_call_id, outcome, text)
     }
 
-    /// The last attempt, if it has no answer; also after the call has ended as `unknown`.
+    /// The last attempt, if the tool has not answered it; also after the call has ended as
+    /// `unknown`.
     #[must_use]
     pub fn unanswered(&self) -> Option<(CallId, &Start)> {
         let open = matches!(
@@ -229,7 +230,8 @@ impl CallState {
         };
     }
 
-    /// The call's result, if it will not run (again).
+    /// The result to write for a call that will not run (again): the call is settled, or it is
+    /// repeatable and its last permitted attempt got no answer.
     #[must_use]
     pub fn settlement(&self) -> Option<(CallId, Outcome, String)> {
         let id = self.call.tool_call_id;

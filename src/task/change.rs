@@ -70,7 +70,7 @@ pub struct NewTask {
     pub tenant: String,
     /// User id of the owner.
     pub user_id: String,
-    /// The caller's session id, or a fresh one.
+    /// The session id that the API's client gave, or a fresh one.
     pub session_id: String,
     /// The agent's name.
     pub agent: String,
@@ -80,14 +80,14 @@ pub struct NewTask {
     pub parent: Option<(TaskId, super::id::CallId)>,
     /// Agent names, from the root's agent to this task's agent.
     pub agent_path: Vec<String>,
-    /// The caller's metadata: JSON text of an object.
+    /// The metadata that the API's client gave: JSON text of an object.
     pub metadata: String,
 }
 
 /// Increments of the counters over a task's subtree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Running tasks.
+    /// Busy tasks: a driver holds the task, the task is queued, or a timer will wake it.
     pub busy: i32,
     /// Open requests.
     pub open_requests: i32,
@@ -135,7 +135,7 @@ pub enum LeaseChange {
 pub struct IdempotencyRow {
     /// Tenant of the row.
     pub tenant: String,
-    /// User that the command acts for, as the caller spells the id.
+    /// User that the command acts for, as the HTTP request spells the id.
     pub user_id: String,
     /// Comparison key of that user, where spellings are compared folded.
     pub person: Option<UserKey>,
@@ -172,7 +172,7 @@ pub struct TaskRow {
     pub tenant: String,
     /// User id of the owner.
     pub user_id: String,
-    /// The caller's session id, or a generated one.
+    /// The session id that the API's client gave, or a generated one.
     pub session_id: String,
     /// The agent's name.
     pub agent: String,
@@ -186,9 +186,9 @@ pub struct TaskRow {
     pub version: i64,
     /// The `seq` of its last item.
     pub last_seq: i64,
-    /// The caller's metadata, as JSON text.
+    /// The metadata that the API's client gave, as JSON text.
     pub metadata: String,
-    /// Running tasks of its subtree.
+    /// Busy tasks of its subtree, see [`Counters::busy`].
     pub busy: i32,
     /// Open requests of its subtree.
     pub open_requests: i32,

@@ -92,8 +92,8 @@ pub struct CallAnswer {
     /// The person's result as JSON text, for `respond`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_text: Option<String>,
-    /// Whether the call may run after this answer: the answer completes the approval, or needs no
-    /// other. Not on the wire.
+    /// Whether the call may run after this answer: the answer completes the approval, or is an edit
+    /// that needs no further approval. Not on the wire.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leave: bool,
 }
@@ -135,9 +135,9 @@ pub struct Edit {
 pub struct Vote {
     /// User id of the approver.
     pub by: String,
-    /// User of the key that acted for the approver, if any.
+    /// User of the service key that spoke for the approver, if any.
     pub via: Option<String>,
-    /// The approver's groups at that time, if a key acted for the approver.
+    /// The approver's groups at that time, if a service key spoke for the approver.
     pub groups: Vec<String>,
 }
 
@@ -148,10 +148,10 @@ pub struct Decision {
     pub action: Action,
     /// User id of the person who answered.
     pub by: String,
-    /// User of the key that acted for the person, if any.
+    /// User of the service key that spoke for the person, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<String>,
-    /// The person's groups, if a key acted for the person. Not on the wire.
+    /// The person's groups, if a service key spoke for the person. Not on the wire.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
     /// The person's reason.
@@ -161,7 +161,8 @@ pub struct Decision {
     /// request, the consequence that takes effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<Then>,
-    /// The content of the form.
+    /// The form as the person filled it in. In the answer to a credentials request every value is
+    /// null.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response: Option<Value>,
     /// The result that the person supplied, as JSON text.

@@ -1,4 +1,5 @@
-//! Identifiers: UUIDv7 from `Ids`. None is taken from a provider, so no two tasks share an id.
+//! Identifiers: UUIDv7 that this service generates (`Ids` in `world.rs`). None is taken from a
+//! model provider, so no two tasks share an id.
 
 use std::fmt;
 use std::str::FromStr;

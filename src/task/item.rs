@@ -110,7 +110,7 @@ pub enum Fact {
     ToolResult(ToolResult),
     /// A result that arrived when its call no longer waited for one.
     LateResult(ToolResult),
-    /// A call started a sub-agent's task.
+    /// A call started a sub-agent's task, or sent a message to the task of a kept conversation.
     SubAgentStarted {
         /// The call that started it.
         tool_call_id: CallId,

@@ -1,5 +1,6 @@
-//! The nouns of the contract, and `step::next_step`. Pure: no clock, no I/O, no memory. Every room
-//! may import this room, which imports no other.
+//! The types that all rooms share (task, item, request, decision …), and `step::next_step`, which
+//! decides the next step of a task. Pure: no clock, no I/O, no memory. Every room may import this
+//! room, which imports no other.
 
 #![warn(missing_docs)]
 

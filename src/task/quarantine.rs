@@ -19,6 +19,7 @@ pub struct Quarantine(BTreeMap<String, Quarantined>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Quarantined {
     call: CallId,
+    /// A predicate whose subject is the call: `failed with status 500 after it was sent`.
     known: String,
 }
 
@@ -32,7 +33,8 @@ impl Quarantine {
         ))
     }
 
-    /// Applies the next item. `calls` is their state before the item.
+    /// Applies the next item. `calls` are the calls of the item's task, in their state before the
+    /// item.
     pub(super) fn apply(&mut self, fact: &Fact, calls: &[CallState]) {
         match fact {
             Fact::InterventionRequested(asked) if asked.kind == RequestKind::Reconcile => {

@@ -1,4 +1,4 @@
-//! The requests that a turn opens, and whether the rest of the turn waits for them.
+//! The requests that a turn opens, the sub-agents that it starts, and the events that it waits for.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use super::tool_spec::ToolKind;
 use super::turn::{Open, Progress};
 use super::verdict::Terms;
 
-/// Most requests that a tree may have open at once; further requests wait.
+/// Maximum number of open requests in a tree; further requests wait.
 pub(crate) const OPEN: usize = 20;
 
 /// A request to open.
@@ -85,14 +85,16 @@ impl Progress {
 }
 
 /// The requests to open now: one for all held calls with equal terms, and one for each call that is
-/// itself a request or that a person has edited. Requests beyond the room are opened later.
+/// itself a request or that a person has edited. Requests beyond [`Progress::room`] are opened
+/// later.
 pub(super) fn questions(progress: &Progress) -> Vec<Question> {
     // Each request, and whether other calls may join it.
     let mut questions: Vec<(bool, Question)> = Vec::new();
     for state in progress.unfinished() {
         let (kind, terms) = match &state.phase {
             Phase::Held(terms) => (RequestKind::Approval, terms),
-            // A tool of this kind with an unknown name: an approver has to look at the call.
+            // The verdict is `human`, but the tool's name is unknown: an approver has to look at
+            // the call.
             Phase::Human(terms) => (
                 RequestKind::of_tool(&state.call.name).unwrap_or(RequestKind::Approval),
                 terms,
@@ -132,8 +134,8 @@ pub(super) fn questions(progress: &Progress) -> Vec<Question> {
         .collect()
 }
 
-/// Requests for the results of external calls, which the caller runs. `next_step` opens them once
-/// no call of the turn waits for a decision.
+/// Requests for the results of external calls, which the API's client runs. `next_step` opens them
+/// once no call of the turn waits for a decision.
 pub(super) fn outside(progress: &Progress) -> Vec<Question> {
     let ready = progress.unfinished().filter(|state| {
         state.performer == ToolKind::External
@@ -169,7 +171,7 @@ pub(super) fn delegated(progress: &Progress, sessions: &BTreeSet<String>) -> Vec
     starting
 }
 
-/// The events that the task waits for.
+/// The events that the task waits for. `attempts` are the calls that may still be in flight.
 pub(super) fn awaited(progress: &Progress, attempts: Vec<CallId>) -> Vec<On> {
     let requests = progress
         .open

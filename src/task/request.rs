@@ -65,7 +65,7 @@ pub struct CallSpec {
 }
 
 impl CallSpec {
-    /// The target that an approver sees.
+    /// The target that an approver sees: the call's whole address, if it says more than `target`.
     #[must_use]
     pub fn shown_target(&self) -> &str {
         self.address

@@ -166,7 +166,7 @@ impl RequestKind {
         Self::Reconcile,
     ];
 
-    /// The row of the kind.
+    /// The properties of the kind.
     #[must_use]
     pub const fn facts(self) -> KindFacts {
         match self {
@@ -226,7 +226,7 @@ impl HumanKind {
     /// All kinds of question.
     pub const ALL: [Self; 3] = [Self::Guidance, Self::Credentials, Self::Confirmation];
 
-    /// The kind of request that it opens.
+    /// The kind of request that the question opens.
     #[must_use]
     pub const fn request(self) -> RequestKind {
         match self {
@@ -236,7 +236,7 @@ impl HumanKind {
         }
     }
 
-    /// The name of its tool.
+    /// The name of the question's tool.
     #[must_use]
     pub const fn tool(self) -> &'static str {
         match self {

@@ -16,7 +16,7 @@ pub(crate) type Given = (Time, Decision);
 /// A request with the answers given so far.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestState<'a> {
-    /// The question as it was asked.
+    /// The request as it was opened.
     pub asked: &'a RequestSpec,
     /// The answers, oldest first.
     pub answers: &'a [Given],
@@ -57,8 +57,9 @@ impl<'a> RequestState<'a> {
             let Some(given) = answer.decisions.get(&call) else {
                 return false;
             };
-            // `Folded` counts the fewest people. Where the current setting counts more, the answer
-            // that completed the number settles the call by itself.
+            // Comparing spellings `Folded` finds the fewest distinct people. If the setting in use
+            // found more, and enough, the answer that completed the number carries `leave` and so
+            // settles the call.
             people.insert(UserIds::Folded.key(&answer.by));
             given.settles() || people.len() >= required
         });

@@ -15,7 +15,7 @@ use super::verdict::Verdict;
 pub(crate) const FORGOTTEN: &str = "Whether this call has run is not known: the database was restored from a backup, or a \
     standby was promoted, after it was asked for.";
 
-/// Reason for holding a later call.
+/// Reason for holding a call of a later turn, until the user's next message.
 pub(crate) const HISTORY_LOST: &str = "The database was restored from a backup, or a standby was promoted, since the user's \
     last message: what this task has done meanwhile is not known.";
 
@@ -34,8 +34,8 @@ pub(crate) fn uncertain_seq(items: &[Item], history_uncertain_until: Option<Time
 }
 
 impl Progress {
-    /// State after the whole journal `items`. Everything in it up to `history_uncertain_until` is
-    /// uncertain.
+    /// State after the whole journal `items`, whose items up to the time `history_uncertain_until`
+    /// are uncertain.
     #[must_use]
     pub fn replay(items: &[Item], history_uncertain_until: Option<Time>) -> Self {
         let mut progress = Self {
@@ -100,8 +100,8 @@ impl CallState {
         .to_owned()
     }
 
-    /// Text for a call that will not run, or not run again: `why` followed by `and`. Where the call
-    /// may have run already, the text says instead of `and` that its outcome is unknown.
+    /// Text for a call that will not run, or not run again: `why` followed by `and`. If the call
+    /// may have run already, the text says that its outcome is unknown, in place of `and`.
     pub(super) fn not_run(&self, why: &str, and: &str) -> String {
         if self.attempts > 0 || self.is_uncertain() {
             format!("{why}. {}", self.unknown())

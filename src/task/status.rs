@@ -18,7 +18,7 @@ pub enum TaskStatus {
 }
 
 impl TaskStatus {
-    /// All statuses, in the contract's order.
+    /// All statuses, in the order of the OpenAPI document.
     pub const ALL: [Self; 5] = [
         Self::Running,
         Self::Paused,
@@ -59,7 +59,7 @@ impl TaskStatus {
 pub enum RequestStatus {
     /// Open: waits for a decision.
     Pending,
-    /// Its last call is decided.
+    /// Closed by an answer; the effects of the decision may not be committed yet.
     Responded,
     /// The effects of the decision are committed.
     Resumed,

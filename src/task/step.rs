@@ -19,7 +19,7 @@ pub enum Step {
     /// Ask the policy about these calls. The verdicts are journaled; a later policy can tighten
     /// them, never loosen them.
     Judge(Vec<CallId>),
-    /// Open these requests and pause.
+    /// Open these requests.
     Ask(Vec<Question>),
     /// Wait until one of these happens.
     Wait(Vec<On>),
@@ -30,7 +30,7 @@ pub enum Step {
     /// Ask a person about the outcome of these calls. Each was started, has no result and is no
     /// longer in flight, or may have run in an uncertain history.
     Reconcile(Vec<CallId>),
-    /// Write the results of these calls, which will not run.
+    /// Write the results (outcome and text) of these calls, which will not run (again).
     Settle(Vec<(CallId, Outcome, String)>),
     /// End the task.
     Finish(Ending),
@@ -47,7 +47,7 @@ pub enum On {
     Child(TaskId),
     /// Room for another request: the tree has reached its limit of open requests.
     Room,
-    /// A user message: the task is over.
+    /// A user message or another command: the task is terminal.
     Message,
 }
 
@@ -73,7 +73,7 @@ pub struct Budget {
     pub sessions: BTreeSet<String>,
 }
 
-/// Most calls that run together.
+/// Maximum number of calls that run together.
 const TOGETHER: usize = 8;
 
 /// Decides the next step from a task's progress.
@@ -136,7 +136,7 @@ pub fn next_step(progress: &Progress, budget: &Budget) -> Step {
     after_turn(progress, budget)
 }
 
-/// The step after a turn whose calls all have results. A turn without calls completes the task.
+/// The step when no call lacks its result. A last turn without calls completes the task.
 fn after_turn(progress: &Progress, budget: &Budget) -> Step {
     match (&progress.last, budget.spent) {
         (Last::Model(turn), _) if turn.tool_calls.is_empty() => {

@@ -1,5 +1,6 @@
-//! Text that both databases can store (no U+0000, which Postgres refuses), cuts at character
-//! boundaries, JSON pointers, canonical JSON, and a map over the texts of a JSON value.
+//! Helpers for text and JSON: text that both databases can store (no U+0000, which Postgres
+//! refuses), cuts at character boundaries, JSON pointers, canonical JSON, and a map over the texts
+//! of a JSON value.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +46,7 @@ fn put_canonical(value: &Value, out: &mut String) {
     }
 }
 
-/// Replaces each U+0000 by U+FFFD. For text from a model or a tool; a request with U+0000 is
+/// Replaces each U+0000 by U+FFFD. For text from a model or a tool; an HTTP request with U+0000 is
 /// refused.
 #[must_use]
 pub(crate) fn cleaned(text: String) -> String {

@@ -29,7 +29,7 @@ pub(crate) const LONG_BLANKS: &str = "long_blanks";
 /// Warning code: more text than a person reads at a glance.
 pub(crate) const LARGE: &str = "large";
 
-/// Most bytes of arguments without a `LARGE` warning.
+/// Maximum size of arguments without a `LARGE` warning, in bytes.
 const GLANCE: usize = 4 * 1024;
 
 /// Characters that are invisible or reorder others: control and format characters, separators,
@@ -99,8 +99,8 @@ fn is_hidden(c: char) -> bool {
         .is_none_or(|hidden| hidden.is_match(c.encode_utf8(&mut [0; 4])))
 }
 
-/// Warnings for the approver of these arguments: one for each code and place, a few for each code,
-/// 50 at most. A pointer leads to a value of the arguments; a warning about a member's name has the
+/// Warnings for the approver of these arguments: at most one for each code and place, at most 8 for
+/// each code. A pointer leads to a value of the arguments; a warning about a member's name has the
 /// pointer of that member. Arguments that are not JSON have a single place: the whole text.
 #[must_use]
 pub(crate) fn warnings(arguments_text: &str) -> Vec<Warning> {

@@ -48,7 +48,7 @@ pub enum ToolKind {
     Http,
     /// By a command on this host.
     Shell,
-    /// By the caller, who posts the result.
+    /// By the API's client, which posts the result.
     External,
     /// By a sub-agent.
     Agent,
@@ -61,19 +61,19 @@ pub enum ToolKind {
 pub struct ToolKindFacts {
     /// Verdict on a call that no rule matches.
     pub without_rule: Verdict,
-    /// Whether another task or the caller performs the calls. Such calls do not take part in the
-    /// order in which the turn's other calls run.
+    /// Whether another task or the API's client performs the calls. Such calls do not take part in
+    /// the order in which the turn's other calls run.
     pub performed_elsewhere: bool,
     /// Whether a call is itself a question to a person. Then a rule applies only if it names the
     /// tool, an `allow` never applies, and an earlier rejection does not refuse the call.
     pub asks_person: bool,
-    /// The receiver of a credential that a call sends, in words for a person; `None` if it is the
-    /// spec's target.
+    /// Where calls of this kind send a credential, as shown to the person who fills it in. `None`:
+    /// show the tool's [`ToolSpec::target`].
     pub receiver: Option<&'static str>,
 }
 
 impl ToolKind {
-    /// The row of the kind.
+    /// The properties of the kind.
     #[must_use]
     pub const fn facts(self) -> ToolKindFacts {
         match self {
@@ -130,7 +130,7 @@ pub struct ToolSpec {
     pub needs: Vec<String>,
 }
 
-/// Most characters of one argument in a summary.
+/// Maximum number of characters of one argument in a summary.
 const SUMMARIZED: usize = 80;
 
 /// One part of a summary's template.

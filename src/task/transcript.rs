@@ -44,7 +44,7 @@ pub enum Message {
     },
 }
 
-/// Most bytes of a result that the model sees.
+/// Maximum size of a result that the model sees, in bytes.
 const SHOWN: usize = 64 * 1024;
 
 /// The conversation of a journal. A call without a result gets a text that says so; `next_step`

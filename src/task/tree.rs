@@ -34,7 +34,7 @@ impl TreeProgress {
         }
     }
 
-    /// Reads the next event: an item of that task. `uncertain`: the item is of the uncertain
+    /// Reads the tree's next event: `item` of `task`. `uncertain`: the item is of the uncertain
     /// history.
     pub(crate) fn apply(&mut self, task: TaskId, item: &Item, uncertain: bool) {
         let is_root = task == self.root;

@@ -1,5 +1,5 @@
-//! Reads the journal item by item: the state of each call, the open requests, the model's last
-//! answer. `step.rs` decides what happens next.
+//! The state of a task ([`Progress`]), read from the journal item by item: the state of each call,
+//! the open requests, the model's last answer. `step.rs` decides what happens next.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -64,7 +64,8 @@ pub struct Progress {
     pub turns_since_message: u32,
     /// Running time since the last user message, up to the last pause.
     pub ran: Duration,
-    /// Start of the current run; `None` while the task does not run.
+    /// Start of the running time that `ran` does not include yet; `None` while the task is not
+    /// Running.
     pub running_since: Option<Time>,
     /// The owner's groups as of their last message.
     pub groups: Vec<String>,

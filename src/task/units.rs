@@ -1,5 +1,5 @@
 //! Durations (`500ms 30s 10m 24h 7d`) and sizes (`64KiB 1MiB`) as text: one number, one unit, no
-//! blanks. The settings of every room are read with them.
+//! blanks. The settings of every room use this module.
 
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ pub(crate) mod duration_text {
     use serde::de::{Error, Unexpected, Visitor};
     use serde::{Deserializer, Serializer};
 
-    /// The description in the file's schema.
+    /// The description of a duration in the configuration file's schema.
     #[derive(Debug)]
     pub(crate) struct Text;
 
@@ -157,7 +157,7 @@ pub(crate) mod size_text {
     use serde::de::{Error, Unexpected, Visitor};
     use serde::{Deserializer, Serializer};
 
-    /// The description in the file's schema.
+    /// The description of a size in the configuration file's schema.
     #[derive(Debug)]
     pub(crate) struct Text;
 

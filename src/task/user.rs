@@ -226,7 +226,8 @@ mod tests {
         }
     }
 
-    /// Every character of planes 0 and 1 that folding or normalization changes or moves.
+    /// The characters of planes 0 and 1 that folding or normalization changes or moves, without
+    /// Hangul syllables.
     fn characters() -> impl Iterator<Item = char> {
         let moves = |c: &char| {
             !('\u{3400}'..='\u{9fff}').contains(c) && !('\u{ac00}'..='\u{f8ff}').contains(c)

@@ -1,5 +1,6 @@
-//! Gauges counted in the database: at most once in [`EVERY`] for all callers, and never two counts
-//! at once. A count reads the whole task table, and `/metrics` needs no key.
+//! The gauges of `/metrics` that are counted in the database. A count reads the whole task table,
+//! and `/metrics` needs no key: therefore all scrapes share one count in [`EVERY`], and two counts
+//! never run at once.
 
 use std::fmt;
 use std::future::Future;
@@ -11,7 +12,7 @@ use tokio_util::task::TaskTracker;
 
 use super::Census;
 
-/// The age at which the numbers are counted anew.
+/// The age at which counts are too old: the next scrape counts anew.
 pub(crate) const EVERY: Duration = Duration::from_secs(15);
 
 /// Counts tasks and requests.
@@ -20,7 +21,7 @@ pub(crate) type Count = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Census> + Se
 /// Returns the machine's uptime.
 pub(crate) type Uptime = Arc<dyn Fn() -> Duration + Send + Sync>;
 
-/// The latest numbers.
+/// The latest counts.
 pub(crate) struct Gauges {
     count: Count,
     uptime: Uptime,
@@ -54,9 +55,10 @@ impl Gauges {
         })
     }
 
-    /// The numbers. A caller that finds them too old waits for a new count; a caller during that
-    /// count gets the previous numbers at once, so that a slow count holds one connection and not
-    /// all of them.
+    /// Returns the latest counts. If no count is running and the last count began [`EVERY`] ago or
+    /// longer (or there was none), starts a count and waits for it. While a count runs, other
+    /// callers get the previous counts at once, so a slow count keeps one scrape of `/metrics`
+    /// waiting and not every scrape.
     pub(crate) async fn census(self: &Arc<Self>) -> Census {
         if self.begin() {
             let this = Arc::clone(self);

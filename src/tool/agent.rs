@@ -1,6 +1,7 @@
 //! The spec of the tool with which an agent calls another agent; the engine performs the call.
-//! Invariant: every such tool takes the same arguments. Its description for a model comes from the
-//! calling agent's pinned configuration and is never part of what is approved.
+//! Invariant: every such tool takes the same arguments. The tool's description for a model comes
+//! from the calling agent's definition; the digest that an approver approves does not cover the
+//! description.
 
 use std::time::Duration;
 
@@ -48,8 +49,8 @@ pub(crate) fn entry(name: &str) -> Option<Entry> {
     })
 }
 
-/// The description of the agent for a model: the operator's text, or a default sentence if it is
-/// blank.
+/// The description of the agent for a model: `said`, the operator's text, or a default sentence if
+/// `said` is blank.
 #[must_use]
 pub(crate) fn description(name: &str, said: &str) -> String {
     match said.trim() {

@@ -1,10 +1,10 @@
 //! Reads a call's arguments once, before policy and before any request. Invariant: accepted bytes
-//! mean the same to every reader. Therefore validation refuses every text that two JSON readers
+//! mean the same to every JSON parser. Therefore validation refuses every text that two parsers
 //! could read differently (repeated members, numbers that a double changes, lone surrogates), and
 //! every member that the tool does not declare.
 //!
-//! An empty text counts as `{}`: some models send it for a tool without arguments. It still fails a
-//! schema with required members.
+//! An empty text counts as `{}`: some models send it for a tool without arguments. A schema with
+//! required members still refuses it.
 
 use std::collections::BTreeMap;
 

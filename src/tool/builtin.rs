@@ -38,7 +38,7 @@ impl Endpoint {
             .map_or(PREFIX, |(url, _)| url)
     }
 
-    /// The answer as status and body.
+    /// The answer to a call with this `Idempotency-Key`: status and body.
     pub(super) fn answer(self, key: &str, arguments: &Value) -> (u16, String) {
         let order = arguments.get("order").and_then(whole);
         let Some(order) = order.filter(|order| (1..=9999).contains(order)) else {

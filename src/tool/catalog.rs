@@ -28,7 +28,7 @@ use crate::task::text::canonical_json;
 use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
 use crate::world::Mistakes;
 
-/// The keys of which exactly one says how a tool is performed.
+/// The keys that say how a tool is performed. A tool has exactly one of them.
 pub(crate) const KINDS: [&str; 3] = ["http", "shell", "external"];
 
 /// A tool. Exactly one of `http`, `shell` and `external` says how it is performed.
@@ -69,18 +69,18 @@ enum Kind<'s> {
     Http(&'s http::Settings),
     /// By a command.
     Shell(&'s shell::Settings),
-    /// By the caller.
+    /// By the API's client.
     External(&'s external::Settings),
 }
 
 #[derive(Clone)]
 pub struct Entry {
     pub spec: ToolSpec,
-    /// The arguments are checked against it.
+    /// The schema that the arguments are checked against.
     pub schema: CompiledSchema,
     /// For an external tool: the schema of its result; `None` accepts anything.
     pub form: Option<Value>,
-    /// `None` for a tool that the engine performs.
+    /// `None` for a tool whose calls the API's client, another agent or a person performs.
     pub tool: Option<Arc<dyn Tool>>,
 }
 

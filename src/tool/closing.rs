@@ -1,5 +1,6 @@
-//! Rewrites a JSON Schema so that it refuses undeclared members at every level and refers to
-//! nothing outside itself. Invariant:
+//! Rewrites a JSON Schema so that it refers to nothing outside itself and, where the schema is to
+//! be closed, refuses undeclared members at every level (`unevaluatedProperties: false`).
+//! Invariant:
 //!
 //! - The schemas that apply to one value (a schema with everything that `allOf`, `anyOf`, `oneOf`,
 //!   `if`, `then`, `else`, `dependentSchemas` and `$ref` bring in) are closed once, at the
@@ -58,7 +59,7 @@ const REFUSED: [&str; 6] = [
 ];
 /// The deepest nesting of a schema.
 const DEPTH: usize = 64;
-/// The most schemas that may apply to one value.
+/// The maximum number of schemas that may apply to one value.
 const WEIGHT: u64 = 10_000;
 /// The only supported dialect.
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
@@ -68,9 +69,10 @@ pub(super) struct Rewriter<'s> {
     root: &'s Value,
     /// Whether schemas are closed at the current place.
     close: bool,
-    /// Maps a target, and whether its inside is closed, to the number of its copy in `$defs`.
+    /// Maps the target of a `$ref`, and whether its inside is closed, to the number of its copy in
+    /// `$defs`.
     targets: BTreeMap<(String, bool), usize>,
-    /// Targets that still need a copy.
+    /// Targets whose copy is not made yet.
     waiting: Vec<(String, bool)>,
     flaws: BTreeSet<String>,
 }

@@ -63,7 +63,7 @@ impl Credentials {
             .is_some_and(|fields| fields.contains_key(field))
     }
 
-    /// These credentials, with these fields exempt from redaction.
+    /// These credentials, with the fields `plain` exempt from redaction.
     #[must_use]
     pub fn searched_but_for(self, plain: &Arc<PlainFields>) -> Self {
         Self {
@@ -72,7 +72,7 @@ impl Credentials {
         }
     }
 
-    /// A redactor for the secret values.
+    /// A redactor for the secret values, except those too short or with whitespace (`SEARCHED`).
     #[must_use]
     pub fn redactor(&self) -> Redactor {
         let all = self
@@ -203,7 +203,7 @@ pub(crate) fn references(text: &str) -> Result<Vec<(&str, &str)>, String> {
     Ok(found)
 }
 
-/// The reference at the start of a text, and the rest.
+/// The reference (credential, field) at the start of a text, and the text after the reference.
 pub(super) fn split(text: &str) -> Result<((&str, &str), &str), String> {
     let inside = text
         .strip_prefix(OPEN)

@@ -1,5 +1,5 @@
-//! Tools that the caller performs: a spec and the schema of the result. The engine asks for the
-//! result; this file calls nothing.
+//! Tools that the API's client performs: a spec and the schema of the result. The engine asks for
+//! the result; this file calls nothing.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;

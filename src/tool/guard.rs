@@ -4,9 +4,9 @@
 //! and when the command has ended (to stop background processes).
 //!
 //! Invariant: the guard signals the group only while the group's leader is not yet reaped, so that
-//! the number cannot belong to another group by then. The command begins only after the guard has
-//! reported its group: without that report nothing ran, and with it the service can end the group
-//! of a guard that was killed. The guard reports exactly what happened, or nothing. Without a
+//! the group's number cannot have passed to another group. The command begins only after the guard
+//! has reported its group: without that report nothing ran, and with it the service can end the
+//! group of a guard that was killed. The guard reports exactly what happened, or nothing. Without a
 //! complete report the service treats the outcome as unknown.
 
 use std::collections::BTreeMap;
@@ -51,7 +51,7 @@ pub(super) struct Order {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Line {
-    /// The command is about to begin, as the leader of this group.
+    /// The command is about to begin, as the leader of the process group with this number.
     Started(i32),
     /// The command could not be started.
     NotStarted(String),
@@ -93,6 +93,7 @@ enum Event {
 #[derive(Default)]
 struct Kept {
     bytes: Vec<u8>,
+    /// Whether there was more output than is kept.
     more: bool,
 }
 
@@ -235,6 +236,7 @@ fn begin(child: &mut Child) -> io::Result<()> {
         .write_all(b"\n")
 }
 
+/// The events of a command, and what is kept of its stdout and of its stderr.
 type Watched = (Receiver<Event>, Arc<Mutex<Kept>>, Arc<Mutex<Kept>>);
 
 fn watch(

@@ -18,14 +18,15 @@ use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
 /// A credential that may be asked for, as described to the approver and the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
-    /// The name in the configuration: the argument `service`.
+    /// The credential's name in the configuration. The model passes it as the argument `service` of
+    /// `request_credentials`.
     pub name: String,
     /// The purpose, in the operator's words.
     pub description: String,
     pub fields: Vec<Field>,
     /// How long the credential is kept at most; `None`: until the task ends.
     pub expires_in: Option<Duration>,
-    /// The tools that receive it, such as `comment_ticket: POST https://jira.acme.com`.
+    /// The tools that receive the credential, such as `comment_ticket: POST https://jira.acme.com`.
     pub receivers: Vec<String>,
 }
 
@@ -44,7 +45,7 @@ pub(crate) struct Question {
     pub kind: RequestKind,
     /// The agent's question, in its own words.
     pub text: Option<String>,
-    /// The other arguments, except the form.
+    /// The call's other arguments, except the form.
     pub details: Option<Value>,
     /// JSON Schema of the answer.
     pub form: Option<Value>,

@@ -1,5 +1,5 @@
 //! Performs calls: one trait, one file per kind. `human`, `agent` and `external` tools are only
-//! specs; the engine performs them.
+//! specs; the engine handles their calls.
 
 pub(crate) mod agent;
 pub(crate) mod arguments;

@@ -14,7 +14,7 @@ use crate::task::text::{cut, pointer};
 
 /// The longest JSON text of a schema, in bytes.
 const SIZE: usize = 256 * 1024;
-/// The most misfits in one error.
+/// Maximum number of misfits in one error.
 const TOLD: usize = 8;
 /// How much of a place or name is quoted, in bytes.
 const NAME: usize = 120;
@@ -156,7 +156,7 @@ impl CompiledSchema {
     }
 }
 
-/// The flaws of `parameters`: they must be an object schema that compiles.
+/// The flaws of `parameters`, which must be an object schema that compiles.
 #[must_use]
 pub(crate) fn parameters_flaws(parameters: &Value) -> Vec<String> {
     let mut flaws = Vec::new();

@@ -35,7 +35,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// How long the guard may take to read its order.
 const ORDERED: Duration = Duration::from_secs(10);
 
-/// The only parameters of a shell tool.
+/// The parameters of a shell tool whose configuration has none.
 #[must_use]
 pub(crate) fn parameters() -> Value {
     json!({
@@ -86,12 +86,15 @@ pub(super) struct ShellTool {
 
 /// The outcome of a command that was handed to a guard.
 enum Outcome {
+    /// The command was not started: the reason.
     NotStarted(String),
+    /// The command has ended. Each output: its first bytes, and whether they are all of it.
     Over {
         end: End,
         stdout: (Vec<u8>, bool),
         stderr: (Vec<u8>, bool),
     },
+    /// The command may have run, and no complete report arrived.
     Lost,
 }
 

@@ -1,4 +1,5 @@
-//! A configured text with `{{credential:NAME.FIELD}}` in it: the value of a header or a variable.
+//! A configured text with `{{credential:NAME.FIELD}}` in it: the value of a header or of an
+//! environment variable.
 //! Invariant: only the operator's text is a template; a filled-in value is never parsed again.
 
 use super::credential::{self, Credentials};
@@ -10,6 +11,7 @@ pub(super) struct Template(Vec<Piece>);
 #[derive(Clone, Debug)]
 enum Piece {
     Text(Secret<String>),
+    /// The credential's name and the field's name.
     Credential(String, String),
 }
 

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::credential::{self, Credentials};
 use super::names::folded;
 
-/// Left unencoded: the unreserved characters of RFC 3986.
+/// The characters that are percent-encoded: all but the unreserved characters of RFC 3986.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'_')
@@ -24,6 +24,7 @@ const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC
 enum Piece {
     Text(String),
     Argument(String),
+    /// The credential's name and the field's name.
     Credential(String, String),
 }
 
@@ -113,7 +114,7 @@ impl UrlTemplate {
             })
     }
 
-    /// The folded names in the template's own query.
+    /// The folded names of the parameters in the template's own query.
     pub(crate) fn query_names(&self) -> BTreeSet<String> {
         let mut text = String::new();
         for piece in self.query.iter().flatten() {
@@ -207,8 +208,9 @@ impl UrlTemplate {
     /// Credentials, and arguments for which `fill` fails, stay placeholders. `None` if the
     /// filled-in texts would change the origin or the number of segments.
     fn address(&self, fill: impl Fn(&Piece) -> Result<String, String>) -> Option<String> {
-        // Filled-in values contain no `'`, which is encoded in them, and the template's own text
-        // contains fewer in a row than a mark: neither can look like a mark.
+        // A mark stands for a piece until the URL is parsed. Nothing else in the path can look like
+        // a mark: `'` is encoded in filled-in values, and the template's own text has fewer `'` in
+        // a row than a mark.
         let mut quotes = "'".to_owned();
         while self
             .path
@@ -301,7 +303,7 @@ fn credentials_are_values(query: &[Piece]) -> bool {
     })
 }
 
-/// Returns the value of a credential's field.
+/// Returns the value of a credential's field, by the credential's name and the field's name.
 type Credential<'c> = &'c dyn Fn(&str, &str) -> Result<&'c str, String>;
 
 fn filled(

@@ -1,4 +1,4 @@
-//! The log lines of a test.
+//! Captures the log lines of a test.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};

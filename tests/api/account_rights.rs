@@ -30,8 +30,8 @@ async fn app(on: On) -> TestApp {
     .await
 }
 
-/// The status that a caller gets at each endpoint. No body is valid (it has a member `zzz`), so
-/// nothing changes: 422 means that the caller has the right.
+/// The status that a caller gets at each endpoint. Every body is invalid (it has a member `zzz`),
+/// so nothing changes: 422 means that the caller has the right.
 async fn told(actor: &Actor<'_>, task: &str, request: &str) -> Vec<u16> {
     let tree = format!("/v1/tasks/{task}");
     let mut statuses = Vec::new();

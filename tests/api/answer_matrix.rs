@@ -1,6 +1,5 @@
-//! Every kind of request, every way to answer it, and every reason to refuse the answer. The
-//! expectations follow the contract's table of kinds, one line for each accepted answer; every
-//! other answer is 422.
+//! Every kind of request, every way to answer it, and every reason to refuse the answer. `TAKEN`
+//! has one line for each accepted answer; every other answer is 422.
 
 mod stored_decisions;
 mod taken_answers;
@@ -52,7 +51,8 @@ fn with(body: &Value, name: &str, value: Value) -> Value {
     body
 }
 
-/// The state that a refusal must not change: journal, task, executions, model calls.
+/// The state that a refusal must not change: the journal, the task, and the numbers of tool
+/// executions and of model calls.
 async fn state(app: &TestApp, task: &str) -> (Vec<Value>, Value, usize, usize) {
     let shown = app.owner().get(&format!("/v1/tasks/{task}")).await;
     (
@@ -280,8 +280,9 @@ async fn is_taken_once<'a>(
     );
 }
 
-/// Asserts that a closed or overdue request refuses each answer of its kind with `code`; wrong
-/// callers, wrong digests and answers of other kinds get the same refusals as before.
+/// Asserts that a closed or overdue request, whose status is `stands`, refuses each answer of its
+/// kind with `code`; wrong callers, wrong digests and answers of other kinds get the same refusals
+/// as before.
 async fn nothing_is_taken_any_more(
     app: &TestApp,
     question: &Question,

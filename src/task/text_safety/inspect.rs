@@ -15,16 +15,17 @@ use super::{is_hidden, without_emoji};
 use crate::task::request::Warning;
 use crate::task::text::cut;
 
-/// Most places reported for one code, not counting the note that there are more. 49 warnings at
-/// most: 6 codes with 7 places and the note each, and `LARGE` once.
+/// Maximum number of places reported for one code, not counting the note that there are more. So
+/// there are at most 49 warnings: 7 places and the note for each of 6 codes, and `LARGE` once.
 const PLACES: usize = 7;
-/// Most bytes of a pointer; a longer pointer is cut so that it leads to an enclosing value.
+/// Maximum size of a pointer in bytes; a longer pointer is cut so that it leads to an enclosing
+/// value.
 const POINTER: usize = 1024;
-/// Most bytes of a detail.
+/// Maximum size of a detail in bytes.
 const DETAIL: usize = 200;
-/// Most blanks or line ends in a row without a warning.
+/// Maximum number of blanks or line ends in a row without a warning.
 const BLANKS: usize = 8;
-/// Most distinct characters or scripts that a warning names.
+/// Maximum number of distinct characters or scripts that a warning names.
 const TOLD: usize = 6;
 /// Sets of scripts that one word may mix.
 const TOGETHER: [&[Script]; 3] = [
@@ -42,7 +43,8 @@ pub struct Looked {
 }
 
 impl Looked {
-    /// Adds a finding, if its place is new and the code has room.
+    /// Adds a finding, unless its code already has a finding at `pointer` or at `PLACES` places.
+    /// A finding about the whole arguments (`pointer` is empty) does not count as a place.
     pub fn add(&mut self, code: &'static str, pointer: &str, detail: impl FnOnce() -> String) {
         if self.seen.contains(&(code, pointer.to_owned())) {
             return;
@@ -109,7 +111,7 @@ impl Looked {
 /// Reads a value and inspects each string at its pointer.
 pub struct Walk<'l> {
     pointer: String,
-    /// End of each step within `pointer`.
+    /// The byte offset in `pointer` where each of its segments ends.
     steps: Vec<usize>,
     looked: &'l mut Looked,
 }
@@ -223,7 +225,7 @@ impl<'de> Visitor<'de> for &mut Walk<'_> {
     }
 }
 
-/// Inspects one text, found at `pointer`.
+/// Inspects the text found at `pointer`. Each warning's detail begins with `what`.
 pub(super) fn at_text(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
     hidden(&without_emoji(text), pointer, what, looked);
     blanks(text, pointer, what, looked);
@@ -257,7 +259,8 @@ pub(super) fn between_strings(json: &str, looked: &mut Looked) {
     }
 }
 
-/// Finds invisible characters. Tabs and line ends are usual; a `\r` alone is not.
+/// Finds invisible characters. Tabs and line ends do not count as invisible; a `\r` without `\n`
+/// does.
 fn hidden(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
     let mut told: Vec<char> = Vec::new();
     let mut more = false;

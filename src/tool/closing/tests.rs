@@ -1,4 +1,4 @@
-//! Schemas, with values that fit and values that do not.
+//! Tests of closed schemas: values that fit and values that do not, and the flaws of schemas.
 
 use serde_json::{Value, json};
 

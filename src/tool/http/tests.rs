@@ -27,7 +27,8 @@ enum Behaviour {
     Silence,
 }
 
-/// Serves one connection per behaviour; returns the requests.
+/// Serves one connection for each behaviour. Returns the origin, and a task that returns the
+/// requests.
 async fn endpoint(behaviours: Vec<Behaviour>) -> (String, JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let origin = format!("http://{}", listener.local_addr().unwrap());

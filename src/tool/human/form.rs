@@ -15,11 +15,11 @@ pub(super) const DESCRIPTION: &str = "JSON Schema of the answer, if a text will 
     `description`, `default`, `minLength`, `maxLength`, `minimum`, `maximum`, `exclusiveMinimum`, `exclusiveMaximum`, \
     `format` (email, uri, date), and `required`.";
 
-/// The most fields of a form.
+/// Maximum number of fields of a form.
 const FIELDS: usize = 20;
-/// The most choices of a field.
+/// Maximum number of choices of a field.
 const CHOICES: usize = 100;
-/// The longest name of a field.
+/// Maximum length of a field's name.
 const NAME: usize = 64;
 /// The allowed formats of a text.
 const FORMATS: [&str; 3] = ["email", "uri", "date"];

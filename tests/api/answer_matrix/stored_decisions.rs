@@ -9,7 +9,7 @@ use super::EDITED;
 use super::taken_answers::Taken;
 use crate::support::test_app::TestApp;
 
-/// The decision as the contract writes it.
+/// The expected decision, as the API shows it.
 pub fn decision(question: &Question, taken: &Taken, at: &Value) -> Value {
     let result = if taken.answer.ends_with("result") {
         json!({"by": "hand"})

@@ -2,8 +2,8 @@
 
 use super::RAN;
 
-/// Every way to answer: `action`s, answers to one call, and the approve and reject endpoints with
-/// an empty body.
+/// Every way to answer: an `action` on the whole request (with a `response` or a `result`), an
+/// answer to one call (`each …`), and the approve and reject endpoints with an empty body.
 pub const ANSWERS: [&str; 11] = [
     "approve",
     "reject",

@@ -31,7 +31,7 @@ impl Drop for Load {
 }
 
 /// A server that claims to keep its connections and closes them: at once, or after up to three
-/// milliseconds of silence.
+/// milliseconds of silence. Returns its origin and the number of requests so far.
 fn impatient() -> (String, Arc<AtomicU64>) {
     let listener = tokio::net::TcpSocket::new_v4().unwrap();
     listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -65,7 +65,8 @@ fn impatient() -> (String, Arc<AtomicU64>) {
     (origin, requests)
 }
 
-/// Reads one request of a known shape and answers it.
+/// Reads one request of a known shape and answers it. False if the client has closed the
+/// connection.
 async fn one(from: &mut tokio::net::tcp::OwnedReadHalf, to: &mut OwnedWriteHalf) -> bool {
     let mut read = Vec::new();
     while !read.ends_with(b"\r\n\r\n{}") {

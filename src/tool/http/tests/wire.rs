@@ -40,7 +40,8 @@ fn ok(content: &str) -> Became {
 }
 
 /// A server that takes these steps on its first connection and answers every later connection with
-/// a success. Its task returns the number of connections.
+/// a success. Returns its origin, its task, which returns the number of connections, and a sender
+/// that ends the task.
 async fn server(steps: Vec<Step>) -> (String, JoinHandle<usize>, tokio::sync::oneshot::Sender<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let origin = format!("http://{}", listener.local_addr().unwrap());
@@ -122,7 +123,7 @@ async fn became(steps: Vec<Step>, effect: Effect, text: &str, timeout: Duration)
     }
 }
 
-/// Checks a table with every effect.
+/// Checks each row of a table (name, steps of the server, outcome) with every effect.
 async fn all(table: Vec<(&str, Vec<Step>, Became)>, timeout: Duration) {
     for (name, steps, expected) in table {
         for effect in [Effect::Once, Effect::Idempotent, Effect::ReadOnly] {
