@@ -50,14 +50,15 @@ fn guarantees_name_only_modules_that_exist() {
     assert!(gone.is_empty(), "no such modules: {gone:#?}");
 }
 
-/// Whether a source contains the test of this path, of which modules may be left out.
+/// Whether a source contains the test at this path (`a::b::test`); the path may leave out modules.
 fn is_in(source: &Source, path: &str) -> bool {
     let mut modules: Vec<_> = path.split("::").collect();
     let name = modules.pop().unwrap_or_default();
     source.text.contains(&format!("fn {name}(")) && is_below(source, &modules)
 }
 
-/// Whether each of the modules is in a source's path, or in the source.
+/// Whether each module is a part of the source's path, an inline module of the source, or a module
+/// that a macro makes.
 fn is_below(source: &Source, modules: &[&str]) -> bool {
     // The macros that run a test on both engines make these modules.
     let made = ["sqlite", "postgres", "on_sqlite", "on_postgres"];

@@ -63,7 +63,7 @@ async fn seen(harness: &EngineHarness, task: TaskId) -> String {
     )
 }
 
-/// Every text, name and number in a value.
+/// Every scalar and every member name in a JSON value, as text.
 fn texts(value: &Value) -> Vec<String> {
     match value {
         Value::Array(all) => all.iter().flat_map(texts).collect(),
@@ -96,7 +96,7 @@ both! {
         let harness = clerk(fixture, &[&[("comment", "{}")]]).await;
         for when in [Drop::AtOnce, Drop::Woken] {
             let (mut polls, mut whole) = (0, 0);
-            // A fast disk lets a task complete within fewer polls than usual.
+            // A fast disk lets a task complete within fewer polls, so at least 13 tasks are tried.
             while whole < 1 || polls <= 12 {
                 let (task, by_itself) = lived(&harness, when, polls).await;
                 polls += 1;
