@@ -13,7 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 struct Source {
-    /// From the package's root, with `/`.
+    /// Relative to the package's root, separated by `/`.
     path: String,
     text: String,
 }

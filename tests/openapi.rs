@@ -1,4 +1,4 @@
-//! The committed document matches the code.
+//! The committed `openapi/openapi.json` is the document that the code generates.
 
 #[test]
 fn committed_openapi_document_matches_the_code() {

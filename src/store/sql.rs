@@ -25,10 +25,15 @@ impl Sql {
     }
 }
 
-/// Writes a statement for both engines. A literal is the same on both. `(now n)` is the current
-/// time, `(any n type)` tests for membership in the list `$n`, `(none n type)` whether that list is
-/// empty. `(task)` and `(request)` are the columns that several statements read.
-/// `(fitting_tasks n)` and `(fitting_requests n)` read the rows of `page` that fit in `$n` bytes.
+/// Writes a statement for both engines, from literals, which are the same on both, and placeholders,
+/// where `n` is the number of a parameter:
+/// - `(now n)`: the current time in microseconds; parameter `n` must be `Value::Now`;
+/// - `(any n type)`: membership in the list `$n`; `(none n type)`: whether that list is empty;
+/// - `(task)`, `(request)`: the columns that several statements read;
+/// - `(fitting_tasks n)`, `(fitting_requests n)`: complete a statement that begins with a common
+///   table expression `page` of ids. They read the first rows of `page` whose sizes add up to at most
+///   `$n` bytes, and the first row whatever its size. `(fitting_requests n)` also needs `Value::Now`
+///   as parameter 1.
 ///
 /// On Postgres the time is a subquery, so that it is evaluated once and can be used to search an
 /// index.

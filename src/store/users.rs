@@ -1,10 +1,11 @@
-//! The stored spellings of user ids. A row keeps the spelling that it was written with. A read for
-//! a user passes every stored spelling that the current setting counts as the same person.
+//! The stored spellings of user ids. A row keeps the spelling that it was written with, so a query
+//! for a user lists every stored spelling that the current setting counts as the same person
+//! (`task/user.rs`). Database triggers record each spelling that case folding or normalization may
+//! change, also when an older version of the service writes it; `fold_spellings` adds its folded
+//! form, the key, later. Any other spelling equals its key and needs no record.
 //!
-//! A database trigger records each stored spelling that folding may change, so that spellings
-//! written by an older version of the service are recorded, too. Any other spelling is its own key.
-//!
-//! Invariant: a missing spelling hides rows and never grants anything.
+//! Invariant: a spelling missing from the list can hide rows from their user, and never grants
+//! anything.
 
 use std::collections::BTreeSet;
 

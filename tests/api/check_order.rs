@@ -1,4 +1,5 @@
-//! The order of checks: when several checks fail, the reply is that of the first one.
+//! The order in which an HTTP request is checked: when several checks fail, the first of them gives
+//! the status.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -14,7 +15,8 @@ const BAD_KEY: (&str, &str) = ("idempotency-key", "a b");
 const SPEAKS: (&str, &str) = ("holdpoint-user", "zoe");
 const JSON: &str = "application/json";
 
-/// An attempt: method, path, key, headers, content type, body, expected status.
+/// An HTTP request: method, path, API key (empty: none), headers, content type, body, expected
+/// status.
 struct Attempt<'a>(
     Method,
     &'a str,

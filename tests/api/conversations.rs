@@ -1,4 +1,5 @@
-//! The model's prompts: every call has exactly one result, in order, before the next model call.
+//! The model's prompts: each tool call of a turn has exactly one result, in the order of the calls,
+//! before the model is called again.
 
 use serde_json::{Value, json};
 
@@ -9,7 +10,7 @@ use crate::support::test_app::{On, TestApp};
 const SAFE: (&str, &str) = ("lookup", r#"{"order":1}"#);
 const HELD: (&str, &str) = ("refund", r#"{"order":1,"amount":50}"#);
 
-/// The results after the last turn in a prompt, by id.
+/// The tool results after the last `assistant` message of a prompt, in order: call id and content.
 fn results(body: &Value) -> Vec<(String, String)> {
     let messages = body["messages"].as_array().unwrap();
     let turn = messages

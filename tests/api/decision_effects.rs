@@ -1,4 +1,5 @@
-//! Scope of a decision: the exact bytes of an edit, and the repeats of a rejected call.
+//! Effects of a decision: an edited call runs with exactly the bytes of the edit, and a rejection
+//! also refuses repeats of the call until the user's next message.
 
 use serde_json::{Value, json};
 

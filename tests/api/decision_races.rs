@@ -1,4 +1,4 @@
-//! The first answer wins: any number of decisions, on any number of replicas.
+//! Simultaneous decisions and cancels: the first one wins, on one replica or on two.
 
 use futures_util::future::join_all;
 use serde_json::json;
@@ -13,7 +13,7 @@ use crate::support::test_app::{On, TestApp};
 const RACERS: usize = 64;
 
 /// Creates `times` requests, one after another. [`RACERS`] clients approve each request at once,
-/// half of them at `other`, if given.
+/// half of them on the replica `other`, if given.
 async fn approved_by_all_at_once(app: &TestApp, other: Option<&TestApp>, times: usize) {
     app.model.otherwise(|body| {
         let last = body["messages"].as_array().unwrap().last().unwrap().clone();

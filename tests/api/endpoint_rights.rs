@@ -1,6 +1,6 @@
-//! One table: every endpoint of a request, for every caller, and for every way in which a rule
-//! names approvers. Each turn has two calls under different rules, so it opens two requests with
-//! different approvers.
+//! Rights to the endpoints of an intervention request: one table of callers, checked at each
+//! endpoint, for each way in which a rule can name approvers. Each turn has two calls under
+//! different rules, so it opens two requests with different approvers.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -31,7 +31,8 @@ auth:
     - { user: alice, tenant: other, admin: true, key: "other-alice-012345678" }
 "#;
 
-/// One tool, with a rule of the same name, for each way to name approvers: (name, approvers).
+/// One tool, with a rule of the same name, for each way to name approvers: (name, the rule's
+/// `approvers` as YAML).
 const RULES: [(&str, &str); 6] = [
     ("owner", ""),
     ("users", "approvers: { users: [bob] }, "),
@@ -44,8 +45,8 @@ const RULES: [(&str, &str); 6] = [
 /// The two tools that each turn calls, as indexes into [`RULES`].
 const TURNS: [[usize; 2]; 3] = [[0, 1], [2, 3], [4, 5]];
 
-/// A caller: (name, key, headers, for each rule whether the caller may decide its requests, the
-/// right to read).
+/// A caller: (name, API key, headers, for each of [`RULES`] whether the caller may decide its
+/// requests, the right to read).
 struct Person(
     &'static str,
     &'static str,
@@ -68,9 +69,9 @@ enum Reads {
 
 #[derive(Clone, Copy, PartialEq)]
 enum HeDecides {
-    /// Through this key, for the rules of the [`Person`].
+    /// With this key, the caller may decide under the rules that the [`Person`] lists.
     Here,
-    /// Not through this key; but the user may decide the requests of these rules.
+    /// Not with this key; but the same user may decide with another key, under these rules.
     Elsewhere([bool; 6]),
 }
 
@@ -132,7 +133,7 @@ agents:
     yaml
 }
 
-/// A task of one turn and its two requests, each with the index of its rule.
+/// A task of one turn and its two requests: (index into [`RULES`], request id).
 struct RequestSpec {
     task: String,
     questions: Vec<(usize, String)>,
@@ -182,8 +183,8 @@ fn actor<'a>(app: &'a TestApp, person: &Person) -> Actor<'a> {
         })
 }
 
-/// The status of every deciding endpoint. No body is valid, so 422 means that the caller may
-/// decide.
+/// The statuses of POSTs to the three endpoints that decide a request. Every body is invalid, so
+/// 422 means that the caller may decide.
 async fn deciding(app: &TestApp, person: &Person, request: &str) -> Vec<u16> {
     let (json, form) = ("application/json", "application/x-www-form-urlencoded");
     let mut statuses = Vec::new();
@@ -199,8 +200,8 @@ async fn deciding(app: &TestApp, person: &Person, request: &str) -> Vec<u16> {
     statuses
 }
 
-/// The statuses of the endpoints that show the request (as JSON, then the three pages), and for
-/// each page whether it has a button that posts to its own address.
+/// The statuses of GETs of the request (as JSON, then its three pages), and for each page whether
+/// it has a form or button that posts to the page's own address.
 async fn looking(app: &TestApp, person: &Person, request: &str) -> (Vec<u16>, Vec<bool>) {
     let (mut statuses, mut buttons) = (Vec::new(), Vec::new());
     statuses.push(
@@ -317,7 +318,8 @@ on_both! {
         let app = TestApp::with(on, &(yaml() + PEOPLE)).await;
         let owner = app.actor("alice-key-0123456789");
         let as_ = |user: &str, groups: &str| app.actor(WEB).header("holdpoint-user", user).header("holdpoint-groups", groups);
-        // (turn, rule, caller, by, via). A turn runs after its second answer.
+        // (index into TURNS, index into RULES, caller, expected `by` and `via` of the decision). A
+        // turn's calls run once both its requests are answered.
         let answers: [(usize, usize, Actor<'_>, &str, Value); 6] = [
             (0, 0, as_("alice", ""), "alice", json!("web")),
             (0, 1, app.actor("bob-key-0123456789ab"), "bob", Value::Null),

@@ -46,11 +46,12 @@ async fn approve(app: &TestApp, held: &Held) {
     let approver = app.approver().header("prefer", "respond-async");
     let path = format!("/resume/{}/approve", held.request);
     let status = approver.hit(&path).await.status;
-    // 200 if the task has stopped again by the time of the response.
+    // The status is 200 if the task is paused or terminal again by the time of the response, else
+    // 202.
     assert!([200, 202].contains(&status), "{status}");
 }
 
-/// Waits until the task has stopped; returns its status.
+/// Waits at most 30 s until the task is paused or terminal; returns its status.
 async fn stopped(app: &TestApp, held: &Held) -> String {
     app.owner()
         .header("prefer", "wait=30")

@@ -10,10 +10,10 @@ use tokio::time::timeout;
 use super::approval_cycle::on_both;
 use crate::support::test_app::{On, TestApp};
 
-/// Long enough for a slow machine, and far too short to read the whole body once for each call that
-/// it names.
+/// The time limit for a reply: long enough for a slow machine, and far too short to read the whole
+/// body once for each call that the body names.
 const SOON: Duration = Duration::from_mins(2);
-/// The largest accepted body.
+/// The size of the largest accepted body, in bytes.
 const MOST: usize = 1024 * 1024;
 
 on_both! {

@@ -17,7 +17,7 @@ const FORM: &str = r#"{"question":"How long?","context":"A sale.","attempted_app
     "properties":{"shop":{"enum":["north","south"]},"days":{"type":"integer","minimum":1},"mail":{"type":"string","format":"email"}},
     "required":["shop"]}}"#;
 
-/// Sends an answer that is accepted.
+/// Answers the request as the task's owner; asserts that the answer is accepted.
 async fn answer(app: &TestApp, question: &Question, body: &Value) -> Reply {
     let reply = app.owner().post(&question.path(), body).await;
     assert_eq!(reply.status, 200, "{body}: {}", reply.text);
@@ -30,7 +30,8 @@ fn response(value: Value) -> Value {
     body
 }
 
-/// Sends an answer that does not fit; returns the pointers of the errors.
+/// Sends an invalid answer; returns the JSON pointers of its errors, sorted, each once. Asserts
+/// that the reply does not repeat `s3cret`.
 async fn places(app: &TestApp, question: &Question, body: &Value) -> Vec<String> {
     let reply = app.owner().post(&question.path(), body).await;
     assert_eq!(
@@ -259,8 +260,8 @@ on_both! {
         ] {
             assert_eq!(places(&app, question, &response(filled.clone())).await, expected, "{filled}");
         }
-        // An error about a credential names no member either: a user may have typed the secret as a
-        // member's name.
+        // Errors about the credentials form name only fields of the form: the user may have typed
+        // the secret as a member's name.
         for (body, expected) in [
             (r#"{"action":"respond","response":{"s3cret":"a","email":"a@b.example","token":"t"}}"#, "/response"),
             (r#"{"action":"respond","response":{"s3cret":{"s3cret":1e999}}}"#, ""),

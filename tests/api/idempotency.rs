@@ -1,4 +1,4 @@
-//! `Idempotency-Key` on every POST: a repeated request has no further effect.
+//! `Idempotency-Key` on every POST: a repeated POST has no further effect.
 
 use futures_util::future::{join, join_all};
 use reqwest::Method;
@@ -17,8 +17,9 @@ auth:
     - { user: carol, tenant: acme, groups: [finance], key: "carol-key-0123456789" }
 "#;
 
-/// Sends the same body twice: the second reply must equal the first and be marked as replayed. Then
-/// sends another body with the same key, which must be refused. Returns the first reply.
+/// Sends the same body twice with the actor's `Idempotency-Key`: the second reply must equal the
+/// first and be marked as replayed. Then sends another body with that key, which must be refused.
+/// Returns the first reply.
 async fn twice(actor: &Actor<'_>, path: &str, body: &Value) -> Reply {
     let first = actor.post(path, body).await;
     assert!(first.status < 300, "{path}: {}", first.text);

@@ -1,5 +1,5 @@
-//! Lists as a client pages through them: no page is larger than 4 MiB, long arguments are cut, and
-//! an overdue request that is not closed yet is pending.
+//! Lists as a client pages through them: a page ends before 4 MiB, but not before its first entry;
+//! long arguments are cut; and an overdue request that is not closed yet is pending.
 
 use serde_json::{Value, json};
 
@@ -10,8 +10,8 @@ use crate::support::test_app::{ACCOUNTS, On, REFUNDS, Reply, TestApp};
 
 const PAGE: usize = 4 * 1024 * 1024;
 
-/// Reads a whole list; returns the number of pages, and all entries in their order. Asserts that
-/// each page has at most 4 MiB or a single entry.
+/// Reads a whole list; returns the number of pages that are not empty, and all entries in their
+/// order. Asserts that each page has at most 4 MiB or a single entry.
 async fn pages(app: &TestApp, path: &str, member: &str) -> (usize, Vec<Value>) {
     let (mut count, mut all, mut next) = (0, Vec::new(), String::new());
     let join = if path.contains('?') { '&' } else { '?' };
@@ -77,8 +77,8 @@ async fn held(app: &TestApp, count: usize, bytes: usize) -> Reply {
 on_both! {
     async fn page_of_items_ends_at_4_mib_and_has_at_least_one_entry(on: On) {
         let app = TestApp::start(on).await;
-        // Each message is too large for the fake model, so it adds three items: Running, the
-        // message, Failed.
+        // The first message makes every prompt too large for the fake model, so each message adds
+        // three items: Running, the message, Failed.
         let first = app.owner().post("/v1/tasks", &json!({"input": "x".repeat(5 << 20)})).await;
         let path = format!("/v1/tasks/{}", first.str("/task_id"));
         for _ in 0..4 {

@@ -92,7 +92,7 @@ async fn watched(app: &TestApp, answer: Stream) -> Watch {
     watch
 }
 
-/// A call of the model: name and arguments.
+/// A tool call: name and arguments.
 const REFUND: (&str, &str) = ("refund", r#"{"order": 17, "amount": 120}"#);
 
 on_both! {
@@ -197,8 +197,8 @@ async fn reader_on_another_replica_sees_the_same_stream() {
     for watch in [&mut here, &mut there] {
         both.push(watch.until("caught_up").await);
     }
-    // Once a delta of another tree arrives at the other replica, this replica also knows that the
-    // other one listens to the task.
+    // Once a delta of any tree arrives at the other replica, this replica also knows that the other
+    // one listens to the task.
     known(&app, &other).await;
     app.model.go_on();
     for (watch, events) in [&mut here, &mut there].into_iter().zip(&mut both) {
@@ -252,7 +252,7 @@ async fn reader_on_another_replica_sees_the_same_stream() {
     app.stop().await;
 }
 
-/// Returns once deltas of this replica arrive at the other one.
+/// Returns once deltas that `app` publishes arrive at `other`.
 async fn known(app: &TestApp, other: &TestApp) {
     use holdpoint::task::delta::{Delta, Said};
     use holdpoint::task::id::TaskId;

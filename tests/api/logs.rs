@@ -47,7 +47,7 @@ fn start(folder: &Path, yaml: &str) -> Binary {
     Binary(child)
 }
 
-/// The address, once it is in the log.
+/// Waits until the log has the address that the binary listens on; returns it as a URL.
 async fn address(folder: &Path, binary: &mut Binary) -> String {
     loop {
         assert!(
@@ -179,7 +179,8 @@ fn log_is_clean(log: &str, token: &str) {
     }
 }
 
-/// Requests with the mark in every place, and their statuses; the last one approves the call.
+/// HTTP requests with [`MARK`] in every place, and their expected statuses. `request` is the path
+/// of an intervention request; the last HTTP request approves it.
 fn marked_requests(request: &str) -> [(Method, String, Option<Value>, u16); 9] {
     [
         (Method::GET, format!("/v1/tasks?agent={MARK}"), None, 200),

@@ -9,7 +9,8 @@ use crate::support::test_app::{ACCOUNTS, Actor, On, REFUNDS, TestApp, WEB};
 
 const ADMIN: &str = "admin-key-0123456789";
 
-/// The agent is open to the group support, which alice is in, and to the user Zoe.
+/// The service; the agent `billing` is open to the group support, which alice is in, and to the
+/// user Zoe.
 async fn app(on: On) -> TestApp {
     let admin = "    - { user: root, tenant: acme, key: \"admin-key-0123456789\", admin: true }\n";
     let open = "agents:\n  desk: { description: For all., model: main, tools: [lookup] }";

@@ -1,5 +1,5 @@
 //! The API document, from which clients are generated and with which people try the service out.
-//! `support/api_contract.rs` checks every answer that a test gets against the document.
+//! `support/api_contract.rs` checks every HTTP reply that a test gets against the document.
 
 use serde_json::{Value, json};
 

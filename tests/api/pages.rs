@@ -10,7 +10,7 @@ use crate::support::test_app::{ACCOUNTS, On, REFUNDS, TestApp};
 
 const JSON: &str = "application/json";
 
-/// (headers, content type and body of an approval, expected status)
+/// (headers, content type and body of the POST that would approve, expected status)
 type Attempt = (
     &'static [(&'static str, &'static str)],
     Option<(&'static str, &'static str)>,
@@ -103,7 +103,7 @@ on_both! {
                     assert!(refused.str("/detail").contains("through a proxy"), "{name}: {}", refused.text);
                     assert_eq!(me().header(name, "x").get("/healthz").await.status, 200, "{name}");
                 }
-                // The request that nginx sends when only `proxy_pass` is configured.
+                // The HTTP request that nginx sends when only `proxy_pass` is configured.
                 for (method, path, status) in [
                     ("POST", format!("{approve}/approve"), "403 Forbidden"),
                     ("GET", "/v1/tasks".to_owned(), "403 Forbidden"),

@@ -1,4 +1,4 @@
-//! A held task goes on with the same provider, and with another provider.
+//! Model providers: a task that was held goes on with the same provider, or with another one.
 
 use serde_json::{Value, json};
 
@@ -26,7 +26,8 @@ fn yaml(messages: &FakeMessages) -> String {
         + ACCOUNTS
 }
 
-/// A task whose model has thought, and whose refund call is held.
+/// Creates a task whose model has thought, and whose refund call is held. Returns the ids of the
+/// task and of the request.
 async fn held(app: &TestApp, fake: &FakeMessages) -> (String, String) {
     let redacted = (
         json!({"type": "redacted_thinking", "data": REDACTED}),

@@ -1,5 +1,5 @@
-//! Further ends of a request: declined, canceled with its task, expired. Also the limit of open
-//! requests, and results that the caller supplies.
+//! Ends of an intervention request other than an approval: declined, canceled with its task,
+//! expired. Also the limit on open requests, and external results.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use crate::support::test_app::On;
 
 const BIG: &str = "12345678901234567890123";
 
-/// (name, outcome) of every result of a journal.
+/// The tool's name and the outcome of each result in a journal.
 fn outcomes(items: &[Value]) -> Vec<(String, String)> {
     let results = items.iter().filter(|item| item["type"] == "tool_result");
     results

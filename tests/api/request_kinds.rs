@@ -1,4 +1,4 @@
-//! One agent that asks requests of every kind, and a task for each kind: shared by the tests of
+//! An agent that can open requests of every kind, and a task for each kind: shared by the tests of
 //! requests and decisions.
 
 use serde_json::{Value, json};
@@ -18,8 +18,8 @@ pub const KINDS: [&str; 6] = [
 /// The token that the tests fill in as a login; it must not appear in anything that is read.
 pub const TOKEN: &str = "jira-token-0123456789";
 
-/// An agent that asks every kind of request. `{more}` is replaced by rules that come before all
-/// others.
+/// The configuration of an agent that can open requests of every kind. `{more}` is replaced by
+/// rules that come before all others.
 pub const ASKING: &str = r#"
 models:
   main: { provider: openai, base_url: "{model}", model: fake, api_key: "${MODEL_KEY}", retries: 1 }
@@ -54,14 +54,15 @@ policy:
   - { name: held, tools: [refund], decide: hold, reason: Refunds need a look. }
 "#;
 
-/// Rules that give every kind of request this deadline, and these further terms.
+/// A rule under which requests of every kind expire after `time`. `terms` is appended to the rule
+/// as YAML, beginning with a comma.
 pub fn short(time: &str, terms: &str) -> String {
     let tools =
         "request_human_guidance, request_confirmation, request_credentials, refund, count, lose";
     format!("  - {{ name: short, tools: [{tools}], decide: hold, expires_in: {time}{terms} }}\n")
 }
 
-/// The tool and the arguments with which a model asks a request of that kind.
+/// The tool and the JSON arguments of a call that leads to a request of that kind.
 pub fn asks(kind: &str) -> (&'static str, &'static str) {
     match kind {
         "approval" => ("refund", r#"{"order":17,"amount":120}"#),
@@ -92,7 +93,7 @@ pub fn filled_in(kind: &str) -> Value {
     }
 }
 
-/// An open request of alice's.
+/// An open request of a task of alice's.
 #[derive(Clone, Debug)]
 pub struct Question {
     pub task: String,
@@ -193,8 +194,7 @@ pub fn results_of<'i>(items: &'i [Value], call: &str) -> Vec<&'i Value> {
         .collect()
 }
 
-/// The results in the model's last prompt: the contents of all results after its last turn, in
-/// order.
+/// The contents of the tool results after the last turn in the model's last prompt, in order.
 pub fn told(app: &TestApp) -> Vec<String> {
     let sent = app.model.sent();
     let messages = sent.last().unwrap()["messages"].as_array().unwrap().clone();
@@ -226,7 +226,7 @@ pub async fn asking(on: On, more: &str) -> TestApp {
     TestApp::with(on, &(ASKING.replace("{more}", more) + ACCOUNTS)).await
 }
 
-/// A task whose model makes these calls.
+/// Creates a task whose model makes these calls: (tool, JSON arguments).
 pub async fn begin(app: &TestApp, turn: &[(&str, &str)]) -> Reply {
     app.model.then(calls(turn));
     let reply = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;

@@ -1,5 +1,5 @@
-//! Retention of user input: of a POST body only a hash is stored, keyed once `secrets.keys` is
-//! configured; an expired credential is removed.
+//! Retention of user input. The body of a POST is kept with its idempotency key only as a hash,
+//! which is keyed once `secrets.keys` is configured. An expired credential is removed.
 
 use serde_json::json;
 use sqlx::{

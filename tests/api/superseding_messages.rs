@@ -51,7 +51,7 @@ fn facts(items: &[Value]) -> Vec<(String, String)> {
     items.iter().map(fact).collect()
 }
 
-/// Asserts the items that were journaled after the first `before`.
+/// Asserts that the items after the first `before` have exactly these [`facts`].
 #[track_caller]
 fn follows(items: &[Value], before: usize, expected: &[(&str, &str)]) {
     let found = facts(&items[before..]);
@@ -278,7 +278,7 @@ on_both! {
         each_has_one_result(&journal);
         assert_eq!(app.tool.ledger().len(), 1);
         is_too_late(&app, &question, "reconcile").await;
-        // No rule lets that tool run before a person has decided a call of it.
+        // The tool is in quarantine: no rule lets it run before a person has decided a call of it.
         app.tool.answers(200, "found");
         app.model.then(calls(&[("lose", r#"{"order":3}"#)]));
         let again = app.owner().post(&format!("/v1/tasks/{}/messages", question.task), &json!({"input": "again"})).await;

@@ -100,8 +100,8 @@ fn limited(agent: &'static str, limits: &'static str) -> impl Fn(String) -> Stri
     }
 }
 
-/// The model's answer for any agent: the next turn of its list. After the last turn, the agent's
-/// name and all results since the user's last message.
+/// The fake model's answer for any agent: the next turn in the list that is the agent's input.
+/// After the last turn: the agent's name and all tool results since the user's last message.
 fn play(body: &Value) -> Value {
     let since = since_user(body);
     let Ok(turns) = serde_json::from_str::<Vec<Value>>(&text(&since[0])) else {
@@ -134,7 +134,7 @@ fn play(body: &Value) -> Value {
     }
 }
 
-/// The messages from the user's last one on.
+/// The messages of a prompt, from the user's last message on.
 fn since_user(body: &Value) -> &[Value] {
     let messages = body["messages"].as_array().unwrap();
     let last = messages
@@ -152,7 +152,7 @@ fn text(message: &Value) -> String {
     )
 }
 
-/// The results since the user's last message.
+/// The tool results since the user's last message.
 fn results(body: &Value) -> Vec<String> {
     since_user(body)
         .iter()
@@ -182,7 +182,7 @@ fn prompts(app: &TestApp, agent: &str) -> Vec<Value> {
         .collect()
 }
 
-/// One call of a turn.
+/// One tool call of a turn.
 fn call(name: &str, arguments: &Value) -> Value {
     json!([name, arguments])
 }
@@ -213,7 +213,7 @@ pub(super) fn pays(agent: &str, order: u32) -> Value {
     )
 }
 
-/// Alice gives the supervisor these turns.
+/// Alice creates a task of the supervisor with these turns.
 pub(super) async fn begin(app: &TestApp, turns: &[Value]) -> Reply {
     let reply = app
         .owner()
@@ -306,7 +306,7 @@ pub(super) fn id(task: &Value) -> String {
     task["task_id"].as_str().unwrap().to_owned()
 }
 
-/// The open requests, each with the id of the task that asks.
+/// The open requests that a reply lists, as (id of the asking task, request id).
 pub(super) fn open(reply: &Reply) -> Vec<(String, String)> {
     let pending = reply.body["pending"]
         .as_array()
@@ -354,9 +354,9 @@ fn outcomes(items: &[Value]) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// Asserts what holds for every journal of a tree at any time: its numbers have no gap, its last
-/// status is that of the task, each call of a finished task has one result, and each start of a
-/// sub-agent comes before the result.
+/// Asserts for every journal of a tree: its numbers have no gap, its last status is that of the
+/// task, each call of a completed or canceled task has one result, and each start of a sub-agent
+/// comes before the result of its call.
 async fn lawful(app: &TestApp, root: &str) {
     for task in tree(app, root).await {
         let journal = items(app, &id(&task)).await;

@@ -362,8 +362,8 @@ on_both! {
             assert_eq!(voted.status, 200, "{}", voted.text);
         }
         app.restart_with(|yaml| yaml.replace("user_ids: exact", "user_ids: folded")).await;
-        // The other call is rejected, so the turn goes on, and the first call has only one person's
-        // approval.
+        // The other call is rejected, so the turn goes on. The first call's two approvals are now
+        // one person's, so it is not approved.
         let rest = app.approver().post(&format!("/resume/{request}"), &json!({"action": "reject", "then": "continue"})).await;
         assert_eq!((rest.status, rest.str("/status").as_str()), (200, "Paused"), "{}", rest.text);
         assert!(app.tool.ledger().is_empty());

@@ -60,7 +60,8 @@ fn is_in(source: &Source, path: &str) -> bool {
     source.text.contains(&format!("fn {name}(")) && is_below(source, &modules)
 }
 
-/// Whether each of the modules is in a source's path, or in the source.
+/// Whether each module is a part of the source's path, an inline module of the source, or a module
+/// that a macro makes.
 fn is_below(source: &Source, modules: &[&str]) -> bool {
     // The macros that run a test on both engines make these modules.
     let made = ["sqlite", "postgres", "on_sqlite", "on_postgres"];

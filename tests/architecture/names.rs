@@ -51,7 +51,7 @@ fn vague_types(text: &str) -> Vec<String> {
         .filter(|(keyword, name)| {
             keyword.text != "type" || !VAGUE_ENDINGS.contains(&name.text.as_str())
         })
-        // The contract calls the target of a login a service.
+        // `Service` in `tool/human.rs` is named after an argument of `request_credentials`.
         .filter(|(_, name)| name.text != "Service")
         .filter(|(_, name)| {
             VAGUE_ENDINGS

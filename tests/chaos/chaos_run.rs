@@ -1,4 +1,5 @@
-//! Sets up a run, with a configuration file whose tools call the world, and collects its results.
+//! Set-up and results of the chaos tests: the configuration file, whose tools call the world
+//! (`world.rs`), and the journals after a run.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,7 +38,8 @@ policy:
   - { name: short, tools: [short], decide: hold, approvers: { owner: true }, expires_in: 1s }
 "#;
 
-/// Writes the configuration into a folder.
+/// Writes the configuration file into a folder and returns its path. `model` and `world` are URLs;
+/// `running` is the number of tasks that a process runs at once.
 pub fn configure(folder: &Path, model: &str, world: &str, database: &str, running: u32) -> PathBuf {
     let named = |yaml: &str, name: &str| {
         let text = yaml
@@ -65,7 +67,7 @@ pub fn configure(folder: &Path, model: &str, world: &str, database: &str, runnin
     path
 }
 
-/// The current status of each task, from the service.
+/// The current status of each task, as the service reports it: (task id, status).
 pub async fn statuses(people: &People, tasks: &[String]) -> Vec<(String, String)> {
     let mut said = Vec::new();
     for task in tasks {
@@ -78,8 +80,8 @@ pub async fn statuses(people: &People, tasks: &[String]) -> Vec<(String, String)
     said
 }
 
-/// The journals of these tasks and their sub-agents, read from the database after all replicas have
-/// stopped.
+/// The journals of these tasks, given as (id, status), and of their sub-agents' tasks. They are
+/// read from the database after all replicas have stopped.
 pub async fn journals(database: &str, statuses: Vec<(String, String)>) -> Vec<Told> {
     let settings = Settings {
         url: Secret::new(database.to_owned()),
@@ -91,7 +93,7 @@ pub async fn journals(database: &str, statuses: Vec<(String, String)>) -> Vec<To
     let store = loop {
         match Store::open(&settings, Arc::new(SystemClock)).await {
             Ok(store) => break store,
-            // A killed process releases the file a moment later.
+            // A killed process releases the database file a moment later.
             Err(error) => assert!(tries < 200, "{error}"),
         }
         tries += 1;

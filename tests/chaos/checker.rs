@@ -1,5 +1,6 @@
-//! Compares the journals with the world's ledger and with the acknowledged answers: nothing may be
-//! lost, nothing may happen twice.
+//! Compares the journals with the world's ledger (`world.rs`) and with the changes that the service
+//! acknowledged (`simulated_people.rs`): nothing may be lost, and no non-repeatable call may run
+//! twice.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -57,7 +58,8 @@ pub struct Findings {
     /// Starts without a result because the process died, not because the world broke the
     /// connection.
     pub cut_off: usize,
-    /// How many times a task went on in another process.
+    /// How many times a call of a task was started by another process than the task's previous
+    /// start.
     pub takeovers: usize,
     pub rejected: usize,
     /// Tasks of sub-agents.
@@ -141,8 +143,8 @@ pub fn check(evidence: &Evidence<'_>) -> Findings {
     found
 }
 
-/// Checks that a journal has no gaps and keeps the invariants of the loop, and that its task has
-/// ended with the status that the service shows and with counters of zero.
+/// Checks that a journal has no gaps and keeps `engine::invariants`, and that its task has
+/// completed or was canceled, with the status that the service shows and with counters of zero.
 fn stands(told: &Told, found: &mut Findings) {
     let items: Vec<Item> = told.journal.iter().map(|(item, _)| item.clone()).collect();
     for (place, (item, _)) in (1..).zip(&told.journal) {
@@ -217,7 +219,7 @@ fn numbered(evidence: &Evidence<'_>, found: &mut Findings) {
     }
 }
 
-/// Checks that every acknowledged answer is stored as it was acknowledged.
+/// Checks that every acknowledged task and decision is stored as it was acknowledged.
 fn acknowledged(evidence: &Evidence<'_>, found: &mut Findings) {
     let told: HashMap<String, &Told> = evidence
         .tasks
@@ -285,7 +287,7 @@ fn acknowledged(evidence: &Evidence<'_>, found: &mut Findings) {
     }
 }
 
-/// The failures, with the journal and the ledger of the first task concerned.
+/// At most 20 failures, with the journal and the ledger of the first task concerned.
 pub fn report(findings: &Findings, evidence: &Evidence<'_>) -> String {
     let mut text: Vec<String> = findings
         .wrong

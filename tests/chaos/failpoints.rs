@@ -1,6 +1,6 @@
-//! The real binary, killed at every commit boundary of the loop, the decisions and the worker, and
-//! around every call, on SQLite and on Postgres; then restarted until every task has ended. A
-//! failpoint that is never reached fails the test.
+//! The real binary, killed before and after the commits of the driver's loop and of decisions,
+//! after those of the worker, and around each call, on SQLite and on Postgres; then restarted until
+//! every task has ended. A failpoint of the list that is never reached fails the test.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,7 +20,8 @@ use super::world::World;
 use crate::support::database::Database;
 use crate::support::test_app::On;
 
-/// Failpoints that each run of [`life`] reaches several times.
+/// Commits that each run of [`life`] makes several times. Each has two failpoints: `.before` and
+/// `.committed`.
 const OFTEN: &[&str] = &[
     "task_status",
     "user_message",
@@ -34,7 +35,7 @@ const OFTEN: &[&str] = &[
     "take",
     "park",
 ];
-/// Failpoints that each run of [`life`] reaches once.
+/// Commits that each run of [`life`] makes once, with the same two failpoints.
 const ONCE: &[&str] = &["request_closed", "late_result", "queue", "keep"];
 
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -42,7 +43,7 @@ static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 /// How many processes run at the same time.
 const AT_ONCE: usize = 6;
 
-/// Every point, at its first occurrence.
+/// The failpoints at which a process is killed at its first pass.
 fn first() -> Vec<String> {
     let commits = OFTEN
         .iter()
@@ -58,7 +59,8 @@ fn first() -> Vec<String> {
     commits.chain(others.map(str::to_owned)).collect()
 }
 
-/// The repeated points, at their second occurrence.
+/// The failpoints at which a process is killed at its second pass (`@2`): those that each run
+/// passes several times.
 fn second() -> Vec<String> {
     let commits = OFTEN.iter().map(|point| format!("{point}.committed"));
     let others = ["door.committed", "call.before", "call.answered"];
@@ -122,8 +124,8 @@ async fn process_killed_at_each_prompt_has_sent_only_what_is_stored_on_postgres(
     killed_by_each_prompt(On::Postgres).await;
 }
 
-/// Runs a task while the model kills the process at each new prompt, the first time that the model
-/// receives the prompt.
+/// Runs a task while the model kills the process each time it receives a prompt that it has not
+/// received before.
 async fn killed_by_each_prompt(on: On) {
     let database = match on {
         On::Sqlite => Database::sqlite(),
@@ -355,7 +357,7 @@ async fn keeps_alive(
 }
 
 /// Creates tasks, messages and answers that together reach every commit of the loop. Returns the
-/// tasks.
+/// tasks. `number` makes the calls' arguments unique; `point` is the armed failpoint.
 async fn life(
     people: &People,
     model: &Model,
@@ -364,8 +366,8 @@ async fn life(
     deaths: &AtomicU32,
 ) -> Vec<String> {
     // During a long call the lease is renewed, and another task waits for a slot and is claimed
-    // later. On a busy machine the call may end before the other task exists: then both are created
-    // again.
+    // later. On a busy machine the call may end before the other task exists. Then a failpoint
+    // `queue.…` is not reached, and both tasks are created again.
     let mut tasks = Vec::new();
     let first = loop {
         let first = people.create(&format!("long {number}")).await;
@@ -397,7 +399,7 @@ async fn life(
     say(people, &first, &format!("short {number}")).await;
     people.settle(&first).await;
     // A cancel while a call is in flight, so that its result comes late. If the call has already
-    // ended, another one follows.
+    // ended, the message and the cancel are repeated.
     let before = loop {
         let (before, made) = (
             deaths.load(Ordering::Relaxed),
@@ -423,7 +425,7 @@ async fn life(
             break before;
         }
     };
-    // A process that dies loses the result.
+    // Waits for the late result, unless the process has died, which loses it.
     while deaths.load(Ordering::Relaxed) == before && !people.has(&first, "late_result").await {
         people.in_time("the late result");
         a_moment().await;

@@ -1,4 +1,5 @@
-//! The real binary, killed without warning.
+//! The real binary, killed or frozen at any moment, and its database, crashed, cut off or restored:
+//! no non-repeatable call runs again without a person's decision.
 
 mod chaos_run;
 mod checker;

@@ -24,7 +24,8 @@ const SLOTS: usize = 4;
 /// Approved tasks that wait for a free slot.
 const QUEUED: usize = 5;
 
-/// The parts that outlive every process and every database.
+/// The configuration's folder, the tool and the port, which outlive every process and every
+/// database.
 struct World {
     folder: tempfile::TempDir,
     tool: FakeTool,
@@ -151,7 +152,8 @@ impl World {
         process
     }
 
-    /// Creates tasks in every state. The tool has stopped answering when this returns.
+    /// Creates tasks in every state, `held` of them waiting for an approval. The tool has stopped
+    /// answering when this returns.
     async fn populate(&self, process: &Process, held: usize) -> Tasks {
         let mut tasks = Tasks::default();
         for _ in 0..3 {
@@ -220,7 +222,7 @@ impl World {
         assert!(self.executed().len() >= cycles);
     }
 
-    /// The number of executions of each key.
+    /// The number of executions of each idempotency key.
     fn executed(&self) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
         for call in self.tool.ledger() {
@@ -231,8 +233,8 @@ impl World {
         counts
     }
 
-    /// After the loss: nothing runs before a person has decided, and then only the calls that the
-    /// decisions let run.
+    /// Asserts that after the loss nothing runs before a person has decided, and then only the
+    /// calls that the decisions let run.
     async fn nothing_runs_again(&self, process: &Process, tasks: &Tasks) {
         let executed = self.executed();
         let mut now = BTreeMap::new();

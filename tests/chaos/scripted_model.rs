@@ -81,14 +81,15 @@ impl Model {
         *self.inner.victim.lock().unwrap() = Some(Victim::default());
     }
 
-    /// Names the process that asks from now on.
+    /// Sets the process that calls the model from now on; [`Self::kills`] lets prompts kill it.
     pub fn is_asked_by(&self, process: &Process) {
         if let Some(victim) = self.inner.victim.lock().unwrap().as_mut() {
             victim.process = process.pid();
         }
     }
 
-    /// From now on this message is answered with an error, until `heals` is called with it.
+    /// From now on prompts whose last user message is this one are answered with an error, until
+    /// `heals` is called with the message.
     pub fn falls_ill_of(&self, message: &str) {
         self.inner.ill.lock().unwrap().insert(message.to_owned());
     }
@@ -153,7 +154,8 @@ fn tool_call(turn: usize, place: usize, (name, arguments): &(&str, String)) -> V
     json!({"id": format!("call_{turn}_{place}"), "type": "function", "function": function})
 }
 
-/// The last user message, the number of answers since, and the errors in the conversation.
+/// The last user message, the number of the model's answers since, and the errors in the
+/// conversation.
 fn read(messages: &[Value]) -> (String, usize, Vec<String>) {
     let (mut said, mut turn, mut wrong) = (String::new(), 0, Vec::new());
     let mut rest = messages.iter().peekable();
@@ -262,8 +264,8 @@ fn wish(said: &str, turn: usize) -> Wish {
     }
 }
 
-/// The calls of one of `turns` turns: one to three, most of them undisturbed; for a few the `mood`
-/// tells the world to misbehave. No calls after the last turn.
+/// The calls of turn number `turn`, from 0: one to three, and none from turn `turns` on. The `mood`
+/// of a few calls tells the world to misbehave, and a few are to be rejected.
 fn storm(
     turns: u64,
     number: u64,

@@ -1,7 +1,7 @@
-//! The users of the service: an owner who creates tasks and carries them to an end, approvers who
-//! decide (sometimes two at once), and an auditor who answers reconcile requests from the world's
-//! ledger. A POST without a reply is repeated with its key, at any replica. Every acknowledged
-//! answer goes into the history.
+//! The users of the service: an owner who creates tasks and answers their requests until they end,
+//! approvers who decide (sometimes two at once), and an auditor who answers reconcile requests from
+//! the world's ledger. A POST without a reply is repeated with its idempotency key, at any replica.
+//! Every acknowledged change goes into the history.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,14 +53,14 @@ pub struct People {
     pub seed: u64,
     /// The deadline of every wait.
     pub until: Instant,
-    /// The timeout of one attempt.
+    /// The timeout of one HTTP request.
     pub patience: Duration,
     pub counts: Counts,
     http: reqwest::Client,
     history: Mutex<Vec<Deed>>,
     complaints: Mutex<Vec<String>>,
     attempted: Mutex<BTreeMap<String, Vec<&'static str>>>,
-    /// The last reply of each path.
+    /// The last reply from each path, for error messages.
     heard: Mutex<BTreeMap<String, String>>,
     drawn: AtomicU64,
 }
@@ -98,7 +98,7 @@ impl People {
         self.history.lock().unwrap().clone()
     }
 
-    /// The actions attempted on each request.
+    /// The actions that were sent as decisions, by request id.
     pub fn attempted(&self) -> BTreeMap<String, Vec<&'static str>> {
         self.attempted.lock().unwrap().clone()
     }
@@ -126,8 +126,7 @@ impl People {
         self.post_waiting(path, body, 1).await
     }
 
-    /// A POST that waits this many seconds for its task, repeated with its key until it is
-    /// answered.
+    /// Like [`Self::post`], with this many seconds in `Prefer: wait`.
     pub async fn post_waiting(&self, path: &str, body: &Value, seconds: u32) -> Answer {
         let key = format!("k-{}", crate::support::postgres::unique());
         let mut tries = 0;
@@ -255,7 +254,7 @@ impl People {
         now["status"].as_str().unwrap_or("lost").to_owned()
     }
 
-    /// Carries a task to an end. Returns its status.
+    /// Answers a task's requests until the task ends. Returns its status.
     pub async fn settle(&self, task: &str) -> String {
         loop {
             let status = self.look(task).await;
@@ -266,7 +265,7 @@ impl People {
         }
     }
 
-    /// Like `settle`, but retries a failed task.
+    /// Like `settle`, but retries a failed task, at most five times.
     pub async fn complete(&self, task: &str) -> String {
         for _ in 0..5 {
             let status = self.settle(task).await;

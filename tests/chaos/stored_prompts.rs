@@ -1,4 +1,4 @@
-//! Compares every prompt that the endpoint received with the journals found afterwards.
+//! Compares every prompt that the model received with the journals after the run.
 
 use std::collections::HashSet;
 

@@ -1,6 +1,6 @@
 //! Random `kill -9`, frozen replicas that wake up after a takeover, and crashes of Postgres, under
-//! load, checked against an independent ledger of executions. Nothing is lost, nothing runs twice,
-//! every task ends.
+//! load, checked against an independent ledger of executions. Nothing is lost, no non-repeatable
+//! call runs twice, and every task ends.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -30,8 +30,8 @@ struct Plan {
     kills: u64,
     /// `pg_ctl stop -m immediate`.
     crashes: u64,
-    /// `SIGSTOP`, each for two to three leases. Half of the stops come exactly after a call's start
-    /// is committed and before the call is sent.
+    /// Replicas frozen by `SIGSTOP`, each for two to three leases. Half of the stops come exactly
+    /// after a call's start is committed and before the call is sent.
     zombies: u64,
     replicas: u64,
     /// In seconds.
@@ -310,8 +310,9 @@ impl Weather<'_> {
         true
     }
 
-    /// Stops the process until other replicas have taken its tasks over and opened reconcile
-    /// requests for its calls; then lets the process go on.
+    /// Freezes the process for two to three leases, so that other replicas take its tasks over and
+    /// open reconcile requests for its calls; then lets it go on. If `exact`, first waits at most 2
+    /// s until the process stops itself at its failpoint.
     async fn freezes(&self, process: &Process, exact: bool, draw: u64) {
         let _awake = self.awake.acquire().await.unwrap();
         let patience = Instant::now() + Duration::from_secs(2);

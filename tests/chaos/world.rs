@@ -1,6 +1,6 @@
 //! The world: a separate process that the service's tools call. It writes each execution with its
-//! key to a file before it answers, and knows nothing of the service. The arguments of a call say
-//! whether the answer is delayed, broken, an error or missing.
+//! idempotency key to a file before it answers, and knows nothing of the service. The arguments of
+//! a call say whether the answer is delayed, broken, an error or missing.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -33,7 +33,7 @@ pub struct Execution {
     pub body: String,
     /// The manner of the response: see [`answer`].
     pub mood: String,
-    /// 1, 2, 3 … for each key.
+    /// The number of this execution among those of its key, from 1.
     pub nth: u32,
     /// Microseconds since 1970.
     pub at: i64,
@@ -143,7 +143,7 @@ impl Drop for World {
     }
 }
 
-/// The state of the process.
+/// The world's own state: its ledger file, and the number of executions of each key.
 struct Book {
     file: File,
     counts: HashMap<String, u32>,

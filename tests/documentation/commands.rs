@@ -1,9 +1,9 @@
-//! Runs the shell blocks of each page in order, in an empty folder, as a reader would: a
-//! `holdpoint serve` or `cargo run` starts the service, and the other commands ask it.
+//! Runs the shell blocks of each page in order, in an empty folder, as a reader would: a `holdpoint
+//! serve` or `cargo run` starts the service, and the other commands send requests to it.
 //!
-//! The test fills in the placeholders of a command: `TASK_ID` is the task of the last answer,
-//! `REQUEST_ID`, `TOOL_CALL_ID` and `DIGEST` are those of its open request. A page whose commands
-//! need a service and start none is run against the demonstration.
+//! The test fills in the placeholders of a command: `TASK_ID` is the last task that a command's
+//! output named; `REQUEST_ID`, `TOOL_CALL_ID` and `DIGEST` are those of its first open request. A
+//! page whose commands need a service and start none is run against the demonstration.
 
 use std::ffi::OsString;
 use std::fs;
@@ -28,7 +28,7 @@ const ALL_TESTS: &str = "scripts/test";
 /// A reader of one page.
 struct Reader {
     folder: tempfile::TempDir,
-    /// The variables that commands find, exported ones included.
+    /// The environment variables of the commands, exported ones included.
     environment: Vec<(String, String)>,
     service: Option<Service>,
     task_id: Option<String>,
@@ -201,7 +201,8 @@ impl Reader {
         task.pointer("/pending/0").cloned()
     }
 
-    /// Runs a reader of events on the last task of the page, which has ended by then.
+    /// Runs the page's event reader (JavaScript) on the last task of the page, which has ended by
+    /// then.
     fn follow_events(&mut self, block: &Block) {
         let place = block.place();
         let filled = self.filled(
@@ -246,8 +247,8 @@ impl Reader {
     }
 }
 
-/// The commands of a block, one a line. A command goes on in the next line after a `\` or inside a
-/// quotation.
+/// The commands of a block, one for each line. A command goes on in the next line after a `\` or
+/// inside a quotation.
 fn commands(block: &str) -> Vec<String> {
     let mut commands = Vec::new();
     let mut command = String::new();
@@ -266,7 +267,8 @@ fn commands(block: &str) -> Vec<String> {
     commands
 }
 
-/// The id of the task in an answer. The answer is a body, a head and a body, or a stream of events.
+/// The id of the task in a command's output (the root's, if named). The output is an HTTP body, a
+/// head and a body, or a stream of events.
 fn task_id(answer: &str) -> Option<String> {
     let body = answer
         .split_once("\r\n\r\n")

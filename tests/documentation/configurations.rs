@@ -197,7 +197,7 @@ fn merged(base: &Value, fragment: &Value) -> Value {
     Value::Object(whole)
 }
 
-/// Asks `holdpoint check`; the error is its output.
+/// Runs `holdpoint check`; the error is what it prints.
 fn check(folder: &Path, configuration: &Value) -> Result<(), String> {
     let done = checked(folder, &configuration.to_string());
     if done.status.success() {

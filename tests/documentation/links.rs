@@ -61,7 +61,7 @@ fn targets(text: &str) -> impl Iterator<Item = &str> {
         .filter(|target| !target.contains("://") && !target.contains([' ', '\n']))
 }
 
-/// The reason why a link of a page leads nowhere.
+/// Why a link of a page leads nowhere; `None` if it does lead somewhere.
 fn problem_of(page: &Path, target: &str) -> Option<&'static str> {
     let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
     let file = if path.is_empty() {

@@ -35,7 +35,7 @@ impl Block {
         self.options == "no-run"
     }
 
-    /// The file that the block's first line names in a comment.
+    /// The YAML file that the block's first line names in a comment.
     fn file_name(&self) -> Option<&str> {
         let name = self.text.lines().next()?.strip_prefix("# ")?;
         (Path::new(name).extension() == Some("yaml".as_ref()) && !name.contains(' '))

@@ -78,7 +78,7 @@ impl Scene {
         }
     }
 
-    /// The bytes that may run.
+    /// The arguments that may run, byte for byte.
     fn approved(self) -> Option<&'static str> {
         match self {
             Self::Approved | Self::Mixed => Some(ONE[0].1),

@@ -1,4 +1,4 @@
-//! Answers to single calls, and their results.
+//! Shared by the engine tests: answers to single calls, and views of the calls' results.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ pub fn respond(result: &str) -> CallReply {
     }
 }
 
-/// One body with these answers.
+/// A decision with one answer for each of these calls.
 pub fn each<const N: usize>(replies: [(CallId, CallReply); N]) -> DecisionInput {
     named(replies.map(|(call, reply)| (call.to_string(), reply)))
 }
@@ -113,7 +113,7 @@ pub fn results(journal: &Journal) -> BTreeMap<CallId, (Outcome, String)> {
     results
 }
 
-/// The outcomes of these calls.
+/// The outcomes of these calls; `None` for a call without a result.
 pub async fn became<const N: usize>(
     harness: &EngineHarness,
     task: TaskId,
@@ -123,7 +123,7 @@ pub async fn became<const N: usize>(
     calls.map(|call| results.get(&call).map(|(outcome, _)| *outcome))
 }
 
-/// The refusal of a body; checks that journal and rows stay unchanged.
+/// The refusal of a decision; asserts that the journal and the rows stay unchanged.
 pub async fn refused(
     harness: &EngineHarness,
     engine: &Arc<Engine>,

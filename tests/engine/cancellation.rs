@@ -23,7 +23,8 @@ use crate::store::store_fixture::{StoreFixture, both};
 
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 
-/// Rounds of each variant: a thousand in all.
+/// Rounds of each variant (on SQLite, on Postgres, and with the cancel on another replica): a
+/// thousand in all.
 const TIMES: usize = 334;
 
 /// The clock of a machine that stalls: reading the uptime may block until the cancels of the round
@@ -40,7 +41,7 @@ impl Clock for Stalling {
     }
 
     fn uptime(&self) -> Duration {
-        // About every other reading, out of step with the rounds.
+        // Blocks at about every other reading, out of step with the rounds.
         if (self.asked.fetch_add(1, Ordering::Relaxed) * 7 / 3).is_multiple_of(2) {
             let end = Instant::now() + Duration::from_millis(5);
             while !self.answered.load(Ordering::SeqCst) && Instant::now() < end {
@@ -55,7 +56,7 @@ impl Clock for Stalling {
     }
 }
 
-/// Waits until about the start of the task's call.
+/// Waits until about the start of the task's call, or not at all in a third of the rounds.
 async fn around_its_start(store: &Store, task: TaskId, round: usize) {
     let mut news = store.watch(task);
     let started = async {
@@ -103,8 +104,8 @@ async fn canceled_around_their_start(fixture: StoreFixture, elsewhere: bool) {
     };
     let mut canceled: BTreeMap<String, Instant> = BTreeMap::new();
     let mut tasks = Vec::new();
-    // From another replica a cancel may wait until the call can no longer be sent, so many run at
-    // once.
+    // A cancel on another replica than the driver's may wait until the call can no longer be sent,
+    // so many run at once.
     let together = if elsewhere { 48 } else { 1 };
     for rounds in (0..TIMES).collect::<Vec<_>>().chunks(together) {
         answered.store(false, Ordering::SeqCst);
@@ -201,7 +202,8 @@ async fn journals_match_the_ledger(
     assert!(started > 0, "some had started");
 }
 
-/// An address at which `connect` hangs until the listener's queue is accepted.
+/// A listener whose queue is full, and the connections that fill it. Further `connect`s hang until
+/// the listener accepts one.
 async fn nobody_accepts() -> (TcpListener, Vec<TcpStream>) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();

@@ -44,12 +44,12 @@ policy:
 
 pub(super) const TOKEN: &str = "tok/en-\"é+0123456789";
 
-/// An answer that fills in the login.
+/// The response that fills in the credential `jira`.
 pub(super) fn jira(token: &str) -> Value {
     json!({"email": "alice@acme.com", "token": token})
 }
 
-/// A harness whose model makes these calls, turn by turn, and then finishes.
+/// A harness whose model makes these calls (tool, JSON arguments), turn by turn, and then finishes.
 pub(super) async fn clerk(
     fixture: StoreFixture,
     turns: &'static [&'static [(&'static str, &'static str)]],

@@ -25,7 +25,7 @@ fn quoted(fixture: &StoreFixture, task: TaskId) -> String {
     }
 }
 
-/// Applies the statement `what` to those items of the task that match `which`.
+/// Applies the SQL statement `what` to those items of the task that match the condition `which`.
 async fn damage(fixture: &StoreFixture, task: TaskId, what: &str, which: &str) {
     let id = quoted(fixture, task);
     fixture
@@ -48,7 +48,8 @@ async fn created(harness: &EngineHarness) -> TaskId {
         .task_id
 }
 
-/// The task's failure code, read from its row; `None` unless the task failed.
+/// The task's failure code, read from its row; `None` unless the task failed. Asserts that the task
+/// counts as idle, has no open request and is not leased.
 async fn ended(harness: &EngineHarness, task: TaskId) -> Option<FailureCode> {
     let row = harness.fixture.store.task(task).await.unwrap().unwrap();
     assert_eq!((row.busy, row.open_requests, row.lease_owner), (0, 0, None));

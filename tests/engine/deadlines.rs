@@ -43,7 +43,8 @@ async fn told(harness: &EngineHarness, task: TaskId) -> (Outcome, String) {
     result.clone()
 }
 
-/// A task with a held refund, or with a refund of unknown outcome.
+/// A task with an open request of that kind: about a held refund, or (`Reconcile`) about a refund
+/// of unknown outcome.
 async fn asked(harness: &EngineHarness, kind: RequestKind) -> (TaskId, RequestId) {
     harness.tool.answers(502, "");
     let task = harness.held().await;
@@ -128,7 +129,8 @@ async fn taken_over_in_vain(fixture: StoreFixture) -> (EngineHarness, TaskId) {
     (harness, task)
 }
 
-/// The started refund is reconciled before the model is asked; then the task ends.
+/// Asserts that the started refund is reconciled before the model is called; then lets the task
+/// end.
 async fn asked_first(harness: &EngineHarness, task: TaskId) {
     harness.script(|_| panic!("the model is asked too early"));
     harness.later();

@@ -20,9 +20,9 @@ use crate::store::store_fixture::{StoreFixture, both};
 const LOOKUP: (&str, &str) = ("lookup", r#"{"order":1}"#);
 const SMALL: (&str, &str) = ("refund", r#"{"order":1,"amount":5}"#);
 const OUTSIDE: (&str, &str) = ("outside", "{}");
-/// Three external calls, and one repeatable call of our own.
+/// Three calls that a client answers, and one repeatable call that the service sends.
 const BESIDE_A_READ: &[(&str, &str)] = &[OUTSIDE, OUTSIDE, OUTSIDE, LOOKUP];
-/// Three external calls, and one non-repeatable call of our own.
+/// Three calls that a client answers, and one non-repeatable call that the service sends.
 const BESIDE_A_REFUND: &[(&str, &str)] = &[OUTSIDE, OUTSIDE, OUTSIDE, SMALL];
 
 /// The refund agent with an external tool.
@@ -154,7 +154,8 @@ async fn answered_while_one_is_out(
     }
 }
 
-/// A read whose start is stored and whose process is gone. The policy now holds reads for approval.
+/// A `read_only` call whose start is stored and whose process is gone. The policy now holds such
+/// calls for approval. Returns the open approval request.
 async fn held_after_its_start(fixture: StoreFixture) -> (EngineHarness, TaskId, RequestId) {
     let mut harness = EngineHarness::new(fixture, &[LOOKUP]).await;
     let task = harness
@@ -187,7 +188,7 @@ async fn held_after_its_start(fixture: StoreFixture) -> (EngineHarness, TaskId, 
     (harness, task, asked.request_id)
 }
 
-/// The model is told that a started call may have taken effect, however the call was closed.
+/// Asserts that the model is told that the started call may have taken effect.
 async fn is_not_denied(harness: &EngineHarness, task: TaskId, outcome: Outcome) {
     harness.run().await;
     assert_eq!(

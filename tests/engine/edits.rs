@@ -47,7 +47,7 @@ async fn harness(fixture: StoreFixture, approvers: &str) -> EngineHarness {
     harness
 }
 
-/// Two of three must approve.
+/// Terms under which two of alice (the owner), bob and carol must approve.
 const TWO: &str = "{ owner: true, users: [bob, carol], required: 2 }";
 
 async fn begun(harness: &EngineHarness) -> (TaskId, RequestId, CallId, Arc<Engine>) {
@@ -56,7 +56,8 @@ async fn begun(harness: &EngineHarness) -> (TaskId, RequestId, CallId, Arc<Engin
     (task, request, calls[0], harness.engine(0))
 }
 
-/// Bob edits a call that needs two approvals. Returns the request that follows.
+/// Bob edits a call that needs two approvals; `text` are the new arguments. Returns the request
+/// that follows.
 async fn rewritten(
     harness: &EngineHarness,
     text: &str,
@@ -76,7 +77,7 @@ async fn rewritten(
     (task, anew, call, door)
 }
 
-/// Changes a task's stored rows directly in the database.
+/// Replaces a text in the task's stored items of type `of`, directly in the database.
 async fn tampered(harness: &EngineHarness, task: TaskId, of: &str, from: &str, to: &str) {
     let id = task.to_string();
     let id = if harness.fixture.is_postgres() {
@@ -90,7 +91,7 @@ async fn tampered(harness: &EngineHarness, task: TaskId, of: &str, from: &str, t
     harness.fixture.numbers(&sql).await.unwrap();
 }
 
-/// The task failed with `integrity`, and no call of it ran.
+/// Asserts that the task failed with `integrity`, and that no call of it ran.
 async fn is_damaged(harness: &EngineHarness, task: TaskId) {
     let row = harness.fixture.store.task(task).await.unwrap().unwrap();
     assert_eq!(
@@ -111,7 +112,8 @@ async fn offered(harness: &EngineHarness, task: TaskId, caller: &Caller) -> Vec<
     )
 }
 
-/// The digests of the requests and of the calls that ran.
+/// The digests of the calls that were asked about (the first of each request), and of the calls
+/// that were started.
 async fn digests(harness: &EngineHarness, task: TaskId) -> (Vec<String>, Vec<String>) {
     let (mut asked, mut ran) = (Vec::new(), Vec::new());
     for item in harness.journal(task).await.items {
@@ -253,7 +255,8 @@ both! {
         door.decide(&person("bob"), request, each([(call, edit(AGAIN))]), None).await.unwrap();
         harness.run().await;
         let (third, _) = question(&harness, task).await;
-        // Approvals of earlier arguments no longer count, and bob cannot approve their own edit.
+        // Approvals of earlier arguments no longer count, and bob cannot approve the arguments that
+        // bob wrote.
         door.decide(&alice(), third, whole(Action::Approve, None), None).await.unwrap();
         assert!(matches!(refused(&harness, &door, &person("bob"), task, whole(Action::Approve, None)).await, Refusal::Forbidden(_)));
         assert!(harness.engine(1).claim().await.unwrap().is_empty());
@@ -276,7 +279,8 @@ both! {
             let refusal = refused(&harness, &door, &person("bob"), task, each([(call, reply)])).await;
             assert_eq!(places(&refusal), [format!("/decisions/{call}/action")]);
         }
-        // Three people are named; in the first case dave has no key.
+        // The rule names three people. An edit by bob leaves two approvers only if dave has a key,
+        // too.
         let harness = super::edits::harness(fixture, "{ users: [bob, carol, dave], required: 2 }").await;
         let (task, ..) = begun(&harness).await;
         let asked = asked(&harness, task).await;

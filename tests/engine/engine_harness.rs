@@ -45,7 +45,7 @@ pub fn spawn(driver: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()
     tokio::spawn(driver)
 }
 
-/// The running drivers of the tasks that an engine claims.
+/// Claims tasks for an engine and spawns their drivers.
 pub async fn claimed(engine: &Arc<Engine>) -> Vec<JoinHandle<()>> {
     let drivers = engine.claim().await.unwrap();
     drivers.into_iter().map(spawn).collect()
@@ -57,7 +57,7 @@ pub struct StubModel {
     shown: Mutex<Vec<(String, Prompt)>>,
 }
 
-/// The same model under the name that an agent uses for it.
+/// A [`StubModel`] under the name that an agent uses for it.
 struct Named(String, Arc<StubModel>, Option<Arc<Witness>>);
 
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -118,7 +118,8 @@ pub struct EngineHarness {
 }
 
 impl EngineHarness {
-    /// A harness of the refund agent; the model makes these calls first and then finishes.
+    /// A harness of the refund agent. The model makes these calls (tool, JSON arguments) in its
+    /// first turn and then finishes.
     pub async fn new(
         fixture: StoreFixture,
         calls: &'static [(&'static str, &'static str)],
@@ -318,7 +319,7 @@ impl EngineHarness {
         task
     }
 
-    /// In a new process, drives the tasks that can run now.
+    /// Drives the tasks that can run now, at most 4, in a new engine, as a restarted process would.
     pub async fn run(&self) {
         for driver in self.engine(4).claim().await.unwrap() {
             driver.await;
@@ -330,7 +331,7 @@ impl EngineHarness {
         self.yaml.clone()
     }
 
-    /// Drives the task to its end in new processes, advancing the clock and answering its requests.
+    /// Drives the task to its end in a new engine, advancing the clock and answering its requests.
     pub async fn finish(&self, task: TaskId) {
         let engine = self.engine(4);
         for _ in 0..20 {

@@ -1,6 +1,6 @@
-//! Another commit while a driver is suspended at any of its await points: nothing is lost and
-//! nothing is repeated. Also commits whose answer is lost, panics, processes that die, and
-//! configurations that change while a call is in flight.
+//! Another commit while a driver is suspended at any of its await points: nothing is lost, and no
+//! non-repeatable call is repeated. Also commits whose answer from the database is lost, panics,
+//! processes that die, and configurations that change while a call is in flight.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -377,8 +377,8 @@ async fn lost_call(harness: &EngineHarness) -> TaskId {
     task
 }
 
-/// A retry of a failed task opens a reconcile request about the started refund and does not repeat
-/// it.
+/// Retries a failed task; asserts that this opens a reconcile request about the started refund and
+/// does not repeat it.
 async fn asked_about_first(harness: &EngineHarness, task: TaskId) {
     harness.engine(0).retry(&alice(), task, None).await.unwrap();
     harness.later();
@@ -395,7 +395,8 @@ async fn asked_about_first(harness: &EngineHarness, task: TaskId) {
     assert_eq!(harness.executions(task, "/refund"), 1);
 }
 
-/// For each kind of commit of a task, the commit takes effect and its answer is lost, 1 or 3 times.
+/// For several kinds of commit of a task: the commit takes effect and the database's answer is
+/// lost, 1 or 3 times.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commit_whose_answer_is_lost_is_not_repeated_while_a_task_is_driven() {
     const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];

@@ -1,4 +1,4 @@
-//! Invariants of the loop, checked on a journal.
+//! Invariants that the driver's loop keeps, checked on a journal.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use holdpoint::task::item::{Fact, Item};
 use holdpoint::task::tool_spec::Effect;
 use holdpoint::task::verdict::Verdict;
 
-/// Each call has exactly one result in the journal.
+/// Asserts that each call has exactly one result in the journal.
 pub fn every_call_has_one_result(journal: &[Item]) {
     let mut results: BTreeMap<CallId, u32> = BTreeMap::new();
     for item in journal {
@@ -29,8 +29,11 @@ pub fn every_call_has_one_result(journal: &[Item]) {
     }
 }
 
-/// Each start of a call needs its own permission: an allow, an approval or a retry after the call's
-/// previous start. Only a repeatable call may start again without one.
+/// Asserts that each start of a call uses up a permission given since the call's previous start: an
+/// `allow` verdict, or a person's decision that lets the call run (the last approval or retry that
+/// it needs, or an edit). A later verdict withdraws an unused permission. Only a repeatable call
+/// (`read_only` or `idempotent`) may start again without a permission; a sub-agent starts at most
+/// once for each call.
 pub fn check(journal: &[Item]) {
     let mut leave: BTreeSet<CallId> = BTreeSet::new();
     let mut starts: BTreeMap<CallId, u32> = BTreeMap::new();

@@ -1,5 +1,6 @@
 //! An edit, a credential and an external result in one turn: wherever a driver or a decision is
-//! dropped, nothing is lost or repeated, and a credential is stored exactly when its answer is.
+//! dropped, nothing is lost, no non-repeatable call is repeated, and a credential is stored exactly
+//! when its answer is.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -26,7 +27,7 @@ const COMMENT: (&str, &str) = ("comment", "{}");
 const OUTSIDE: (&str, &str) = ("outside", "{}");
 const ALL: &[(&str, &str)] = &[HELD, COMMENT, OUTSIDE, ("lookup", r#"{"order":1}"#)];
 const EDITED: &str = r#"{ "order": 1, "amount": 77.70 }"#;
-/// A credential that is also a number.
+/// The value of a credential; it is also a valid number.
 const TOKEN: &str = "4711471147114711";
 
 async fn set(

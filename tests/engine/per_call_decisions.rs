@@ -38,7 +38,7 @@ async fn harness(
     harness
 }
 
-/// A harness on which alice and bob decide.
+/// A harness whose held calls alice and bob may decide.
 async fn of_two(fixture: StoreFixture) -> EngineHarness {
     harness(fixture, FOUR, "{ owner: true, users: [bob] }").await
 }
@@ -60,7 +60,7 @@ async fn status(harness: &EngineHarness, request: RequestId) -> RequestStatus {
         .status
 }
 
-/// The request is pending; no call of the turn has run or can be claimed.
+/// Asserts that the request is pending, and that no call of the turn has run or can be claimed.
 async fn waits(harness: &EngineHarness, task: TaskId, request: RequestId) {
     assert_eq!(
         (status(harness, request).await, harness.status(task).await),
@@ -78,7 +78,7 @@ async fn waits(harness: &EngineHarness, task: TaskId, request: RequestId) {
     assert!(harness.engine(1).claim().await.unwrap().is_empty());
 }
 
-/// One call each: approved, rejected, edited, answered.
+/// One answer for each of the four calls: approve, reject, edit, respond.
 fn mixture(calls: [CallId; 4]) -> [(CallId, CallReply); 4] {
     let [first, second, third, fourth] = calls;
     [

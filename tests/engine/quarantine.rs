@@ -1,5 +1,5 @@
-//! Quarantine: after a non-repeatable call ended with an unknown outcome or an error after sending,
-//! no rule allows its tool until a person has decided a call of it.
+//! Quarantine: after a non-repeatable call ended with an unknown outcome or a 5xx, no rule allows
+//! its tool until a person has decided a call of it.
 
 use std::time::Duration;
 

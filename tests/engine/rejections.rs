@@ -104,7 +104,8 @@ async fn verdicts(harness: &EngineHarness, task: TaskId) -> Vec<Verdict> {
     judged.collect()
 }
 
-/// The call was rejected without a further request, and the task has completed.
+/// Asserts that the last call was refused without a further request (the journal still has `asked`
+/// requests), and that the task has completed.
 async fn refused_unasked(harness: &EngineHarness, task: TaskId, asked: usize) {
     let journal = harness.journal(task).await;
     assert_eq!(

@@ -1,4 +1,5 @@
-//! Several requests in one turn, several people for one answer, and calls of unknown outcome.
+//! Several requests in one turn, requests that need several approvals, and calls of unknown
+//! outcome.
 
 use std::time::Duration;
 

@@ -63,7 +63,7 @@ async fn seen(harness: &EngineHarness, task: TaskId) -> String {
     )
 }
 
-/// Every text, name and number in a value.
+/// Every scalar and every member name in a JSON value, as text.
 fn texts(value: &Value) -> Vec<String> {
     match value {
         Value::Array(all) => all.iter().flat_map(texts).collect(),

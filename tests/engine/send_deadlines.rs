@@ -71,9 +71,10 @@ async fn paused(
     (task, clock.0.load(Ordering::SeqCst) >= 0)
 }
 
-/// Stalls the process at each reading of its clock in turn. At least once a start is committed and
-/// its call is not sent; `known` is then the outcome when the driver ends. No call is sent twice,
-/// and every task completes.
+/// Stalls the process of a new task at the first, second, third … reading of its clock, until a
+/// task ends before the stall. Asserts that at least once a start is committed and its call is not
+/// sent, and that `known` is then the call's outcome when the driver ends; that no call is sent
+/// twice; and that every task completes.
 async fn unsent(fixture: StoreFixture, lease: Duration, pause: Duration, known: Option<Outcome>) {
     let harness = EngineHarness::new(fixture, SMALL).await;
     let (mut at, mut unsent) = (0, 0);

@@ -1,4 +1,4 @@
-//! The commands: their output and exit codes.
+//! The commands of the binary: their output and exit codes.
 
 use super::holdpoint;
 use super::served_binary::{Folder, Served};

@@ -116,7 +116,7 @@ async fn connections_stay_within_the_configured_limit() {
     assert_eq!(served.status("/readyz").await, 200);
     let sockets = sockets(&served);
     assert!(sockets < 20, "{sockets} sockets are open");
-    // All but the last few were closed.
+    // Waits until the first 190 of the 200 connections are closed.
     for connection in &mut held[..190] {
         let mut rest = Vec::new();
         let _ = connection.read_to_end(&mut rest).await;

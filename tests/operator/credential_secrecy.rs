@@ -1,6 +1,6 @@
-//! A credential that a user fills in appears only in the request of the tool that takes it: not in
-//! an answer, a page, an item, a table, a file of the database, a log or a prompt; in no spelling,
-//! and not as a hash that could be guessed. The same holds for refused values.
+//! A credential that a user fills in appears only in the HTTP request to the tool that takes it:
+//! not in a reply, a page, an item, a table, a file of the database, a log or a prompt; in no
+//! spelling, and not as a hash that could be guessed. The same holds for refused values.
 
 mod refused_answers;
 mod scene;
@@ -35,7 +35,7 @@ policy:
   - { name: rest, tools: [use, sh], decide: allow }
 "#;
 
-/// How often the tool received the planted values.
+/// How often the tool received the planted values; asserts that they arrived unchanged.
 fn received(tool: &FakeTool, planted: &Planted) -> usize {
     let long = |call: &crate::support::fake_tool::Execution| call.header("x-long") == planted.long;
     let calls = tool.ledger();

@@ -178,7 +178,8 @@ fn tells_failures(log: &str, held: &Value, unsure: &Value, [refused, unreached]:
     );
 }
 
-/// Asserts that requests are logged by operation and id, health checks not at all.
+/// Asserts that HTTP requests are logged by operation and `http_request_id`, and health checks not
+/// at all.
 fn tells_answers(log: &str, request_id: &str) {
     let answered = lines(log, "answered");
     let operations: Vec<_> = answered

@@ -29,7 +29,7 @@ async fn serve(folder: &Folder) -> Served {
     );
     let mut connection = SqliteConnection::connect(&url).await.unwrap();
     connection.execute(DATABASE).await.unwrap();
-    // A key older than a day counts as never used.
+    // An idempotency key older than a day counts as never used.
     let now = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap()

@@ -22,7 +22,8 @@ pub struct Served {
 }
 
 impl Served {
-    /// Writes the file, serves it on a free port, and returns once it listens.
+    /// Writes the configuration file, serves it on a free port, and returns once the service
+    /// listens.
     pub fn start(folder: &Path, yaml: &str, variables: &[(&str, &str)]) -> Self {
         std::fs::write(folder.join("holdpoint.yaml"), yaml).unwrap();
         Self::with(

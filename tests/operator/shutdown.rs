@@ -1,4 +1,4 @@
-//! SIGTERM, whatever is in flight.
+//! Shutdown by SIGTERM, and a kill, while clients wait and calls or commands are in flight.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};

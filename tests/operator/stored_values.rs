@@ -66,7 +66,7 @@ pub async fn everything(url: &str, folder: &Path) -> Vec<(String, String)> {
         let table: String = table.get(0);
         let columns = format!("select name from pragma_table_info('{table}')");
         let columns = connection.fetch_all(AssertSqlSafe(columns)).await.unwrap();
-        // Each column quoted, which shows bytes that are no text as hex, and as text.
+        // Each column twice: quoted, which shows bytes that are no text as hex, and as text.
         let columns: Vec<_> = columns
             .iter()
             .map(|column| {
@@ -102,7 +102,7 @@ pub fn traces(value: &str) -> Vec<String> {
             .into_iter()
             .flat_map(|offset| in_base64(value.as_bytes(), offset)),
     );
-    // Arguments are JSON in JSON.
+    // A call's arguments are JSON inside JSON, so each spelling may be escaped once more.
     let twice: Vec<_> = all
         .iter()
         .map(|text| serde_json::to_string(text).unwrap())

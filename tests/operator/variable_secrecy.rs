@@ -1,4 +1,4 @@
-//! A value from `${…}` appears only where it was sent: not in answers, logs, metrics or the
+//! A value from `${…}` appears only where it was sent: not in replies, logs, metrics or the
 //! database, even when an endpoint echoes it in another spelling.
 
 use serde_json::{Value, json};

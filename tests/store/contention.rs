@@ -6,8 +6,8 @@ use holdpoint::task::id::TaskId;
 
 use super::store_fixture::{both, change, child_task, fresh, said};
 
-/// In each round, adds two items to every child of a tree and counts on the root, in one commit
-/// after a new read. Returns the number of commits that were written.
+/// In each round, one commit at freshly read versions adds two items to every child of one tree and
+/// counts their model calls on the root. Returns the number of commits that were written.
 async fn write_on(
     store: Store,
     trees: Vec<(TaskId, Vec<TaskId>)>,
@@ -110,7 +110,7 @@ both! {
             assert_eq!(row.model_calls, calls, "the root counted what its children did");
         }
         if fixture.is_postgres() {
-            // A backend reports its counts when it ends.
+            // A Postgres backend reports its number of deadlocks when it ends.
             fixture.store.close().await;
             other.close().await;
             let counted = "select deadlocks + 0 from pg_stat_database where datname = current_database()";

@@ -20,7 +20,7 @@ fn sealer() -> Sealer {
     Sealer::new(vec![("k1".to_owned(), Secret::new([7; 32]))]).unwrap()
 }
 
-/// A credential of a task, as an answer gives it.
+/// A sealed credential of a task, as the commit of an answer contains it.
 fn given(task: TaskId, name: &str, plain: &[u8]) -> SealedCredential {
     let request_id = RequestId(fresh());
     let Sealed { key_id, text } = sealer()

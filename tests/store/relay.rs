@@ -46,7 +46,7 @@ fn text(root: TaskId, text: &str) -> Delta {
     )
 }
 
-/// The next delta; news before it are skipped.
+/// The next delta; notifications of commits before it are skipped.
 async fn next_piece(listener: &mut Listener) -> Arc<Delta> {
     let next = async {
         loop {
@@ -146,7 +146,8 @@ async fn news_arrive_when_every_notification_is_lost() {
     fixture.store.mute();
     other.mute();
     let (mut listener, mut idle) = (other.listen(root), other.listen(quiet));
-    // The first poll wakes every listener once: the state before it is unknown.
+    // The first poll of the trees' event numbers wakes every listener once: no earlier numbers are
+    // known.
     assert_eq!(timeout(LONG, listener.next()).await.unwrap(), Heard::News);
     assert_eq!(timeout(LONG, idle.next()).await.unwrap(), Heard::News);
     for _ in 0..2 {

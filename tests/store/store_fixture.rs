@@ -42,7 +42,8 @@ macro_rules! both {
 }
 pub(crate) use both;
 
-/// A clock that moves only when a test moves it.
+/// A clock that advances by a microsecond with each reading, and otherwise only when a test
+/// advances it.
 #[derive(Debug)]
 pub struct ManualClock(AtomicI64);
 
@@ -59,7 +60,7 @@ impl Clock for ManualClock {
         Time(self.0.fetch_add(1, Ordering::Relaxed))
     }
     fn uptime(&self) -> Duration {
-        // The clock stands still except for the time that a test lets pass.
+        // In whole seconds, which pass only when a test advances the clock.
         Duration::from_secs(u64::try_from(self.0.load(Ordering::Relaxed) / 1_000_000).unwrap())
     }
     async fn sleep(&self, _: Duration) {}

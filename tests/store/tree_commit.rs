@@ -184,7 +184,7 @@ both! {
         fixture.store.commit(change(grown.root, gives)).await.unwrap();
         let before = read(&fixture, grown.root).await;
         assert_eq!(fixture.store.credentials(&all).await.unwrap().len(), 40);
-        // The deepest first.
+        // The deepest task first.
         let mut ending = grown.below(grown.levels[1][1]);
         ending.reverse();
         let mut tasks = Vec::new();

@@ -111,7 +111,7 @@ pub async fn starting(fixture: &StoreFixture, parent: TaskId, children: &[TaskId
     }
 }
 
-/// Counts on a task as it was read, fenced by its version.
+/// A change of only the counters of a task, fenced by the version that `row` shows.
 pub fn fenced(row: &TaskRow, counters: Counters) -> TaskChange {
     TaskChange {
         guard: Guard::Version(row.version),
@@ -120,7 +120,7 @@ pub fn fenced(row: &TaskRow, counters: Counters) -> TaskChange {
     }
 }
 
-/// Counts on a task, whatever its version.
+/// A change of only the counters of a task, at any version.
 pub fn counted(task_id: TaskId, counters: Counters) -> TaskChange {
     TaskChange {
         task_id,

@@ -1,4 +1,4 @@
-//! The API document as a promise: it must describe every answer that a test gets.
+//! The API document as a promise: it must describe every HTTP reply that a test gets.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex};
@@ -14,8 +14,8 @@ static DOCUMENT: LazyLock<Value> =
 static VALIDATORS: LazyLock<Mutex<HashMap<String, &'static Validator>>> =
     LazyLock::new(Mutex::default);
 
-/// Fails if an operation answered with a status, a type or a body that the document does not
-/// describe.
+/// Fails if the operation replied with a status, a content type or a body that the document does
+/// not describe.
 pub fn is_kept(method: &Method, path: &str, reply: &Reply) {
     let Some((name, operation)) = operation(method, path) else {
         return;
@@ -34,8 +34,8 @@ pub fn is_kept(method: &Method, path: &str, reply: &Reply) {
         .split(';')
         .next()
         .unwrap_or_default();
-    // The document describes the stream in prose: a second response type would cost generated
-    // clients the type of the JSON answer.
+    // The document describes the stream of a POST in prose: with a second response type, generated
+    // clients would lose the type of the JSON reply.
     if *method == Method::POST && reply.status == 200 && kind == "text/event-stream" {
         let said = operation["description"].as_str().unwrap_or_default();
         assert!(
@@ -44,7 +44,7 @@ pub fn is_kept(method: &Method, path: &str, reply: &Reply) {
         );
         return;
     }
-    // The document may describe the page of a request in prose, too.
+    // The document may describe the page at `/resume/…` in prose, too.
     if *method != Method::POST
         && reply.status == 200
         && kind == "text/html"

@@ -74,7 +74,7 @@ impl FakeModel {
         self.next(Next::Stream(stream))
     }
 
-    /// The next answer is this status.
+    /// The next answer is an error with this status.
     pub fn then_fails(&self, status: u16) -> &Self {
         self.then_fails_with(status, json!({"error": {"message": "no"}}))
     }
@@ -106,7 +106,7 @@ impl FakeModel {
         self
     }
 
-    /// Every recorded body.
+    /// The bodies of all HTTP requests so far, in order.
     pub fn sent(&self) -> Vec<Value> {
         self.inner.sent.lock().unwrap().clone()
     }

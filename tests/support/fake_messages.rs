@@ -1,5 +1,5 @@
 //! A fake Messages endpoint on loopback: streams the answers that a test scripts, and records the
-//! bytes of each request.
+//! bytes of each HTTP request.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -23,7 +23,7 @@ struct Inner {
     sent: Mutex<Vec<Sent>>,
 }
 
-/// A recorded request.
+/// A recorded HTTP request.
 #[derive(Clone, Debug)]
 pub struct Sent {
     pub headers: HeaderMap,

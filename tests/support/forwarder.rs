@@ -88,8 +88,8 @@ impl Forwarder {
         self.line.send_replace(Line::Open(Duration::ZERO));
     }
 
-    /// Cuts the connection on which the server sends the byte after the next `bytes`. Once; other
-    /// connections stay.
+    /// Lets the server send `bytes` more bytes, over all connections together, then cuts the
+    /// connection that carries the next byte. Only once; other connections stay.
     pub fn cut_after(&self, bytes: usize) {
         self.left.store(bytes, Ordering::SeqCst);
     }

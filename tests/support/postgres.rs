@@ -384,7 +384,8 @@ fn command(program: &Path, folder: &Path, user: Option<(u32, u32)>) -> Command {
 }
 
 fn done(command: &mut Command) {
-    // Into a file, not a pipe: the server inherits it and would keep a pipe open for ever.
+    // The output goes into a file, not a pipe: the server inherits the descriptor and would keep a
+    // pipe open for ever.
     let said = tempfile::tempfile().unwrap();
     command
         .stdout(said.try_clone().unwrap())

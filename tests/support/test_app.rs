@@ -20,7 +20,7 @@ use super::database::Database;
 use super::fake_chat_completions::FakeModel;
 use super::fake_tool::FakeTool;
 
-/// The engine on which a test runs.
+/// The database engine on which a test runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {
     Sqlite,
@@ -153,7 +153,7 @@ impl TestApp {
         Self::by_clock(Arc::new(Unswept), database(on).await, yaml, model, tool).await
     }
 
-    /// Like `with`, by another clock than the machine's.
+    /// Like `with`, with another clock than the machine's.
     pub async fn timed(on: On, yaml: &str, clock: Arc<dyn Clock>) -> Self {
         let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
         let mut app = Self::by_clock(clock, database(on).await, yaml, model, tool).await;

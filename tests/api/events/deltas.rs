@@ -13,7 +13,7 @@ use super::super::trees::{approve, id, of, open, paused, pays, trees, turn};
 use crate::support::event_stream::{Watch, names};
 use crate::support::test_app::{Held, On, TestApp};
 
-/// A model call in flight.
+/// A model call in flight: `after_seq` is the last item of its prompt, `which` is its id.
 struct Asking<'s> {
     store: &'s Store,
     root: &'s str,
@@ -127,11 +127,11 @@ on_both! {
         watch.until("caught_up").await;
         let first = asking(&app, &held, 6);
         let second = Asking { which: 2, ..asking(&app, &held, 6) };
-        // Nothing of this call was shown, so there is nothing to reset.
+        // No delta of this model call was sent, so its reset is not sent either.
         first.says(Said::Reset);
         first.text(0, "one");
         second.text(0, "two");
-        // The first call's deltas were already reset when the second call's first delta arrived.
+        // The second model call's first delta has already reset the first call's deltas.
         first.says(Said::Reset);
         second.text(3, "three");
         second.says(Said::Reset);

@@ -1,4 +1,5 @@
-//! Every durable event by its name, and the state of a request at each event.
+//! The name of every durable event, and the state of a request (a question to people) that its
+//! events show.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +12,7 @@ use crate::support::event_stream::{Event, durable, names};
 use crate::support::fake_chat_completions::{calls, says};
 use crate::support::test_app::{ACCOUNTS, Actor, On, REFUNDS, Reply, TestApp};
 
-/// The table of contract section 6.
+/// All names of durable events.
 const TABLE: [&str; 23] = [
     "task.created",
     "task.paused",
@@ -38,7 +39,8 @@ const TABLE: [&str; 23] = [
     "tool.finished_late",
 ];
 
-/// The events of the tree of `root` up to its end, each compared with its journal item.
+/// Reads the stream of the tree of `root` to its end; returns the durable events. Asserts that they
+/// are numbered from 1 and equal the journal items of the tree's tasks.
 async fn checked(app: &TestApp, root: &str) -> Vec<Event> {
     let events = durable(&app.owner().events(root, None).await);
     assert!(
@@ -76,7 +78,7 @@ async fn cancel(app: &TestApp, task: &str) {
     assert_eq!(reply.status, 200, "{}", reply.text);
 }
 
-/// A tree with one sub-agent that asks, one that fails and one that is canceled.
+/// The events of a tree with three sub-agents: one opens a request, one fails, one is canceled.
 async fn a_tree(on: On) -> Vec<Event> {
     let app = trees::trees(on, "").await;
     let turns = [
@@ -98,7 +100,7 @@ async fn a_tree(on: On) -> Vec<Event> {
     events
 }
 
-/// A request that expires.
+/// The events of a task whose request expires.
 async fn an_expiry(on: On) -> Vec<Event> {
     let app = asking(on, &short("1s", "")).await;
     app.model.otherwise(|_| says("nobody came"));
@@ -112,7 +114,7 @@ async fn an_expiry(on: On) -> Vec<Event> {
     events
 }
 
-/// A call in flight when its task is canceled.
+/// The events of a task that is canceled while a call is in flight.
 async fn a_late_result(on: On) -> Vec<Event> {
     let app = TestApp::start(on).await;
     app.model.then(calls(&[("lookup", r#"{"order":1}"#)]));
@@ -155,7 +157,7 @@ async fn a_late_result(on: On) -> Vec<Event> {
     events
 }
 
-/// A task that fails, and one that is canceled while it waits.
+/// The events of two tasks: one fails, one is canceled while it waits.
 async fn two_ends(on: On) -> Vec<Event> {
     let app = TestApp::start(on).await;
     let held = app.held().await;
@@ -168,7 +170,7 @@ async fn two_ends(on: On) -> Vec<Event> {
     events
 }
 
-/// A request's JSON without the members that depend on the caller.
+/// An intervention request's JSON without the members that depend on the reader.
 fn about(shown: &Value) -> Value {
     let mut shown = shown.clone();
     let members = shown.as_object_mut().unwrap();
@@ -186,7 +188,7 @@ async fn shown(app: &TestApp, request: &str) -> Value {
     about(&app.owner().get(&format!("/resume/{request}")).await.body)
 }
 
-/// The request as each event of this name shows it.
+/// The request as each event of that name shows it.
 fn of<'e>(events: &'e [Event], name: &str, request: &str) -> Vec<&'e Value> {
     let about =
         |event: &&Event| event.name == name && event.data["request"]["request_id"] == request;

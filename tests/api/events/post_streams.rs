@@ -1,4 +1,4 @@
-//! POSTs answered with the stream of the events they cause.
+//! POSTs that are answered with the task's event stream, which begins with the commit of the POST.
 
 use serde_json::json;
 

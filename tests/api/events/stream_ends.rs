@@ -1,5 +1,5 @@
-//! Streams that end before their task: at the end of the session, after an hour, at shutdown, at an
-//! unreadable event. Also the limits on the number of streams.
+//! Streams that end before their task: when the browser session ends, after an hour, at shutdown,
+//! at an unreadable event. Also the limits on the number of streams.
 
 use std::sync::Arc;
 use std::time::Duration;

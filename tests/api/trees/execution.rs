@@ -1,4 +1,5 @@
-//! Trees at work: deep ones, with few slots, on several replicas, and stopped while they run.
+//! Trees of tasks while they run: deep trees, a single slot, two replicas, cancels and superseding
+//! messages.
 
 use serde_json::{Value, json};
 

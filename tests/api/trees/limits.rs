@@ -11,7 +11,7 @@ use super::{
 };
 use crate::support::test_app::{On, TestApp};
 
-/// The number of a task's calls that were refused; asserts that the result of each one names the
+/// The number of a task's calls that ended as `invalid`; asserts that the result of each names the
 /// limit.
 async fn refused(app: &TestApp, task: &str, limit: &str) -> usize {
     let journal = items(app, task).await;

@@ -13,7 +13,8 @@ fn large(order: u32) -> serde_json::Value {
     call("refund", &json!({"order": order, "amount": 600}))
 }
 
-/// The statuses that a caller gets for a task, its items, its tree and its requests.
+/// The HTTP statuses that a caller gets for a task, its items, the tasks of its tree, the list of
+/// its requests, and one request.
 async fn reads(actor: &Actor<'_>, task: &str, root: &str, request: &str) -> Vec<u16> {
     let mut statuses = Vec::new();
     for path in [

@@ -16,7 +16,7 @@ fn asking(kind: &str) -> Value {
     call(name, &serde_json::from_str(arguments).unwrap())
 }
 
-/// The answer to that kind, and the outcome of the call.
+/// An answer to a request of that kind, and the outcome that its call then has.
 fn answer(kind: &str) -> (Value, &'static str) {
     match kind {
         "approval" => (json!({"action": "approve"}), "succeeded"),

@@ -1,5 +1,5 @@
-//! Trees of any shape, answered by several people at once in any way: every task ends, and nothing
-//! happens twice.
+//! Random trees of tasks, with several requests answered at once in random ways: every task ends,
+//! and nothing happens twice.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,8 @@ impl Dice {
     }
 }
 
-/// The turns of an agent: one or two turns of calls, and the turns of its sub-agents.
+/// The turns of an agent: one or two turns of calls, which contain the turns of its sub-agents,
+/// then a last text.
 fn program(dice: &mut Dice, agent: &str, depth: u64, order: &mut u32) -> Vec<Value> {
     let mut turns = Vec::new();
     for _ in 0..=dice.roll(2) {
@@ -56,7 +57,7 @@ fn program(dice: &mut Dice, agent: &str, depth: u64, order: &mut u32) -> Vec<Val
     turns
 }
 
-/// Answers one open request in one of many ways, or cancels the task that asks.
+/// Answers one open request in the way numbered `way`, or cancels the task that asks.
 async fn answer(actor: &Actor<'_>, root: &str, request: &Value, way: u64) {
     let task = request["task_id"].as_str().unwrap();
     let path = format!("/resume/{}", request["request_id"].as_str().unwrap());
@@ -86,7 +87,7 @@ async fn answer(actor: &Actor<'_>, root: &str, request: &Value, way: u64) {
     assert!([200, 202, 409].contains(&reply.status), "{}", reply.text);
 }
 
-/// Answers until no request is open.
+/// Answers three requests at a time until none is open; then the root must have completed.
 async fn played(replicas: &[&TestApp], dice: &mut Dice, root: &str) {
     for _ in 0..200 {
         let shown = still(replicas[0], root).await;

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::support::test_app::{On, TestApp};
 
-/// The analyst's one judged call: verdict, rule, outcome.
+/// The analyst's first judged call: verdict, rule, outcome.
 async fn judged(app: &TestApp, root: &str) -> (Value, Value, Value) {
     let journal = items(app, &id(&only(app, root, "analyst").await)).await;
     let judged = typed(&journal, "judged")[0].clone();

@@ -1,4 +1,5 @@
-//! Sub-agents that keep their conversation across the calls of one root task.
+//! Sub-agents with `session: true`: all calls by one task continue one conversation. Another
+//! calling task has another conversation.
 
 use serde_json::json;
 

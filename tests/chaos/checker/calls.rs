@@ -15,12 +15,14 @@ use super::{Evidence, Findings, Kind, Told};
 pub struct Call {
     pub name: String,
     pub arguments: String,
+    /// Each start: its time in microseconds, and the process that committed it.
     pub starts: Vec<(i64, String)>,
     pub results: Vec<ToolResult>,
     pub late: Vec<ToolResult>,
+    /// Reconcile requests that were opened for the call.
     pub asked: usize,
-    /// Reconcile requests that were opened because the connection broke. The rest of `asked` was
-    /// opened because a process ended.
+    /// Those of `asked` that were opened because the connection broke; the rest because a process
+    /// ended.
     pub broken: usize,
     /// The sub-agents' tasks that were started for this call.
     pub children: Vec<TaskId>,
@@ -337,7 +339,7 @@ pub fn results_match_executions(
         .chain(&call.late)
         .filter(|result| result.outcome == Outcome::Succeeded)
     {
-        // The world's receipt contains the key.
+        // The world's receipt contains the idempotency key, which is the call's id.
         if executions.is_empty() || !result.content.contains(&id.to_string()) {
             found.add(
                 Kind::Lost,

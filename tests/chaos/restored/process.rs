@@ -61,7 +61,7 @@ impl Process {
         task
     }
 
-    /// Answers the first request of a task.
+    /// Answers the first open request of a task; waits at most `wait` seconds for the task.
     pub async fn answer(&self, task: &Value, answer: &Value, wait: u32) -> Value {
         let request = task["pending"][0]["request_id"]
             .as_str()

@@ -16,7 +16,8 @@ use super::sub_agents::CLERK;
 use super::{Crash, World, status};
 
 impl World {
-    /// Drives until the task waits, or until a crash. A task that has ended waits for a message.
+    /// Drives until the task waits, or until a crash. Returns the events that the task waits for; a
+    /// task that has ended waits for a message.
     pub fn drive(&mut self) -> Result<Vec<On>, Crash> {
         let mut over = BTreeSet::new();
         for _ in 0..500 {
@@ -71,7 +72,8 @@ impl World {
         panic!("the life neither waits nor ends");
     }
 
-    /// At random, a started attempt of an earlier driver still runs.
+    /// The budget of the next step. A started call that is not in `over` may, at random, still be
+    /// running in an earlier driver.
     pub fn budget(&mut self, over: &BTreeSet<CallId>) -> Budget {
         let spent = (self.model_calls >= 12).then_some("max_model_calls");
         let running = self

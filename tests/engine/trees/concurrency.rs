@@ -157,7 +157,8 @@ async fn root_is_paused_when_two_children_pause_simultaneously_on_two_replicas()
     paused_in_the_same_instant(StoreFixture::postgres().await, repetitions(60, 200)).await;
 }
 
-/// The results in the boss's last prompt.
+/// The tool results in the boss's second prompt after the first `since` prompts; asserts that there
+/// are exactly two of the boss.
 fn told_the_boss(harness: &EngineHarness, since: usize) -> Vec<String> {
     let prompts = harness.prompts_since(since).into_iter();
     let bosses: Vec<_> = prompts.filter(|(name, _)| name == "boss").collect();
@@ -195,7 +196,7 @@ fn twice_by_the_first(task: &str, turn: u32) -> Vec<(String, String)> {
     }
 }
 
-/// The first child pays without a request, the second has to ask.
+/// The first child makes a refund that needs no approval, the second one that does.
 fn only_the_second_asks(task: &str, turn: u32) -> Vec<(String, String)> {
     if task.ends_with(".2") {
         one_large(task, turn)

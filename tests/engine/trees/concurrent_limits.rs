@@ -18,7 +18,7 @@ both! {
     }
 
     async fn three_children_that_ask_at_once_keep_the_limit_of_model_calls(fixture) {
-        // The boss is asked twice and each of its leaves twice.
+        // The whole tree needs 8 model calls: two of the boss and two of each leaf.
         for most in 2..=8 {
             let mut harness = EngineHarness::of_trees(StoreFixture::like(&fixture).await, Shape::flat(3), one_small).await;
             let limits = format!("sub_agents: [leaf], limits: {{ max_model_calls: {most} }}");

@@ -206,8 +206,8 @@ async fn first_moment(harness: &EngineHarness, parts: &Parts, people: People) ->
     play.moment() - 2
 }
 
-/// Lets the process die at every moment. On Postgres a usual run takes every third, beginning with
-/// another one for each kind of answer: the driver is the same as on SQLite.
+/// Lets the process die at every moment. On Postgres a usual run takes only every third moment,
+/// starting at a different one for each kind of answer: the driver's code is the same as on SQLite.
 async fn dies_at_every_moment(fixture: &StoreFixture, people: People) {
     let stride = if fixture.is_postgres() {
         repetitions(3, 1)

@@ -21,7 +21,7 @@ use super::harness::{
 };
 use crate::store::store_fixture::{StoreFixture, both};
 
-/// Two branches of two levels.
+/// A boss with two branches: in each, a `mid` and its leaf.
 const FORK: Shape = Shape {
     depth: 2,
     children: 2,
@@ -197,7 +197,7 @@ both! {
             let [first, second] = &harness.asked_by_tree(root).await[..] else { panic!("two are open") };
             let mid = harness.row(first.task_id).await.parent.unwrap().0;
             damage(&harness, mid, how).await;
-            // Any reader reports the journal as unreadable.
+            // A read reports the journal as unreadable, unless all its items are gone.
             assert!(harness.fixture.store.journal(mid).await.is_err() || how.1 == "seq > 0");
             harness.fixture.store.report_unreadable(mid);
             looked_after(&harness, &parts, root).await;

@@ -36,7 +36,7 @@ pub use self::play::Play;
 const NAMES: [&str; 3] = ["boss", "mid", "low"];
 /// The agent at the bottom of a tree.
 pub const LEAF: &str = "leaf";
-/// Slots for every task of a tree.
+/// Enough slots for every task of a tree.
 pub const ROOM: usize = 16;
 
 /// The form of a tree.
@@ -50,7 +50,8 @@ pub struct Shape {
     pub wide: usize,
 }
 
-/// The calls of an agent's answer to a task in a turn. Its last answer has none.
+/// Scripts the leaves: the calls of the answer to `task` in this turn (from 1), each a tool name
+/// and its JSON arguments. An empty list makes it the last answer.
 pub type Says = fn(task: &str, turn: u32) -> Vec<(String, String)>;
 
 impl Shape {
@@ -115,7 +116,7 @@ impl Shape {
         yaml + "default_agent: boss\n"
     }
 
-    /// The answer of the agent `name`; `leaf` gives the calls of the leaf.
+    /// The answer of the agent `name` to the prompt; `leaf` gives the calls of the leaf.
     pub fn says(self, leaf: Says, name: &str, prompt: &Prompt) -> model::Answer {
         let task = said(prompt);
         if name == LEAF {
@@ -139,7 +140,7 @@ impl Shape {
     }
 }
 
-/// A call of a sub-agent.
+/// A call of a sub-agent: tool name and JSON arguments.
 pub fn hands_on(agent: &str, task: &str) -> (String, String) {
     (agent.to_owned(), json!({"task": task}).to_string())
 }
@@ -181,8 +182,8 @@ pub fn speaks(name: &str, task: &str, calls: &[(String, String)]) -> model::Answ
     }
 }
 
-/// A refund of this amount. No two leaves refund the same order, so a rejection of one does not
-/// apply to another.
+/// A call that refunds this amount. No two leaves refund the same order, so a rejection of one does
+/// not apply to another.
 pub fn refund(task: &str, amount: u32) -> (String, String) {
     let order: String = task.chars().filter(char::is_ascii_digit).collect();
     (

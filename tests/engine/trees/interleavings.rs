@@ -1,6 +1,6 @@
 //! An event while the drivers of a tree are suspended at any of their await points. The drivers
-//! then go on with the state that they had loaded: nothing is lost, nothing is repeated, and
-//! nothing starts after a cancel.
+//! then go on with the state that they had loaded: nothing is lost, no non-repeatable call is
+//! repeated, and nothing starts after a cancel.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -20,7 +20,7 @@ use super::super::two_replicas::place;
 use super::harness::{People, Play, Shape, handed_back, refund};
 use crate::store::store_fixture::{StoreFixture, both};
 
-/// Two branches of two levels.
+/// A boss with two branches: in each, a `mid` and its leaf.
 const FORK: Shape = Shape {
     depth: 2,
     children: 2,
@@ -93,8 +93,8 @@ impl Meanwhile {
     }
 }
 
-/// Suspends the drivers of a new tree after `polls` polls while the event happens, and resumes
-/// them. Returns the root, the canceled task, and whether the tree had ended before.
+/// Suspends the drivers of a new tree after `polls` polls, lets the event happen, and resumes the
+/// drivers. Returns the root, the canceled task, and whether the tree had ended before the event.
 async fn lived(
     harness: &EngineHarness,
     parts: &Parts,
@@ -156,8 +156,8 @@ async fn started_and_ended(harness: &EngineHarness, root: TaskId, top: TaskId) -
     (started, ended)
 }
 
-/// The journal and the ledger agree: nothing executed without a committed start, and each payment
-/// has its result.
+/// Asserts that the journal and the ledger agree: nothing executed without a committed start, and
+/// each payment has its result.
 fn as_the_world_knows(
     harness: &EngineHarness,
     task: TaskId,

@@ -60,8 +60,8 @@ async fn one_thinks(
     (root, thinking, other)
 }
 
-/// At rest, the counters of each row equal the number of busy tasks and open requests in its
-/// subtree.
+/// Asserts, for a tree at rest, that the counters of each row equal the number of busy tasks and
+/// open requests in its subtree, and that its status fits them.
 async fn balanced(harness: &EngineHarness, root: TaskId) {
     let rows = harness.tree(root).await;
     let open = harness.asked_by_tree(root).await;

@@ -1,4 +1,4 @@
-//! The service with its fake endpoints, the values planted in it, and every text it gave away.
+//! The service with its fake endpoints, the values planted in it, and every reply that it gave.
 
 use serde_json::{Value, json};
 

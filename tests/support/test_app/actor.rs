@@ -1,4 +1,4 @@
-//! The requests of a client of the service in this process.
+//! The HTTP requests that a test sends to the service in this process.
 
 use reqwest::Method;
 use serde_json::Value;
@@ -80,7 +80,7 @@ impl Actor<'_> {
         watch.rest().await
     }
 
-    /// A POST that requests the stream of the events it causes.
+    /// A POST that asks for the event stream, from the commit of the POST on.
     pub async fn post_and_watch(&self, path: &str, body: &Value) -> Watch {
         let body = Some(("application/json", body.to_string().into_bytes()));
         let asking = Actor {

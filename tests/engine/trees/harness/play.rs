@@ -69,13 +69,14 @@ impl<'s> Play<'s> {
         usize::try_from(self.news.borrow().commits).unwrap()
     }
 
-    /// Drives the tree until nothing can be driven (`true`) or that moment has come.
+    /// Drives the tree until nothing can be driven (returns `true`), or until [`Self::moment`]
+    /// reaches `until` (returns `false`).
     pub async fn goes_on(&mut self, until: usize) -> bool {
         self.goes_on_while(|play| play.moment() < until).await
     }
 
-    /// Drives the tree until nothing can be driven (`true`) or the condition, checked before every
-    /// poll, is false.
+    /// Drives the tree until nothing can be driven (returns `true`), or until the condition `so`,
+    /// checked before every poll, is false (returns `false`).
     pub async fn goes_on_while(&mut self, so: impl Fn(&Self) -> bool) -> bool {
         loop {
             if !so(self) {
