@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use uuid::Uuid;
 
 use super::rows::{
-    ANY, ApproverLine, AskedLine, CredentialLine, DecisionLine, FixedLine, ItemLine, KEEP, NEW,
+    ANY, ApproverLine, AskedLine, CredentialLine, DecisionLine, ImmutableLine, ItemLine, KEEP, NEW,
     Needs, PARK, QUEUE, Rows, TAKE, TaskLine, TouchedLine, VERSION,
 };
 use crate::task::change::{Change, Guard, LeaseChange, TaskChange};
@@ -62,8 +62,12 @@ impl Rows {
         task: TaskChange,
         touched: &mut BTreeMap<Uuid, TouchedLine>,
     ) -> Option<()> {
-        let (guard, version, fixed) = match task.guard {
-            Guard::New(new) => (NEW, 0, Some(fixed(*new)?)),
+        let mut agent_version = task.agent_version;
+        let (guard, version, immutable) = match task.guard {
+            Guard::New(new) => {
+                agent_version = Some(new.agent_version.clone());
+                (NEW, 0, Some(immutable(*new)?))
+            }
             Guard::Version(version) => (VERSION, version, None),
             Guard::Any => (ANY, 0, None),
         };
@@ -92,11 +96,11 @@ impl Rows {
             model_calls: task.counters.model_calls.into(),
             status: None,
             status_seq: 0,
-            agent_version: task.agent_version,
+            agent_version,
             lease,
             lease_owner,
             lease_time,
-            fixed,
+            immutable,
         };
         self.add_items(&mut line, task.facts, touched)?;
         if guard == NEW && line.status.is_none() {
@@ -292,20 +296,19 @@ impl Rows {
             lease: KEEP,
             lease_owner: None,
             lease_time: None,
-            fixed: None,
+            immutable: None,
         });
     }
 }
 
-fn fixed(new: crate::task::change::NewTask) -> Option<FixedLine> {
-    Some(FixedLine {
+fn immutable(new: crate::task::change::NewTask) -> Option<ImmutableLine> {
+    Some(ImmutableLine {
         parent_task_id: new.parent.map(|(task, _)| task.0),
         parent_call_id: new.parent.map(|(_, call)| call.0),
         tenant: new.tenant,
         user_id: new.user_id,
         session_id: new.session_id,
         agent: new.agent,
-        agent_version: new.agent_version,
         agent_path: serde_json::to_string(&new.agent_path).ok()?,
         metadata: new.metadata,
     })

@@ -15,11 +15,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::batch::rows;
+use super::commit_single::is_single;
 use super::db::{Db, Engine, Failure, Sql, Value, sql};
 use super::feed::Feed;
 use super::record::record;
 use super::rows::{QUEUE, Rows};
-use super::{CommitError, Stopped, commit_postgres, commit_sqlite};
+use super::{CommitError, Stopped, commit_postgres, commit_single, commit_sqlite};
 use crate::task::change::{Change, Committed};
 use crate::task::id::TaskId;
 use crate::task::time::Time;
@@ -252,6 +253,9 @@ impl Committer {
 
     async fn send(&self, batch: &[&Rows]) -> Result<Vec<Option<i64>>, Failure> {
         match &self.db.engine {
+            Engine::Postgres { .. } if batch.iter().all(|rows| is_single(rows)) => {
+                commit_single::write(&self.db, batch).await
+            }
             Engine::Postgres { .. } => commit_postgres::write(&self.db, batch).await,
             Engine::Sqlite { .. } => commit_sqlite::write(&self.db, batch).await,
         }

@@ -36,7 +36,6 @@ pub(super) enum Value {
     Id(Uuid),
     Ids(Vec<Uuid>),
     MaybeIds(Vec<Option<Uuid>>),
-    Ints(Vec<i64>),
     MaybeInts(Vec<Option<i64>>),
     Texts(Vec<String>),
     MaybeTexts(Vec<Option<String>>),
@@ -342,7 +341,6 @@ impl Db {
                 Value::Id(it) => query.bind(it),
                 Value::Ids(it) => query.bind(it),
                 Value::MaybeIds(it) => query.bind(it),
-                Value::Ints(it) => query.bind(it),
                 Value::MaybeInts(it) => query.bind(it),
                 Value::Texts(it) => query.bind(it),
                 Value::MaybeTexts(it) => query.bind(it),
@@ -359,7 +357,6 @@ impl Db {
                 Value::Ids(it) => Ok(Value::Text(list(it.iter().map(|id| hex(Some(*id)))))),
                 Value::Texts(it) => Ok(Value::Text(list(it.into_iter().map(Json::from)))),
                 Value::MaybeIds(_)
-                | Value::Ints(_)
                 | Value::MaybeInts(_)
                 | Value::MaybeTexts(_)
                 | Value::Bools(_) => Err(sqlx::Error::Protocol(
@@ -412,7 +409,6 @@ fn lite(sql: &'static str, values: Vec<Value>) -> Query<'static, Sqlite, SqliteA
             Value::Now
             | Value::Ids(_)
             | Value::MaybeIds(_)
-            | Value::Ints(_)
             | Value::MaybeInts(_)
             | Value::Texts(_)
             | Value::MaybeTexts(_)

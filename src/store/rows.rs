@@ -63,25 +63,25 @@ pub(super) struct TaskLine {
     pub(super) model_calls: i64,
     pub(super) status: Option<&'static str>,
     pub(super) status_seq: i64,
-    /// For an existing task: the new agent version, if it changes.
+    /// The version of a new task's agent, or the new one of an existing task, if it changes.
     pub(super) agent_version: Option<String>,
     pub(super) lease: i64,
     pub(super) lease_owner: Option<String>,
     /// The duration of the lease, or the time until a parked task wakes, in microseconds.
     pub(super) lease_time: Option<i64>,
-    pub(super) fixed: Option<FixedLine>,
+    /// For a new task.
+    pub(super) immutable: Option<ImmutableLine>,
 }
 
 /// The immutable columns of a new task.
 #[derive(Debug)]
-pub(super) struct FixedLine {
+pub(super) struct ImmutableLine {
     pub(super) parent_task_id: Option<Uuid>,
     pub(super) parent_call_id: Option<Uuid>,
     pub(super) tenant: String,
     pub(super) user_id: String,
     pub(super) session_id: String,
     pub(super) agent: String,
-    pub(super) agent_version: String,
     pub(super) agent_path: String,
     pub(super) metadata: String,
 }
@@ -202,13 +202,12 @@ impl Rows {
     /// Whether no text contains a NUL, which only one of the engines accepts. (JSON escapes it.)
     pub(super) fn storable(&self) -> bool {
         let tasks = self.tasks.iter().flat_map(|line| {
-            let fixed = line.fixed.iter().flat_map(|fixed| {
+            let fixed = line.immutable.iter().flat_map(|fixed| {
                 [
                     &fixed.tenant,
                     &fixed.user_id,
                     &fixed.session_id,
                     &fixed.agent,
-                    &fixed.agent_version,
                     &fixed.agent_path,
                     &fixed.metadata,
                 ]

@@ -1,0 +1,276 @@
+//! A batch of changes of single tasks, each without sub-agents and with at most one answered
+//! request, as one autocommit statement of Postgres. Most changes are such; the others go through
+//! `commit_postgres.rs`.
+//!
+//! A line of `n` is one change. Its items, requests, approvers, decisions and key are found by
+//! their numbers in the lists, so the statement joins no list with another, and its cost is linear
+//! in the batch. The update itself compares the task's version, so no task is locked before it,
+//! except where a change answers or closes a request.
+//!
+//! Invariant: task rows are locked in order of id and before request rows, because the lines are
+//! sorted. A change's time is read after its locks are held. Nothing is written for a change whose
+//! task has another version, or whose request is closed or out of time.
+
+use std::sync::OnceLock;
+
+use super::commit_postgres::{STORED_KEYS, send};
+use super::db::{Db, Failure, Sql};
+use super::lists::{APPROVERS, ASKED, DECISIONS, ITEMS, KEYS, List, PLACES, TASKS};
+use super::rows::{ANY, NEW, Rows, TaskLine, VERSION};
+use super::statement::postgres;
+
+/// The parts that a batch needs. A part that no change of the batch needs is left out of the
+/// statement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Parts(usize);
+
+const CREATES: usize = 1;
+const UPDATES: usize = 1 << 1;
+const TOUCHES: usize = 1 << 2;
+const ASKS: usize = 1 << 3;
+const USES_KEYS: usize = 1 << 4;
+const ENDS: usize = 1 << 5;
+/// The number of combinations of parts.
+const SHAPES: usize = 1 << 6;
+
+static TEXTS: [OnceLock<String>; SHAPES] = [const { OnceLock::new() }; SHAPES];
+
+impl Parts {
+    fn of(batch: &[&Rows]) -> Self {
+        let guard = |rows: &Rows, guard| rows.tasks.iter().any(|line| line.guard == guard);
+        let part = |part: usize, needed: fn(&Rows) -> bool| {
+            part * usize::from(batch.iter().any(|rows| needed(rows)))
+        };
+        let created = batch.iter().any(|rows| guard(rows, NEW));
+        let updated = batch.iter().any(|rows| guard(rows, VERSION));
+        let parts = [
+            CREATES * usize::from(created),
+            UPDATES * usize::from(updated),
+            part(TOUCHES, |rows| !rows.touched.is_empty()),
+            part(ASKS, |rows| !rows.asked.is_empty()),
+            part(USES_KEYS, |rows| rows.idempotency.is_some()),
+            part(ENDS, |rows| rows.tasks.iter().any(TaskLine::ends)),
+        ];
+        Self(parts.into_iter().sum())
+    }
+
+    fn has(self, part: usize) -> bool {
+        self.0 & part != 0
+    }
+
+    fn lists(self) -> Vec<&'static List> {
+        let mut lists = vec![&TASKS, &PLACES, &ITEMS];
+        if self.has(ASKS) {
+            lists.extend([&ASKED, &APPROVERS]);
+        }
+        if self.has(TOUCHES) {
+            lists.push(&DECISIONS);
+        }
+        if self.has(USES_KEYS) {
+            lists.push(&KEYS);
+        }
+        lists
+    }
+
+    fn statement(self) -> Sql {
+        // Every number is below `SHAPES`.
+        let text = TEXTS.get(self.0);
+        Sql {
+            postgres: text.map_or("", |text| text.get_or_init(|| self.text())),
+            sqlite: "",
+            by_key: true,
+        }
+    }
+
+    fn text(self) -> String {
+        let part = |part: usize, text: &'static str| if self.has(part) { text } else { "" };
+        // The locks that a request needs are held before the update, so one time holds for all.
+        let moment = if self.has(TOUCHES) {
+            "n.moment"
+        } else {
+            "{now}"
+        };
+        let all = match (self.has(UPDATES), self.has(CREATES)) {
+            (true, true) => "updated union all select * from created",
+            (true, false) => "updated",
+            (false, _) => "created",
+        };
+        let parts = [
+            (
+                "with n as materialized (select * from {tasks+places n})",
+                "",
+            ),
+            (if self.has(TOUCHES) { LOCKED } else { UNLOCKED }, ""),
+            (part(UPDATES, UPDATED), moment),
+            (part(CREATES, FRESH), moment),
+            (part(CREATES, CREATED), "n.at"),
+            (ALL, "k.at"),
+            (ITEMS_INSERTED, "k.at"),
+            (part(ASKS, ASKED_INSERTED), "k.at"),
+            (part(TOUCHES, ANSWERED), "k.at"),
+            (part(USES_KEYS, KEYS_INSERTED), "k.at"),
+            (part(ENDS, CREDENTIALS_DELETED), ""),
+            (" select k.change, k.at from k", ""),
+        ];
+        let lists = self.lists();
+        let filled = parts.map(|(template, at)| {
+            let words = [
+                ("at", at),
+                ("base", "k.base"),
+                ("stored_keys", STORED_KEYS),
+                ("all", all),
+            ];
+            postgres(template, &lists, &words)
+        });
+        filled.concat()
+    }
+}
+
+/// Without a request to lock, the update reads the clock after it has waited for the task's row.
+const UNLOCKED: &str = "
+, ready as (
+    select n.*, null::bigint as required, null::uuid as own_call, null::bigint as moment from n
+)";
+
+/// `held` returns each request as it is after the wait for its lock.
+const LOCKED: &str = "
+, locked as materialized (
+    select t.task_id from agent_task t where t.task_id = any({tasks.task_id}) order by t.task_id for update of t
+), held as materialized (
+    select n.*, r.required, r.call_id as own_call, r.status as found, r.expires_at
+      from n join intervention_request r on r.request_id = n.touched
+     where (select count(*) from locked) >= 0 order by r.request_id for update of r
+), moment as materialized (
+    select {now} as at where (select count(*) from locked) + (select count(*) from held) >= 0
+), ready as materialized (
+    select n.*, null::bigint as required, null::uuid as own_call, m.at as moment
+      from n cross join moment m where n.touched is null
+    union all
+    select {tasks+places of h}, h.required, h.own_call, m.at as moment
+      from held h cross join moment m
+     where (not h.is_open or h.found = 'pending')
+       and (not h.in_time or h.expires_at is null or h.expires_at > m.at)
+       and (not h.overdue or h.expires_at <= m.at)
+)";
+
+const UPDATED: &str = "
+, updated as (
+    update agent_task t set {agent_task.sets}
+      from ready n
+     where n.guard = 1 and t.task_id = n.task_id and t.root_task_id = n.task_id and t.version = n.version
+       and t.last_seq = n.last_seq
+    returning {places of n}, n.change, n.required, n.own_call, t.task_id, t.tenant, t.user_id, t.updated_at as at,
+        t.next_event - n.events as base
+)";
+
+const FRESH: &str = "
+, fresh as materialized (
+    select n.*, {at} as at from ready n
+     where n.guard = 0 and not exists (select 1 from agent_task t where t.task_id = n.task_id)
+)";
+
+const CREATED: &str = "
+, inserted_tasks as (
+    insert into agent_task ({agent_task.columns}) select {agent_task.values} from fresh n
+), created as (
+    select {places of n}, n.change, n.required, n.own_call, n.task_id, n.tenant, n.user_id, n.at, 0::bigint as base
+      from fresh n
+)";
+
+/// The changes that are taken.
+const ALL: &str = "
+, k as materialized (select * from {all})";
+
+const ITEMS_INSERTED: &str = "
+, inserted_items as (
+    insert into agent_task_item ({agent_task_item.columns})
+    select {agent_task_item.values}
+      from k cross join lateral generate_series(k.items_from, k.items_to) g cross join lateral {items[g] i}
+)";
+
+const ASKED_INSERTED: &str = "
+, inserted_requests as (
+    insert into intervention_request ({intervention_request.columns})
+    select {intervention_request.values}
+      from k cross join lateral generate_series(k.asked_from, k.asked_to) g cross join lateral {asked[g] a}
+), inserted_approvers as (
+    insert into request_approver ({request_approver.columns})
+    select {request_approver.values}
+      from k cross join lateral generate_series(k.approvers_from, k.approvers_to) g
+     cross join lateral {approvers[g] p}
+)";
+
+const ANSWERED: &str = "
+, updated_requests as (
+    update intervention_request r set status = k.becomes from k where r.request_id = k.touched and k.becomes is not null
+), inserted_decisions as (
+    insert into decision ({decision.columns})
+    select {decision.values}
+      from k cross join lateral generate_series(k.decisions_from, k.decisions_to) g
+     cross join lateral {decisions[g] d}
+     cross join lateral (select k.tenant, k.required, k.own_call as call_id) r
+)";
+
+const KEYS_INSERTED: &str = "
+, used_keys as materialized (
+    select y.*, k.at from k cross join lateral generate_series(k.keys_from, k.keys_to) g cross join lateral {keys[g] y}
+     order by y.tenant, y.path, y.key, y.user_id
+), {stored_keys}";
+
+/// What this statement does not see was committed with a version that its change does not name.
+const CREDENTIALS_DELETED: &str = "
+, deleted_credentials as (
+    delete from credential s using k where k.ends and s.task_id = k.task_id
+)";
+
+/// The statements of all shapes that can occur.
+pub(super) fn statements() -> impl Iterator<Item = Sql> {
+    let all = (0..SHAPES).map(Parts);
+    all.filter(|parts| parts.has(CREATES | UPDATES))
+        .map(Parts::statement)
+}
+
+/// Whether a change fits this statement.
+pub(super) fn is_single(rows: &Rows) -> bool {
+    let [task] = rows.tasks.as_slice() else {
+        return false;
+    };
+    let is_root = task.task_id == rows.root.0;
+    let touches = match rows.touched.as_slice() {
+        [] => rows.decisions.is_empty(),
+        [touched] => {
+            touched.status.is_some()
+                && rows
+                    .decisions
+                    .iter()
+                    .all(|line| line.request_id == touched.request_id)
+        }
+        _ => false,
+    };
+    is_root
+        && task.guard != ANY
+        && task.facts > 0
+        && task.facts == task.events
+        && touches
+        && (task.guard == VERSION || rows.touched.is_empty())
+        && rows.credentials.is_empty()
+}
+
+/// Writes a batch of changes that fit. Results are in the order of the batch; `None` is stale.
+pub(super) async fn write(db: &Db, batch: &[&Rows]) -> Result<Vec<Option<i64>>, Failure> {
+    let mut sorted: Vec<usize> = (0..batch.len()).collect();
+    sorted.sort_by_key(|number| batch.get(*number).map(|rows| rows.root));
+    let rows: Vec<&Rows> = sorted
+        .iter()
+        .filter_map(|number| batch.get(*number).copied())
+        .collect();
+    let parts = Parts::of(&rows);
+    let times = send(db, parts.statement(), &parts.lists(), &rows).await?;
+    let mut answers = vec![None; batch.len()];
+    for (number, time) in sorted.into_iter().zip(times) {
+        if let Some(answer) = answers.get_mut(number) {
+            *answer = time;
+        }
+    }
+    Ok(answers)
+}

@@ -1,0 +1,102 @@
+//! The selections that the lists take, and the row of a request that they return.
+
+use crate::task::decision::Decision;
+use crate::task::id::{RequestId, TaskId};
+use crate::task::request::RequestSpec;
+use crate::task::status::{RequestStatus, TaskStatus};
+use crate::task::time::Time;
+use crate::task::user::UserId;
+
+/// A request in its current state.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RequestRow {
+    /// The question as asked.
+    pub asked: RequestSpec,
+    /// The `seq` of the item that asks the question, in the task's journal.
+    pub asked_seq: i64,
+    /// The task that asked the question.
+    pub task_id: TaskId,
+    /// The root of that task's tree.
+    pub root_task_id: TaskId,
+    /// The tenant of the tree.
+    pub tenant: String,
+    /// The owner of the tree.
+    pub owner: String,
+    /// The session of the tree.
+    pub session_id: String,
+    /// Agent names from the root's agent to the agent that asked.
+    pub agent_path: Vec<String>,
+    /// `Pending` until the commit that closes the request, even past `expires_at`; see `expired`.
+    pub status: RequestStatus,
+    /// The time of the commit that asked.
+    pub created_at: Time,
+    /// The deadline: later decisions are refused. `None` if the request does not expire.
+    pub expires_at: Option<Time>,
+    /// Whether `expires_at` had passed, by the database's clock, when this row was read.
+    pub expired: bool,
+    /// Whether the request was opened before a restore or the promotion of a standby: its calls may
+    /// have run in the lost part of the history.
+    pub doubted: bool,
+    /// The decisions so far with their times, oldest first.
+    pub answers: Vec<(Time, Decision)>,
+}
+
+/// Selects the root tasks of a list.
+#[derive(Clone, Debug, Default)]
+pub struct TaskFilter {
+    /// Tasks of this tenant.
+    pub tenant: String,
+    /// Tasks of these owners; empty for all.
+    pub users: Vec<UserId>,
+    /// Tasks in one of these statuses; empty for any.
+    pub statuses: Vec<TaskStatus>,
+    /// Tasks of one of these agents; empty for any.
+    pub agents: Vec<String>,
+    /// Tasks of one of these sessions; empty for any.
+    pub sessions: Vec<String>,
+    /// All tasks of these trees, roots and sub-agents; empty for root tasks of any tree.
+    pub roots: Vec<TaskId>,
+    /// Only tasks older (with a smaller id) than this task.
+    pub before: Option<TaskId>,
+    /// The maximum number of tasks.
+    pub limit: i64,
+}
+
+/// Selects the requests of a list.
+#[derive(Clone, Debug, Default)]
+pub struct RequestFilter {
+    /// Requests of this tenant.
+    pub tenant: String,
+    /// Requests that this person may decide, as a named user, as a member of a group, or as the
+    /// owner if the owner is an approver. Unless `statuses` is only pending, also requests that the
+    /// person has answered. `None` for the requests of all people.
+    pub person: Option<Person>,
+    /// Requests in one of these statuses; empty for any.
+    pub statuses: Vec<RequestStatus>,
+    /// Requests of one of these kinds, by their API names; empty for any.
+    pub kinds: Vec<String>,
+    /// Requests by one of these agents; empty for any.
+    pub agents: Vec<String>,
+    /// Requests of one of these sessions; empty for any.
+    pub sessions: Vec<String>,
+    /// Requests of these trees; empty for any.
+    pub roots: Vec<TaskId>,
+    /// When only pending requests are selected: includes those past their deadline, which stay
+    /// pending until closed.
+    pub overdue: bool,
+    /// Only requests younger (with a greater id) than this request.
+    pub after: Option<RequestId>,
+    /// The maximum number of requests.
+    pub limit: i64,
+}
+
+/// A person, as far as the inbox needs to know.
+#[derive(Clone, Debug, Default)]
+pub struct Person {
+    /// The person's id.
+    pub user_id: UserId,
+    /// The person's groups.
+    pub groups: Vec<String>,
+    /// Whether the person may decide every request, as without accounts.
+    pub everything: bool,
+}

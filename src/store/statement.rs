@@ -1,0 +1,142 @@
+//! The texts of the statements that a commit sends, from templates. A template names lists, tables
+//! and columns in braces; this module puts their columns and parameters there, so that no text
+//! counts parameters.
+//!
+//! | in the template | in the text |
+//! |---|---|
+//! | `{now}` | the time of the database's clock, read anew (Postgres), or its parameter (`SQLite`) |
+//! | `{at}`, `{base}` and other words | the text that the caller gives |
+//! | `{agent_task.columns}` | the columns that an insert into the table names |
+//! | `{agent_task.values}` | their values |
+//! | `{agent_task.sets}` | the assignments of an update |
+//! | `{tasks n}`, `{tasks+places n}` | the lines of one list, or of lists of equal length, as `n` |
+//! | `{tasks+places of n}` | the columns of these lists, each with the alias `n` |
+//! | `{tasks.task_id}` | one column as an array (Postgres) |
+//! | `{items[g] i}` | line `g` of a list as `i`, from 1 (Postgres) |
+
+use std::fmt::Write as _;
+
+use super::lists::List;
+use super::tables::{TABLES, TASK_CHANGES, Table};
+
+/// Reads the clock once for each row that is written. A commit on Postgres takes its time from it
+/// after it has the rows' locks. `$1` is the offset that tests add.
+const CLOCK: &str = "((extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint)";
+
+/// The text for Postgres. The lists are bound in their order after the parameter of `{now}`.
+pub(super) fn postgres(template: &str, lists: &[&List], words: &[(&str, &str)]) -> String {
+    fill(template, words, &|name| {
+        if name == "now" {
+            return Some(CLOCK.to_owned());
+        }
+        if let Some((list, alias)) = name.split_once("[g] ") {
+            let columns = numbered(lists, list)?
+                .map(|(number, column, kind)| format!("(${number}::{kind}[])[g] as {column}"));
+            return Some(format!("(select {}) as {alias}", joined(columns)));
+        }
+        if let Some((list, wanted)) = name.split_once('.') {
+            let mut columns = numbered(lists, list)?;
+            let (number, _, kind) = columns.find(|(_, column, _)| *column == wanted)?;
+            return Some(format!("${number}::{kind}[]"));
+        }
+        let (names, alias) = name.split_once(" of ").or(name.split_once(' '))?;
+        let mut columns = Vec::new();
+        for list in names.split('+') {
+            columns.extend(numbered(lists, list)?);
+        }
+        let columns = columns.into_iter();
+        if name.contains(" of ") {
+            return Some(joined(
+                columns.map(|(_, column, _)| format!("{alias}.{column}")),
+            ));
+        }
+        let arrays = columns.clone();
+        let arrays = joined(arrays.map(|(number, _, kind)| format!("${number}::{kind}[]")));
+        let columns = joined(columns.map(|(_, column, _)| column.to_owned()));
+        Some(format!("unnest({arrays}) as {alias} ({columns})"))
+    })
+}
+
+/// The text for `SQLite`: `$1` is the list, a JSON array of arrays, and `$2` the time.
+pub(super) fn sqlite(template: &str, list: &List, words: &[(&str, &str)]) -> String {
+    fill(template, words, &|name| {
+        if name == "now" {
+            return Some("$2".to_owned());
+        }
+        let (_, alias) = name.split_once(' ')?;
+        let columns = (0..).zip(list.columns).map(|(number, (column, kind))| {
+            if *kind == "uuid" {
+                format!("unhex(value ->> {number}) as {column}")
+            } else {
+                format!("value ->> {number} as {column}")
+            }
+        });
+        let columns = joined(columns);
+        Some(format!("(select {columns} from json_each($1)) as {alias}"))
+    })
+}
+
+/// The columns of a list, each with the number of its parameter and its type.
+fn numbered<'l>(
+    lists: &'l [&'l List],
+    name: &str,
+) -> Option<impl Iterator<Item = (usize, &'static str, &'static str)> + 'l> {
+    let position = lists.iter().position(|list| list.name == name)?;
+    let before = lists.iter().take(position).map(|list| list.columns.len());
+    let first = 2 + before.sum::<usize>();
+    let columns = lists.get(position)?.columns;
+    Some(
+        (first..)
+            .zip(columns)
+            .map(|(number, (column, kind))| (number, *column, *kind)),
+    )
+}
+
+/// Replaces each name in braces; the replacement may contain names, too. An unknown name stays, so
+/// that the database refuses the text.
+fn fill(template: &str, words: &[(&str, &str)], named: &dyn Fn(&str) -> Option<String>) -> String {
+    let mut text = String::with_capacity(2 * template.len());
+    let mut rest = template;
+    while let Some((before, after)) = rest.split_once('{') {
+        let (name, after) = after.split_once('}').unwrap_or((after, ""));
+        text.push_str(before);
+        let word = words.iter().find(|(word, _)| *word == name);
+        match (word, table_part(name)) {
+            (Some((_, meaning)), _) => text.push_str(&fill(meaning, words, named)),
+            (None, Some(part)) => text.push_str(&fill(&part, words, named)),
+            (None, None) => text.push_str(&named(name).unwrap_or_else(|| format!("{{{name}}}"))),
+        }
+        rest = after;
+    }
+    text.push_str(rest);
+    text
+}
+
+/// The columns, values or assignments of a table.
+fn table_part(name: &str) -> Option<String> {
+    let (table, part) = name.split_once('.')?;
+    let Table { name, columns } = TABLES.iter().find(|known| known.name == table)?;
+    match part {
+        "columns" => Some(joined(
+            columns.iter().map(|(column, _)| (*column).to_owned()),
+        )),
+        "values" => Some(joined(columns.iter().map(|(_, value)| (*value).to_owned()))),
+        "sets" if *name == "agent_task" => Some(joined(
+            TASK_CHANGES
+                .iter()
+                .map(|(column, value)| format!("{column} = {value}")),
+        )),
+        _ => None,
+    }
+}
+
+fn joined(parts: impl Iterator<Item = String>) -> String {
+    let mut text = String::new();
+    for part in parts {
+        if !text.is_empty() {
+            text.push_str(", ");
+        }
+        let _ = write!(text, "{part}");
+    }
+    text
+}

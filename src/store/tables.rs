@@ -1,0 +1,222 @@
+//! The columns of the tables that a commit writes, each declared once: the inserted value and, for
+//! a task, the new value of a row that is there. The statements of both engines take them from
+//! here, by name.
+//!
+//! `{at}` is the time of the commit, `{base}` the number of the tree's last event before it. An
+//! alias names the list that a value comes from: `n` tasks, `i` items, `a` asked, `p` approvers,
+//! `d` decisions, `y` keys, `s` credentials; `k` is the stored or inserted task of a line and `r`
+//! the request that a decision answers.
+
+/// A table: its name, and column by column the value that a commit inserts.
+pub(super) struct Table {
+    pub(super) name: &'static str,
+    pub(super) columns: &'static [(&'static str, &'static str)],
+}
+
+pub(super) const TABLES: &[Table] = &[
+    AGENT_TASK,
+    AGENT_TASK_ITEM,
+    INTERVENTION_REQUEST,
+    REQUEST_APPROVER,
+    DECISION,
+    IDEMPOTENCY,
+    CREDENTIAL,
+];
+
+const AGENT_TASK: Table = Table {
+    name: "agent_task",
+    columns: &[
+        ("task_id", "n.task_id"),
+        ("root_task_id", "n.root_task_id"),
+        ("parent_task_id", "n.parent_task_id"),
+        ("parent_call_id", "n.parent_call_id"),
+        ("tenant", "n.tenant"),
+        ("user_id", "n.user_id"),
+        ("session_id", "n.session_id"),
+        ("agent", "n.agent"),
+        ("agent_version", "n.agent_version"),
+        ("agent_path", "n.agent_path"),
+        ("metadata", "n.metadata"),
+        ("status", "n.status"),
+        ("status_seq", "n.status_seq"),
+        ("version", "1"),
+        ("last_seq", "n.last_seq + n.facts"),
+        ("next_event", "n.events"),
+        ("busy", "n.busy"),
+        ("open_requests", "n.open_requests"),
+        ("prompt_tokens", "n.prompt_tokens"),
+        ("completion_tokens", "n.completion_tokens"),
+        ("total_tokens", "n.total_tokens"),
+        ("model_calls", "n.model_calls"),
+        (
+            "phase",
+            "case n.lease when 1 then 'leased' when 3 then 'parked' else 'queued' end",
+        ),
+        ("lease_owner", "case n.lease when 1 then n.lease_owner end"),
+        (
+            "lease_until",
+            "case n.lease when 1 then {at} + n.lease_time end",
+        ),
+        (
+            "wake_at",
+            "case n.lease when 3 then {at} + n.lease_time end",
+        ),
+        ("takeovers", "0"),
+        ("begun", "n.lease = 1"),
+        ("created_at", "{at}"),
+        ("updated_at", "{at}"),
+    ],
+};
+
+/// The columns of `agent_task` that a commit changes, with their new values; `t` is the row.
+pub(super) const TASK_CHANGES: &[(&str, &str)] = &[
+    (
+        "version",
+        "t.version + case n.guard when 1 then 1 else 0 end",
+    ),
+    ("last_seq", "t.last_seq + n.facts"),
+    ("next_event", "t.next_event + n.events"),
+    ("busy", "t.busy + n.busy"),
+    ("open_requests", "t.open_requests + n.open_requests"),
+    ("prompt_tokens", "t.prompt_tokens + n.prompt_tokens"),
+    (
+        "completion_tokens",
+        "t.completion_tokens + n.completion_tokens",
+    ),
+    ("total_tokens", "t.total_tokens + n.total_tokens"),
+    ("model_calls", "t.model_calls + n.model_calls"),
+    ("status", "coalesce(n.status, t.status)"),
+    (
+        "status_seq",
+        "case when n.status is null then t.status_seq else n.status_seq end",
+    ),
+    (
+        "agent_version",
+        "coalesce(n.agent_version, t.agent_version)",
+    ),
+    (
+        "phase",
+        "case n.lease when 1 then 'leased' when 2 then 'queued' when 3 then 'parked' else t.phase end",
+    ),
+    (
+        "lease_owner",
+        "case n.lease when 0 then t.lease_owner when 1 then n.lease_owner end",
+    ),
+    (
+        "lease_until",
+        "case n.lease when 0 then t.lease_until when 1 then {at} + n.lease_time end",
+    ),
+    (
+        "wake_at",
+        "case n.lease when 0 then t.wake_at when 3 then {at} + n.lease_time end",
+    ),
+    (
+        "takeovers",
+        "case when n.facts > 0 then 0 else t.takeovers end",
+    ),
+    (
+        "fruitless",
+        "case when n.facts > 0 then 0 else t.fruitless end",
+    ),
+    (
+        "begun",
+        "case n.lease when 0 then t.begun when 1 then true else false end",
+    ),
+    (
+        "updated_at",
+        "case when n.facts > 0 then {at} else t.updated_at end",
+    ),
+];
+
+const AGENT_TASK_ITEM: Table = Table {
+    name: "agent_task_item",
+    columns: &[
+        ("task_id", "i.task_id"),
+        ("seq", "i.seq"),
+        ("root_task_id", "i.root_task_id"),
+        ("event_number", "{base} + i.ordinal"),
+        ("change_id", "i.change_id"),
+        ("type", "i.kind"),
+        ("role", "i.role"),
+        ("at", "{at}"),
+        ("request_id", "i.request_id"),
+        ("body", "i.body"),
+    ],
+};
+
+const INTERVENTION_REQUEST: Table = Table {
+    name: "intervention_request",
+    columns: &[
+        ("request_id", "a.request_id"),
+        ("task_id", "a.task_id"),
+        ("seq", "a.seq"),
+        ("root_task_id", "a.root_task_id"),
+        ("tenant", "k.tenant"),
+        ("kind", "a.kind"),
+        ("status", "a.status"),
+        ("required", "a.required"),
+        ("call_id", "a.call_id"),
+        ("created_at", "{at}"),
+        ("expires_at", "{at} + a.expires_in"),
+    ],
+};
+
+/// The approver `owner` is stored under the owner's id.
+const REQUEST_APPROVER: Table = Table {
+    name: "request_approver",
+    columns: &[
+        ("tenant", "k.tenant"),
+        ("kind", "p.kind"),
+        ("name", "coalesce(p.name, k.user_id)"),
+        ("request_id", "p.request_id"),
+    ],
+};
+
+/// A decision is final if it settles its call, or if its request requires only one approval.
+const DECISION: Table = Table {
+    name: "decision",
+    columns: &[
+        ("tenant", "r.tenant"),
+        ("user_id", "d.user_id"),
+        ("request_id", "d.request_id"),
+        (
+            "tool_call_id",
+            "coalesce(d.call_id, r.call_id, d.request_id)",
+        ),
+        ("action", "d.action"),
+        ("final", "d.settles or r.required <= 1"),
+        ("task_id", "d.task_id"),
+        ("seq", "d.seq"),
+        ("at", "{at}"),
+    ],
+};
+
+const IDEMPOTENCY: Table = Table {
+    name: "idempotency",
+    columns: &[
+        ("tenant", "y.tenant"),
+        ("user_id", "y.user_id"),
+        ("path", "y.path"),
+        ("key", "y.key"),
+        ("body_digest", "y.body_digest"),
+        ("task_id", "y.task_id"),
+        ("request_id", "y.request_id"),
+        ("person", "y.person"),
+        ("created_at", "{at}"),
+    ],
+};
+
+const CREDENTIAL: Table = Table {
+    name: "credential",
+    columns: &[
+        ("task_id", "s.task_id"),
+        ("name", "s.name"),
+        ("tenant", "k.tenant"),
+        ("root_task_id", "s.root_task_id"),
+        ("request_id", "s.request_id"),
+        ("key_id", "s.key_id"),
+        ("sealed", "s.sealed"),
+        ("created_at", "{at}"),
+        ("expires_at", "{at} + s.expires_in"),
+    ],
+};
