@@ -1,6 +1,6 @@
-//! The committer: a few writers. A writer takes all queued changes and writes them as one
-//! statement. It waits for no timer, so a lone change is not delayed. Two changes of one root are
-//! never in flight at once: the later one waits.
+//! The committer: one or two writers, each with its queue. A writer takes all queued changes and
+//! writes them as one statement. It waits for no timer, so a lone change is not delayed. Two changes
+//! of one root are never in flight at once, because they wait for the same writer.
 //!
 //! Invariant: a change is answered with `Committed` only when it is durable, with `Stale` or
 //! `Refused` only when it was not written, and the failure of one change never fails another.
@@ -51,20 +51,25 @@ struct Waiting {
     reply: oneshot::Sender<Answer>,
 }
 
+/// A writer's queue.
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<Waiting>,
-    /// The roots of the changes in flight.
-    busy: HashSet<TaskId>,
     closed: bool,
+}
+
+/// A writer with its queue. All changes of a root go to the same writer, in their order.
+#[derive(Default)]
+struct Writer {
+    queue: Mutex<Queue>,
+    news: Notify,
 }
 
 /// The committer's state, shared by the writers.
 pub(super) struct Committer {
     db: Arc<Db>,
     feed: Arc<Feed>,
-    queue: Mutex<Queue>,
-    news: Notify,
+    writers: Vec<Writer>,
     stop: CancellationToken,
     /// Receives the number of changes in each statement.
     observe: std::sync::OnceLock<Box<dyn Fn(usize) + Send + Sync>>,
@@ -76,25 +81,34 @@ impl std::fmt::Debug for Committer {
     }
 }
 
+/// The number of writers on Postgres. Few, because the changes that are queued during a write share
+/// the next statement, and most of a statement's cost does not depend on the number of its changes.
+pub(super) fn writers() -> u32 {
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    if processors > 2 { 2 } else { 1 }
+}
+
 impl Committer {
-    /// Starts the writers. They end when `stop` is cancelled and the queue is empty.
+    /// Starts the writers. They end when `stop` is cancelled and their queues are empty.
     pub(super) fn start(
         db: Arc<Db>,
         feed: Arc<Feed>,
-        writers: usize,
         stop: CancellationToken,
         tasks: &TaskTracker,
     ) -> Arc<Self> {
+        let writers = match &db.engine {
+            Engine::Postgres { .. } => writers(),
+            Engine::Sqlite { .. } => 1,
+        };
         let committer = Arc::new(Self {
             db,
             feed,
-            queue: Mutex::default(),
-            news: Notify::new(),
+            writers: (0..writers).map(|_| Writer::default()).collect(),
             stop,
             observe: std::sync::OnceLock::new(),
         });
-        for _ in 0..writers {
-            tasks.spawn(Arc::clone(&committer).work());
+        for number in 0..committer.writers.len() {
+            tasks.spawn(Arc::clone(&committer).work(number));
         }
         committer
     }
@@ -106,8 +120,11 @@ impl Committer {
         };
         let (reply, mut answer) = oneshot::channel();
         let id = rows.change;
+        let Some(writer) = self.writer_of(rows.root) else {
+            return Err(CommitError::Unavailable);
+        };
         {
-            let mut queue = self.queue();
+            let mut queue = writer.queue();
             if queue.closed {
                 return Err(CommitError::Unavailable);
             }
@@ -117,22 +134,20 @@ impl Committer {
                 reply,
             });
         }
-        self.news.notify_one();
+        writer.news.notify_one();
         let answered = match timeout(self.db.patience, &mut answer).await {
             Ok(answered) => answered,
-            Err(_) if self.take_back(id) => return Err(CommitError::Unavailable),
+            Err(_) if writer.take_back(id) => return Err(CommitError::Unavailable),
             // Already sent; the statement timeout bounds the wait.
             Err(_) => answer.await,
         };
         answered.unwrap_or(Err(CommitError::Unknown))
     }
 
-    /// Removes a change from the queue; `false` if a writer has already taken it.
-    fn take_back(&self, id: uuid::Uuid) -> bool {
-        let mut queue = self.queue();
-        let before = queue.waiting.len();
-        queue.waiting.retain(|waiting| waiting.rows.change != id);
-        queue.waiting.len() < before
+    fn writer_of(&self, root: TaskId) -> Option<&Writer> {
+        let count = self.writers.len().max(1);
+        let number = root.0.as_u128() % u128::try_from(count).unwrap_or(1);
+        self.writers.get(usize::try_from(number).unwrap_or(0))
     }
 
     /// Registers the observer of batch sizes, once for the life of the store.
@@ -142,63 +157,29 @@ impl Committer {
 
     /// Rejects further changes.
     pub(super) fn close(&self) {
-        self.queue().closed = true;
+        for writer in &self.writers {
+            writer.queue().closed = true;
+        }
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn work(self: Arc<Self>) {
+    async fn work(self: Arc<Self>, number: usize) {
+        let Some(writer) = self.writers.get(number) else {
+            return;
+        };
         loop {
-            let batch = self.take();
+            let batch = writer.take();
             if !batch.is_empty() {
-                let roots = Roots {
-                    committer: &self,
-                    roots: batch.iter().map(|waiting| waiting.rows.root).collect(),
-                };
                 self.write(batch).await;
-                drop(roots);
                 continue;
             }
             if self.stop.is_cancelled() {
                 return;
             }
             tokio::select! {
-                () = self.news.notified() => {}
+                () = writer.news.notified() => {}
                 () = self.stop.cancelled() => {}
             }
         }
-    }
-
-    /// Takes the waiting changes whose roots are free, in order, up to the size limit.
-    fn take(&self) -> Vec<Waiting> {
-        let mut queue = self.queue();
-        let mut batch = Vec::new();
-        let mut later = VecDeque::new();
-        // If a root's earlier change stays in the queue, its later changes stay as well.
-        let mut behind: HashSet<TaskId> = HashSet::new();
-        let mut bytes = 0;
-        while let Some(waiting) = queue.waiting.pop_front() {
-            let root = waiting.rows.root;
-            let size = waiting.rows.size();
-            let full =
-                batch.len() >= MOST_CHANGES || (!batch.is_empty() && bytes + size > MOST_BYTES);
-            if full || behind.contains(&root) || queue.busy.contains(&root) {
-                behind.insert(root);
-                later.push_back(waiting);
-                if full {
-                    break;
-                }
-                continue;
-            }
-            queue.busy.insert(root);
-            bytes += size;
-            batch.push(waiting);
-        }
-        later.append(&mut queue.waiting);
-        queue.waiting = later;
-        batch
     }
 
     async fn write(&self, batch: Vec<Waiting>) {
@@ -363,23 +344,47 @@ impl Committer {
     }
 }
 
-/// Frees the roots of a batch, also if its writer is dropped.
-struct Roots<'c> {
-    committer: &'c Committer,
-    roots: Vec<TaskId>,
-}
+impl Writer {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
-impl Drop for Roots<'_> {
-    fn drop(&mut self) {
-        let mut queue = self.committer.queue();
-        for root in &self.roots {
-            queue.busy.remove(root);
+    /// Removes a change from the queue; `false` if it has already been taken.
+    fn take_back(&self, id: uuid::Uuid) -> bool {
+        let mut queue = self.queue();
+        let before = queue.waiting.len();
+        queue.waiting.retain(|waiting| waiting.rows.change != id);
+        queue.waiting.len() < before
+    }
+
+    /// Takes waiting changes in order, up to the size limit: of each root only one, and only
+    /// changes for the same statement as the first.
+    fn take(&self) -> Vec<Waiting> {
+        let mut queue = self.queue();
+        let single = queue.waiting.front().map(|first| is_single(&first.rows));
+        let mut batch = Vec::new();
+        let mut later = VecDeque::new();
+        // If a root's earlier change is in the batch or stays in the queue, its later changes stay.
+        let mut roots: HashSet<TaskId> = HashSet::new();
+        let mut bytes = 0;
+        while let Some(waiting) = queue.waiting.pop_front() {
+            let size = waiting.rows.size();
+            let full =
+                batch.len() >= MOST_CHANGES || (!batch.is_empty() && bytes + size > MOST_BYTES);
+            let fits = !full && Some(is_single(&waiting.rows)) == single;
+            if roots.insert(waiting.rows.root) && fits {
+                bytes += size;
+                batch.push(waiting);
+                continue;
+            }
+            later.push_back(waiting);
+            if full {
+                break;
+            }
         }
-        let more = !queue.waiting.is_empty();
-        drop(queue);
-        if more {
-            self.committer.news.notify_one();
-        }
+        later.append(&mut queue.waiting);
+        queue.waiting = later;
+        batch
     }
 }
 

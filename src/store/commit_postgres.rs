@@ -178,7 +178,7 @@ pub(super) async fn send(
     for list in lists {
         values.extend((list.arrays)(batch));
     }
-    let taken: Vec<Taken> = db.write(sql, values).await?;
+    let taken: Vec<Taken> = db.write_batch(sql.postgres, values).await?;
     let mut times = vec![None; batch.len()];
     for Taken { change, at } in taken {
         let time = usize::try_from(change)

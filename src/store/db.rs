@@ -13,7 +13,7 @@ use sqlx::{FromRow, Transaction};
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
-use super::connection_health::{Breaks, CheckedOut, timed_out};
+use super::connections::{Breaks, Pool, timed_out};
 pub(super) use super::failure::Failure;
 use super::failure::READ_ONLY;
 use super::identity::Doubt;
@@ -47,12 +47,14 @@ pub(super) enum Value {
 pub(super) enum Engine {
     /// Each statement is its own transaction.
     Postgres {
+        /// For the committer: one connection for each writer, with the settings of `keyed`.
+        writers: Pool,
         /// For statements that find every row by its key: planned once, without scans.
-        keyed: PgPool,
+        keyed: Pool,
         /// For all other statements: planned for their parameters on each execution.
-        lists: PgPool,
+        lists: Pool,
         /// For the readiness probe, so that load on the other pools does not delay it.
-        probe: PgPool,
+        probe: Pool,
         /// For the relay, which holds its one connection.
         relay: PgPool,
     },
@@ -198,6 +200,22 @@ impl Db {
         }
     }
 
+    /// Sends a batch of changes on a writer's connection.
+    pub(super) async fn write_batch<R: Record>(
+        &self,
+        sql: &'static str,
+        values: Vec<Value>,
+    ) -> Result<Vec<R>, Failure> {
+        match &self.engine {
+            Engine::Postgres { writers, .. } => {
+                decoded(&self.noted(self.ask_postgres(writers, sql, values).await)?)
+            }
+            Engine::Sqlite { .. } => Err(Failure::unsent(sqlx::Error::Protocol(
+                "a batch is a transaction here".to_owned(),
+            ))),
+        }
+    }
+
     /// Begins a write transaction of `SQLite`. Always `BEGIN IMMEDIATE`: a transaction that reads
     /// first and writes later fails with "database is locked" if another connection has written
     /// between its read and its write.
@@ -220,7 +238,7 @@ impl Db {
     /// statement.
     async fn read_postgres(
         &self,
-        pool: &PgPool,
+        pool: &Pool,
         sql: &'static str,
         values: Vec<Value>,
     ) -> Result<Vec<PgRow>, Failure> {
@@ -241,31 +259,34 @@ impl Db {
         }
     }
 
-    /// Runs one statement on Postgres. Discards a connection that is lost or leads to a read-only
-    /// server. The time limit holds even if the answer is lost on the network.
+    /// Runs one statement on Postgres. A connection comes back to its pool only after a whole
+    /// answer. The time limit holds even if the answer is lost on the network.
     async fn ask_postgres(
         &self,
-        pool: &PgPool,
+        pool: &Pool,
         sql: &'static str,
         values: Vec<Value>,
     ) -> Result<Vec<PgRow>, Failure> {
-        let mut loan = CheckedOut(Some(pool.acquire().await.map_err(Failure::unsent)?));
-        let Some(connection) = &mut loan.0 else {
-            return Err(Failure::unsent(sqlx::Error::PoolClosed));
-        };
+        let mut taken = pool.get().await.map_err(Failure::unsent)?;
+        let connection = taken.connection().map_err(Failure::unsent)?;
         let query = self.postgres(sql, values);
-        let answer = match timeout(self.patience, query.fetch_all(&mut **connection)).await {
+        let answer = match timeout(self.patience, query.fetch_all(connection)).await {
             Ok(answer) => answer,
             Err(_) => Err(timed_out()),
         };
-        answer.map_err(|error| {
-            let failure = Failure::sent(error);
-            if failure.lost() || failure.code() == READ_ONLY {
-                self.breaks.another(&failure.error);
-                loan.lose();
+        match answer {
+            Ok(rows) => {
+                taken.put_back();
+                Ok(rows)
             }
-            failure
-        })
+            Err(error) => {
+                let failure = Failure::sent(error);
+                if failure.lost() || failure.code() == READ_ONLY {
+                    self.breaks.another(&failure.error);
+                }
+                Err(failure)
+            }
+        }
     }
 
     async fn ask_sqlite(
@@ -304,11 +325,13 @@ impl Db {
     pub(super) async fn close(&self) {
         match &self.engine {
             Engine::Postgres {
+                writers,
                 keyed,
                 lists,
                 probe,
                 relay,
             } => {
+                writers.close().await;
                 keyed.close().await;
                 lists.close().await;
                 probe.close().await;

@@ -211,11 +211,14 @@ async fn restore(db: &Db) -> Result<(), Failure> {
             .await
             .map(|_| ());
     };
-    let mut connection = lists.acquire().await.map_err(Failure::unsent)?;
+    let mut taken = lists.get().await.map_err(Failure::unsent)?;
+    let connection = taken.connection().map_err(Failure::unsent)?;
     let offset = db.offset.load(Ordering::Relaxed);
-    unhurried(&mut connection, sqlx::query(RESTORED.postgres).bind(offset))
+    unhurried(connection, sqlx::query(RESTORED.postgres).bind(offset))
         .await
-        .map_err(Failure::sent)
+        .map_err(Failure::sent)?;
+    taken.put_back();
+    Ok(())
 }
 
 impl Store {

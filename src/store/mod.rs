@@ -11,7 +11,7 @@ mod commit;
 mod commit_postgres;
 mod commit_single;
 mod commit_sqlite;
-mod connection_health;
+mod connections;
 mod credentials;
 mod damaged_task;
 mod db;
@@ -96,11 +96,6 @@ struct Inner {
     _last: DropGuard,
 }
 
-/// The maximum number of batches written concurrently on Postgres. It is small, because the changes
-/// that are queued during a write share the next statement, and most of a statement's cost does not
-/// depend on the number of its changes.
-const WRITERS: u32 = 3;
-
 /// Stores a definition under its digest. A stored copy with another text is damaged and is
 /// overwritten.
 const KEEP_VERSION: Sql = sql!(
@@ -160,28 +155,17 @@ impl Store {
         };
         let db = Arc::new(open::open(settings, schema, clock).await?);
         identity::settle(&db, settings.restored).await?;
-        let writers = match db.engine {
-            Engine::Postgres { .. } => WRITERS.min(settings.max_connections.div_ceil(2)),
-            Engine::Sqlite { .. } => {
-                db.write::<claim::Leased>(open::LEASES_OVER, Vec::new())
-                    .await
-                    .map_err(|failure| OpenError::Migration(failure.error.to_string()))?;
-                1
-            }
-        };
+        if matches!(db.engine, Engine::Sqlite { .. }) {
+            db.write::<claim::Leased>(open::LEASES_OVER, Vec::new())
+                .await
+                .map_err(|failure| OpenError::Migration(failure.error.to_string()))?;
+        }
         let (feed, tasks, stop) = (
             Arc::new(Feed::default()),
             TaskTracker::new(),
             CancellationToken::new(),
         );
-        let writers = usize::try_from(writers).unwrap_or(1);
-        let committer = Committer::start(
-            Arc::clone(&db),
-            Arc::clone(&feed),
-            writers,
-            stop.clone(),
-            &tasks,
-        );
+        let committer = Committer::start(Arc::clone(&db), Arc::clone(&feed), stop.clone(), &tasks);
         let muted = Arc::new(AtomicBool::new(false));
         if let Some(relay) = relay::Relay::new(
             Arc::clone(&db),

@@ -14,7 +14,8 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{ConnectOptions as _, Connection as _, SqlStr};
 
-use super::connection_health::{Breaks, timed_out};
+use super::commit::writers;
+use super::connections::{Breaks, Connect, Pool, timed_out};
 use super::db::{Db, Engine, Sql, sql};
 use super::identity::{self, Doubt};
 use super::outage::Outage;
@@ -108,20 +109,34 @@ async fn postgres(
     let options = options
         .options(SESSION)
         .options([("statement_timeout", timeout)]);
-    let planned_anew = [("plan_cache_mode", "force_custom_plan")];
-    // One connection is set aside for the probe, one for the relay.
+    // The writers, the probe and the relay have connections of their own.
     let lists = (settings.max_connections / 4).max(1);
-    let keyed = settings.max_connections.saturating_sub(lists + 2).max(1);
-    let pool = |options: PgConnectOptions, connections: u32| {
-        let breaks = Arc::clone(breaks);
-        PgPoolOptions::new()
-            .max_connections(connections)
+    let keyed = settings
+        .max_connections
+        .saturating_sub(lists + writers() + 2)
+        .max(1);
+    let pool = |options: PgConnectOptions, size: u32| {
+        let connect = Connect {
+            options,
+            breaks: Arc::clone(breaks),
+            doubt: doubt.clone(),
+        };
+        Pool::new(connect, size, settings.acquire_timeout)
+    };
+    let planned_once = || options.clone().options(PLANNED_ONCE);
+    let planned_anew = || {
+        options
+            .clone()
+            .options([("plan_cache_mode", "force_custom_plan")])
+    };
+    Ok(Engine::Postgres {
+        writers: pool(planned_once(), writers())?,
+        keyed: pool(planned_once(), keyed)?,
+        lists: pool(planned_anew(), lists)?,
+        probe: pool(planned_anew(), 1)?,
+        relay: PgPoolOptions::new()
+            .max_connections(1)
             .acquire_timeout(settings.acquire_timeout)
-            .test_before_acquire(false)
-            .before_acquire(move |connection, meta| {
-                let breaks = Arc::clone(&breaks);
-                Box::pin(async move { breaks.alive(connection, meta.idle_for).await })
-            })
             .after_connect({
                 let doubt = doubt.clone();
                 move |connection, _| {
@@ -129,13 +144,7 @@ async fn postgres(
                     Box::pin(async move { identity::compare(connection, &doubt).await })
                 }
             })
-            .connect_lazy_with(options)
-    };
-    Ok(Engine::Postgres {
-        keyed: pool(options.clone().options(PLANNED_ONCE), keyed),
-        lists: pool(options.clone().options(planned_anew), lists),
-        probe: pool(options.clone().options(planned_anew), 1),
-        relay: pool(options.options(planned_anew), 1),
+            .connect_lazy_with(planned_anew()),
     })
 }
 

@@ -1,0 +1,226 @@
+//! Connections to Postgres: their pool, and the check of an idle connection before it is used,
+//! which waits for a dead connection no longer than `PULSE`.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use deadpool::managed::{self, Metrics, Object, PoolError, QueueMode, RecycleError, RecycleResult};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions as _, Connection as _, PgConnection};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::identity::{self, Doubt};
+use super::settings::OpenError;
+
+/// The timeout of the liveness check.
+const PULSE: Duration = Duration::from_millis(500);
+/// A connection that has been idle for longer is checked before it is used.
+const STALE: Duration = Duration::from_secs(10);
+
+/// The maximum age of a connection, so that changes of the server's settings take effect.
+const LIFE: Duration = Duration::from_mins(30);
+/// The pauses between attempts to connect to a server that is starting.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LAST_PAUSE: Duration = Duration::from_secs(1);
+
+/// The last times at which a connection was found broken, and at which a connection did not answer
+/// in time. Connections that were idle at such a time have probably died too. If a connection was
+/// broken, the idle ones are checked before use, so that a crash of the server does not fail one
+/// statement per connection. If a connection was silent, they are replaced unchecked, so that no
+/// statement waits for each of them in turn.
+#[derive(Debug, Default)]
+pub(super) struct Breaks {
+    broken: Mutex<Option<Instant>>,
+    silent: Mutex<Option<Instant>>,
+}
+
+impl Breaks {
+    /// Records a connection found broken by this error.
+    pub(super) fn another(&self, error: &sqlx::Error) {
+        let now = Some(Instant::now());
+        *self.broken.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        if matches!(error, sqlx::Error::Io(error) if error.kind() == std::io::ErrorKind::TimedOut) {
+            *self.silent.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        }
+    }
+
+    /// Whether an idle connection may be used.
+    ///
+    /// # Errors
+    /// The connection did not answer and must be discarded.
+    pub(super) async fn alive(
+        &self,
+        connection: &mut PgConnection,
+        idle_for: Duration,
+    ) -> Result<bool, sqlx::Error> {
+        if during(&self.silent, idle_for) {
+            return Ok(false);
+        }
+        if idle_for < STALE && !during(&self.broken, idle_for) {
+            return Ok(true);
+        }
+        let pulse = timeout(PULSE, connection.ping()).await;
+        let pulse = pulse.unwrap_or_else(|_| Err(timed_out()));
+        if let Err(error) = &pulse {
+            self.another(error);
+        }
+        pulse.map(|()| true)
+    }
+}
+
+/// Whether `moment` lies within the last `idle_for`.
+fn during(moment: &Mutex<Option<Instant>>, idle_for: Duration) -> bool {
+    moment
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .is_some_and(|last| last.elapsed() <= idle_for)
+}
+
+/// The error for an answer that did not come in time.
+pub(super) fn timed_out() -> sqlx::Error {
+    sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())
+}
+
+/// Connections to Postgres with the same settings. A connection comes back without a check, and
+/// only after a whole answer: a statement that failed, or whose future was dropped, closes it.
+#[derive(Debug, Clone)]
+pub(super) struct Pool {
+    connections: managed::Pool<Connect>,
+    /// The time limit for getting a connection.
+    timeout: Duration,
+}
+
+/// Why no connection was opened.
+#[derive(Debug)]
+pub(super) enum NoConnection {
+    /// Another attempt may succeed soon.
+    Yet,
+    Refused(sqlx::Error),
+}
+
+/// Opens and checks connections.
+#[derive(Debug)]
+pub(super) struct Connect {
+    pub(super) options: PgConnectOptions,
+    pub(super) breaks: Arc<Breaks>,
+    pub(super) doubt: Doubt,
+}
+
+impl managed::Manager for Connect {
+    type Type = PgConnection;
+    type Error = NoConnection;
+
+    async fn create(&self) -> Result<PgConnection, NoConnection> {
+        // Boxed, because every statement's future contains this one.
+        Box::pin(async {
+            let mut connection = self.options.connect().await.map_err(|error| {
+                if starting(&error) {
+                    NoConnection::Yet
+                } else {
+                    NoConnection::Refused(error)
+                }
+            })?;
+            let compared = identity::compare(&mut connection, &self.doubt).await;
+            compared.map_err(|error| {
+                tracing::debug!(%error, "a new connection cannot be used");
+                NoConnection::Yet
+            })?;
+            Ok(connection)
+        })
+        .await
+    }
+
+    async fn recycle(
+        &self,
+        connection: &mut PgConnection,
+        metrics: &Metrics,
+    ) -> RecycleResult<NoConnection> {
+        let young = metrics.age() < LIFE;
+        if young
+            && matches!(
+                self.breaks.alive(connection, metrics.last_used()).await,
+                Ok(true)
+            )
+        {
+            return Ok(());
+        }
+        Err(RecycleError::message("old, or perhaps dead"))
+    }
+}
+
+impl Pool {
+    /// A pool of at most `size` connections, which are opened when they are needed.
+    pub(super) fn new(connect: Connect, size: u32, timeout: Duration) -> Result<Self, OpenError> {
+        let connections = managed::Pool::builder(connect)
+            .max_size(usize::try_from(size).unwrap_or(1))
+            .queue_mode(QueueMode::Lifo)
+            .build();
+        Ok(Self {
+            connections: connections.map_err(|error| OpenError::Refused(error.to_string()))?,
+            timeout,
+        })
+    }
+
+    /// A connection. A server that is just starting, or has no connection to spare, is asked again
+    /// until the time is over.
+    pub(super) async fn get(&self) -> Result<CheckedOut, sqlx::Error> {
+        let patient = async {
+            let mut pause = FIRST_PAUSE;
+            loop {
+                match self.connections.get().await {
+                    Ok(connection) => return Ok(CheckedOut(Some(connection))),
+                    Err(PoolError::Backend(NoConnection::Yet)) => {
+                        sleep_until(Instant::now() + pause).await;
+                        pause = (pause * 2).min(LAST_PAUSE);
+                    }
+                    Err(PoolError::Backend(NoConnection::Refused(error))) => return Err(error),
+                    Err(_) => return Err(sqlx::Error::PoolClosed),
+                }
+            }
+        };
+        let gotten = timeout(self.timeout, patient).await;
+        gotten.unwrap_or(Err(sqlx::Error::PoolTimedOut))
+    }
+
+    /// Refuses further connections, and says goodbye to the server on those that are idle.
+    pub(super) async fn close(&self) {
+        let idle = self.connections.retain(|_, _| false).removed;
+        self.connections.close();
+        for connection in idle {
+            let _ = timeout(PULSE, connection.close()).await;
+        }
+    }
+}
+
+/// Whether a server that refused a connection may accept one soon.
+fn starting(error: &sqlx::Error) -> bool {
+    if let sqlx::Error::Database(error) = error {
+        return error.is_transient_in_connect_phase();
+    }
+    matches!(error, sqlx::Error::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused)
+}
+
+/// A connection taken from its pool. Dropping it closes the connection; [`CheckedOut::put_back`]
+/// returns it.
+pub(super) struct CheckedOut(Option<Object<Connect>>);
+
+impl CheckedOut {
+    /// The connection.
+    pub(super) fn connection(&mut self) -> Result<&mut PgConnection, sqlx::Error> {
+        let connection = self.0.as_mut().ok_or(sqlx::Error::PoolClosed)?;
+        Ok(connection)
+    }
+
+    /// Returns the connection after a whole answer.
+    pub(super) fn put_back(mut self) {
+        drop(self.0.take());
+    }
+}
+
+impl Drop for CheckedOut {
+    fn drop(&mut self) {
+        if let Some(connection) = self.0.take() {
+            drop(Object::take(connection));
+        }
+    }
+}
