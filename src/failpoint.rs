@@ -5,6 +5,9 @@
 //! time that point is reached, the process dies as by `kill -9`; leases last 3 s; Postgres' clock
 //! is read 120 s ahead, so that the next process finds the leases of the killed process expired.
 
+/// Whether this build has failpoints.
+pub const COMPILED: bool = cfg!(any(debug_assertions, feature = "failpoints"));
+
 #[cfg(any(debug_assertions, feature = "failpoints"))]
 mod armed {
     use std::collections::BTreeMap;

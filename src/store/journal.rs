@@ -4,10 +4,11 @@ use super::damaged_task::whole;
 use super::db::{Sql, Value, sql};
 use super::record::record;
 use super::tasks::{TaskRecord, corrupt, fact};
-use super::{PAGE, ReadError, Store};
+use super::{PAGE, ReadError, RequestRow, Store};
 use crate::task::change::Journal;
-use crate::task::id::TaskId;
-use crate::task::item::Item;
+use crate::task::id::{RequestId, TaskId};
+use crate::task::item::{Fact, Item};
+use crate::task::status::RequestStatus;
 use crate::task::time::Time;
 
 /// Repeats the task's row with each item, so that a single statement reads both in one snapshot.
@@ -18,6 +19,18 @@ const JOURNAL: Sql = sql!(
        from agent_task t join agent_task_item i on i.task_id = t.task_id
        left join agent_task_item s on s.task_id = t.task_id and s.seq = t.status_seq and i.seq = 1
       where t.task_id = $1 order by i.seq"
+)
+.by_key();
+
+/// Like `JOURNAL`, for the task of a request, with the request's own columns.
+const JOURNAL_OF_REQUEST: Sql = sql!(
+    "select " (task) ", i.seq, i.at, i.body, i.event_number, " (now 2) " as moment,
+            (select doubted_at from database_identity where id = 1) as doubted_at,
+            r.status as request_status, r.seq as asked_seq, r.created_at as asked_at, r.expires_at
+       from intervention_request r join agent_task t on t.task_id = r.task_id
+       join agent_task_item i on i.task_id = t.task_id
+       left join agent_task_item s on s.task_id = t.task_id and s.seq = t.status_seq and i.seq = 1
+      where r.request_id = $1 order by i.seq"
 )
 .by_key();
 
@@ -33,7 +46,7 @@ const ITEMS: Sql = sql!(
 )
 .by_key();
 
-pub(super) const STATEMENTS: &[Sql] = &[JOURNAL, ITEMS];
+pub(super) const STATEMENTS: &[Sql] = &[JOURNAL, JOURNAL_OF_REQUEST, ITEMS];
 
 record! {
     /// A task's row, with the time of the read and the time up to which the history is uncertain.
@@ -54,6 +67,67 @@ record! {
     }
 }
 
+record! {
+    /// A task's row with a request of the task.
+    struct RequestHead {
+        task: Head => flatten,
+        request: RequestColumns => flatten,
+    }
+}
+
+record! {
+    struct RequestColumns {
+        request_status: String,
+        asked_seq: i64,
+        asked_at: i64,
+        expires_at: Option<i64>,
+    }
+}
+
+impl RequestColumns {
+    /// The request as its row and its task's journal show it; `None` if they do not agree.
+    fn row(&self, id: RequestId, journal: &Journal) -> Option<RequestRow> {
+        let mut asked = journal.items.iter().filter(|item| {
+            matches!(&item.fact, Fact::InterventionRequested(asked) if asked.request_id == id)
+        });
+        let (Some(question), None) = (asked.next(), asked.next()) else {
+            return None;
+        };
+        let Fact::InterventionRequested(asked) = &question.fact else {
+            return None;
+        };
+        let answers = journal.items.iter().filter_map(|item| {
+            let Fact::Decision {
+                request_id,
+                decision,
+            } = &item.fact
+            else {
+                return None;
+            };
+            (*request_id == id).then(|| (item.at, decision.clone()))
+        });
+        let row = &journal.row;
+        let expires_at = self.expires_at.map(Time);
+        let uncertain = journal.history_uncertain_until;
+        (question.seq == self.asked_seq).then_some(RequestRow {
+            asked: asked.clone(),
+            asked_seq: self.asked_seq,
+            task_id: row.task_id,
+            root_task_id: row.root_task_id,
+            tenant: row.tenant.clone(),
+            owner: row.user_id.clone(),
+            session_id: row.session_id.clone(),
+            agent_path: row.agent_path.clone(),
+            status: RequestStatus::parse(&self.request_status)?,
+            created_at: Time(self.asked_at),
+            expires_at,
+            expired: expires_at.is_some_and(|end| end <= journal.now),
+            doubted: uncertain.is_some_and(|until| Time(self.asked_at) <= until),
+            answers: answers.collect(),
+        })
+    }
+}
+
 impl ItemRecord {
     pub(super) fn item(&self) -> Result<Item, ReadError> {
         Ok(Item {
@@ -62,6 +136,24 @@ impl ItemRecord {
             fact: fact(&self.body)?,
         })
     }
+}
+
+fn journal(head: Head, items: &[ItemRecord]) -> Result<Journal, ReadError> {
+    let items: Vec<Item> = items
+        .iter()
+        .map(ItemRecord::item)
+        .collect::<Result<_, _>>()?;
+    let (now, history_uncertain_until) = (Time(head.moment), head.doubted_at.map(Time));
+    let row = head.task.row()?;
+    if !whole(&items, row.last_seq) {
+        return Err(corrupt("a journal with gaps"));
+    }
+    Ok(Journal {
+        row,
+        items,
+        now,
+        history_uncertain_until,
+    })
 }
 
 impl Store {
@@ -83,24 +175,36 @@ impl Store {
             .db()
             .headed::<Head, ItemRecord>(JOURNAL, vec![Value::Id(id.0), Value::Now])
             .await?;
-        let Some((head, items)) = read else {
-            return Ok(None);
-        };
-        let items: Vec<Item> = items
-            .iter()
-            .map(ItemRecord::item)
-            .collect::<Result<_, _>>()?;
-        let (now, history_uncertain_until) = (Time(head.moment), head.doubted_at.map(Time));
-        let row = head.task.row()?;
-        if !whole(&items, row.last_seq) {
-            return Err(corrupt("a journal with gaps"));
+        read.map(|(head, items)| journal(head, &items)).transpose()
+    }
+
+    /// A request with the journal of its task, in one snapshot. Without the journal if that cannot
+    /// be decoded.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or the request itself cannot be decoded.
+    pub async fn request_with_journal(
+        &self,
+        id: RequestId,
+    ) -> Result<Option<(RequestRow, Option<Journal>)>, ReadError> {
+        let values = vec![Value::Id(id.0), Value::Now];
+        let read = self
+            .db()
+            .headed::<RequestHead, ItemRecord>(JOURNAL_OF_REQUEST, values)
+            .await;
+        match read.map_err(ReadError::from) {
+            Ok(None) => return Ok(None),
+            Ok(Some((head, items))) => {
+                if let Ok(journal) = journal(head.task, &items)
+                    && let Some(row) = head.request.row(id, &journal)
+                {
+                    return Ok(Some((row, Some(journal))));
+                }
+            }
+            Err(ReadError::Corrupt(_)) => {}
+            Err(ReadError::Unavailable) => return Err(ReadError::Unavailable),
         }
-        Ok(Some(Journal {
-            row,
-            items,
-            now,
-            history_uncertain_until,
-        }))
+        Ok(self.request(id).await?.map(|row| (row, None)))
     }
 
     /// A task's items after a `seq`, with their event numbers in the tree. At most `limit` items,

@@ -16,7 +16,7 @@ use crate::people::Caller;
 use crate::people::may::{may_decide, required_of};
 use crate::store::{CommitError, RequestRow};
 use crate::task::call_state::{CallState, Edited};
-use crate::task::change::LeaseChange;
+use crate::task::change::{Journal, LeaseChange};
 use crate::task::decision::{Edit, Then};
 use crate::task::failure::{Failure, FailureCode};
 use crate::task::id::{CallId, RequestId};
@@ -41,41 +41,45 @@ impl Engine {
         answer: DecisionInput,
         key: Option<Key>,
     ) -> Result<Accepted, Refusal> {
-        let row = self.stored_request(request).await?;
-        self.decide_read(caller, row, answer, key).await
+        let read = self.stored_request(request).await?;
+        self.decide_read(caller, read, answer, key).await
     }
 
-    /// Like [`Engine::decide`], for code that has just read the request's row.
+    /// Like [`Engine::decide`], for code that has just read the request and its task's journal.
     ///
     /// # Errors
     /// As [`Engine::decide`].
     pub async fn decide_read(
         self: &Arc<Self>,
         caller: &Caller,
-        row: RequestRow,
+        read: (RequestRow, Option<Journal>),
         answer: DecisionInput,
         key: Option<Key>,
     ) -> Result<Accepted, Refusal> {
-        let said = Box::pin(self.decide_once(caller, row, answer, key.as_ref())).await;
+        let said = Box::pin(self.decide_once(caller, read, answer, key.as_ref())).await;
         self.unless_replayed(caller, key.as_ref(), said).await
     }
 
     async fn decide_once(
         self: &Arc<Self>,
         caller: &Caller,
-        row: RequestRow,
+        read: (RequestRow, Option<Journal>),
         answer: DecisionInput,
         key: Option<&Key>,
     ) -> Result<Accepted, Refusal> {
-        let request = row.asked.request_id;
-        let mut read = Some(row);
+        let request = read.0.asked.request_id;
+        let mut read = Some(read);
         for _ in 0..TRIES {
-            let row = match read.take() {
-                Some(row) => row,
+            let (row, journal) = match read.take() {
+                Some(read) => read,
                 None => self.stored_request(request).await?,
             };
             let given = self.judge_answer(caller, &row, &answer).await?;
-            let mut session = self.load(row.task_id).await?.ok_or(Refusal::NotFound)?;
+            let session = match journal {
+                Some(journal) => self.load_from(journal).await?,
+                None => self.load(row.task_id).await?,
+            };
+            let mut session = session.ok_or(Refusal::NotFound)?;
             let Some(open) = session.own.progress.open(request).cloned() else {
                 // The request was closed after its row was read: read the row again.
                 continue;
@@ -121,9 +125,12 @@ impl Engine {
         Err(Refusal::Unavailable)
     }
 
-    async fn stored_request(&self, request: RequestId) -> Result<RequestRow, Refusal> {
-        let row = self.store.request(request).await?;
-        row.ok_or(Refusal::NotFound)
+    async fn stored_request(
+        &self,
+        request: RequestId,
+    ) -> Result<(RequestRow, Option<Journal>), Refusal> {
+        let read = self.store.request_with_journal(request).await?;
+        read.ok_or(Refusal::NotFound)
     }
 
     /// Validates an answer as far as the request's row allows. The journal is read only if the

@@ -21,6 +21,17 @@ impl Engine {
         let Some(journal) = self.store.journal(task).await? else {
             return Ok(None);
         };
+        self.load_from(journal).await
+    }
+
+    /// Like [`Engine::load`], for a journal that was just read.
+    ///
+    /// # Errors
+    /// As [`Engine::load`].
+    pub(in crate::engine) async fn load_from(
+        &self,
+        journal: Journal,
+    ) -> Result<Option<TaskSession>, ReadError> {
         let mut session = TaskSession::new(journal);
         Ok(self.load_tree(&mut session).await?.then_some(session))
     }

@@ -8,7 +8,7 @@ use crate::http::wire::task::AgentTask;
 use crate::people::Caller;
 use crate::people::may::{may_decide, may_read};
 use crate::store::{Person, ReadError, RequestRow};
-use crate::task::change::TaskRow;
+use crate::task::change::{Journal, TaskRow};
 use crate::task::id::{RequestId, TaskId};
 
 impl From<ReadError> for Problem {
@@ -90,6 +90,20 @@ pub(crate) async fn request(
 ) -> Result<RequestRow, Problem> {
     let row = http.store.request(id).await?;
     row.filter(|row| row.tenant == caller.tenant)
+        .ok_or_else(Problem::not_found)
+}
+
+/// Like [`request`], with the journal of the request's task where that can be decoded.
+///
+/// # Errors
+/// `not_found`.
+pub(crate) async fn request_with_journal(
+    http: &Http,
+    caller: &Caller,
+    id: RequestId,
+) -> Result<(RequestRow, Option<Journal>), Problem> {
+    let read = http.store.request_with_journal(id).await?;
+    read.filter(|(row, _)| row.tenant == caller.tenant)
         .ok_or_else(Problem::not_found)
 }
 

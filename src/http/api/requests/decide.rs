@@ -112,7 +112,7 @@ async fn store_decision(
 ) -> Result<Accepted, Problem> {
     let secret_form = OnceLock::new();
     let allow = async {
-        let row = access::request(http, &posted.caller, id).await?;
+        let (row, journal) = access::request_with_journal(http, &posted.caller, id).await?;
         if !may_decide(
             &posted.caller,
             &row.tenant,
@@ -126,15 +126,18 @@ async fn store_decision(
         if row.asked.kind == RequestKind::Credentials {
             secret_form.get_or_init(|| row.asked.form.clone().unwrap_or_default());
         }
-        Ok(row)
+        Ok((row, journal))
     };
     let stored = submit(
         http,
         posted,
         allow,
-        |row| read_answer(http, posted, row, in_path),
-        |engine, caller, (row, answer), key| async move {
-            Box::pin(engine.decide_read(&caller, row, answer, key)).await
+        |(row, journal)| async move {
+            let (row, answer) = read_answer(http, posted, row, in_path).await?;
+            Ok((row, journal, answer))
+        },
+        |engine, caller, (row, journal, answer), key| async move {
+            Box::pin(engine.decide_read(&caller, (row, journal), answer, key)).await
         },
     );
     stored.await.map_err(|problem| match secret_form.get() {
