@@ -88,6 +88,9 @@ struct Inner {
     stop: CancellationToken,
     /// For tests: whether the relay neither sends nor receives.
     muted: Arc<AtomicBool>,
+    /// For tests: whether commits are not compared with reads.
+    #[cfg(any(debug_assertions, feature = "failpoints"))]
+    uncompared: AtomicBool,
     /// The tenant and the users after which the next claim continues.
     turns: Mutex<claim::Turns>,
     /// Tasks reported as unreadable.
@@ -185,6 +188,8 @@ impl Store {
                 writers: tasks,
                 stop,
                 muted,
+                #[cfg(any(debug_assertions, feature = "failpoints"))]
+                uncompared: AtomicBool::new(false),
                 turns: Mutex::default(),
                 unreadable: Mutex::default(),
                 _last: last,

@@ -6,6 +6,7 @@ pub(crate) mod approval_cycle;
 mod bodies;
 mod check_order;
 mod conversations;
+mod cycle_cost;
 mod decision_effects;
 mod decision_races;
 mod endpoint_rights;

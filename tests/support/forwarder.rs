@@ -23,6 +23,39 @@ pub struct Forwarder {
     url: String,
     line: Arc<watch::Sender<Line>>,
     left: Arc<AtomicUsize>,
+    trips: Arc<AtomicUsize>,
+}
+
+/// Reads the client's messages as their bytes pass, and counts the round trips they ask for.
+struct Messages {
+    /// The start of a message whose end has not passed yet.
+    rest: Vec<u8>,
+    /// The first message has no type.
+    started: bool,
+    trips: Arc<AtomicUsize>,
+}
+
+impl Messages {
+    fn pass(&mut self, bytes: &[u8]) {
+        self.rest.extend_from_slice(bytes);
+        loop {
+            let head = usize::from(self.started);
+            let Some(length) = self.rest.get(head..head + 4) else {
+                return;
+            };
+            let length = u32::from_be_bytes(length.try_into().unwrap());
+            let end = head + usize::try_from(length).unwrap();
+            if self.rest.len() < end {
+                return;
+            }
+            // Sync ends an extended query, Query is a simple one.
+            if self.started && matches!(self.rest[0], b'S' | b'Q') {
+                self.trips.fetch_add(1, Ordering::SeqCst);
+            }
+            self.started = true;
+            self.rest.drain(..end);
+        }
+    }
 }
 
 impl Forwarder {
@@ -41,10 +74,17 @@ impl Forwarder {
         let line = Arc::new(watch::Sender::new(Line::Open(Duration::ZERO)));
         let left = Arc::new(AtomicUsize::new(usize::MAX));
         let (said, bytes) = (Arc::clone(&line), Arc::clone(&left));
+        let trips = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&trips);
         #[expect(clippy::disallowed_methods, reason = "it ends with the test's runtime")]
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let (heard, bytes, socket) = (said.subscribe(), Arc::clone(&bytes), socket.clone());
+                let messages = Messages {
+                    rest: Vec::new(),
+                    started: false,
+                    trips: Arc::clone(&counter),
+                };
                 tokio::spawn(async move {
                     let Ok(server) = UnixStream::connect(socket).await else {
                         return;
@@ -53,19 +93,29 @@ impl Forwarder {
                     let (from_server, to_server) = server.into_split();
                     // When either direction ends, both halves are dropped: the connection is cut.
                     tokio::select! {
-                        () = pump(from_client, to_server, heard.clone(), None) => {}
-                        () = pump(from_server, to_client, heard.clone(), Some(bytes)) => {}
+                        () = pump(from_client, to_server, heard.clone(), None, Some(messages)) => {}
+                        () = pump(from_server, to_client, heard.clone(), Some(bytes), None) => {}
                         () = cut(heard.clone()) => {}
                     }
                 });
             }
         });
-        Self { url, line, left }
+        Self {
+            url,
+            line,
+            left,
+            trips,
+        }
     }
 
     /// The URL for the service's configuration.
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// The round trips that clients have asked for, over all connections together.
+    pub fn round_trips(&self) -> usize {
+        self.trips.load(Ordering::SeqCst)
     }
 
     /// Ends every connection, and each new one until [`Forwarder::mend`].
@@ -106,10 +156,14 @@ async fn pump(
     mut to: impl AsyncWrite + Unpin,
     heard: watch::Receiver<Line>,
     left: Option<Arc<AtomicUsize>>,
+    mut messages: Option<Messages>,
 ) {
     let mut bytes = vec![0; 1 << 16];
     let mut dead = false;
     while let Ok(read @ 1..) = from.read(&mut bytes).await {
+        if let Some(messages) = &mut messages {
+            messages.pass(&bytes[..read]);
+        }
         let line = *heard.borrow();
         match line {
             Line::Open(late) if !late.is_zero() => {

@@ -88,7 +88,13 @@ pub async fn run(url: &str, sql: String) {
     let _ = connection.close().await;
 }
 
+/// Migrates, and adds the constraints of `nets.sql`.
 async fn migrate(url: &str) {
+    migrate_only(url).await;
+    run(url, include_str!("nets.sql").to_owned()).await;
+}
+
+async fn migrate_only(url: &str) {
     let settings = Settings {
         url: Secret::new(url.to_owned()),
         unsafe_ok: true,
@@ -97,6 +103,16 @@ async fn migrate(url: &str) {
     Store::migrate(&settings, Arc::new(SystemClock))
         .await
         .expect("the migrations run");
+}
+
+/// A fresh database with the product's schema, without the constraints of `nets.sql`.
+pub async fn database_without_nets() -> TestDatabase {
+    let database = database().await;
+    let url = &database.url;
+    let drop_all = "drop schema public cascade; create schema public";
+    run(url, drop_all.to_owned()).await;
+    migrate_only(url).await;
+    database
 }
 
 fn other_database(url: &str, name: &str) -> String {

@@ -75,11 +75,7 @@ impl Engine {
                 None => self.stored_request(request).await?,
             };
             let given = self.judge_answer(caller, &row, &answer).await?;
-            let session = match journal {
-                Some(journal) => self.load_from(journal).await?,
-                None => self.load(row.task_id).await?,
-            };
-            let mut session = session.ok_or(Refusal::NotFound)?;
+            let mut session = self.loaded(&row, journal).await?;
             let Some(open) = session.own.progress.open(request).cloned() else {
                 // The request was closed after its row was read: read the row again.
                 continue;
@@ -131,6 +127,19 @@ impl Engine {
     ) -> Result<(RequestRow, Option<Journal>), Refusal> {
         let read = self.store.request_with_journal(request).await?;
         read.ok_or(Refusal::NotFound)
+    }
+
+    /// The session of a request's task, from its journal where that was read.
+    async fn loaded(
+        &self,
+        row: &RequestRow,
+        journal: Option<Journal>,
+    ) -> Result<TaskSession, Refusal> {
+        let session = match journal {
+            Some(journal) => self.load_from(journal).await?,
+            None => self.load(row.task_id).await?,
+        };
+        session.ok_or(Refusal::NotFound)
     }
 
     /// Validates an answer as far as the request's row allows. The journal is read only if the

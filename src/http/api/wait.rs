@@ -110,11 +110,12 @@ async fn when_stopped(
             }
         };
         tokio::select! {
-            _ = timeout(poll.min(left), told) => {}
+            told = timeout(poll.min(left), told) => if told.is_err() {
+                listener.get_or_insert_with(|| http.store.listen(root));
+            },
             () = http.shutdown.cancelled() => return row(http, task).await,
         }
         poll = (poll * 2).min(SLOWEST_POLL);
-        listener.get_or_insert_with(|| http.store.listen(root));
     }
 }
 

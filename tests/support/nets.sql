@@ -1,0 +1,34 @@
+-- The constraints that the product's schema on Postgres does without, so that a mistake of a statement fails a test.
+
+alter table intervention_request add foreign key (task_id) references agent_task (task_id);
+alter table request_approver add foreign key (request_id) references intervention_request (request_id);
+alter table decision add foreign key (request_id) references intervention_request (request_id);
+alter table credential add foreign key (task_id) references agent_task (task_id);
+
+alter table agent_task
+    add constraint agent_task_status_check check (status in ('Running', 'Paused', 'Completed', 'Failed', 'Canceled')),
+    add constraint agent_task_phase_check check (phase in ('queued', 'leased', 'parked')),
+    add constraint agent_task_counters check (busy >= 0 and open_requests >= 0),
+    add constraint agent_task_lease check ((phase = 'leased') = (lease_owner is not null and lease_until is not null)),
+    add constraint agent_task_parent check ((parent_task_id is null) = (root_task_id = task_id));
+
+create function agent_task_refuse_end() returns trigger language plpgsql as $$
+begin
+    raise exception 'an ended task changes only to Running, and only with a new item' using errcode = 'check_violation';
+end
+$$;
+
+create trigger agent_task_end before update on agent_task for each row
+    when (old.status in ('Completed', 'Failed', 'Canceled') and new.status <> old.status
+        and (new.status <> 'Running' or new.last_seq <= old.last_seq))
+    execute function agent_task_refuse_end();
+
+create function intervention_request_refuse_end() returns trigger language plpgsql as $$
+begin
+    raise exception 'a request goes from pending to one end and does not come back' using errcode = 'check_violation';
+end
+$$;
+
+create trigger intervention_request_end before update on intervention_request for each row
+    when (old.status <> 'pending' and new.status <> old.status and not (old.status = 'responded' and new.status = 'resumed'))
+    execute function intervention_request_refuse_end();
