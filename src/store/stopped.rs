@@ -13,13 +13,14 @@ use crate::task::time::Time;
 pub struct Stopped {
     /// The task's row.
     pub row: TaskRow,
-    /// Its open requests, in the order they were asked.
+    /// The task's open requests, in the order they were asked.
     pub requests: Vec<RequestRow>,
     /// The moment up to which the history was uncertain when the task was loaded.
     pub history_uncertain_until: Option<Time>,
 }
 
-/// The time of whatever the commit itself writes, until the commit's time is known.
+/// Takes the place of the commit's time, in what the commit itself writes, until that time is
+/// known.
 pub const UNCOMMITTED: Time = Time(i64::MAX);
 
 impl Stopped {
@@ -47,7 +48,7 @@ impl Stopped {
 #[cfg(any(debug_assertions, feature = "failpoints"))]
 impl Store {
     /// For tests: panics if a read returns something else than `stopped`, while the task still has
-    /// that version.
+    /// the version in `stopped`.
     #[doc(hidden)]
     pub async fn compare(&self, stopped: &Stopped) {
         let id = stopped.row.task_id;
