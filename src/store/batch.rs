@@ -17,8 +17,8 @@ use crate::task::item::Fact;
 use crate::task::request::RequestSpec;
 use crate::task::status::{RequestStatus, TaskStatus};
 
-/// Turns a change into rows; `None` if it cannot be stored (a NUL in a name, a task twice, items
-/// for an ancestor).
+/// Turns a change into rows. `None` if the change cannot be stored, for example because a text has
+/// a NUL, a task is named twice, or a task with `Guard::Any` gets items.
 pub(super) fn rows(change: Change) -> Option<Rows> {
     let mut rows = Rows {
         root: change.root,
@@ -141,7 +141,7 @@ impl Rows {
         Some(())
     }
 
-    /// Keeps the last of several credentials with the same name.
+    /// Adds a task's new credentials; of several with the same name, only the last.
     fn keep(&mut self, task_id: Uuid, credentials: Vec<SealedCredential>) {
         let by_name: BTreeMap<_, _> = credentials
             .into_iter()
@@ -155,7 +155,7 @@ impl Rows {
             }));
     }
 
-    /// Adds the rows that follow from a fact.
+    /// Adds the rows of requests, approvers and decisions that follow from a fact.
     fn follow(
         &mut self,
         fact: &Fact,

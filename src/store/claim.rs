@@ -14,15 +14,16 @@ use super::record::record;
 use super::{ReadError, Store};
 use crate::task::id::TaskId;
 
-/// Once this many leases of a task have run out after work had begun, since its last new item, the
-/// task is driven alone. The claim statement repeats this number.
+/// A task is driven alone once this many of its leases have run out after work had begun, counted
+/// since its last new item. The claim statement repeats this number.
 pub const BESIDE: i32 = 2;
 
-/// Takes turns by tenant, and within a tenant by user: first one task of each tenant, then a second
-/// task of each tenant, and so on. A tenant's first task is the oldest task of one user, its second
-/// task is the oldest task of the next user. Each claim continues after the tenant that the last
-/// claim ended with ($5), and within each tenant after the user whose task was claimed last ($6).
-/// So a user with a thousand waiting tasks does not crowd out other users.
+/// Claims tasks, in turns by tenant, and within a tenant by user: first one task of each tenant,
+/// then a second task of each tenant, and so on. A tenant's first task is the oldest task of one
+/// user, its second task is the oldest task of the next user. Each claim continues after the tenant
+/// that the last claim ended with ($5), and within each tenant after the user whose task was
+/// claimed last ($6). So a user with a thousand waiting tasks does not crowd out other users. $1 is
+/// `Value::Now`, $2 the owner of the leases, $3 their duration, $4 the maximum number of tasks.
 ///
 /// A lease is fruitless if it expires after work has begun; a new item resets the count of
 /// fruitless leases. After the second fruitless lease, and after each further one, the task sleeps
@@ -222,7 +223,8 @@ pub(super) struct Turns {
 const REMEMBERED: usize = 1000;
 
 impl Turns {
-    /// The last user of each tenant, in the form [`CLAIM`] expects.
+    /// The last user of each tenant, as [`CLAIM`] expects them in $6: JSON pairs of tenant and
+    /// user.
     fn users(&self) -> String {
         json!(self.users.iter().collect::<Vec<_>>()).to_string()
     }
@@ -251,8 +253,9 @@ impl Turns {
     }
 }
 
-/// The name that a claim served last. The claim served names in turns, starting after `last`, so
-/// the result is the last one in that order among the most frequent names.
+/// The name (of a tenant, or of a user of one tenant) that a claim served last. `names` has the
+/// name of each claimed task. The claim served names in turns, starting after `last`, so the result
+/// is the last one in that order among the most frequent names.
 fn last_of<'a>(names: impl IntoIterator<Item = &'a str>, last: &str) -> Option<String> {
     let mut counts: BTreeMap<(bool, &str), usize> = BTreeMap::new();
     for name in names {

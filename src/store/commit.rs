@@ -1,9 +1,11 @@
-//! The committer: one or two writers, each with its queue. A writer takes all queued changes and
-//! writes them as one statement. It waits for no timer, so a lone change is not delayed. Two changes
-//! of one root are never in flight at once, because they wait for the same writer.
+//! The committer, which writes every [`Change`]. It has one or two writers, each with its queue. A
+//! writer takes the queued changes, up to the limits of a batch, and writes them as one batch. It
+//! waits for no timer, so a lone change is not delayed. Two changes of one root are never in flight
+//! at once: they wait for the same writer, and a batch has only one of them.
 //!
-//! Invariant: a change is answered with `Committed` only when it is durable, with `Stale` or
-//! `Refused` only when it was not written, and the failure of one change never fails another.
+//! Invariant: a change is answered with `Committed` only when it is durable, and with an error
+//! other than `Unknown` only when it was not written. The failure of one change never fails
+//! another.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,15 +27,17 @@ use crate::task::change::{Change, Committed};
 use crate::task::id::TaskId;
 use crate::task::time::Time;
 
-/// The maximum number of changes, and of bytes of items, per statement.
+/// The maximum number of changes per batch, and of bytes of their items and credentials. A single
+/// change may have more bytes.
 const MOST_CHANGES: usize = 128;
 const MOST_BYTES: usize = 4 << 20;
 
-/// How many times a change is looked up at most, and sent again if it is missing, after its commit
-/// result was lost. Then the outcome is reported as unknown. The time allowed for one statement is
-/// a second limit.
+/// The maximum number of lookups of a change whose commit result was lost. A change that is not
+/// found is sent again before the next lookup. The lookups also end once they have taken as long as
+/// one statement may. After the last one, the outcome is reported as unknown.
 const MOST_ATTEMPTS: usize = 48;
-/// The pause before another attempt, when the database accepts no connections or a change collided.
+/// The unit of the pauses between attempts, after the database accepted no connection, the result
+/// was lost again, or the change lost against other transactions' locks.
 const BREATH: Duration = Duration::from_millis(100);
 /// How many times a single change is sent at most, the first included, when it loses against other
 /// transactions' locks each time.
@@ -71,7 +75,7 @@ pub(super) struct Committer {
     feed: Arc<Feed>,
     writers: Vec<Writer>,
     stop: CancellationToken,
-    /// Receives the number of changes in each statement.
+    /// Receives the number of changes in each batch.
     observe: std::sync::OnceLock<Box<dyn Fn(usize) + Send + Sync>>,
 }
 
@@ -138,7 +142,8 @@ impl Committer {
         let answered = match timeout(self.db.patience, &mut answer).await {
             Ok(answered) => answered,
             Err(_) if writer.take_back(id) => return Err(CommitError::Unavailable),
-            // Already sent; the statement timeout bounds the wait.
+            // A writer has taken the change, so it may still be written. Each statement of the
+            // writer has a time limit, so an answer comes.
             Err(_) => answer.await,
         };
         answered.unwrap_or(Err(CommitError::Unknown))
@@ -227,7 +232,8 @@ impl Committer {
                     self.feed.queued();
                 }
             }
-            // The caller may be gone; the change is written all the same.
+            // The future that waits for this reply may have been dropped; the change is written all
+            // the same.
             let _ = reply.send(answer);
         }
     }
@@ -272,7 +278,7 @@ impl Committer {
         }
     }
 
-    /// The result for a change whose statement failed.
+    /// The result for a change whose statement failed. If the commit result was lost, looks it up.
     async fn failed(&self, rows: &Rows, failure: &Failure) -> Answer {
         if !failure.sent {
             return Err(CommitError::Unavailable);
@@ -357,8 +363,8 @@ impl Writer {
         queue.waiting.len() < before
     }
 
-    /// Takes waiting changes in order, up to the size limit: of each root only one, and only
-    /// changes for the same statement as the first.
+    /// Takes waiting changes in order, up to the limits of a batch: only one of each root, and only
+    /// changes that go into the same statement as the first (see `is_single`).
     fn take(&self) -> Vec<Waiting> {
         let mut queue = self.queue();
         let single = queue.waiting.front().map(|first| is_single(&first.rows));

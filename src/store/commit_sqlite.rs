@@ -1,6 +1,6 @@
-//! A batch of changes as one `BEGIN IMMEDIATE` transaction. No other writer runs during the
-//! transaction, so everything that it reads stays valid until it commits. Equivalent to
-//! `commit_postgres.rs`, statement by statement.
+//! Writes a batch of changes on `SQLite`, as one `BEGIN IMMEDIATE` transaction. No other writer
+//! runs during the transaction, so everything that it reads stays valid until it commits. The
+//! effect is that of the one statement in `commit_postgres.rs`.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -21,7 +21,8 @@ const READ_TASKS: &str = "select task_id, root_task_id, version, last_seq,
 const READ_REQUESTS: &str = "select request_id, status, expires_at from intervention_request
     where request_id in (select unhex(value) from json_each($1))";
 
-/// The number of the tree's last event is read before the tasks' rows are written.
+/// Runs before `UPDATE_TASKS`, so `{base}` still is the number of the tree's last event before this
+/// batch.
 const INSERT_ITEMS: &str = "insert into agent_task_item ({agent_task_item.columns})
 select {agent_task_item.values} from {items i}";
 
@@ -47,8 +48,9 @@ update intervention_request as r
   from {touched u}
  where r.request_id = u.request_id and (u.status is not null or (u.resumed and r.status = 'responded'))";
 
-/// A person may have used the key before, under another spelling of their user id, which has a row
-/// of its own. If that use has expired, its row is deleted, so that the new row takes its place.
+/// A person may have used the same idempotency key under another spelling of their user id; that
+/// use is another row. If that row has expired, it is deleted, because a person's key has only one
+/// row.
 const DELETE_SPENT_KEYS: &str = "
 delete from idempotency where rowid in (
     select i.rowid from {keys y} cross join idempotency i
@@ -107,7 +109,7 @@ record! {
         root_task_id: Uuid,
         version: i64,
         last_seq: i64,
-            /// Whether the task has stored credentials.
+        /// Whether the task has stored credentials.
         credentials: bool,
     }
 }
@@ -127,14 +129,15 @@ struct State {
     requests: HashMap<Uuid, RequestState>,
 }
 
-/// Writes a batch. Results are in the order of the batch; `None` is stale.
+/// Writes a batch. Returns for each change, in the order of the batch, the time of the commit, or
+/// `None` if the change is stale.
 pub(super) async fn write(db: &Db, batch: &[&Rows]) -> Result<Vec<Option<i64>>, Failure> {
     let mut tx = db.begin().await?;
     let written = in_transaction(&mut tx, db, batch)
         .await
         .map_err(Failure::sent)?;
-    // A failed commit (a full disk, say) may still turn up in the log later, so its result counts
-    // as lost and is looked up.
+    // After a failed commit (a full disk, say), the transaction may still be found committed in the
+    // write-ahead log later. So the failure counts as a lost result, and the changes are looked up.
     tx.commit()
         .await
         .map_err(|error| Failure::sent(sqlx::Error::Protocol(error.to_string())))?;
@@ -230,7 +233,8 @@ impl State {
     }
 }
 
-/// The ended tasks that have credentials. Most tasks have none, which saves the delete statement.
+/// The tasks that end with this batch and have credentials. Most have none, which saves the delete
+/// statement.
 fn ended(batch: &[&Rows], state: &State) -> Vec<Json> {
     let lines = batch
         .iter()

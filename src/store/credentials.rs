@@ -19,8 +19,8 @@ const CREDENTIALS: Sql = sql!(
 /// The maximum number of credentials removed per statement.
 const BATCH: usize = 1000;
 
-/// Differs because `SQLite` has no row locks; Postgres skips rows that are being replaced, or
-/// removed by another replica.
+/// Differs because `SQLite` has no row locks; Postgres skips rows that a commit is replacing or
+/// another replica is removing.
 const REMOVE: Sql = Sql {
     postgres: "
 with over as materialized (

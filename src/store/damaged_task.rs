@@ -26,8 +26,8 @@ const BODIES: Sql = sql!("select body from agent_task_item where task_id = $1 or
 
 pub(super) const STATEMENTS: &[Sql] = &[REMAINS, BODIES];
 
-/// The maximum number of reports kept. If a report is dropped, the task is reported again the next
-/// time it is read.
+/// The maximum number of tasks kept as reported unreadable. A task beyond it is reported again the
+/// next time it is read.
 const REPORTS: usize = 1000;
 
 /// A task as known from its row alone.
@@ -80,7 +80,7 @@ impl Store {
         }
     }
 
-    /// The tasks reported as unreadable since the last call.
+    /// The tasks reported as unreadable since this function was last called.
     #[must_use]
     pub fn unreadable(&self) -> Vec<TaskId> {
         std::mem::take(&mut *self.reports()).into_iter().collect()

@@ -24,7 +24,8 @@ pub(super) use super::sql::sql;
 use crate::task::time::Time;
 use crate::world::Clock;
 
-/// A parameter. Lists are arrays on Postgres and JSON text on `SQLite`.
+/// A parameter. Lists are arrays on Postgres and JSON text on `SQLite`; the `Maybe…` lists and
+/// `Bools` are for Postgres only.
 #[derive(Clone, Debug)]
 pub(super) enum Value {
     /// The current time: the database's clock on Postgres (the parameter is the offset that tests
@@ -118,8 +119,9 @@ impl Db {
         }
     }
 
-    /// Reads all rows. Every row repeats the columns of the head, which is read from the first row;
-    /// `None` if there is no row.
+    /// Reads all rows of a statement that repeats the columns of a head `H` in every row. Returns
+    /// the head, read from the first row, and the other columns of each row as `R`; `None` if there
+    /// is no row.
     pub(super) async fn headed<H: Record, R: Record>(
         &self,
         sql: Sql,
@@ -150,7 +152,7 @@ impl Db {
         }
     }
 
-    /// Reads one row.
+    /// Reads the first row.
     pub(super) async fn one<R: Record>(
         &self,
         sql: Sql,
@@ -200,7 +202,7 @@ impl Db {
         }
     }
 
-    /// Sends a batch of changes on a writer's connection.
+    /// Sends a batch of changes on a writer's connection, on Postgres.
     pub(super) async fn write_batch<R: Record>(
         &self,
         sql: &'static str,
@@ -259,8 +261,8 @@ impl Db {
         }
     }
 
-    /// Runs one statement on Postgres. A connection comes back to its pool only after a whole
-    /// answer. The time limit holds even if the answer is lost on the network.
+    /// Runs one statement on Postgres. The connection goes back to its pool only after a complete
+    /// answer of the server. The time limit holds even if the answer is lost on the network.
     async fn ask_postgres(
         &self,
         pool: &Pool,

@@ -18,8 +18,8 @@ use crate::task::item::{Fact, Item};
 use crate::task::status::RequestStatus;
 use crate::task::time::Time;
 
-/// Selects the events of a page by the sizes of their bodies, and then loads the bodies of these
-/// events only.
+/// Selects the events of a page by the sizes of their bodies ($4 is `Portion::bytes`), and then
+/// loads the bodies of these events only.
 const OF_ROOT: Sql = sql!(
     "with page (event_number, size) as (
         select event_number, octet_length(body) from agent_task_item
@@ -59,8 +59,9 @@ const OF_PART: Sql = sql!(
       where p.ahead < $4 order by i.event_number"
 );
 
-/// A request with the decisions up to the end of one change, and the `seq` of the last item that
-/// the change adds to the request's task.
+/// Selects the items of request $1 up to the end of one change: the question, the decisions and the
+/// closing. The change is $4; it wrote the item with `seq` $3 of task $2. `last` is the `seq` of
+/// the last item that the change adds to this task.
 const REQUEST_AFTER: Sql = sql!(
     "with change (last) as (
         select coalesce(
@@ -90,8 +91,8 @@ const FIRST_OF_CHANGE: Sql = sql!(
 )
 .by_key();
 
-/// Like `FIRST_OF_CHANGE`, for the change that stored an idempotency key. The change's items have
-/// the key's timestamp.
+/// Like `FIRST_OF_CHANGE`, for the change that stored an idempotency key: its items have the same
+/// time as the key's row.
 const FIRST_OF_KEY: Sql = sql!(
     "with recursive back (root_task_id, event_number, change_id) as (
         select i.root_task_id, i.event_number, i.change_id

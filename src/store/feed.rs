@@ -33,7 +33,8 @@ pub struct News {
     pub commits: u64,
     /// Whether the root runs, by the last commit that said so; `None` if unknown.
     pub running: Option<bool>,
-    /// The root as the last commit left it, if that commit stopped it and its process is this one.
+    /// The root as the last commit left it, if that commit stopped the root and was made by this
+    /// process.
     pub stopped: Option<Arc<Stopped>>,
 }
 
@@ -70,7 +71,7 @@ impl Listener {
         }
     }
 
-    /// A receiver of commits only.
+    /// Turns the listener into a receiver of news, without deltas.
     #[must_use]
     pub fn news(self) -> watch::Receiver<News> {
         self.news
@@ -188,12 +189,13 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Feed {
-    /// A receiver for the commits to one tree.
+    /// A receiver of one tree's news.
     pub(super) fn watch(&self, root: TaskId) -> watch::Receiver<News> {
         self.with(root, |senders| senders.news.subscribe())
     }
 
-    /// A listener for this process's events on a tree, not counted as a subscriber.
+    /// A listener for the news and deltas of a tree, not counted as a subscriber: other replicas
+    /// are not asked for theirs.
     pub(super) fn attend(&self, root: TaskId) -> Listener {
         self.with(root, |senders| Listener {
             news: senders.news.subscribe(),
@@ -205,7 +207,8 @@ impl Feed {
         })
     }
 
-    /// Turns a listener into a subscriber to the tree, and announces it to the other replicas.
+    /// Turns a listener into a subscriber to the tree, and announces the subscription to the other
+    /// replicas.
     pub(super) fn listen(&self, root: TaskId, mut listener: Listener) -> Listener {
         listener.counted = Some(self.with(root, |senders| Arc::clone(&senders.listeners)));
         self.hand_over(|abroad| {
@@ -300,8 +303,8 @@ impl Feed {
     }
 
     /// Publishes a commit of this process. `items` is the number of items that the commit adds to
-    /// the tree; `running` says whether the root runs, `None` if the commit does not set that;
-    /// `stopped` is the root that the commit stops.
+    /// the tree. `running` says whether the root runs; `None` if the commit does not set the root's
+    /// status. `stopped` is the root after the commit, if the commit stops the root.
     pub(super) fn tell(
         &self,
         root: TaskId,

@@ -1,8 +1,9 @@
-//! The identity of the database. A restored backup and a promoted standby have lost the end of
-//! their history: calls that seem not to have run may have run. Invariant: a connection is used
-//! only after its server's identity was compared with the recorded identity. When a replica finds a
-//! different server, it stores the time up to which the history is uncertain in a row, where every
-//! replica reads it.
+//! Finds out whether the database is a restored backup or a promoted standby. Such a database has
+//! lost the end of its history: calls that seem not to have run may have run. Invariant: a pooled
+//! connection is used only after its server's identity was compared with the identity in the row of
+//! `database_identity`. A replica that finds another identity stores in that row the time up to
+//! which the history is uncertain, and every replica reads it there. `SQLite` has no identity:
+//! there the operator reports a restore.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -17,10 +18,10 @@ use super::record::record;
 use super::settings::OpenError;
 use crate::task::time::Time;
 
-/// Selects the server's identity and the recorded identity. The timeline is taken from the current
-/// WAL position, because the last checkpoint still has the old timeline right after a promotion.
-/// The database's oid distinguishes a database from a dump of it that was loaded into the same
-/// server.
+/// Selects the server's identity (`told`: system identifier, timeline and database oid; null on a
+/// standby) and the recorded identity (`kept`). The timeline is taken from the current WAL
+/// position, because the last checkpoint still has the old timeline right after a promotion. The
+/// database's oid distinguishes a database from a dump of it that was loaded into the same server.
 ///
 /// `TOLD`, `HIDDEN` and `OTHER` are for Postgres only and run on a connection before its first use.
 const TOLD: &str = "
@@ -30,7 +31,7 @@ select case when not pg_is_in_recovery() then s.system_identifier::text || '/'
   from pg_control_system() s join pg_database d on d.datname = current_database()
   left join database_identity k on k.id = 1";
 
-/// For a server that does not reveal its identity: all such servers count as the same.
+/// Like `TOLD`, for a server that does not reveal its identity: all such servers count as the same.
 const HIDDEN: &str = "
 select case when not pg_is_in_recovery() then 'untold' end as told, k.identity as kept, k.doubted_at
   from (select 1) s left join database_identity k on k.id = 1";
@@ -108,7 +109,8 @@ impl Doubt {
     }
 }
 
-/// Compares the server behind a new connection with the recorded one.
+/// Compares the server behind a new connection with the recorded one, and records the server if it
+/// is another one.
 ///
 /// # Errors
 /// The server cannot be asked, or is a standby: then the connection must not be used.
@@ -223,8 +225,8 @@ async fn restore(db: &Db) -> Result<(), Failure> {
 
 impl Store {
     /// The time up to which the history is uncertain. Needs no query, because the value is updated
-    /// whenever a connection is opened. A caller that read its journal when the value was smaller
-    /// must read the journal again before it starts a call.
+    /// whenever a connection is opened. A driver whose journal was read when the value was smaller
+    /// must read the journal again before it starts a tool call.
     #[must_use]
     pub fn history_uncertain_until(&self) -> Option<Time> {
         self.db().doubt.at()

@@ -1,4 +1,5 @@
-//! Reads a task's items.
+//! Reads journals: a task's row with all its items, the same with one of the task's requests, and
+//! some of a task's items.
 
 use super::damaged_task::whole;
 use super::db::{Sql, Value, sql};
@@ -12,7 +13,8 @@ use crate::task::status::RequestStatus;
 use crate::task::time::Time;
 
 /// Repeats the task's row with each item, so that a single statement reads both in one snapshot.
-/// The join finds every task, because the commit that creates a task writes its first item.
+/// The join finds every task, because the commit that creates a task writes its first item. Only
+/// the first row has the item that set the task's status (`s`).
 const JOURNAL: Sql = sql!(
     "select " (task) ", i.seq, i.at, i.body, i.event_number, " (now 2) " as moment,
             (select doubted_at from database_identity where id = 1) as doubted_at
@@ -34,7 +36,8 @@ const JOURNAL_OF_REQUEST: Sql = sql!(
 )
 .by_key();
 
-/// Selects the items that fit by their sizes, and then loads the bodies of these items only.
+/// Selects as many items as fit into $4 bytes by their sizes, at least one, and then loads the
+/// bodies of these items only.
 const ITEMS: Sql = sql!(
     "with page (seq, size) as (
         select seq, octet_length(body) from agent_task_item where task_id = $1 and seq > $2 order by seq limit $3
@@ -85,7 +88,7 @@ record! {
 }
 
 impl RequestColumns {
-    /// The request as its row and its task's journal show it; `None` if they do not agree.
+    /// The request, put together from its row and its task's journal; `None` if the two disagree.
     fn row(&self, id: RequestId, journal: &Journal) -> Option<RequestRow> {
         let mut asked = journal.items.iter().filter(|item| {
             matches!(&item.fact, Fact::InterventionRequested(asked) if asked.request_id == id)
@@ -178,8 +181,8 @@ impl Store {
         read.map(|(head, items)| journal(head, &items)).transpose()
     }
 
-    /// A request with the journal of its task, in one snapshot. Without the journal if that cannot
-    /// be decoded.
+    /// A request with the journal of its task, in one snapshot. Without the journal if the journal
+    /// cannot be decoded or disagrees with the request's row.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the request itself cannot be decoded.

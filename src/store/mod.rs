@@ -1,7 +1,9 @@
-//! Persistence. A struct, not a trait: tests use `SQLite` on a temporary file.
+//! The store: everything that the service keeps, on `SQLite` or Postgres, behind the struct
+//! [`Store`]. It is not a trait, because tests use `SQLite` on a temporary file.
 //!
 //! Invariant: tasks are written only by `commit`, which is atomic; `claim`, `begin`, `renew` and
-//! `release` change leases only; all other functions on tasks read.
+//! `release`, and on `SQLite` `open`, change only leases (`claim` also the version, as the fence).
+//! All other functions on tasks read.
 
 #![warn(missing_docs)]
 
@@ -99,8 +101,8 @@ struct Inner {
     _last: DropGuard,
 }
 
-/// Stores a definition under its digest. A stored copy with another text is damaged and is
-/// overwritten.
+/// Stores an agent's definition under its digest. If the stored definition has another text, it is
+/// damaged and is overwritten.
 const KEEP_VERSION: Sql = sql!(
     "insert into agent_version (digest, definition, created_at) values ($2, $3, " (now 1) ")
      on conflict (digest) do update set definition = excluded.definition
@@ -142,8 +144,8 @@ impl Store {
     }
 
     /// Opens the database: locks a `SQLite` file, refuses a Postgres that may lose confirmed
-    /// commits, and migrates the schema (`migrate: true`) or refuses a schema that this binary does
-    /// not know.
+    /// commits (unless `unsafe_ok`), and migrates the schema (`migrate: true`) or refuses a schema
+    /// that this binary does not know.
     ///
     /// # Errors
     /// [`OpenError`], with the reason.
@@ -232,7 +234,7 @@ impl Store {
     }
 
     /// Like [`Store::commit`]. If the change stops its root, `stopped` is the root as the change
-    /// leaves it: the watchers in this process get it with the news of the commit.
+    /// leaves it: the watchers in this process get `stopped` with the news of the commit.
     ///
     /// # Errors
     /// As [`Store::commit`].
@@ -301,7 +303,9 @@ impl Store {
         self.db().probe::<At>(READY).await.is_some()
     }
 
-    /// A receiver that is notified of each commit to that tree.
+    /// A receiver that is notified of each commit of this process to that tree. It is sure to be
+    /// notified of the commits of other replicas only while the tree also has a listener from
+    /// [`Store::listen`].
     pub fn watch(&self, root: TaskId) -> tokio::sync::watch::Receiver<News> {
         self.inner.feed.watch(root)
     }
@@ -311,8 +315,8 @@ impl Store {
         self.listen_on(root, self.attend(root))
     }
 
-    /// A listener that other replicas are not told of, and for which no deltas are produced. It
-    /// gets the notifications of this process.
+    /// A listener that other replicas are not told of, and for which no deltas are produced. It is
+    /// sure to get only the notifications of commits of this process.
     pub fn attend(&self, root: TaskId) -> Listener {
         self.inner.feed.attend(root)
     }

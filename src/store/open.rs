@@ -321,7 +321,8 @@ fn lock(file: &Path) -> Result<File, OpenError> {
     }
 }
 
-/// Makes the file private; `SQLite` gives `-wal` and `-shm` the same mode.
+/// Creates the file if it is missing, and makes it private to its owner; `SQLite` gives `-wal` and
+/// `-shm` the same mode.
 fn private(file: &Path) -> std::io::Result<()> {
     OpenOptions::new()
         .create(true)

@@ -1,6 +1,6 @@
-//! Logs outages of the database: a line with its location and the reason when an outage begins,
-//! another every ten seconds while the outage lasts, and one when the database answers again. A
-//! statement that fails because of an outage has no log line of its own.
+//! Logs outages of the database: a line with the database's location and the reason when an outage
+//! begins, another every ten seconds while the outage lasts, and one when the database answers
+//! again. A statement that fails because of an outage has no log line of its own.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

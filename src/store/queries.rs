@@ -1,4 +1,4 @@
-//! The selections that the lists take, and the row of a request that they return.
+//! The filters for the lists of tasks and of requests, and the row of a request.
 
 use crate::task::decision::Decision;
 use crate::task::id::{RequestId, TaskId};
@@ -22,7 +22,7 @@ pub struct RequestRow {
     pub tenant: String,
     /// The owner of the tree.
     pub owner: String,
-    /// The session of the tree.
+    /// The session id of the tree.
     pub session_id: String,
     /// Agent names from the root's agent to the agent that asked.
     pub agent_path: Vec<String>,
@@ -90,13 +90,13 @@ pub struct RequestFilter {
     pub limit: i64,
 }
 
-/// A person, as far as the inbox needs to know.
+/// A person, as far as the filters of requests need to know.
 #[derive(Clone, Debug, Default)]
 pub struct Person {
     /// The person's id.
     pub user_id: UserId,
     /// The person's groups.
     pub groups: Vec<String>,
-    /// Whether the person may decide every request, as without accounts.
+    /// Whether the person may decide every request, as in a service without accounts.
     pub everything: bool,
 }

@@ -19,7 +19,7 @@ impl<R> Record for R where
 /// is marked `=> flatten` is itself a record and reads its own columns.
 ///
 /// A macro of ours, because sqlx's derive compiles both database drivers a second time, for the
-/// host.
+/// machine that builds.
 macro_rules! record {
     ($(#[$meta:meta])* $vis:vis struct $name:ident {
         $($(#[$about:meta])* $seen:vis $field:ident: $kind:ty $(=> $how:ident)?),* $(,)?

@@ -27,8 +27,8 @@ const CHANNEL: &str = "holdpoint_feed";
 const BETWEEN: Duration = Duration::from_millis(25);
 /// The interval between two reads of the last events.
 const LOOK: Duration = Duration::from_secs(1);
-/// The number of reads between two announcements of the subscriptions. The other replicas forget a
-/// subscription after three times as long.
+/// The subscriptions are announced once in this many reads of the last events. The other replicas
+/// forget a subscription after three times as long.
 const LOOKS: u64 = INTEREST.as_secs() / 3;
 /// The timeout for connecting, and for sending a batch of messages.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -67,10 +67,13 @@ struct Word {
     /// Tasks were queued that any worker may claim.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     work: bool,
+    /// The trees that the sender subscribes to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     wants: Vec<TaskId>,
+    /// Trees with a commit, each with whether its root runs, if known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     news: Vec<(TaskId, Option<bool>)>,
+    /// Deltas of models' answers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     said: Vec<Delta>,
     /// The last delta continues in the sender's next message.
@@ -90,7 +93,7 @@ pub(super) struct Relay {
     begun: Vec<(Uuid, Delta)>,
 }
 
-/// The connection failed and must be replaced.
+/// The connection failed, or did not answer in time, and must be replaced.
 struct Broken;
 
 impl Relay {

@@ -165,7 +165,8 @@ record! {
     }
 }
 
-/// Assembles requests from these rows, in order; the rows of one request are contiguous.
+/// Assembles requests from their rows, in the order of the rows. The rows of one request must be
+/// contiguous.
 pub(super) fn gathered(records: Vec<RequestRecord>) -> Result<Vec<RequestRow>, ReadError> {
     let mut all: Vec<RequestRow> = Vec::new();
     let mut answers = Vec::new();
@@ -326,7 +327,8 @@ impl Store {
             .await
     }
 
-    /// Whether a person may decide (by approver rows) or has decided one of a tree's requests.
+    /// Whether a person may decide one of a tree's requests (by the rows of `request_approver`), or
+    /// has decided one.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

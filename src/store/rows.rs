@@ -44,7 +44,8 @@ pub(super) const TAKE: i64 = 1;
 pub(super) const QUEUE: i64 = 2;
 pub(super) const PARK: i64 = 3;
 
-/// The effect on one task's row.
+/// The effect of a change on one task's row. `version` and `last_seq` are the values before the
+/// change; `busy` to `model_calls` are added to the row's counters.
 #[derive(Debug)]
 pub(super) struct TaskLine {
     pub(super) task_id: Uuid,
@@ -61,9 +62,11 @@ pub(super) struct TaskLine {
     pub(super) completion_tokens: i64,
     pub(super) total_tokens: i64,
     pub(super) model_calls: i64,
+    /// The new status; `None` if unchanged.
     pub(super) status: Option<&'static str>,
+    /// The `seq` of the item that sets the status; 0 if no item does.
     pub(super) status_seq: i64,
-    /// The version of a new task's agent, or the new one of an existing task, if it changes.
+    /// The agent's version, if the task is new or the version changes.
     pub(super) agent_version: Option<String>,
     pub(super) lease: i64,
     pub(super) lease_owner: Option<String>,
@@ -192,7 +195,8 @@ impl TaskLine {
 }
 
 impl Rows {
-    /// Whether the root runs after this change; `None` if the change does not set its status.
+    /// Whether the root runs after this change; `None` if the change does not set the root's
+    /// status.
     pub(super) fn root_runs(&self) -> Option<bool> {
         let root = self.tasks.iter().find(|line| line.task_id == self.root.0)?;
         root.status
@@ -250,7 +254,8 @@ impl Rows {
                 .sum::<usize>()
     }
 
-    /// The first item: identifies a change whose commit result was lost.
+    /// Task id and `seq` of the first item, by which a change is found whose commit result was
+    /// lost.
     pub(super) fn first_item(&self) -> Option<(Uuid, i64)> {
         self.items.first().map(|item| (item.task_id, item.seq))
     }

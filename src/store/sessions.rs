@@ -1,5 +1,6 @@
 //! Browser sessions: begins, finds and ends them, and removes expired ones. The store only ever
-//! sees digests, never a token or a key.
+//! sees digests, never a token or a key. A session's row has the digest of its token, and as its
+//! binding a digest of the token and the key that opened the session.
 //!
 //! A session expires by the database's clock. An expired session counts as absent, whether removed
 //! or not.

@@ -1,29 +1,30 @@
-//! The texts of the statements that a commit sends, from templates. A template names lists, tables
-//! and columns in braces; this module puts their columns and parameters there, so that no text
-//! counts parameters.
+//! The texts of the statements that a commit sends, made from templates. A template names lists,
+//! tables and columns in braces. This module replaces each name with columns and numbered
+//! parameters, so that no template has to number parameters.
 //!
 //! | in the template | in the text |
 //! |---|---|
-//! | `{now}` | the time of the database's clock, read anew (Postgres), or its parameter (`SQLite`) |
-//! | `{at}`, `{base}` and other words | the text that the caller gives |
+//! | `{now}` | an expression for the clock (Postgres), or the time's parameter (`SQLite`) |
+//! | `{at}`, `{base}` and other words | their replacement in `words` |
 //! | `{agent_task.columns}` | the columns that an insert into the table names |
 //! | `{agent_task.values}` | their values |
 //! | `{agent_task.sets}` | the assignments of an update |
 //! | `{tasks n}`, `{tasks+places n}` | the lines of one list, or of lists of equal length, as `n` |
 //! | `{tasks+places of n}` | the columns of these lists, each with the alias `n` |
-//! | `{tasks.task_id}` | one column as an array (Postgres) |
-//! | `{items[g] i}` | line `g` of a list as `i`, from 1 (Postgres) |
+//! | `{tasks.task_id}` | the parameter that holds one column as an array (Postgres) |
+//! | `{items[g] i}` | the line with number `g` (from 1) of a list, as `i` (Postgres) |
 
 use std::fmt::Write as _;
 
 use super::lists::List;
 use super::tables::{TABLES, TASK_CHANGES, Table};
 
-/// Reads the clock once for each row that is written. A commit on Postgres takes its time from it
-/// after it has the rows' locks. `$1` is the offset that tests add.
+/// Reads the database's clock each time it is evaluated. A commit on Postgres evaluates it only
+/// once it holds the locks of the stored rows that it changes. `$1` is the offset that tests add.
 const CLOCK: &str = "((extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint)";
 
-/// The text for Postgres. The lists are bound in their order after the parameter of `{now}`.
+/// The text for Postgres. Parameter 1 is the offset for `{now}`; then come the columns of `lists`,
+/// in order, each as an array. `words` are names in braces, each with its replacement.
 pub(super) fn postgres(template: &str, lists: &[&List], words: &[(&str, &str)]) -> String {
     fill(template, words, &|name| {
         if name == "now" {

@@ -16,13 +16,14 @@ use crate::task::time::Time;
 pub struct Stopped {
     /// The task's row.
     pub row: TaskRow,
-    /// Its open requests, in the order they were asked.
+    /// The task's open requests, in the order they were asked.
     pub requests: Vec<RequestRow>,
     /// The moment up to which the history was uncertain when the task was loaded.
     pub history_uncertain_until: Option<Time>,
 }
 
-/// The time of whatever the commit itself writes, until the commit's time is known.
+/// Takes the place of the commit's time, in what the commit itself writes, until that time is
+/// known.
 pub const UNCOMMITTED: Time = Time(i64::MAX);
 
 impl Stopped {
@@ -56,7 +57,7 @@ impl Store {
     }
 
     /// For tests: panics if a read returns something else than `stopped`, while the task still has
-    /// that version.
+    /// the version in `stopped`.
     #[doc(hidden)]
     pub async fn compare(&self, stopped: &Stopped) {
         if self.inner.uncompared.load(Ordering::Relaxed) {

@@ -45,15 +45,15 @@ pub(super) const STATEMENTS: &[Sql] = &[ROWS, EVENTS];
 /// A tree as of one moment.
 #[derive(Clone, Debug)]
 pub struct TreeSnapshot {
-    /// The rows of its tasks, the root's included, ordered by id.
+    /// The rows of the tree's tasks, the root's included, ordered by id.
     pub rows: Vec<TaskRow>,
-    /// The items in the order of their event numbers.
+    /// The items that were read, in the order of their event numbers.
     pub items: Vec<TreeItem>,
     /// The number of the last event.
     pub last_event: i64,
-    /// The database's clock at that moment.
+    /// The time of the snapshot, by the database's clock.
     pub now: Time,
-    /// The time up to which the history is uncertain, as in a journal.
+    /// The time up to which the history is uncertain, as in a `Journal`.
     pub history_uncertain_until: Option<Time>,
     /// Tasks with undecodable or missing parts; `rows` and `items` hold their other parts.
     pub unreadable: BTreeSet<TaskId>,

@@ -16,7 +16,8 @@ use crate::task::status::TaskStatus;
 
 impl Engine {
     /// Carries a session over to the current journal after a failed commit. Returns `Again` if this
-    /// driver still holds the task, otherwise `Lost`.
+    /// driver still holds the task, otherwise `Lost`. Always `Lost` after a change that the
+    /// database refused: the task fails then, if this replica has its lease.
     pub(in crate::engine) async fn resolve_conflict(
         &self,
         session: &mut TaskSession,
@@ -42,8 +43,9 @@ impl Engine {
                 return Stop::Lost;
             }
             // A result is pending here, but another driver may hold the task. If no driver holds it
-            // (the task was parked until this attempt is over, or paused for the request about it)
-            // and the result lets the task run, any worker may continue the task now.
+            // (the task was parked until this attempt is over, or paused for the reconcile request
+            // about the attempt) and the result lets the task run, any worker may continue the task
+            // now.
             let idle = session.own.row.lease_owner.is_none()
                 && session.own.progress.status == Some(TaskStatus::Running);
             let lease = if idle {
@@ -75,7 +77,8 @@ impl Engine {
     }
 
     /// Replaces a change that the database refused; the same change is never retried. The task
-    /// fails, and each pending result says that it could not be stored.
+    /// fails if this replica still has its lease, and each pending result says that it could not be
+    /// stored.
     async fn commit_failure(&self, session: &mut TaskSession) -> Stop {
         for item in session.own.items.iter_mut().skip(session.own.committed) {
             if let Fact::ToolResult(result) | Fact::LateResult(result) = &mut item.fact
@@ -121,8 +124,9 @@ impl Engine {
         self.commit(session, lease).await.map(|_| ())
     }
 
-    /// Loads the task again after a restore made its history uncertain. An unchanged version is no
-    /// proof: another process may have continued the task in the lost history.
+    /// Loads the task again after a restore made its history uncertain, also when its version has
+    /// not changed: another process may have continued the task in the part of the history that was
+    /// lost.
     ///
     /// # Errors
     /// Always: `Again`, or `Lost` when the service goes down first.
@@ -142,7 +146,7 @@ impl Engine {
 
     /// Loads the task again, however long the database takes to answer. `false` when the task is
     /// gone, when the service goes down first, or when the journal cannot be read; in the last case
-    /// the pending results are written without the journal.
+    /// the task is ended from its row, and the pending results are written as late results.
     async fn reload_task(&self, session: &mut TaskSession) -> bool {
         let task = session.task_id();
         loop {

@@ -13,14 +13,15 @@ use crate::task::status::TaskStatus;
 use crate::task::text::cut;
 use crate::task::turn::Progress;
 
-/// The result of a call whose task was canceled before it ran.
+/// The result of a call that had not run when its task was canceled.
 const NOT_RUN: &str = "The task was canceled; this call was not run.";
 
-/// Most bytes of a sub-agent's output that its call's result keeps.
+/// The maximum number of bytes of a sub-agent's output in the result of the call that started the
+/// sub-agent.
 const MAX_RESULT: usize = 1024 * 1024;
 
 impl TaskSession {
-    /// Writes the results of calls whose sub-agents have ended.
+    /// Writes the results of this task's calls whose sub-agents have ended.
     pub(crate) fn record_sub_agent_results(&mut self) {
         if !self.own.is_over() {
             let (now, ended) = (self.now, sub_agent_results(&self.tree, &self.own.progress));
@@ -28,7 +29,8 @@ impl TaskSession {
         }
     }
 
-    /// Cancels the tasks among these that have not ended: none of their calls starts any more.
+    /// Cancels those of `tasks` that have not ended, so that none of their calls starts any more.
+    /// Leaves out the session's own task. A task that this driver cannot read is queued instead.
     pub(crate) fn cancel_tasks(&mut self, tasks: Vec<TaskId>, reason: CloseReason) {
         let mut stopped: BTreeSet<TaskId> = tasks.into_iter().collect();
         stopped.remove(&self.task_id());
@@ -57,15 +59,16 @@ impl TaskSession {
         }
     }
 
-    /// Whether an ancestor has ended but not this task: the commit that ended the ancestor could
-    /// not read this task.
+    /// Whether an ancestor has ended although this task has not: the commit that ended the ancestor
+    /// could not read this task.
     pub(crate) fn has_ended_ancestor(&self) -> bool {
         let above = self.tree.above(&self.own.row);
         let mut above = above.into_iter().filter_map(|task| self.tree.row(task));
         !self.own.is_over() && above.any(|row| row.status.is_terminal())
     }
 
-    /// For a task that ends: cancels its descendants, and queues its parent if that is parked.
+    /// For a task that ends: cancels its descendants, and queues its parent if the parent is
+    /// parked.
     pub(crate) fn propagate_end(&mut self) {
         let below = self.tree.below(self.task_id());
         self.cancel_tasks(below, CloseReason::Canceled);

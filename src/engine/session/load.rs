@@ -1,6 +1,6 @@
-//! Loads a task together with the tree around it. A task without a tree is read once; a task that
-//! has a parent or has ever started a sub-agent reads its tree again before it judges, opens
-//! requests, starts calls or calls a model.
+//! Loads a task together with the tree around it. A task that never had a relative is read once. A
+//! task that has a parent, or has ever started a sub-agent, reads its tree again before it judges,
+//! opens requests, starts calls or calls a model.
 
 use super::TaskSession;
 use crate::engine::driver::Stop;
@@ -36,11 +36,11 @@ impl Engine {
         Ok(self.load_tree(&mut session).await?.then_some(session))
     }
 
-    /// Replaces a session by a newer reading, and loads its tree. Pending results of calls are kept
-    /// in any case.
+    /// Replaces the task of a session by `journal`, which was read later, and loads the tree. The
+    /// session keeps its pending results of calls, also when this fails.
     ///
     /// # Errors
-    /// [`ReadError`]: then the session has the new journal, but not the tree.
+    /// [`ReadError`]: then the session has the new journal, but perhaps not the tree.
     pub(in crate::engine) async fn reload(
         &self,
         session: &mut TaskSession,
@@ -57,8 +57,8 @@ impl Engine {
         }
     }
 
-    /// Reads the tree, and the task again, until both have the same version of the task. `false` if
-    /// the task is gone.
+    /// Reads the tree, and reads the task again if the tree has a newer version of it, until both
+    /// have the same version. Gives up after `TRIES` times. `false` if the task is gone.
     async fn load_tree(&self, session: &mut TaskSession) -> Result<bool, ReadError> {
         for _ in 0..TRIES {
             if self.read_tree(session).await? {
@@ -72,8 +72,8 @@ impl Engine {
         Err(ReadError::Unavailable)
     }
 
-    /// Reads the tree's new events. `false` where the task itself has a newer version than this
-    /// session.
+    /// Reads the tree's new events. `false` where the database has a newer version of the task than
+    /// this session.
     async fn read_tree(&self, session: &mut TaskSession) -> Result<bool, ReadError> {
         if !session.has_tree() {
             return Ok(true);
@@ -86,10 +86,12 @@ impl Engine {
         Ok(session.merge_tree(tree))
     }
 
-    /// Reads the tree's new events, unless the last read is still fresh (no effect has run since).
+    /// Reads the tree's new events, unless the last read still counts as current
+    /// (`TaskTree::fresh`).
     ///
     /// # Errors
-    /// As [`Engine::save`], when another commit came first.
+    /// As [`Engine::save`]: when another commit came first, when the command that opened the
+    /// session cannot be carried out, or when the process shuts down.
     pub(in crate::engine) async fn refresh_tree(
         &self,
         session: &mut TaskSession,

@@ -46,7 +46,7 @@ pub(crate) struct TaskSession {
     pub tree: Box<TaskTree>,
     /// The database's clock at the last read or commit.
     pub now: Time,
-    /// The moment up to which the history was uncertain at the last load, after a restore.
+    /// As of the last load: the time up to which the history is uncertain after a restore.
     pub history_uncertain_until: Option<Time>,
     /// The command's idempotency row, for the next commit.
     pub idempotency: Option<IdempotencyRow>,
@@ -54,17 +54,17 @@ pub(crate) struct TaskSession {
     pub credentials: Vec<SealedCredential>,
     /// Reply channel of the command that waits for the next commit. Answered once.
     pub reply: Option<oneshot::Sender<Result<Committed, CommitError>>>,
-    /// The problems of this process's attempts that ended without a known outcome.
+    /// By call: the problem of this process's attempt whose outcome is unknown.
     pub unknown: BTreeMap<CallId, String>,
-    /// The numbers of this process's attempts that were provably never sent. Says nothing about
-    /// other attempts.
+    /// By call: the number of this process's attempt that was provably never sent. Says nothing
+    /// about the call's other attempts.
     pub not_sent: BTreeMap<CallId, u32>,
-    /// Calls whose result is pending and not durable: no other driver may open a reconcile request
-    /// about them.
+    /// The registrations of calls whose results are pending. While they exist, no other driver of
+    /// this process opens a reconcile request about these calls.
     pub in_flight_calls: Vec<InFlightCall>,
     /// The deltas of the model's answer, until the answer is stored.
     pub delta_stream: Option<DeltaStream>,
-    /// Uptime right before the last commit was sent to the store.
+    /// The machine's uptime right before the last commit was sent to the store.
     pub saved_since: Duration,
     /// The lease, once a commit or a claim has taken it.
     pub lease: Option<Lease>,
@@ -100,7 +100,8 @@ impl TaskSession {
         }
     }
 
-    /// A task whose journal cannot be read, from its row and the number of its open requests.
+    /// The session of a task whose journal cannot be read, made from the task's row and the number
+    /// of its open requests.
     pub(crate) fn from_row(row: TaskRow, open_requests: usize, now: Time) -> Self {
         let mut session = Self::new(Journal {
             row: row.clone(),
@@ -117,8 +118,8 @@ impl TaskSession {
         self.own.row.parent.is_some() || self.own.progress.starts > 0
     }
 
-    /// Merges a newer reading of the tree. `false` where the task itself has a newer version than
-    /// this session.
+    /// Merges a newer snapshot of the tree. `false` where the snapshot does not have the task at
+    /// this session's version.
     pub(crate) fn merge_tree(&mut self, tree: TreeSnapshot) -> bool {
         let task = self.task_id();
         let same = tree
@@ -148,7 +149,7 @@ impl TaskSession {
         true
     }
 
-    /// Replaces the task by a newer reading and drops its pending facts.
+    /// Replaces the task by `journal`, which was read later, and drops the pending facts.
     pub(crate) fn replace(&mut self, journal: Journal) {
         if self.history_uncertain_until == journal.history_uncertain_until {
             self.tree.clear_drafts();
@@ -166,7 +167,8 @@ impl TaskSession {
         self.own.push(fact, self.now);
     }
 
-    /// The draft of a relative that the next commit changes, and the time of its facts.
+    /// The draft of a relative, which the next commit changes too, and the time for new facts of
+    /// that draft. `None` if the relative is not known.
     pub(crate) fn relative_mut(&mut self, task: TaskId) -> Option<(&mut RelatedDraft, Time)> {
         let now = self.now;
         self.tree.relative_mut(task).map(|related| (related, now))
@@ -185,7 +187,8 @@ impl TaskSession {
             .collect()
     }
 
-    /// The sum of `of` over a task and its descendants.
+    /// The sum of `of` over the progress of `task` and of its descendants. Pending facts count for
+    /// the session's own task only.
     pub(crate) fn sum_over_subtree(&self, task: TaskId, of: impl Fn(&Progress) -> u32) -> u32 {
         let own = self.task_id();
         let known = |id: TaskId| {
@@ -231,7 +234,8 @@ impl TaskSession {
         self.own.withdraw_open(reason, self.now);
     }
 
-    /// The change that makes the pending facts durable, fenced by the versions that were read.
+    /// The change that makes the pending facts durable, fenced by the versions of the rows that
+    /// were read.
     pub(crate) fn change(&self, id: ChangeId, lease: &LeaseChange) -> Change {
         let own = draft_change(&self.own, lease.clone(), Counters::default());
         let own = TaskChange {
@@ -265,8 +269,8 @@ impl TaskSession {
         )
     }
 
-    /// Requests whose decisions take effect with the next commit: their turn has no open request
-    /// any more.
+    /// Requests whose decisions take effect with the next commit, because their turn is no longer
+    /// blocked (`Progress::is_blocked`).
     fn resumed(&self) -> impl Iterator<Item = RequestId> {
         let ended = self
             .tree
@@ -345,8 +349,9 @@ impl TaskSession {
         self.not_sent.clear();
     }
 
-    /// The attempts that may still be running: until the tool's timeout and then `grace` (the
-    /// lease) are over, unless the process of the attempt is `gone`.
+    /// The calls whose last attempt may still be running. An attempt may run until the tool's
+    /// timeout and then `grace` (the duration of a lease) have passed since its start, unless its
+    /// process is `gone`.
     pub(crate) fn budget(&self, grace: Duration, gone: impl Fn(&str) -> bool) -> Budget {
         let mut budget = Budget::default();
         for state in self.own.progress.unfinished() {

@@ -1,5 +1,5 @@
-//! Pending facts that cannot be computed again: results of calls, and the model's answer. They are
-//! kept over a reload.
+//! Pending facts that cannot be computed again: results of calls, and the model's answer. A reload
+//! keeps them if they still apply.
 
 use super::TaskSession;
 use crate::task::call_state::{CallState, Phase};
@@ -87,7 +87,8 @@ impl TaskSession {
         })
     }
 
-    /// Whether the journal has this very result, because a commit whose answer was lost stored it.
+    /// Whether the journal already has this result: a commit whose confirmation was lost has stored
+    /// it.
     fn is_journaled(&self, result: &ToolResult) -> bool {
         self.own
             .items
@@ -125,8 +126,8 @@ impl TaskSession {
                 self.resume_if_unblocked();
                 self.push(Fact::ToolResult(result));
             }
-            // The answer of an earlier attempt is still the result after a person chose `retry`,
-            // until the new attempt starts.
+            // After a person chose `retry`, the tool's answer to the earlier attempt is still the
+            // result, until the new attempt starts.
             Some(Phase::Started(_) | Phase::Approved(_) | Phase::Settled(Outcome::Unknown, _)) => {
                 self.push(Fact::ToolResult(result));
             }
@@ -178,7 +179,7 @@ pub(crate) struct PendingAnswer {
     shown: Vec<(i64, Time)>,
 }
 
-/// Whether the outcome came from outside and cannot be computed again.
+/// Whether the outcome came from outside the process and cannot be computed again.
 pub(super) fn is_external(outcome: Outcome) -> bool {
     matches!(outcome, Outcome::Succeeded | Outcome::Failed)
 }

@@ -1,5 +1,5 @@
-//! Commits pending facts: the one place from which the engine writes. No effect leaves the process
-//! before its commit.
+//! Commits pending facts: the only place from which the engine commits changes. No effect leaves
+//! the process before its commit.
 
 use std::sync::atomic::Ordering;
 
@@ -20,7 +20,7 @@ impl Engine {
         }
     }
 
-    /// Commits the pending facts.
+    /// Commits the pending facts. Without any, writes only a `lease` that queues or parks the task.
     ///
     /// # Errors
     /// `Again` when another commit came first and this driver still holds the task. `Lost` when
@@ -62,7 +62,8 @@ impl Engine {
         }
     }
 
-    /// Commits once. Each fact and the lease change is a failpoint before and after the commit.
+    /// Commits once. The type of each fact and the lease change each name two failpoints: right
+    /// before and right after the commit.
     pub(in crate::engine) async fn commit(
         &self,
         session: &mut TaskSession,

@@ -28,8 +28,8 @@ impl TaskSession {
 
 impl TaskTree {
     /// Emits Paused or Running for each task whose counters change its status. When the change
-    /// closes a request of a full tree, also queues the tasks that wait to open a request.
-    /// Idempotent.
+    /// closes a request of a tree that has reached its maximum of open requests (`OPEN`), also
+    /// queues the tasks that wait to open a request. Idempotent.
     fn update_statuses(&mut self, own: &mut TaskDraft, lease: &LeaseChange, now: Time) {
         let mut sums = self.counter_changes(own, lease);
         let root = own.row.root_task_id;

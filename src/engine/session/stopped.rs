@@ -9,9 +9,9 @@ use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::turn::Open;
 
 impl TaskSession {
-    /// The task and its open requests as a read right after the next commit returns them. `None`
-    /// unless that commit stops the task, and for a tree of several tasks: the session may not know
-    /// all of the tree's requests.
+    /// The task and its open requests as a read right after the next commit returns them. `None` if
+    /// that commit does not stop the task, or if the tree has other tasks, whose requests the
+    /// session may not know.
     pub(crate) fn stopped(&self, lease: &LeaseChange) -> Option<Stopped> {
         let own = &self.own;
         if self.has_tree() || !stops(own.pushed()) {

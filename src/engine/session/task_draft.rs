@@ -22,7 +22,7 @@ pub(crate) struct TaskDraft {
     /// The journal, pending facts included; for a relative of the driven task the pending facts
     /// alone.
     pub items: Vec<Item>,
-    /// Number of committed items.
+    /// How many of `items`, from the first, are committed.
     pub committed: usize,
     /// Replaces the check of the version. Set only for a task that the next commit inserts.
     pub guard: Option<Guard>,
@@ -161,9 +161,9 @@ impl TaskDraft {
         }
     }
 
-    /// Writes a result for each call that `which` selects and that has none. A settled call keeps
-    /// its result, a call that may have run gets `unknown`, and any other gets `outcome` with
-    /// `text`.
+    /// Writes a result for each call that `which` selects and that has none: the result of
+    /// [`CallState::canceled`]. But if that result is `Canceled` and the call has no sub-agent,
+    /// writes `outcome` with `text` instead.
     pub(crate) fn close_calls(
         &mut self,
         which: impl Fn(&CallState) -> bool,
@@ -233,7 +233,8 @@ impl TaskDraft {
         }
     }
 
-    /// The change that this task's pending facts and `lease` make to the counters of its ancestors.
+    /// The change that this task's pending facts and `lease` make to the counters of the task and
+    /// of its ancestors.
     pub(crate) fn counter_change(&self, lease: &LeaseChange) -> Counters {
         let mut usage = Usage::default();
         let mut model_calls = 0;
@@ -254,8 +255,8 @@ impl TaskDraft {
         }
     }
 
-    /// Changes `row` as the commit of the pending facts and `lease` at time `at` changes the task's
-    /// row. `sums` are added to the counters.
+    /// Makes the changes to `row` that the commit of the pending facts and `lease` makes to the
+    /// task's row at time `at`, except the lease's owner and end. `sums` are added to the counters.
     pub(crate) fn advance(&self, row: &mut TaskRow, lease: &LeaseChange, sums: Counters, at: Time) {
         if self.guard.is_some() {
             row.created_at = at;

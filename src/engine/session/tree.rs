@@ -1,9 +1,11 @@
-//! The tree around a task: its relatives as read, and the drafts of the relatives that the next
-//! commit changes. Invariant: a change adds to the counters of a task and of all its ancestors in
-//! one commit. A change that starts a task, or that changes `busy` or `open_requests`, is fenced by
-//! the version of each ancestor: two tasks that pause at once cannot both count the other as busy,
-//! and two tasks that start sub-agents at once cannot both start the last sub-agent that a limit
-//! allows.
+//! The tree around a task: the rows and items of its tasks as read, and the drafts of the relatives
+//! that the next commit changes.
+//!
+//! Invariant: a change adds to the counters of a task and of all its ancestors in one commit. Each
+//! ancestor whose `busy` or `open_requests` changes is fenced by its version, so that two tasks
+//! that pause at once cannot both count the other as busy. A change that starts a task is fenced by
+//! the versions of all ancestors, so that two tasks that start sub-agents at once cannot both start
+//! the last sub-agent that a limit allows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +17,7 @@ use crate::task::time::Time;
 use crate::task::tree::TreeProgress;
 use crate::task::turn::Progress;
 
-/// The relatives of a task; empty for a task without a tree.
+/// The tasks of a tree; empty as long as the session's task has no relatives.
 pub(crate) struct TaskTree {
     pub(super) rows: BTreeMap<TaskId, TaskRow>,
     pub(super) tree: TreeProgress,
@@ -25,7 +27,8 @@ pub(crate) struct TaskTree {
     pub(super) drafts: BTreeMap<TaskId, RelatedDraft>,
     /// Tasks with a part that cannot be read.
     unreadable: BTreeSet<TaskId>,
-    /// Whether the last read still counts as current. A model call, for example, resets it.
+    /// Whether the last read still counts as current. Every commit and every model call sets this
+    /// to `false`.
     pub fresh: bool,
 }
 
@@ -144,7 +147,8 @@ impl TaskTree {
             .collect()
     }
 
-    /// The draft of a relative that the next commit changes.
+    /// The draft of a relative, added if there is none yet: the next commit changes the relative.
+    /// `None` if the tree has no such task.
     pub(crate) fn relative_mut(&mut self, task: TaskId) -> Option<&mut RelatedDraft> {
         if !self.drafts.contains_key(&task) {
             let row = self.rows.get(&task)?.clone();
@@ -201,7 +205,7 @@ impl TaskTree {
         self.fresh = false;
     }
 
-    /// The counters that the next commit changes, by task.
+    /// What the next commit adds to the counters of each task whose counters change.
     pub(crate) fn counter_changes(
         &self,
         own: &TaskDraft,
@@ -223,7 +227,7 @@ impl TaskTree {
     }
 
     /// The changes of the next commit, of the task and of its relatives, in the order of their
-    /// events.
+    /// events. `change` is the own task's, still without its counters.
     pub(crate) fn changes(
         &self,
         own: &TaskDraft,
