@@ -32,7 +32,7 @@ def options():
         "--binary", default="", metavar="[NAME=]PATH,…", help="built services to compare, instead of building one"
     )
     parser.add_argument("--conc", metavar="N,…", help="cycles at once (default 1,64,256)")
-    parser.add_argument("--ceilings", metavar="MODE,…", help="pg3, batch3, batch5, sqlite5 (default batch3,batch5)")
+    parser.add_argument("--ceilings", metavar="MODE,…", help="pg3, batch3, batch5, sqlite5 (default batch3,batch5); batch5:4 has 4 writers")
     parser.add_argument("--sqlite", action="store_true", help="the service on SQLite, against sqlite5")
     parser.add_argument("--replicas", type=int, default=1, metavar="N", help="also N processes on one database")
     parser.add_argument("--growth", type=int, default=0, metavar="ROWS", help="also a database with ROWS paused tasks")
@@ -135,7 +135,8 @@ class Bench:
         for _ in range(variant.replicas):
             address = f"127.0.0.1:{free_port()}"
             if variant.ceiling:
-                command = [f"{self.programs}/ceiling", "--mode", variant.ceiling, "--database", database]
+                mode, _, writers = variant.ceiling.partition(":")
+                command = [f"{self.programs}/ceiling", "--mode", mode, "--writers", writers, "--database", database]
                 command += ["--listen", address, "--model", self.model]
             else:
                 command = [variant.binary, "serve", "--config", os.path.join(HERE, "holdpoint.yaml")]
@@ -286,10 +287,9 @@ def print_tables(measured, found, concurrency):
     services = [variant for variant in found if not variant.ceiling]
     bases = [variant for variant in found if variant.ceiling] + (services[:1] if len(services) > 1 else [])
     print(f"## {concurrency} at once\n")
-    head = ["ratio"] + [f"{title} / {base.name}" for title in RATIOS for base in bases]
-    table(head, [
-        [variant.name] + [ratio(variant, base, name) if base is not variant else "1" for name in RATIOS.values() for base in bases]
-        for variant in services
+    table(["ratio", *RATIOS], [
+        [f"{variant.name} / {base.name}"] + [ratio(variant, base, name) for name in RATIOS.values()]
+        for variant in services for base in bases if base is not variant
     ])
     table(["a cycle", *FIGURES], [
         [variant.name] + [spread(values(variant, name), digits) for name, digits in FIGURES.values()] for variant in found

@@ -1,6 +1,6 @@
 //! A model endpoint and a tool that answer at once.
 //!
-//! `POST …/chat/completions` answers like OpenAI's, as JSON or as a stream: a call of the first
+//! `POST …/chat/completions` answers like `OpenAI`'s, as JSON or as a stream: a call of the first
 //! offered tool, or the final text if the last message is a tool's result. `POST /tool` is the tool
 //! that is called. `GET /stats` counts the answers and this process's CPU time. HTTP is written by
 //! hand, because the fake shares the processors with the measured service and must cost little.

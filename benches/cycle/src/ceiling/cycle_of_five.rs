@@ -73,10 +73,10 @@ struct Server<S, W: Writer> {
     client: Client,
 }
 
-/// The server over a store and the one connection that writes.
-pub fn router<S: Store, W: ChangeWriter>((store, writer): (S, W), client: Client) -> Router {
+/// The server over a store and the connections that write.
+pub fn router<S: Store, W: ChangeWriter>((store, writers): (S, Vec<W>), client: Client) -> Router {
     let server = Server {
-        committer: Committer::start(vec![writer], LARGEST_BATCH),
+        committer: Committer::start(writers, LARGEST_BATCH),
         store,
         client,
     };

@@ -171,7 +171,9 @@ impl Writer for PostgresWriter {
             })
             .collect();
         let mut columns = Columns::default();
-        batch.into_iter().for_each(|change| columns.add(change));
+        for change in batch {
+            columns.add(change);
+        }
         let [tasks, opened, sessions] = &columns.created_ids;
         let [inputs, calls] = &columns.created_texts;
         let [answers, results, messages] = &columns.completed_texts;

@@ -2,7 +2,7 @@
 //! bound from above the rate that a service can reach on the machine at hand.
 //!
 //! `ceiling --mode pg3|batch3|batch5|sqlite5 --database URL|FILE [--listen 127.0.0.1:9001]
-//! [--model 127.0.0.1:9100]`
+//! [--model 127.0.0.1:9100] [--writers N]`
 //!
 //! | mode | changes of the store | model and tool |
 //! |---|---|---|
@@ -10,6 +10,9 @@
 //! | `batch3` | three; concurrent changes share commits | JSON; no tool call |
 //! | `batch5` | five, as the service; concurrent changes share commits | stream; tool over HTTP |
 //! | `sqlite5` | the same on `SQLite` | the same |
+//!
+//! A writer is a connection that commits. `batch5` has one: on two processors its larger batches
+//! gain more than overlapping flushes of several writers.
 
 mod client;
 mod committer;
@@ -28,11 +31,17 @@ use committer::LARGEST_BATCH;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-async fn router(mode: &str, database: &str, client: Client) -> Router {
+async fn router(mode: &str, writers: Option<usize>, database: &str, client: Client) -> Router {
     match mode {
-        "pg3" => cycle_of_three::router(database, 32, 1, client).await,
-        "batch3" => cycle_of_three::router(database, 8, LARGEST_BATCH, client).await,
-        "batch5" => cycle_of_five::router(postgres::open(database).await, client),
+        "pg3" => cycle_of_three::router(database, writers.unwrap_or(32), 1, client).await,
+        "batch3" => {
+            let writers = writers.unwrap_or(8);
+            cycle_of_three::router(database, writers, LARGEST_BATCH, client).await
+        }
+        "batch5" => {
+            let store = postgres::open(database, writers.unwrap_or(1)).await;
+            cycle_of_five::router(store, client)
+        }
         "sqlite5" => cycle_of_five::router(sqlite::open(database), client),
         _ => panic!("no mode {mode}"),
     }
@@ -45,7 +54,14 @@ fn main() {
     };
     let serve = async {
         let client = Client::new(&option("--model", "127.0.0.1:9100"));
-        let router = router(&option("--mode", ""), &option("--database", ""), client).await;
+        let writers = option("--writers", "").parse().ok();
+        let router = router(
+            &option("--mode", ""),
+            writers,
+            &option("--database", ""),
+            client,
+        )
+        .await;
         let listener = TcpListener::bind(option("--listen", "127.0.0.1:9001"))
             .await
             .expect("a free address")

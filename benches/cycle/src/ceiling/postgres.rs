@@ -97,18 +97,19 @@ pub struct PostgresWriter {
 }
 
 /// Creates the tables in an empty database.
-pub async fn open(url: &str) -> (PostgresStore, PostgresWriter) {
-    let connection = connect(url).await;
-    let schema = connection.batch_execute(SCHEMA).await;
-    schema.expect("an empty database");
-    let write = connection.prepare(WRITE).await;
-    let write = write.expect("a valid statement");
+pub async fn open(url: &str, count: usize) -> (PostgresStore, Vec<PostgresWriter>) {
     let reader = connect(url).await;
+    let schema = reader.batch_execute(SCHEMA).await;
+    schema.expect("an empty database");
+    let mut writers = Vec::new();
+    for _ in 0..count {
+        let connection = connect(url).await;
+        let write = connection.prepare(WRITE).await;
+        let write = write.expect("a valid statement");
+        writers.push(PostgresWriter { connection, write });
+    }
     let read = reader.prepare(READ).await.expect("a valid statement");
-    (
-        PostgresStore { reader, read },
-        PostgresWriter { connection, write },
-    )
+    (PostgresStore { reader, read }, writers)
 }
 
 impl Store for PostgresStore {

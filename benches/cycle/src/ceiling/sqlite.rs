@@ -65,11 +65,11 @@ pub struct SqliteStore(Mutex<Connection>);
 pub struct SqliteWriter(Connection);
 
 /// Creates the tables in a new file.
-pub fn open(file: &str) -> (SqliteStore, SqliteWriter) {
+pub fn open(file: &str) -> (SqliteStore, Vec<SqliteWriter>) {
     let writer = connect(file);
     writer.execute_batch(SCHEMA).expect("a new file");
     let reader = Mutex::new(connect(file));
-    (SqliteStore(reader), SqliteWriter(writer))
+    (SqliteStore(reader), vec![SqliteWriter(writer)])
 }
 
 impl Store for SqliteStore {
