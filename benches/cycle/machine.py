@@ -252,11 +252,15 @@ class Load:
         with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as load:
             self.own = load.pid
             samples = []
-            for line in load.stdout:
-                if line.startswith("{"):
-                    self.report = json.loads(line)
-                else:
-                    samples.append(self.sample())
+            try:
+                for line in load.stdout:
+                    if line.startswith("{"):
+                        self.report = json.loads(line)
+                    else:
+                        samples.append(self.sample())
+            except BaseException:
+                load.kill()
+                raise
         [begin, end] = samples
         self.used = {name: end[name] - begin[name] for name in begin}
 
