@@ -111,8 +111,9 @@ class Postgres:
         subprocess.run([f"{self.bin}/initdb", *init], check=True, stdout=subprocess.DEVNULL, cwd=data, **self.account)
         library = subprocess.run([f"{self.bin}/pg_config", "--pkglibdir"], capture_output=True, text=True).stdout.strip()
         self.counts_statements = bool(glob.glob(f"{library}/pg_stat_statements.so")) if library else False
+        # Without autovacuum, which would meet some measurements of a few seconds and others not.
         settings = {
-            "port": self.port, "listen_addresses": "127.0.0.1", "unix_socket_directories": data, "max_connections": 300,
+            "autovacuum": "off", "port": self.port, "listen_addresses": "127.0.0.1", "unix_socket_directories": data, "max_connections": 300,
             "shared_buffers": "512MB", "max_wal_size": "4GB", "checkpoint_timeout": "15min", "jit": "off",
         }
         if self.counts_statements:
