@@ -266,8 +266,7 @@ fn main() {
             tokio::spawn(serve(stream));
         }
     };
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
+    tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .expect("a runtime")

@@ -241,8 +241,7 @@ fn main() {
         seconds("--warmup", "1"),
         seconds("--seconds", "3"),
     );
-    let report = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
+    let report = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .expect("a runtime")
