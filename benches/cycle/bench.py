@@ -1,0 +1,401 @@
+"""Measures the service's cycle against ceilings on this machine; scripts/bench runs it. Standard library only.
+
+Each round measures every variant once, the next round in the reverse order, so that a machine that becomes slower
+harms all of them alike. A ratio compares two measurements of one round; tables show the median and the spread of the
+rounds. Every measurement begins with fresh servers and an empty database (but for --growth).
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+from machine import CountingProxy, Load, Postgres, Process, free_port, status_of
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+KEY = "bench-key-of-32-characters-0001"
+INPUT = "Please refund order A-1001, the customer was charged twice (42.50 EUR)."
+# A run is refused over these limits: the change of the fake model's CPU time for a cycle between rounds, and the
+# processors that other processes used.
+MOST_DRIFT = 0.15
+MOST_FOREIGN_CORES = 0.3
+
+
+def options():
+    parser = argparse.ArgumentParser(prog="scripts/bench", description="Measures the cycle against ceilings.")
+    parser.add_argument(
+        "--binary", default="", metavar="[NAME=]PATH,…", help="built services to compare, instead of building one"
+    )
+    parser.add_argument("--conc", metavar="N,…", help="cycles at once (default 1,64,256)")
+    parser.add_argument("--ceilings", metavar="MODE,…", help="pg3, batch3, batch5, sqlite5 (default batch3,batch5); batch5:4 has 4 writers")
+    parser.add_argument("--sqlite", action="store_true", help="the service on SQLite, against sqlite5")
+    parser.add_argument("--replicas", type=int, default=1, metavar="N", help="also N processes on one database")
+    parser.add_argument("--growth", type=int, default=0, metavar="ROWS", help="also a database with ROWS paused tasks")
+    parser.add_argument("--seconds", type=float, metavar="S", help="the length of a measurement (default 3)")
+    parser.add_argument("--rounds", type=int, metavar="N", help="the number of rounds (default 3)")
+    parser.add_argument("--json", metavar="FILE", help="also write every measurement to a file")
+    parser.add_argument("--smoke", action="store_true", help="only show that every variant works, in seconds")
+    chosen = parser.parse_args()
+    if chosen.sqlite and (chosen.growth or chosen.replicas > 1):
+        parser.error("--growth and --replicas need Postgres")
+    chosen.warmup = 0.3 if chosen.smoke else 1.0
+    chosen.seconds = chosen.seconds or (0.7 if chosen.smoke else 3.0)
+    chosen.rounds = chosen.rounds or (1 if chosen.smoke else 3)
+    chosen.conc = [int(each) for each in (chosen.conc or ("8" if chosen.smoke else "1,64,256")).split(",")]
+    everything = "pg3,batch3,batch5,sqlite5" if chosen.smoke else "sqlite5" if chosen.sqlite else "batch3,batch5"
+    chosen.ceilings = (chosen.ceilings or everything).split(",")
+    return chosen
+
+
+def build(manifest, profile):
+    """Builds a workspace; returns the folder of its programs."""
+    cargo = ["cargo", "build", "--quiet", "--locked", "--bins", "--profile", profile, "--manifest-path", manifest]
+    subprocess.run(cargo, check=True, cwd=ROOT)
+    metadata = ["cargo", "metadata", "--locked", "--no-deps", "--format-version", "1", "--manifest-path", manifest]
+    text = subprocess.run(metadata, check=True, cwd=ROOT, capture_output=True, text=True).stdout
+    return os.path.join(json.loads(text)["target_directory"], profile)
+
+
+class Variant:
+    """A server to measure. `ceiling` is a mode of the ceiling, `binary` a built service."""
+
+    def __init__(self, name, ceiling=None, binary=None, sqlite=False, replicas=1, growth=0):
+        self.name, self.ceiling, self.binary = name, ceiling, binary
+        self.sqlite, self.replicas, self.growth = sqlite, replicas, growth
+        self.is_filled = False
+
+    @property
+    def database(self):
+        return "bench_" + "".join(letter if letter.isalnum() else "_" for letter in self.name.lower())
+
+
+def variants(chosen, services):
+    found = [Variant(f"ceil-{mode}", ceiling=mode, sqlite=mode.startswith("sqlite")) for mode in chosen.ceilings]
+    for name, binary in services.items():
+        if chosen.smoke or not chosen.sqlite:
+            found.append(Variant(name, binary=binary))
+        if chosen.smoke or chosen.sqlite:
+            found.append(Variant(f"{name}, SQLite", binary=binary, sqlite=True))
+        if chosen.replicas > 1:
+            found.append(Variant(f"{name}, {chosen.replicas} replicas", binary=binary, replicas=chosen.replicas))
+        if chosen.growth:
+            found.append(Variant(f"{name}, {chosen.growth} paused", binary=binary, growth=chosen.growth))
+    return found
+
+
+class Bench:
+    def __init__(self, chosen, folder, programs):
+        self.chosen, self.folder, self.programs = chosen, folder, programs
+        self.running = []
+        self.number = 0
+        self.postgres = None
+        self.model = f"127.0.0.1:{free_port()}"
+
+    def start(self, needs_postgres):
+        if needs_postgres:
+            self.postgres = Postgres(self.folder)
+            self.running.append(self.postgres.process)
+        command = [f"{self.programs}/fake-model", "--listen", self.model]
+        self.fake = self.spawn(command, "fake-model", f"http://{self.model}/stats")
+
+    def spawn(self, command, name, url, **options):
+        process = Process(command, os.path.join(self.folder, f"{name}.log"), **options)
+        self.running.append(process)
+        process.wait_until(lambda: status_of(url) in (200, 404))
+        return process
+
+    def stop(self, processes):
+        for process in reversed(processes):
+            process.stop()
+            self.running.remove(process)
+
+    def stop_all(self):
+        self.stop(list(self.running))
+
+    def prepare(self, variant):
+        """Makes the variant's database; returns its URL, or the file of SQLite."""
+        if variant.sqlite:
+            self.number += 1
+            return os.path.join(self.folder, f"{self.number}.db")
+        if variant.growth and not variant.is_filled:
+            self.fill(variant)
+        elif not variant.growth:
+            self.postgres.create(variant.database)
+        self.postgres.sql("checkpoint")
+        return self.postgres.url(variant.database)
+
+    def serve(self, variant, database):
+        """Starts the variant's processes; returns them with their addresses."""
+        started, targets = [], []
+        for _ in range(variant.replicas):
+            address = f"127.0.0.1:{free_port()}"
+            if variant.ceiling:
+                mode, _, writers = variant.ceiling.partition(":")
+                command = [f"{self.programs}/ceiling", "--mode", mode, "--writers", writers, "--database", database]
+                command += ["--listen", address, "--model", self.model]
+            else:
+                command = [variant.binary, "serve", "--config", os.path.join(HERE, "holdpoint.yaml")]
+            url = f"sqlite://{database}" if variant.sqlite else database
+            environment = {"BENCH_LISTEN": address, "BENCH_DATABASE": url, "BENCH_MODEL": self.model}
+            # A replica starts after the first one has applied the migrations.
+            started.append(
+                self.spawn(command, "server", f"http://{address}/readyz", cwd=self.folder, env=os.environ | environment)
+            )
+            targets.append(address)
+        return started, targets
+
+    def fill(self, variant):
+        """Copies one paused task into many, in every table whose rows have ids. A copied id begins with an earlier
+        time and ends with a digest of the id and the copy's number, so that all tables agree on it."""
+        self.postgres.create(variant.database)
+        started, targets = self.serve(variant, self.postgres.url(variant.database))
+        body = json.dumps({"input": INPUT}).encode()
+        headers = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
+        create = urllib.request.Request(f"http://{targets[0]}/v1/tasks", body, headers)
+        with urllib.request.urlopen(create) as answer:
+            assert json.load(answer)["status"] == "Paused"
+        self.stop(started)
+        columns = self.postgres.sql(
+            "select table_name, column_name, data_type from information_schema.columns"
+            " where table_schema = 'public' order by table_name, ordinal_position",
+            variant.database,
+        )
+        time_of = "lpad(to_hex(1700000000000 + n), 12, '0') || '7'"
+        for table in dict.fromkeys(row[0] for row in columns):
+            kinds = {row[1]: row[2] for row in columns if row[0] == table}
+            if "uuid" not in kinds.values():
+                continue
+            values = [
+                f"({time_of} || substr(md5(c.{name}::text || n), 14))::uuid" if kind == "uuid" else f"c.{name}"
+                for name, kind in kinds.items()
+            ]
+            self.postgres.sql(
+                # As a replica would: no trigger and no check of a foreign key.
+                f"set session_replication_role = replica; insert into {table} ({', '.join(kinds)}) select {', '.join(values)}"
+                f" from {table} c, generate_series(1, {variant.growth}) n",
+                variant.database,
+            )
+        self.postgres.sql("vacuum analyze", variant.database)
+        variant.is_filled = True
+
+    def measure(self, variant, concurrency):
+        """Measures a variant once."""
+        database = self.prepare(variant)
+        updates = [0, 0] if variant.sqlite else self.postgres.task_updates(variant.database)
+        started, targets = self.serve(variant, database)
+        groups = {
+            "server": [process.pid for process in started],
+            "postgres": [self.postgres.process.pid] if self.postgres else [],
+            "model": [self.fake.pid],
+        }
+        counted = {} if variant.sqlite else self.postgres.counters(variant.database)
+        load = self.load(targets, concurrency, groups)
+        per_cycle = {}
+        if not variant.sqlite:
+            after = self.postgres.counters(variant.database)
+            per_cycle = {name: (after[name] - counted[name]) / load.report["finished"] for name in counted}
+        self.stop(started)
+        if not variant.sqlite:
+            after = self.postgres.task_updates(variant.database)
+            all_updates, hot = after[0] - updates[0], after[1] - updates[1]
+            per_cycle["hot_share"] = hot / all_updates if all_updates else None
+        report, used = load.report, load.used
+        per_thousand = 1000 / report["cycles"]
+        return per_cycle | {
+            "variant": variant.name,
+            "concurrency": concurrency,
+            "cycles_per_second": report["cycles"] / report["seconds"],
+            "create_p50_ms": report["create"]["p50"],
+            "create_p99_ms": report["create"]["p99"],
+            "approve_p50_ms": report["approve"]["p50"],
+            "approve_p99_ms": report["approve"]["p99"],
+            "server_cpu_s_per_1000": used["server"] * per_thousand,
+            "postgres_cpu_s_per_1000": used["postgres"] * per_thousand,
+            "model_cpu_us": used["model_us"] / max(1, used["model_cycles"]),
+            "foreign_cores": max(0.0, used["others"] / report["seconds"]),
+        }
+
+    def load(self, targets, concurrency, groups):
+        program = f"{self.programs}/load"
+        load = Load(program, targets, concurrency, self.chosen.seconds, self.chosen.warmup, groups, self.model)
+        if load.report["errors"] or not load.report["cycles"]:
+            raise RuntimeError(f"{load.report['errors']} cycles failed, the first with: {load.report['first_error']}")
+        return load
+
+    def count(self, variant):
+        """Counts the messages to Postgres for each cycle, one cycle at a time."""
+        self.prepare(variant)
+        proxy = CountingProxy(self.postgres.port)
+        started, targets = self.serve(variant, self.postgres.url(variant.database, proxy.port))
+        before = proxy.counted()
+        load = self.load(targets, 1, {})
+        after = proxy.counted()
+        self.stop(started)
+        return {name: (after[name] - before[name]) / load.report["finished"] for name in before}
+
+
+def spread(values, digits=2):
+    """The median with the smallest and the largest value."""
+    values = [value for value in values if value is not None]
+    if not values:
+        return "–"
+    middle, low, high = (f"{value:,.{digits}f}" for value in (statistics.median(values), min(values), max(values)))
+    return middle if low == high else f"{middle} [{low}–{high}]"
+
+
+def table(head, rows):
+    print("| " + " | ".join(head) + " |\n|---|" + "---:|" * (len(head) - 1))
+    for row in rows:
+        print("| " + " | ".join(row) + " |")
+    print()
+
+
+RATIOS = {
+    "cycles/s": "cycles_per_second",
+    "CPU server": "server_cpu_s_per_1000",
+    "CPU Postgres": "postgres_cpu_s_per_1000",
+}
+FIGURES = {
+    "cycles/s": ("cycles_per_second", 0),
+    "create p50 ms": ("create_p50_ms", 2),
+    "p99": ("create_p99_ms", 2),
+    "approve p50 ms": ("approve_p50_ms", 2),
+    "p99 ": ("approve_p99_ms", 2),
+    "server CPU s/1,000": ("server_cpu_s_per_1000", 3),
+    "Postgres CPU s/1,000": ("postgres_cpu_s_per_1000", 3),
+    "statements": ("statements", 2),
+    "commits": ("commits", 2),
+    "WAL bytes": ("wal", 0),
+    "HOT share": ("hot_share", 2),
+}
+
+
+def print_tables(measured, found, concurrency):
+    """Prints the ratios to each ceiling and to the first service, and the figures behind them."""
+    def values(variant, name):
+        return [one.get(name) for one in measured if (one["variant"], one["concurrency"]) == (variant.name, concurrency)]
+
+    def ratio(variant, base, name):
+        pairs = zip(values(variant, name), values(base, name))
+        return spread([ours / theirs for ours, theirs in pairs if ours and theirs])
+
+    services = [variant for variant in found if not variant.ceiling]
+    bases = [variant for variant in found if variant.ceiling] + (services[:1] if len(services) > 1 else [])
+    print(f"## {concurrency} at once\n")
+    table(["ratio", *RATIOS], [
+        [f"{variant.name} / {base.name}"] + [ratio(variant, base, name) for name in RATIOS.values()]
+        for variant in services for base in bases if base is not variant
+    ])
+    table(["a cycle", *FIGURES], [
+        [variant.name] + [spread(values(variant, name), digits) for name, digits in FIGURES.values()] for variant in found
+    ])
+
+
+def drift_of(measured):
+    """How far the fake model's CPU time for a cycle moved between the rounds of one variant: the largest of all."""
+    groups = {}
+    for one in measured:
+        groups.setdefault((one["variant"], one["concurrency"]), []).append(one["model_cpu_us"])
+    return max((max(times) / min(times) - 1, *key) for key, times in groups.items())
+
+
+def describe(services, is_built):
+    def output(*command):
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    commit = output("git", "describe", "--always", "--dirty", "--exclude=*")
+    with open("/proc/cpuinfo") as file:
+        models = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
+    return {
+        "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "machine": f"{os.cpu_count()} × {models[0] if models else os.uname().machine}, Linux {os.uname().release}",
+        "load before": f"{os.getloadavg()[0]:.1f}",
+        "service": f"commit {commit}, profile dist" if is_built else ", ".join(f"{n}: {p}" for n, p in services.items()),
+    }
+
+
+def run(chosen, folder):
+    programs = build(os.path.join(HERE, "Cargo.toml"), "release")
+    services = {}
+    for each in filter(None, chosen.binary.split(",")):
+        name, _, path = each.rpartition("=")
+        services[name or "holdpoint"] = os.path.abspath(path)
+    is_built = not services
+    if is_built:
+        services = {"holdpoint": os.path.join(build(os.path.join(ROOT, "Cargo.toml"), "dist"), "holdpoint")}
+    found = variants(chosen, services)
+    about = describe(services, is_built)
+    bench = Bench(chosen, folder, programs)
+    measured, counted = [], {}
+    try:
+        bench.start(needs_postgres=not all(variant.sqlite for variant in found))
+        if bench.postgres:
+            about["Postgres"] = bench.postgres.sql("show server_version")[0][0]
+        print("\n".join(f"{name}: {value}" for name, value in about.items()) + "\n", flush=True)
+        for concurrency in chosen.conc:
+            for number in range(chosen.rounds):
+                for variant in found if number % 2 == 0 else reversed(found):
+                    one = bench.measure(variant, concurrency) | {"round": number}
+                    measured.append(one)
+                    print(
+                        f"round {number + 1} of {chosen.rounds}, {concurrency} at once: {variant.name}:"
+                        f" {one['cycles_per_second']:.0f} cycles/s, model {one['model_cpu_us']:.0f} µs,"
+                        f" foreign processes {one['foreign_cores']:.1f} cores",
+                        file=sys.stderr,
+                    )
+        for variant in found:
+            if not variant.sqlite and not variant.growth and variant.replicas == 1:
+                counted[variant.name] = bench.count(variant)
+    finally:
+        bench.stop_all()
+    return about, found, measured, counted
+
+
+def main():
+    chosen = options()
+    # An ended terminal session or a `kill` ends the servers, too.
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, lambda *_: sys.exit("bench: ended by a signal"))
+    folder = tempfile.mkdtemp(prefix="holdpoint-bench-")
+    os.chmod(folder, 0o711)  # the account of Postgres passes through
+    try:
+        about, found, measured, counted = run(chosen, folder)
+    except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
+        sys.exit(f"bench: {error}")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    for concurrency in chosen.conc:
+        print_tables(measured, found, concurrency)
+    if counted:
+        print("## Messages to Postgres for a cycle, one cycle at a time\n")
+        table(["a cycle", "statements", "pings"], [
+            [name, f"{each['statements']:.2f}", f"{each['pings']:.2f}"] for name, each in counted.items()
+        ])
+    drift, variant, concurrency = drift_of(measured)
+    print(f"Drift: the fake model's CPU time for a cycle moved by {drift:.0%} at most ({variant}, {concurrency} at once).")
+    foreign = max(one["foreign_cores"] for one in measured)
+    print(f"Foreign processes used up to {foreign:.1f} processors.")
+    is_refused = (drift > MOST_DRIFT or foreign > MOST_FOREIGN_CORES) and not chosen.smoke
+    if chosen.json:
+        with open(chosen.json, "w") as file:
+            whole = {"about": about, "is_refused": is_refused, "drift": drift, "foreign_cores": foreign, "measured": measured, "counted": counted}
+            json.dump(whole, file, indent=1)
+    if is_refused:
+        print(
+            f"REFUSED: a drift over {MOST_DRIFT:.0%}, or over {MOST_FOREIGN_CORES} processors used by others."
+            " The machine did other work meanwhile; these figures prove nothing."
+        )
+        sys.exit(3)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+//! Group commit: concurrent changes wait in one queue, and a writer commits all that it finds.
+
+use std::sync::Arc;
+
+use tokio::sync::{Mutex, mpsc, oneshot};
+
+/// The most changes of a batch.
+pub const LARGEST_BATCH: usize = 512;
+
+/// Commits a batch of changes.
+pub trait Writer: Send + 'static {
+    type Change: Send;
+    /// The answer to a change.
+    type Done: Send;
+
+    /// Returns the answers in the order of the changes, once all are durable.
+    fn write(&mut self, batch: Vec<Self::Change>) -> impl Future<Output = Vec<Self::Done>> + Send;
+}
+
+/// A change, and where its answer goes.
+type Queued<W> = (<W as Writer>::Change, oneshot::Sender<<W as Writer>::Done>);
+
+/// The queue of several writers.
+pub struct Committer<W: Writer> {
+    queue: mpsc::Sender<Queued<W>>,
+}
+
+impl<W: Writer> Committer<W> {
+    /// Starts the writers, each with batches of up to `limit` changes.
+    pub fn start(writers: Vec<W>, limit: usize) -> Self {
+        let (queue, waiting) = mpsc::channel(8192);
+        let waiting = Arc::new(Mutex::new(waiting));
+        for writer in writers {
+            tokio::spawn(drain(waiting.clone(), writer, limit));
+        }
+        Self { queue }
+    }
+
+    pub async fn commit(&self, change: W::Change) -> W::Done {
+        let (done, answer) = oneshot::channel();
+        let queued = self.queue.send((change, done)).await;
+        assert!(queued.is_ok(), "the writers never end");
+        answer.await.expect("an answer to every change")
+    }
+}
+
+async fn drain<W: Writer>(
+    waiting: Arc<Mutex<mpsc::Receiver<Queued<W>>>>,
+    mut writer: W,
+    limit: usize,
+) {
+    let mut batch = Vec::new();
+    while waiting.lock().await.recv_many(&mut batch, limit).await > 0 {
+        let (changes, waiters): (Vec<_>, Vec<_>) = batch.drain(..).unzip();
+        for (done, waiter) in writer.write(changes).await.into_iter().zip(waiters) {
+            // A client that went away waits for no answer.
+            let _ = waiter.send(done);
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Load generator: closed loop, one kept connection for each worker.
+//!
+//! A cycle is `POST /v1/tasks`, answered once the task is paused, and `POST /resume/{request_id}`
+//! with an approval, answered once the task is completed. A cycle counts only if both answers are
+//! the expected ones. Prints `begin` and `end` around the measured window, so that the caller can
+//! sample processes at these moments, and then one line of JSON.
+//!
+//! `load --targets ADDRESS[,ADDRESS…] [--concurrency 1] [--warmup 1] [--seconds 3]`
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use hdrhistogram::Histogram;
+use http_body_util::{BodyExt as _, Full};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const AUTHORIZATION: &str = "Bearer bench-key-of-32-characters-0001";
+const TASK: &str =
+    r#"{"input":"Please refund order A-1001, the customer was charged twice (42.50 EUR)."}"#;
+const APPROVAL: &str = r#"{"action":"approve"}"#;
+const OUTPUT: &str = "Order A-1001 has been refunded: 42.50 EUR were returned to the customer.";
+
+/// The part of an answer that the generator checks.
+#[derive(Deserialize)]
+struct Task {
+    status: String,
+    output: Option<String>,
+    pending: Vec<Pending>,
+}
+
+#[derive(Deserialize)]
+struct Pending {
+    request_id: String,
+}
+
+/// State that all workers share.
+#[derive(Default)]
+struct Run {
+    measuring: AtomicBool,
+    stopped: AtomicBool,
+    /// Cycles since the start, warm-up included.
+    finished: AtomicU64,
+    errors: AtomicU64,
+    first_error: Mutex<Option<String>>,
+}
+
+/// Times of the cycles that ended in the window, in microseconds.
+struct Times {
+    create: Histogram<u64>,
+    approve: Histogram<u64>,
+}
+
+impl Times {
+    fn new() -> Self {
+        let histogram = || Histogram::new_with_bounds(1, 120_000_000, 3).expect("valid bounds");
+        Self {
+            create: histogram(),
+            approve: histogram(),
+        }
+    }
+}
+
+/// A connection to one server, opened again after an error.
+struct Connection {
+    address: String,
+    sender: Option<SendRequest<Full<Bytes>>>,
+}
+
+impl Connection {
+    async fn post(&mut self, path: &str, body: &'static str) -> Result<Task, String> {
+        let answer = self.send(path, body).await;
+        if answer.is_err() {
+            self.sender = None;
+        }
+        answer
+    }
+
+    async fn send(&mut self, path: &str, body: &'static str) -> Result<Task, String> {
+        let error = |error: hyper::Error| format!("POST {path}: {error}");
+        if self.sender.is_none() {
+            self.sender = Some(self.connect().await?);
+        }
+        let sender = self.sender.as_mut().expect("connected above");
+        sender.ready().await.map_err(error)?;
+        let request = http::Request::post(path)
+            .header("host", &self.address)
+            .header("content-type", "application/json")
+            .header("authorization", AUTHORIZATION)
+            .body(Full::new(Bytes::from_static(body.as_bytes())))
+            .expect("a valid request");
+        let response = sender.send_request(request).await.map_err(error)?;
+        let status = response.status();
+        let body = response
+            .into_body()
+            .collect()
+            .await
+            .map_err(error)?
+            .to_bytes();
+        let text = || String::from_utf8_lossy(&body[..body.len().min(300)]).into_owned();
+        if !status.is_success() {
+            return Err(format!("POST {path}: {status}: {}", text()));
+        }
+        serde_json::from_slice(&body).map_err(|error| format!("POST {path}: {error}: {}", text()))
+    }
+
+    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, String> {
+        let stream = TcpStream::connect(&self.address)
+            .await
+            .map_err(|error| format!("{}: {error}", self.address))?;
+        stream
+            .set_nodelay(true)
+            .map_err(|error| error.to_string())?;
+        let (sender, connection) = handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| error.to_string())?;
+        // An error of the connection reaches its sender, too.
+        tokio::spawn(connection);
+        Ok(sender)
+    }
+}
+
+/// Runs one cycle; returns the durations of its two requests.
+async fn cycle(connection: &mut Connection) -> Result<(Duration, Duration), String> {
+    let start = Instant::now();
+    let task = connection.post("/v1/tasks", TASK).await?;
+    let paused = Instant::now();
+    let (true, Some(request)) = (task.status == "Paused", task.pending.first()) else {
+        return Err(format!("created task is {}, not Paused", task.status));
+    };
+    let path = format!("/resume/{}", request.request_id);
+    let task = connection.post(&path, APPROVAL).await?;
+    if task.status != "Completed" || task.output.as_deref() != Some(OUTPUT) {
+        return Err(format!(
+            "approved task is {} with the output {:?}",
+            task.status, task.output
+        ));
+    }
+    Ok((paused - start, paused.elapsed()))
+}
+
+async fn work(run: Arc<Run>, address: String) -> Times {
+    let mut times = Times::new();
+    let mut connection = Connection {
+        address,
+        sender: None,
+    };
+    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    while !run.stopped.load(Relaxed) {
+        match cycle(&mut connection).await {
+            Ok((create, approve)) => {
+                run.finished.fetch_add(1, Relaxed);
+                if run.measuring.load(Relaxed) && !run.stopped.load(Relaxed) {
+                    times.create.saturating_record(micros(create));
+                    times.approve.saturating_record(micros(approve));
+                }
+            }
+            Err(error) => {
+                run.errors.fetch_add(1, Relaxed);
+                run.first_error
+                    .lock()
+                    .expect("no worker panics")
+                    .get_or_insert(error);
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+    }
+    times
+}
+
+async fn measure(
+    targets: Vec<String>,
+    concurrency: usize,
+    warmup: Duration,
+    window: Duration,
+) -> Value {
+    let run = Arc::new(Run::default());
+    let workers: Vec<_> = targets
+        .iter()
+        .cycle()
+        .take(concurrency)
+        .map(|address| tokio::spawn(work(run.clone(), address.clone())))
+        .collect();
+    tokio::time::sleep(warmup).await;
+    println!("begin");
+    run.measuring.store(true, Relaxed);
+    let start = Instant::now();
+    tokio::time::sleep(window).await;
+    run.stopped.store(true, Relaxed);
+    let seconds = start.elapsed().as_secs_f64();
+    println!("end");
+
+    let mut all = Times::new();
+    for worker in workers {
+        let times = worker.await.expect("no worker panics");
+        all.create.add(&times.create).expect("equal bounds");
+        all.approve.add(&times.approve).expect("equal bounds");
+    }
+    let cycles = all.create.len();
+    json!({
+        "seconds": seconds,
+        "cycles": cycles,
+        "finished": run.finished.load(Relaxed),
+        "errors": run.errors.load(Relaxed),
+        "first_error": run.first_error.lock().expect("no worker panics").take(),
+        "create": milliseconds(&all.create),
+        "approve": milliseconds(&all.approve),
+    })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "times of seconds at most")]
+fn milliseconds(times: &Histogram<u64>) -> Value {
+    let at = |quantile| times.value_at_quantile(quantile) as f64 / 1000.0;
+    json!({ "p50": at(0.5), "p99": at(0.99) })
+}
+
+fn main() {
+    let option = |name: &str, default: &str| {
+        let mut arguments = std::env::args().skip_while(|argument| argument != name);
+        arguments.nth(1).unwrap_or_else(|| default.to_owned())
+    };
+    let seconds = |name: &str, default: &str| {
+        Duration::from_secs_f64(option(name, default).parse().expect("seconds"))
+    };
+    let targets = option("--targets", "127.0.0.1:8080")
+        .split(',')
+        .map(str::to_owned)
+        .collect();
+    let report = measure(
+        targets,
+        option("--concurrency", "1").parse().expect("a number"),
+        seconds("--warmup", "1"),
+        seconds("--seconds", "3"),
+    );
+    let report = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
+        .block_on(report);
+    println!("{report}");
+}
