@@ -18,7 +18,7 @@ async fn cycle(app: &TestApp) {
     let held = app.held().await;
     app.model.then(says("done"));
     let path = format!("/resume/{}/approve", held.request);
-    let reply = app.approver().post(&path, &json!({})).await;
+    let reply = app.owner().post(&path, &json!({})).await;
     assert_eq!(reply.str("/status"), "Completed", "{}", reply.text);
 }
 
