@@ -361,8 +361,8 @@ impl Catalog {
         self
     }
 
-    /// The tool that calls the agent of this name, compared byte by byte; `None` if no other agent
-    /// may call that agent.
+    /// The tool that calls the agent named exactly `name` (letter case counts). `None` if no agent of
+    /// the configuration has it as a sub-agent.
     #[must_use]
     pub fn agent(&self, name: &str) -> Option<&Entry> {
         self.agents.get(name)

@@ -33,11 +33,11 @@ const ASKING: [&str; 4] = ["not", "if", "contains", "propertyNames"];
 const CHILD_LIST: [&str; 1] = ["prefixItems"];
 /// Keywords whose value holds schemas for nested values, by name.
 const CHILD_MAP: [&str; 2] = ["properties", "patternProperties"];
-/// Keywords whose value is a schema for the same value (or for a value that is not an object).
+/// Keywords that hold a schema for the same instance, or for one that is not an object.
 const SAME: [&str; 3] = ["then", "else", "contentSchema"];
-/// Keywords whose value is a list of schemas for the same value.
+/// Keywords that hold a list of schemas for the same instance.
 const SAME_LIST: [&str; 3] = ["allOf", "anyOf", "oneOf"];
-/// Keywords whose value holds schemas for the same value, by name.
+/// Keywords that hold schemas for the same instance, by name.
 const SAME_MAP: [&str; 1] = ["dependentSchemas"];
 /// Keywords that we resolve ourselves and leave out.
 const LEFT_OUT: [&str; 6] = [

@@ -50,7 +50,7 @@ fn first() -> Vec<String> {
         .chain(ONCE)
         .flat_map(|point| [format!("{point}.before"), format!("{point}.committed")]);
     let others = [
-        "door.committed",
+        "submit.committed",
         "claim.committed",
         "renew.committed",
         "call.before",
@@ -63,7 +63,7 @@ fn first() -> Vec<String> {
 /// passes several times.
 fn second() -> Vec<String> {
     let commits = OFTEN.iter().map(|point| format!("{point}.committed"));
-    let others = ["door.committed", "call.before", "call.answered"];
+    let others = ["submit.committed", "call.before", "call.answered"];
     commits
         .chain(others.map(str::to_owned))
         .map(|point| format!("{point}@2"))
@@ -208,7 +208,7 @@ async fn dies_after_its_claims(on: On) {
     let deaths = async {
         for death in 0..=20 {
             let point = if death == 0 {
-                "door.committed"
+                "submit.committed"
             } else {
                 "claim.committed"
             };

@@ -61,8 +61,8 @@ enum End {
     Harmless,
     /// The task failed with `integrity`.
     Integrity,
-    /// A request is open (again).
-    RequestSpec,
+    /// The task is paused: its request is still open, or another one was opened.
+    Paused,
     /// The journal cannot be read.
     Unreadable,
     /// Nothing ran; the task has ended or goes on.
@@ -205,7 +205,7 @@ async fn ended(
         journal.row.error.map(|error| error.code),
     ) {
         (TaskStatus::Failed, Some(FailureCode::Integrity)) => End::Integrity,
-        (TaskStatus::Paused, None) => End::RequestSpec,
+        (TaskStatus::Paused, None) => End::Paused,
         (TaskStatus::Running | TaskStatus::Completed | TaskStatus::Canceled, None) => {
             End::NothingRan
         }

@@ -55,8 +55,9 @@ both! {
         let door = harness.engine(0);
         let task = door.create(&alice(), go(), None).await.unwrap().task_id;
         let engine = harness.engine(1);
-        // The claim that puts the task to sleep returns no driver, so 20 claims give only 8
-        // drivers.
+        // Claims 1 to 3 drive the task beside others, claim 4 puts it to sleep, and claim 5 begins
+        // the first lone drive. Each further lone drive takes three claims: one for other tasks
+        // only, one that puts the task to sleep, and one that drives it. Claim 20 ends the task.
         for _ in 0..20 {
             for driver in engine.claim().await.unwrap() {
                 let _ = spawn(driver).await;

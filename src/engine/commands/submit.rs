@@ -32,7 +32,7 @@ impl Engine {
         self.drivers.spawn(Arc::clone(self).drive(session));
         match written.await {
             Ok(Ok(_)) => {
-                failpoint::reach("door.committed");
+                failpoint::reach("submit.committed");
                 Ok(Some(Accepted {
                     task_id,
                     root,

@@ -31,7 +31,8 @@ enum State {
     Taken,
 }
 
-/// A lone drive, from the claim that asks for a task until this is dropped.
+/// The right to the only lone drive of this process. A claim gets it before it knows whether there
+/// is a task for it. Dropping it frees the slots and ends the lone drive, if a task was claimed.
 #[derive(Debug)]
 pub(crate) struct LoneDrive {
     alone: Arc<Alone>,

@@ -36,7 +36,7 @@ struct Call {
     told: Told,
 }
 
-/// The emitted part of a call.
+/// How much of a call has been emitted, and the redacted arguments that wait for the name.
 struct Told {
     named: bool,
     passing: Passing,

@@ -1,5 +1,6 @@
-//! The policy along the path of agents: the strictest verdict wins; and rules about an agent's
-//! calls of another agent.
+//! The policy in a tree of agents. A call is judged for each agent from the root's to the one that
+//! makes the call; the strictest verdict wins. A call that starts a sub-agent is judged by rules,
+//! too.
 
 use serde_json::{Value, json};
 

@@ -77,7 +77,7 @@ async fn ended(harness: &EngineHarness, task: TaskId) -> (TaskStatus, Option<Fai
 const INTEGRITY: (TaskStatus, Option<FailureCode>) =
     (TaskStatus::Failed, Some(FailureCode::Integrity));
 
-/// The outcome in the parent's journal of the call that started the child.
+/// The outcome of the call that started the child, from the parent's journal.
 async fn outcome_of(harness: &EngineHarness, parent: TaskId, child: TaskId) -> Outcome {
     let call = harness.row(child).await.parent.unwrap().1;
     let items = harness.journal(parent).await.items;

@@ -75,7 +75,7 @@ impl FormName {
     }
 }
 
-/// A mistake at its field.
+/// A mistake in a submitted form, and the field that it is shown at, if there is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FieldMistake {
     /// The name of the form's field, if there is one.
