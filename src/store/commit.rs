@@ -11,13 +11,15 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::batch::rows;
-use super::commit_single::is_single;
+use super::commit_single::{MOST_LINES, is_single};
 use super::db::{Db, Engine, Failure, Sql, Value, sql};
 use super::feed::Feed;
 use super::record::record;
@@ -43,6 +45,9 @@ const BREATH: Duration = Duration::from_millis(100);
 /// transactions' locks each time.
 const MOST_COLLISIONS: u32 = 3;
 
+/// How many changes of a failed batch are repeated at once.
+const REPEATED_AT_ONCE: usize = 4;
+
 pub(super) const FIND: Sql =
     sql!("select at from agent_task_item where task_id = $1 and seq = $2 and change_id = $3")
         .by_key();
@@ -59,6 +64,8 @@ struct Waiting {
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<Waiting>,
+    /// The roots whose changes are repeated, by [`Committer::repeat`].
+    busy: HashSet<TaskId>,
     closed: bool,
 }
 
@@ -74,6 +81,7 @@ pub(super) struct Committer {
     db: Arc<Db>,
     feed: Arc<Feed>,
     writers: Vec<Writer>,
+    tasks: TaskTracker,
     stop: CancellationToken,
     /// Receives the number of changes in each batch.
     observe: std::sync::OnceLock<Box<dyn Fn(usize) + Send + Sync>>,
@@ -108,6 +116,7 @@ impl Committer {
             db,
             feed,
             writers: (0..writers).map(|_| Writer::default()).collect(),
+            tasks: tasks.clone(),
             stop,
             observe: std::sync::OnceLock::new(),
         });
@@ -174,76 +183,104 @@ impl Committer {
         loop {
             let batch = writer.take();
             if !batch.is_empty() {
-                self.write(batch).await;
+                self.write(number, batch).await;
                 continue;
             }
-            if self.stop.is_cancelled() {
+            let stops = self.stop.is_cancelled();
+            if stops && writer.queue().waiting.is_empty() {
                 return;
             }
             tokio::select! {
                 () = writer.news.notified() => {}
-                () = self.stop.cancelled() => {}
+                () = self.stop.cancelled(), if !stops => {}
             }
         }
     }
 
-    async fn write(&self, batch: Vec<Waiting>) {
+    async fn write(self: &Arc<Self>, writer: usize, batch: Vec<Waiting>) {
         if let Some(observe) = self.observe.get() {
             observe(batch.len());
         }
-        let (rows, replies): (Vec<Rows>, Vec<_>) = batch
-            .into_iter()
-            .map(|waiting| (waiting.rows, (waiting.reply, waiting.stopped)))
-            .unzip();
-        let all: Vec<&Rows> = rows.iter().collect();
-        let answers = match self.send(&all).await {
-            Ok(answers) => answers.into_iter().map(answer).collect(),
-            // One change at a time: a change that cannot be stored must not fail the others.
-            Err(failure)
-                if failure.sent && !failure.lost() && (all.len() > 1 || collided(&failure)) =>
-            {
-                tracing::info!(
-                    changes = all.len(),
-                    code = failure.code(),
-                    "a batch failed; its changes are committed one by one"
-                );
-                let mut answers = Vec::with_capacity(all.len());
-                for rows in &all {
-                    answers.push(self.alone(rows).await);
-                }
-                answers
-            }
-            Err(failure) => {
-                let mut answers = Vec::with_capacity(all.len());
-                for rows in &all {
-                    answers.push(self.failed(rows, &failure).await);
-                }
-                answers
-            }
-        };
-        for ((answer, rows), (reply, mut stopped)) in answers.into_iter().zip(&rows).zip(replies) {
-            if let Ok(Committed { at }) = &answer {
-                if let Some(stopped) = &mut stopped {
-                    stopped.committed(*at);
-                }
-                self.feed
-                    .tell(rows.root, rows.root_runs(), rows.items.len(), stopped);
-                if rows.tasks.iter().any(|line| line.lease == QUEUE) {
-                    self.feed.queued();
+        let rows: Vec<&Rows> = batch.iter().map(|waiting| &waiting.rows).collect();
+        match self.send(&rows, false).await {
+            Ok(times) => {
+                for (waiting, at) in batch.into_iter().zip(times) {
+                    self.answer(waiting, answer(at));
                 }
             }
-            // The future that waits for this reply may have been dropped; the change is written all
-            // the same.
-            let _ = reply.send(answer);
+            Err(failure) if !failure.sent => {
+                for waiting in batch {
+                    self.answer(waiting, Err(CommitError::Unavailable));
+                }
+            }
+            Err(failure) => self.repeat(writer, batch, failure),
         }
     }
 
-    async fn send(&self, batch: &[&Rows]) -> Result<Vec<Option<i64>>, Failure> {
+    /// Handles a batch whose statement failed, each change by itself: a change that cannot be stored
+    /// must not fail the others, and a lost commit result is looked up. The writer goes on meanwhile
+    /// with other roots, so that a change that waits for a lock holds up only its own root.
+    fn repeat(self: &Arc<Self>, writer: usize, batch: Vec<Waiting>, failure: Failure) {
+        let apart = !failure.lost() && (batch.len() > 1 || collided(&failure));
+        if apart {
+            tracing::info!(
+                changes = batch.len(),
+                code = failure.code(),
+                "a batch failed; its changes are committed one by one"
+            );
+        }
+        if let Some(writer) = self.writers.get(writer) {
+            let roots = batch.iter().map(|waiting| waiting.rows.root);
+            writer.queue().busy.extend(roots);
+        }
+        let committer = Arc::clone(self);
+        self.tasks.spawn(async move {
+            let each = |waiting: Waiting| async {
+                let answer = if apart {
+                    committer.alone(&waiting.rows).await
+                } else {
+                    committer.failed(&waiting.rows, &failure).await
+                };
+                let root = waiting.rows.root;
+                committer.answer(waiting, answer);
+                if let Some(writer) = committer.writers.get(writer) {
+                    writer.queue().busy.remove(&root);
+                    writer.news.notify_one();
+                }
+            };
+            stream::iter(batch)
+                .for_each_concurrent(REPEATED_AT_ONCE, each)
+                .await;
+        });
+    }
+
+    fn answer(&self, waiting: Waiting, answer: Answer) {
+        let Waiting {
+            rows,
+            mut stopped,
+            reply,
+        } = waiting;
+        if let Ok(Committed { at }) = &answer {
+            if let Some(stopped) = &mut stopped {
+                stopped.committed(*at);
+            }
+            self.feed
+                .tell(rows.root, rows.root_runs(), rows.items.len(), stopped);
+            if rows.tasks.iter().any(|line| line.lease == QUEUE) {
+                self.feed.queued();
+            }
+        }
+        // The future that waits for this reply may have been dropped; the change is written all the
+        // same.
+        let _ = reply.send(answer);
+    }
+
+    async fn send(&self, batch: &[&Rows], repeated: bool) -> Result<Vec<Option<i64>>, Failure> {
         match &self.db.engine {
             Engine::Postgres { .. } if batch.iter().all(|rows| is_single(rows)) => {
-                commit_single::write(&self.db, batch).await
+                commit_single::write(&self.db, batch, repeated).await
             }
-            Engine::Postgres { .. } => commit_postgres::write(&self.db, batch).await,
+            Engine::Postgres { .. } => commit_postgres::write(&self.db, batch, repeated).await,
             Engine::Sqlite { .. } => commit_sqlite::write(&self.db, batch).await,
         }
     }
@@ -263,7 +300,7 @@ impl Committer {
     async fn send_apart(&self, rows: &Rows) -> Result<Vec<Option<i64>>, Failure> {
         let mut sent = 1;
         loop {
-            match self.send(&[rows]).await {
+            match self.send(&[rows], true).await {
                 Err(failure) if failure.sent && collided(&failure) && sent < MOST_COLLISIONS => {
                     // Spread the retries of changes that collided.
                     let apart = u32::try_from(rows.change.as_u128() % 8).unwrap_or(0);
@@ -320,7 +357,7 @@ impl Committer {
             if let Some(error) = last {
                 return Err(error);
             }
-            match self.send(&[rows]).await {
+            match self.send(&[rows], true).await {
                 Ok(answers) => match answers.into_iter().next().flatten() {
                     Some(at) => return Ok(Committed { at: Time(at) }),
                     None if rows.first_item().is_none() => return Err(CommitError::Unknown),
@@ -367,19 +404,22 @@ impl Writer {
     /// changes that go into the same statement as the first (see `is_single`).
     fn take(&self) -> Vec<Waiting> {
         let mut queue = self.queue();
-        let single = queue.waiting.front().map(|first| is_single(&first.rows));
+        let mut single = None;
         let mut batch = Vec::new();
         let mut later = VecDeque::new();
         // If a root's earlier change is in the batch or stays in the queue, its later changes stay.
-        let mut roots: HashSet<TaskId> = HashSet::new();
-        let mut bytes = 0;
+        let mut roots: HashSet<TaskId> = queue.busy.clone();
+        let (mut bytes, mut lines) = (0, 0);
         while let Some(waiting) = queue.waiting.pop_front() {
             let size = waiting.rows.size();
-            let full =
-                batch.len() >= MOST_CHANGES || (!batch.is_empty() && bytes + size > MOST_BYTES);
-            let fits = !full && Some(is_single(&waiting.rows)) == single;
+            let more = waiting.rows.lines();
+            let over = bytes + size > MOST_BYTES || lines + more > MOST_LINES;
+            let full = batch.len() >= MOST_CHANGES || (!batch.is_empty() && over);
+            let kind = is_single(&waiting.rows);
+            let fits = !full && single.is_none_or(|single| single == kind);
             if roots.insert(waiting.rows.root) && fits {
-                bytes += size;
+                single = Some(kind);
+                (bytes, lines) = (bytes + size, lines + more);
                 batch.push(waiting);
                 continue;
             }

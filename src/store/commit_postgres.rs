@@ -163,8 +163,12 @@ record! {
 }
 
 /// Writes a batch. Results are in the order of the batch; `None` is stale.
-pub(super) async fn write(db: &Db, batch: &[&Rows]) -> Result<Vec<Option<i64>>, Failure> {
-    send(db, statement(), LISTS, batch).await
+pub(super) async fn write(
+    db: &Db,
+    batch: &[&Rows],
+    repeated: bool,
+) -> Result<Vec<Option<i64>>, Failure> {
+    send(db, statement(), LISTS, batch, repeated).await
 }
 
 /// Sends a statement that returns the changes it has taken.
@@ -173,12 +177,13 @@ pub(super) async fn send(
     sql: Sql,
     lists: &[&List],
     batch: &[&Rows],
+    repeated: bool,
 ) -> Result<Vec<Option<i64>>, Failure> {
     let mut values = vec![Value::Now];
     for list in lists {
         values.extend((list.arrays)(batch));
     }
-    let taken: Vec<Taken> = db.write_batch(sql.postgres, values).await?;
+    let taken: Vec<Taken> = db.write_batch(sql.postgres, values, repeated).await?;
     let mut times = vec![None; batch.len()];
     for Taken { change, at } in taken {
         let time = usize::try_from(change)

@@ -4,11 +4,11 @@
 //!
 //! A line of `n` is one change. Its items, requests, approvers, decisions and key are found by
 //! their numbers in the lists, so the statement joins no list with another, and its cost is linear
-//! in the batch. The update itself compares the task's version, so no task is locked before it,
+//! in the changes. The update itself compares the task's version, so no task is locked before it,
 //! except where a change answers or closes a request.
 //!
 //! Invariant: task rows are locked in order of id and before request rows, because the lines are
-//! sorted. A change's time is read after its locks are held. Nothing is written for a change whose
+//! sorted. The time of a change that answers a request is read after the locks are held. Nothing is written for a change whose
 //! task has another version, or whose request is closed or out of time.
 
 use std::sync::OnceLock;
@@ -30,6 +30,9 @@ const TOUCHES: usize = 1 << 2;
 const ASKS: usize = 1 << 3;
 const USES_KEYS: usize = 1 << 4;
 const ENDS: usize = 1 << 5;
+/// The maximum number of lines of a batch, and of a change that fits. Postgres finds a text in an
+/// array by walking the array from its start, so the cost grows with the square of the lines.
+pub(super) const MOST_LINES: usize = 1_000;
 /// The number of combinations of parts.
 const SHAPES: usize = 1 << 6;
 
@@ -248,6 +251,7 @@ pub(super) fn is_single(rows: &Rows) -> bool {
         _ => false,
     };
     is_root
+        && rows.lines() <= MOST_LINES
         && task.guard != ANY
         && task.facts > 0
         && task.facts == task.events
@@ -257,7 +261,11 @@ pub(super) fn is_single(rows: &Rows) -> bool {
 }
 
 /// Writes a batch of changes that fit. Results are in the order of the batch; `None` is stale.
-pub(super) async fn write(db: &Db, batch: &[&Rows]) -> Result<Vec<Option<i64>>, Failure> {
+pub(super) async fn write(
+    db: &Db,
+    batch: &[&Rows],
+    repeated: bool,
+) -> Result<Vec<Option<i64>>, Failure> {
     let mut sorted: Vec<usize> = (0..batch.len()).collect();
     sorted.sort_by_key(|number| batch.get(*number).map(|rows| rows.root));
     let rows: Vec<&Rows> = sorted
@@ -265,7 +273,7 @@ pub(super) async fn write(db: &Db, batch: &[&Rows]) -> Result<Vec<Option<i64>>, 
         .filter_map(|number| batch.get(*number).copied())
         .collect();
     let parts = Parts::of(&rows);
-    let times = send(db, parts.statement(), &parts.lists(), &rows).await?;
+    let times = send(db, parts.statement(), &parts.lists(), &rows, repeated).await?;
     let mut answers = vec![None; batch.len()];
     for (number, time) in sorted.into_iter().zip(times) {
         if let Some(answer) = answers.get_mut(number) {

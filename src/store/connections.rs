@@ -17,6 +17,8 @@ const PULSE: Duration = Duration::from_millis(500);
 /// A connection that has been idle for longer is checked before it is used.
 const STALE: Duration = Duration::from_secs(10);
 
+/// How long the answer to a statement is awaited whose caller is gone.
+const ABANDONED: Duration = Duration::from_secs(12);
 /// The maximum age of a connection, so that changes of the server's settings take effect.
 const LIFE: Duration = Duration::from_mins(30);
 /// The pauses between attempts to connect to a server that is starting.
@@ -200,8 +202,7 @@ fn starting(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused)
 }
 
-/// A connection taken from its pool. Dropping it closes the connection; [`CheckedOut::put_back`]
-/// returns it.
+/// A connection taken from its pool. [`CheckedOut::put_back`] returns it; dropping it closes it.
 pub(super) struct CheckedOut(Option<Object<Connect>>);
 
 impl CheckedOut {
@@ -215,12 +216,39 @@ impl CheckedOut {
     pub(super) fn put_back(mut self) {
         drop(self.0.take());
     }
-}
 
-impl Drop for CheckedOut {
-    fn drop(&mut self) {
+    /// Returns the connection after an error of the server, once the rest of the answer is read.
+    pub(super) async fn put_back_after_error(mut self) {
+        if let Some(connection) = &mut self.0
+            && matches!(timeout(PULSE, connection.ping()).await, Ok(Ok(())))
+        {
+            self.put_back();
+        }
+    }
+
+    /// Closes the connection at once.
+    pub(super) fn close(mut self) {
         if let Some(connection) = self.0.take() {
             drop(Object::take(connection));
         }
+    }
+}
+
+impl Drop for CheckedOut {
+    /// The statement's future was dropped. The server still runs the statement, so the connection
+    /// keeps its place in the pool until the answer has come, at most for `ABANDONED`: clients that
+    /// hang up cannot make the pool open more connections than it may have.
+    fn drop(&mut self) {
+        let Some(mut connection) = self.0.take() else {
+            return;
+        };
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "it ends by itself, and nothing waits for it"
+        )]
+        tokio::spawn(async move {
+            let _ = timeout(ABANDONED, connection.ping()).await;
+            drop(Object::take(connection));
+        });
     }
 }

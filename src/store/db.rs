@@ -202,14 +202,17 @@ impl Db {
         }
     }
 
-    /// Sends a batch of changes on a writer's connection, on Postgres.
+    /// Sends a batch of changes on a writer's connection, on Postgres. A change that is `repeated`
+    /// takes another connection, so that the writer goes on.
     pub(super) async fn write_batch<R: Record>(
         &self,
         sql: &'static str,
         values: Vec<Value>,
+        repeated: bool,
     ) -> Result<Vec<R>, Failure> {
         match &self.engine {
-            Engine::Postgres { writers, .. } => {
+            Engine::Postgres { writers, keyed, .. } => {
+                let writers = if repeated { keyed } else { writers };
                 decoded(&self.noted(self.ask_postgres(writers, sql, values).await)?)
             }
             Engine::Sqlite { .. } => Err(Failure::unsent(sqlx::Error::Protocol(
@@ -285,6 +288,9 @@ impl Db {
                 let failure = Failure::sent(error);
                 if failure.lost() || failure.code() == READ_ONLY {
                     self.breaks.another(&failure.error);
+                    taken.close();
+                } else {
+                    taken.put_back_after_error().await;
                 }
                 Err(failure)
             }

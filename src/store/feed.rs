@@ -237,6 +237,15 @@ impl Feed {
         receiver(trees.senders.entry(root).or_insert_with(none))
     }
 
+    /// Removes a tree without receivers, so that its last news take no memory.
+    pub(super) fn forget(&self, root: TaskId) {
+        let mut trees = locked(&self.trees);
+        let unwatched = |senders: &Senders| !senders.has_readers();
+        if trees.senders.get(&root).is_some_and(unwatched) {
+            trees.senders.remove(&root);
+        }
+    }
+
     /// Whether the tree's news have a receiver in this process.
     pub(super) fn is_watched(&self, root: TaskId) -> bool {
         locked(&self.trees)

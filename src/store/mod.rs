@@ -246,6 +246,11 @@ impl Store {
         self.inner.committer.commit(change, stopped).await
     }
 
+    /// Frees the last news of a tree that has no receiver in this process.
+    pub fn forget(&self, root: TaskId) {
+        self.inner.feed.forget(root);
+    }
+
     /// Whether [`Store::watch`] or a listener in this process receives the tree's news.
     pub fn is_watched(&self, root: TaskId) -> bool {
         self.inner.feed.is_watched(root)

@@ -130,7 +130,11 @@ async fn postgres(
             .options([("plan_cache_mode", "force_custom_plan")])
     };
     Ok(Engine::Postgres {
-        writers: pool(planned_once(), writers())?,
+        // A writer waits only shortly for a lock: the change is then repeated beside it.
+        writers: pool(
+            planned_once().options([("lock_timeout", "500ms")]),
+            writers(),
+        )?,
         keyed: pool(planned_once(), keyed)?,
         lists: pool(planned_anew(), lists)?,
         probe: pool(planned_anew(), 1)?,

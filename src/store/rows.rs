@@ -243,6 +243,11 @@ impl Rows {
             .any(|text| text.contains('\0'))
     }
 
+    /// The number of lines in the lists of items, requests, approvers and decisions.
+    pub(super) fn lines(&self) -> usize {
+        self.items.len() + self.asked.len() + self.approvers.len() + self.decisions.len()
+    }
+
     /// The size in bytes of the change's items and sealed credentials.
     pub(super) fn size(&self) -> usize {
         let items: usize = self.items.iter().map(|item| item.body.len()).sum();

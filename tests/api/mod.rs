@@ -25,6 +25,7 @@ mod openapi_document;
 mod pages;
 mod providers;
 mod refused_decisions;
+mod replica_waits;
 mod request_endings;
 mod request_kinds;
 mod sign_in;

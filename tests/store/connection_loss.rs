@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use holdpoint::secret::Secret;
-use holdpoint::store::{CommitError, Settings, Store};
+use holdpoint::store::{CommitError, RequestFilter, Settings, Store};
+use holdpoint::task::change::IdempotencyRow;
 use holdpoint::task::id::TaskId;
 use holdpoint::world::SystemClock;
+use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, UnixStream};
 
@@ -155,7 +158,7 @@ async fn killed_backends_cost_no_commit() {
 async fn commit_without_a_connection_is_unavailable_and_not_written() {
     let fixture = StoreFixture::postgres().await;
     let way = lossy(&fixture, MARK).await;
-    let timeout = std::time::Duration::from_millis(300);
+    let timeout = Duration::from_millis(300);
     let settings = Settings {
         url: Secret::new(way.url.clone()),
         acquire_timeout: timeout,
@@ -172,4 +175,79 @@ async fn commit_without_a_connection_is_unavailable_and_not_written() {
     assert_eq!(result, Err(CommitError::Unavailable));
     assert!(!store.ready().await);
     assert!(fixture.store.task(id).await.unwrap().is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropped_reads_open_no_more_connections_than_the_pool_may_have() {
+    let fixture = StoreFixture::postgres().await;
+    let settings = Settings {
+        max_connections: 8,
+        ..fixture.settings.clone()
+    };
+    let store = Store::open(&settings, Arc::new(SystemClock)).await.unwrap();
+    let mut other = PgConnection::connect(fixture.settings.url.reveal())
+        .await
+        .unwrap();
+    other
+        .execute("begin; lock table intervention_request in access exclusive mode")
+        .await
+        .unwrap();
+    let filter = RequestFilter {
+        tenant: "acme".to_owned(),
+        limit: 10,
+        ..RequestFilter::default()
+    };
+    for _ in 0..40 {
+        let read = tokio::time::timeout(Duration::from_millis(20), store.requests(&filter)).await;
+        assert!(read.is_err(), "the table is locked");
+    }
+    let open = "select count(*) from pg_stat_activity where datname = current_database()
+        and application_name = 'holdpoint'";
+    let count = fixture.number(open).await;
+    // The fixture's own store has connections, too.
+    assert!(count <= 16, "{count} connections");
+    other.execute("rollback").await.unwrap();
+    assert!(store.requests(&filter).await.unwrap().is_empty());
+    store.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refused_change_keeps_the_connection_of_its_writer() {
+    let fixture = StoreFixture::postgres().await;
+    let with_key = |id: TaskId| {
+        let mut change = change(id, vec![new_task(id, "acme", "alice")]);
+        change.idempotency = Some(IdempotencyRow {
+            tenant: "acme".to_owned(),
+            user_id: "alice".to_owned(),
+            person: None,
+            path: "POST /v1/tasks".to_owned(),
+            key: "k".to_owned(),
+            body_digest: "d".to_owned(),
+            task_id: id,
+            request_id: None,
+        });
+        change
+    };
+    assert!(
+        fixture
+            .store
+            .commit(with_key(TaskId(fresh())))
+            .await
+            .is_ok()
+    );
+    let first = "select min(backend_start)::text from pg_stat_activity
+        where datname = current_database() and application_name = 'holdpoint' and query like 'with n as%'";
+    let before = text(&fixture, first).await;
+    for _ in 0..3 {
+        let refused = fixture.store.commit(with_key(TaskId(fresh()))).await;
+        assert_eq!(refused, Err(CommitError::Refused));
+    }
+    assert_eq!(text(&fixture, first).await, before);
+}
+
+async fn text(fixture: &StoreFixture, sql: &'static str) -> String {
+    let mut connection = PgConnection::connect(fixture.settings.url.reveal())
+        .await
+        .unwrap();
+    connection.fetch_one(sql).await.unwrap().get(0)
 }

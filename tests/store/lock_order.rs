@@ -3,7 +3,7 @@
 //! Postgres: `SQLite` has one writer at a time.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use holdpoint::store::Store;
 use holdpoint::task::change::Counters;
@@ -16,7 +16,8 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 use uuid::Uuid;
 
 use super::store_fixture::{
-    LEASE, ManualClock, StoreFixture, asked, change, child_task, claim, finance, fresh, status,
+    LEASE, ManualClock, StoreFixture, asked, change, child_task, claim, finance, fresh, said,
+    status,
 };
 use super::tree_reads::counted;
 
@@ -285,4 +286,31 @@ async fn claim_waits_for_no_row_locked_by_another_writer() {
     );
     other.execute("rollback").await.unwrap();
     assert_eq!(claim(&fixture.store, "me", 9).await, [held]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locked_task_holds_up_only_its_own_root() {
+    let fixture = StoreFixture::postgres().await;
+    let (held, free) = (fixture.task().await, fixture.task().await);
+    let mut other = holding(&fixture, TASKS, held.0).await;
+    let mut next = fixture.next(held).await;
+    next.facts = vec![said("one")];
+    let stuck = async { fixture.store.commit(change(held, vec![next])).await.is_ok() };
+    let others = async {
+        waiting(&fixture, 1).await;
+        let began = Instant::now();
+        for text in ["one", "two", "three"] {
+            let mut next = fixture.next(free).await;
+            next.facts = vec![said(text)];
+            let written = fixture.store.commit(change(free, vec![next])).await;
+            assert!(written.is_ok(), "{written:?}");
+        }
+        let time = began.elapsed();
+        other.execute("rollback").await.unwrap();
+        time
+    };
+    let (written, time) = tokio::join!(stuck, others);
+    assert!(written);
+    // A statement on an ordinary connection waits for a lock for two seconds.
+    assert!(time < Duration::from_millis(1900), "{time:?}");
 }

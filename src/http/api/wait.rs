@@ -77,6 +77,9 @@ async fn when_stopped(
     if time.is_zero() {
         return row(http, task).await;
     }
+    // A subscription from before the caller's own commit has news of that commit at least. Any other
+    // one may begin with news that a commit of another replica has overtaken: it reads first.
+    let mut is_current = news.is_some();
     // Subscribes before the first read, so that no commit in between is missed.
     let mut news = news.unwrap_or_else(|| http.store.watch(root));
     let end = Instant::now() + time;
@@ -86,9 +89,13 @@ async fn when_stopped(
     let mut listener = None;
     loop {
         let seen = news.borrow_and_update().clone();
-        if let Some(stopped) = seen.stopped.filter(|stopped| stopped.row.task_id == task) {
+        let stopped = seen.stopped.filter(|stopped| stopped.row.task_id == task);
+        if let Some(stopped) = stopped.filter(|_| is_current) {
+            drop(news);
+            http.store.forget(root);
             return Ok(Found::Committed(stopped));
         }
+        is_current = true;
         let known_to_run = first && task == root && seen.running == Some(true);
         first = false;
         let left = end.saturating_duration_since(Instant::now());

@@ -1,0 +1,33 @@
+//! Waits on one replica for a task that another replica changes: the answer is never older than the
+//! request for it.
+
+use serde_json::json;
+
+use crate::support::fake_chat_completions::{calls, says};
+use crate::support::test_app::{On, TestApp};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wait_shows_the_commit_that_another_replica_made_before_it() {
+    let app = TestApp::start(On::Postgres).await;
+    let other = app.replica().await;
+    let keyed = app.owner().header("idempotency-key", "k1");
+    app.model
+        .then(calls(&[("refund", r#"{"order": 17, "amount": 120}"#)]));
+    let body = json!({"input": "please"});
+    let held = keyed.post("/v1/tasks", &body).await;
+    assert_eq!(held.str("/status"), "Paused", "{}", held.text);
+    let (task, request) = (held.str("/task_id"), held.str("/pending/0/request_id"));
+    app.model.then(says("done"));
+    let path = format!("/resume/{request}/approve");
+    let approved = other.owner().post(&path, &json!({})).await;
+    assert_eq!(approved.str("/status"), "Completed", "{}", approved.text);
+    // The first replica's last news of the task are its own commit that paused it.
+    let waits = app.owner().header("prefer", "wait=5");
+    let shown = waits.get(&format!("/v1/tasks/{task}")).await;
+    assert_eq!(shown.str("/status"), "Completed", "{}", shown.text);
+    let again = keyed.post("/v1/tasks", &body).await;
+    assert_eq!(again.header("idempotency-replayed"), "true");
+    assert_eq!(again.str("/status"), "Completed", "{}", again.text);
+    other.stop().await;
+    app.stop().await;
+}
