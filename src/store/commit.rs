@@ -469,3 +469,6 @@ pub(super) fn refusal(failure: &Failure) -> CommitError {
         CommitError::Unavailable
     }
 }
+
+#[cfg(test)]
+mod tests;

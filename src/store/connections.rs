@@ -7,6 +7,7 @@ use std::time::Duration;
 use deadpool::managed::{self, Metrics, Object, PoolError, QueueMode, RecycleError, RecycleResult};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _, PgConnection};
+use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::identity::{self, Doubt};
@@ -242,11 +243,11 @@ impl Drop for CheckedOut {
         let Some(mut connection) = self.0.take() else {
             return;
         };
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "it ends by itself, and nothing waits for it"
-        )]
-        tokio::spawn(async move {
+        let Ok(runtime) = Handle::try_current() else {
+            drop(Object::take(connection));
+            return;
+        };
+        runtime.spawn(async move {
             let _ = timeout(ABANDONED, connection.ping()).await;
             drop(Object::take(connection));
         });

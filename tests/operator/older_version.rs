@@ -5,39 +5,105 @@ use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, SqliteConnection};
 
 use super::served_binary::{Folder, Served};
+use crate::support::postgres::{TestDatabase, empty_database, run};
 use crate::support::test_app::ALICE;
 
 const CONFIGURATION: &str = include_str!("data/older_version.yaml");
 const SCRIPT: &str = include_str!("data/older_version_script.yaml");
-/// The database of a service of version 0.1.0 (b0c1832), by `sqlite3 holdpoint.db .dump`: the four
-/// tasks below, the second created with the idempotency key `once-only`.
-const DATABASE: &str = include_str!("data/older_version.sql");
+/// A database that a service of version 0.1.0 wrote, as SQL, with the ids of its four tasks and of
+/// their requests. The second task was created with the idempotency key `once-only`.
+struct Older {
+    dump: &'static str,
+    finished: &'static str,
+    held: &'static str,
+    asking: &'static str,
+    rejected: &'static str,
+    /// The request of `held`.
+    approval: &'static str,
+    /// The request of `asking`.
+    question: &'static str,
+}
 
-const FINISHED: &str = "01a2050d-5c06-751d-9f29-1d838c490f5d";
-const HELD: &str = "01a2050d-5c3b-7746-849d-382da2df7325";
-const ASKING: &str = "01a2050d-5c84-74ca-8978-dbb3de864539";
-const REJECTED: &str = "01a2050d-5ca6-7682-997e-291e24ea6fd8";
-const APPROVAL: &str = "01a2050d-5c41-7436-87ed-8686946c37f0";
-const QUESTION: &str = "01a2050d-5c88-74cc-a1ad-53bab4c14dc4";
+/// By `sqlite3 holdpoint.db .dump`, of the program at b0c1832.
+const SQLITE: Older = Older {
+    dump: include_str!("data/older_version_sqlite.sql"),
+    finished: "01a2050d-5c06-751d-9f29-1d838c490f5d",
+    held: "01a2050d-5c3b-7746-849d-382da2df7325",
+    asking: "01a2050d-5c84-74ca-8978-dbb3de864539",
+    rejected: "01a2050d-5ca6-7682-997e-291e24ea6fd8",
+    approval: "01a2050d-5c41-7436-87ed-8686946c37f0",
+    question: "01a2050d-5c88-74cc-a1ad-53bab4c14dc4",
+};
 
-/// Serves a copy of the older version's database.
-async fn serve(folder: &Folder) -> Served {
+/// By `pg_dump --inserts`, of the program at 293922e.
+const POSTGRES: Older = Older {
+    dump: include_str!("data/older_version_postgres.sql"),
+    finished: "01a206c5-0d1b-72ed-9a2a-ead5492b4328",
+    held: "01a206c5-0dec-719f-9a7b-f172531921f5",
+    asking: "01a206c5-0eaa-740e-8baa-ed90979c9b18",
+    rejected: "01a206c5-0f3d-74e8-b7fe-1ea8027d5342",
+    approval: "01a206c5-0dfa-7089-a6d5-d18b2c37c296",
+    question: "01a206c5-0ead-76b5-af8a-cb4b3442dced",
+};
+
+/// The service on a copy of the older version's database.
+struct Upgraded {
+    served: Served,
+    _folder: Folder,
+    _database: Option<TestDatabase>,
+}
+
+async fn serve(older: &Older) -> Upgraded {
+    let folder = Folder::new();
     std::fs::write(folder.file("script.yaml"), SCRIPT).unwrap();
-    let url = format!(
-        "sqlite://{}?mode=rwc",
-        folder.file("holdpoint.db").display()
-    );
-    let mut connection = SqliteConnection::connect(&url).await.unwrap();
-    connection.execute(DATABASE).await.unwrap();
     // An idempotency key older than a day counts as never used.
     let now = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap()
         .as_micros();
-    let used_now = format!("update idempotency set created_at = {now}");
-    connection.execute(AssertSqlSafe(used_now)).await.unwrap();
-    connection.close().await.unwrap();
-    Served::start(folder.path(), CONFIGURATION, &[]).bearer(ALICE)
+    let used_now = format!("update public.idempotency set created_at = {now}");
+    let (mut configuration, mut database) = (CONFIGURATION.to_owned(), None);
+    if older.dump.starts_with("PRAGMA") {
+        let file = folder.file("holdpoint.db");
+        let url = format!("sqlite://{}?mode=rwc", file.display());
+        let mut connection = SqliteConnection::connect(&url).await.unwrap();
+        connection.execute(older.dump).await.unwrap();
+        let used_now = used_now.replace("public.", "");
+        connection.execute(AssertSqlSafe(used_now)).await.unwrap();
+        connection.close().await.unwrap();
+    } else {
+        let empty = empty_database().await;
+        run(&empty.url, older.dump.to_owned()).await;
+        run(&empty.url, used_now).await;
+        configuration = format!("{CONFIGURATION}database: {{ url: \"{}\" }}\n", empty.url);
+        database = Some(empty);
+    }
+    Upgraded {
+        served: Served::start(folder.path(), &configuration, &[]).bearer(ALICE),
+        _folder: folder,
+        _database: database,
+    }
+}
+
+/// A test on the older databases of both engines.
+macro_rules! on_both {
+    ($test:ident($older:ident) $body:block) => {
+        mod $test {
+            use super::*;
+
+            async fn test($older: &Older) $body
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn on_sqlite() {
+                test(&SQLITE).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn on_postgres() {
+                test(&POSTGRES).await;
+            }
+        }
+    };
 }
 
 async fn read(served: &Served, path: &str) -> Value {
@@ -53,108 +119,111 @@ async fn items(served: &Served, task: &str, of_type: &str) -> Vec<Value> {
         .collect()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn database_of_an_older_version_is_opened_with_its_tasks_and_requests() {
-    let folder = Folder::new();
-    let served = serve(&folder).await;
-    let listed = read(&served, "/v1/tasks").await;
-    let statuses: Vec<_> = listed["tasks"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|task| {
-            (
-                task["task_id"].as_str().unwrap(),
-                task["status"].as_str().unwrap(),
-            )
-        })
-        .collect();
-    assert_eq!(
-        statuses,
-        [
-            (REJECTED, "Canceled"),
-            (ASKING, "Paused"),
-            (HELD, "Paused"),
-            (FINISHED, "Completed")
-        ]
-    );
-    let rejected = items(&served, REJECTED, "tool_result").await;
-    assert_eq!(rejected.len(), 1, "{rejected:?}");
-    assert_eq!(rejected[0]["outcome"], "rejected", "{rejected:?}");
-    for (task, request, kind) in [(HELD, APPROVAL, "approval"), (ASKING, QUESTION, "guidance")] {
-        let task = read(&served, &format!("/v1/tasks/{task}")).await;
-        let pending = &task["pending"][0];
+on_both! {
+    database_of_an_older_version_is_opened_with_its_tasks_and_requests(older) {
+        let upgraded = serve(older).await;
+        let served = &upgraded.served;
+        let listed = read(served, "/v1/tasks").await;
+        let statuses: Vec<_> = listed["tasks"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|task| {
+                (
+                    task["task_id"].as_str().unwrap(),
+                    task["status"].as_str().unwrap(),
+                )
+            })
+            .collect();
         assert_eq!(
-            (&pending["request_id"], &pending["kind"], &pending["status"]),
-            (&json!(request), &json!(kind), &json!("pending")),
-            "{task}"
+            statuses,
+            [
+                (older.rejected, "Canceled"),
+                (older.asking, "Paused"),
+                (older.held, "Paused"),
+                (older.finished, "Completed")
+            ]
+        );
+        let rejected = items(served, older.rejected, "tool_result").await;
+        assert_eq!(rejected.len(), 1, "{rejected:?}");
+        assert_eq!(rejected[0]["outcome"], "rejected", "{rejected:?}");
+        for (task, request, kind) in [(older.held, older.approval, "approval"), (older.asking, older.question, "guidance")] {
+            let task = read(served, &format!("/v1/tasks/{task}")).await;
+            let pending = &task["pending"][0];
+            assert_eq!(
+                (&pending["request_id"], &pending["kind"], &pending["status"]),
+                (&json!(request), &json!(kind), &json!("pending")),
+                "{task}"
+            );
+        }
+    }
+}
+
+on_both! {
+    requests_opened_by_an_older_version_are_decided_and_the_call_runs_once(older) {
+        let upgraded = serve(older).await;
+        let served = &upgraded.served;
+        let path = format!("/resume/{}", older.approval);
+        let paid = served.post(&path, &json!({"action": "approve"})).await;
+        assert_eq!(
+            (&paid["task_id"], &paid["status"]),
+            (&json!(older.held), &json!("Completed")),
+            "{paid}"
+        );
+        let again = served.post(&path, &json!({"action": "approve"})).await;
+        assert_eq!(again["status"], 409, "{again}");
+        let (starts, results) = (
+            items(served, older.held, "tool_started").await,
+            items(served, older.held, "tool_result").await,
+        );
+        assert_eq!(
+            (starts.len(), results.len()),
+            (1, 1),
+            "{starts:?} {results:?}"
+        );
+        assert_eq!(results[0]["outcome"], "succeeded", "{results:?}");
+
+        let answer = json!({"action": "respond", "response": {"answer": "order 17"}});
+        let answered = served.post(&format!("/resume/{}", older.question), &answer).await;
+        assert_eq!(
+            (&answered["task_id"], &answered["status"]),
+            (&json!(older.asking), &json!("Completed")),
+            "{answered}"
         );
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_opened_by_an_older_version_are_decided_and_the_call_runs_once() {
-    let folder = Folder::new();
-    let served = serve(&folder).await;
-    let path = format!("/resume/{APPROVAL}");
-    let paid = served.post(&path, &json!({"action": "approve"})).await;
-    assert_eq!(
-        (&paid["task_id"], &paid["status"]),
-        (&json!(HELD), &json!("Completed")),
-        "{paid}"
-    );
-    let again = served.post(&path, &json!({"action": "approve"})).await;
-    assert_eq!(again["status"], 409, "{again}");
-    let (starts, results) = (
-        items(&served, HELD, "tool_started").await,
-        items(&served, HELD, "tool_result").await,
-    );
-    assert_eq!(
-        (starts.len(), results.len()),
-        (1, 1),
-        "{starts:?} {results:?}"
-    );
-    assert_eq!(results[0]["outcome"], "succeeded", "{results:?}");
-
-    let answer = json!({"action": "respond", "response": {"answer": "order 17"}});
-    let answered = served.post(&format!("/resume/{QUESTION}"), &answer).await;
-    assert_eq!(
-        (&answered["task_id"], &answered["status"]),
-        (&json!(ASKING), &json!("Completed")),
-        "{answered}"
-    );
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn post_repeated_under_a_key_of_an_older_version_gets_the_task_it_created() {
-    let folder = Folder::new();
-    let served = serve(&folder).await;
-    let bearer = format!("Bearer {ALICE}");
-    let headers = [
-        ("authorization", bearer.as_str()),
-        ("content-type", "application/json"),
-        ("idempotency-key", "once-only"),
-    ];
-    let repeated = served
-        .exchange(
-            "POST",
-            "/v1/tasks",
-            &headers,
-            r#"{"input":"refund the order"}"#,
-        )
-        .await;
-    assert_eq!(
-        (
-            repeated.status,
-            repeated.header("idempotency-replayed"),
-            repeated.str("/task_id")
-        ),
-        (201, "true", HELD.to_owned()),
-        "{}",
-        repeated.text
-    );
-    let other = served
-        .exchange("POST", "/v1/tasks", &headers, r#"{"input":"another"}"#)
-        .await;
-    assert_eq!(other.status, 422, "{}", other.text);
+on_both! {
+    post_repeated_under_a_key_of_an_older_version_gets_the_task_it_created(older) {
+        let upgraded = serve(older).await;
+        let served = &upgraded.served;
+        let bearer = format!("Bearer {ALICE}");
+        let headers = [
+            ("authorization", bearer.as_str()),
+            ("content-type", "application/json"),
+            ("idempotency-key", "once-only"),
+        ];
+        let repeated = served
+            .exchange(
+                "POST",
+                "/v1/tasks",
+                &headers,
+                r#"{"input":"refund the order"}"#,
+            )
+            .await;
+        assert_eq!(
+            (
+                repeated.status,
+                repeated.header("idempotency-replayed"),
+                repeated.str("/task_id")
+            ),
+            (201, "true", older.held.to_owned()),
+            "{}",
+            repeated.text
+        );
+        let other = served
+            .exchange("POST", "/v1/tasks", &headers, r#"{"input":"another"}"#)
+            .await;
+        assert_eq!(other.status, 422, "{}", other.text);
+    }
 }

@@ -26,6 +26,16 @@ fn ancestor(id: TaskId, counters: Counters) -> TaskChange {
 }
 
 both! {
+    async fn change_of_many_items_is_written_whole(fixture) {
+        let id = fixture.task().await;
+        let mut many = fixture.next(id).await;
+        many.facts = (0..1_500).map(|number| said(&number.to_string())).collect();
+        fixture.write(many).await.unwrap();
+        let journal = fixture.store.journal(id).await.unwrap().unwrap();
+        assert_eq!((journal.items.len(), journal.row.last_seq, journal.row.next_event), (1_502, 1_502, 1_502));
+        assert!(journal.items.iter().map(|item| item.seq).eq(1..=1_502));
+    }
+
     async fn new_task_is_read_back_as_it_was_written(fixture) {
         let id = TaskId(fresh());
         let at = fixture.write(new_task(id, "acme", "alice")).await.unwrap().at;

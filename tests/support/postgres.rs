@@ -107,11 +107,16 @@ async fn migrate_only(url: &str) {
 
 /// A fresh database with the product's schema, without the constraints of `nets.sql`.
 pub async fn database_without_nets() -> TestDatabase {
+    let database = empty_database().await;
+    migrate_only(&database.url).await;
+    database
+}
+
+/// A fresh database without tables.
+pub async fn empty_database() -> TestDatabase {
     let database = database().await;
-    let url = &database.url;
     let drop_all = "drop schema public cascade; create schema public";
-    run(url, drop_all.to_owned()).await;
-    migrate_only(url).await;
+    run(&database.url, drop_all.to_owned()).await;
     database
 }
 

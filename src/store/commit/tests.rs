@@ -1,0 +1,94 @@
+//! The batches that a writer takes from its queue.
+
+use super::*;
+use crate::task::change::{Counters, Guard, LeaseChange, TaskChange};
+use crate::task::id::ChangeId;
+use crate::task::item::{Fact, Part, PartType};
+use uuid::Uuid;
+
+fn root(number: u128) -> TaskId {
+    TaskId(Uuid::from_u128(number))
+}
+
+/// A change of a root with so many items.
+fn waiting(root: TaskId, items: usize) -> Waiting {
+    let part = Part {
+        content_type: PartType::Text,
+        content: "x".to_owned(),
+    };
+    let fact = Fact::UserMessage {
+        items: vec![part],
+        user_context: None,
+        by: "alice".to_owned(),
+        groups: Vec::new(),
+    };
+    let task = TaskChange {
+        task_id: root,
+        guard: Guard::Version(1),
+        facts: vec![fact; items],
+        last_seq: 1,
+        agent_version: None,
+        counters: Counters::default(),
+        lease: LeaseChange::Keep,
+        credentials: Vec::new(),
+    };
+    let change = Change {
+        id: ChangeId(Uuid::nil()),
+        root,
+        tasks: vec![task],
+        resumed: Vec::new(),
+        idempotency: None,
+    };
+    Waiting {
+        rows: rows(change).unwrap(),
+        stopped: None,
+        reply: oneshot::channel().0,
+    }
+}
+
+/// The roots of the next batch.
+fn taken(writer: &Writer) -> Vec<TaskId> {
+    let batch = writer.take();
+    batch.iter().map(|waiting| waiting.rows.root).collect()
+}
+
+fn writer(changes: impl IntoIterator<Item = (TaskId, usize)>) -> Writer {
+    let writer = Writer::default();
+    let changes = changes.into_iter();
+    writer.queue().waiting = changes.map(|(root, items)| waiting(root, items)).collect();
+    writer
+}
+
+#[test]
+fn batch_has_one_change_of_each_root_in_order() {
+    let writer = writer([(root(1), 1), (root(2), 1), (root(1), 1)]);
+    assert_eq!(taken(&writer), [root(1), root(2)]);
+    assert_eq!(taken(&writer), [root(1)]);
+    assert_eq!(taken(&writer), []);
+}
+
+#[test]
+fn batch_has_a_bounded_number_of_lines() {
+    let writer = writer([(root(1), 600), (root(2), 300), (root(3), 600)]);
+    assert_eq!(taken(&writer), [root(1), root(2)]);
+    assert_eq!(taken(&writer), [root(3)]);
+}
+
+#[test]
+fn change_of_too_many_lines_goes_alone_through_the_general_statement() {
+    let writer = writer([(root(1), 1), (root(2), MOST_LINES + 1), (root(3), 1)]);
+    assert!(!is_single(&waiting(root(2), MOST_LINES + 1).rows));
+    assert_eq!(taken(&writer), [root(1)]);
+    assert_eq!(taken(&writer), [root(2)]);
+    assert_eq!(taken(&writer), [root(3)]);
+}
+
+#[test]
+fn change_waits_while_an_earlier_one_of_its_root_is_repeated() {
+    let writer = writer([(root(1), 1), (root(2), 1)]);
+    writer.queue().busy.insert(root(1));
+    assert_eq!(taken(&writer), [root(2)]);
+    assert_eq!(taken(&writer), []);
+    writer.queue().busy.clear();
+    assert_eq!(taken(&writer), [root(1)]);
+}
