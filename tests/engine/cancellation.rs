@@ -79,6 +79,9 @@ async fn around_its_start(store: &Store, task: TaskId, round: usize) {
     }
 }
 
+/// More than the tasks of two chunks: no worker claims a task that finds no slot.
+const SLOTS: usize = 256;
+
 async fn canceled_around_their_start(fixture: StoreFixture, elsewhere: bool) {
     let harness = EngineHarness::new(fixture, SMALL).await;
     let answered = Arc::new(AtomicBool::new(false));
@@ -88,7 +91,7 @@ async fn canceled_around_their_start(fixture: StoreFixture, elsewhere: bool) {
     });
     let driver = Engine::new(Parts {
         clock: clock.clone(),
-        ..harness.parts(64)
+        ..harness.parts(SLOTS)
     });
     let other = if elsewhere {
         let store = Store::open(&harness.fixture.settings, Arc::new(SystemClock))
@@ -97,7 +100,7 @@ async fn canceled_around_their_start(fixture: StoreFixture, elsewhere: bool) {
         Engine::new(Parts {
             store,
             clock: Arc::new(SystemClock),
-            ..harness.parts(64)
+            ..harness.parts(SLOTS)
         })
     } else {
         Arc::clone(&driver)
