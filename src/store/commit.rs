@@ -257,13 +257,11 @@ impl Committer {
     fn answer(&self, waiting: Waiting, answer: Answer) {
         let Waiting {
             rows,
-            mut stopped,
+            stopped,
             reply,
         } = waiting;
         if let Ok(Committed { at }) = &answer {
-            if let Some(stopped) = &mut stopped {
-                stopped.committed(*at);
-            }
+            let stopped = stopped.map(|stopped| stopped.committed(*at));
             self.feed
                 .tell(rows.root, rows.root_runs(), rows.items.len(), stopped);
             if rows.tasks.iter().any(|line| line.lease == QUEUE) {

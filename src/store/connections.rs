@@ -84,8 +84,9 @@ pub(super) fn timed_out() -> sqlx::Error {
     sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())
 }
 
-/// Connections to Postgres with the same settings. A connection comes back without a check, and
-/// only after a whole answer: a statement that failed, or whose future was dropped, closes it.
+/// Connections to Postgres with the same settings. A connection comes back only after a whole
+/// answer, and then without a check. It is closed if it broke, if the statement's future was
+/// dropped, or if it does not answer a ping after an error of the server.
 #[derive(Debug, Clone)]
 pub(super) struct Pool {
     connections: managed::Pool<Connect>,
@@ -138,16 +139,13 @@ impl managed::Manager for Connect {
         connection: &mut PgConnection,
         metrics: &Metrics,
     ) -> RecycleResult<NoConnection> {
-        let young = metrics.age() < LIFE;
-        if young
-            && matches!(
-                self.breaks.alive(connection, metrics.last_used()).await,
-                Ok(true)
-            )
-        {
-            return Ok(());
+        if metrics.age() >= LIFE {
+            return Err(RecycleError::message("too old"));
         }
-        Err(RecycleError::message("old, or perhaps dead"))
+        match self.breaks.alive(connection, metrics.last_used()).await {
+            Ok(true) => Ok(()),
+            Ok(false) | Err(_) => Err(RecycleError::message("perhaps dead")),
+        }
     }
 }
 
@@ -203,7 +201,8 @@ fn starting(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused)
 }
 
-/// A connection taken from its pool. [`CheckedOut::put_back`] returns it; dropping it closes it.
+/// A connection taken from its pool. [`CheckedOut::put_back`] returns it. Dropping it closes it
+/// once the server has answered.
 pub(super) struct CheckedOut(Option<Object<Connect>>);
 
 impl CheckedOut {

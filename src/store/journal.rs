@@ -8,7 +8,7 @@ use super::tasks::{TaskRecord, corrupt, fact};
 use super::{PAGE, ReadError, RequestRow, Store};
 use crate::task::change::Journal;
 use crate::task::id::{RequestId, TaskId};
-use crate::task::item::{Fact, Item};
+use crate::task::item::Item;
 use crate::task::status::RequestStatus;
 use crate::task::time::Time;
 
@@ -90,44 +90,16 @@ record! {
 impl RequestColumns {
     /// The request, put together from its row and its task's journal; `None` if the two disagree.
     fn row(&self, id: RequestId, journal: &Journal) -> Option<RequestRow> {
-        let mut asked = journal.items.iter().filter(|item| {
-            matches!(&item.fact, Fact::InterventionRequested(asked) if asked.request_id == id)
-        });
-        let (Some(question), None) = (asked.next(), asked.next()) else {
-            return None;
-        };
-        let Fact::InterventionRequested(asked) = &question.fact else {
-            return None;
-        };
-        let answers = journal.items.iter().filter_map(|item| {
-            let Fact::Decision {
-                request_id,
-                decision,
-            } = &item.fact
-            else {
-                return None;
-            };
-            (*request_id == id).then(|| (item.at, decision.clone()))
-        });
-        let row = &journal.row;
-        let expires_at = self.expires_at.map(Time);
-        let uncertain = journal.history_uncertain_until;
-        (question.seq == self.asked_seq).then_some(RequestRow {
-            asked: asked.clone(),
-            asked_seq: self.asked_seq,
-            task_id: row.task_id,
-            root_task_id: row.root_task_id,
-            tenant: row.tenant.clone(),
-            owner: row.user_id.clone(),
-            session_id: row.session_id.clone(),
-            agent_path: row.agent_path.clone(),
+        let items = journal.items.iter().map(|item| (item.at, item));
+        let request = RequestRow::of(&journal.row, items, id)?;
+        let request = RequestRow {
             status: RequestStatus::parse(&self.request_status)?,
             created_at: Time(self.asked_at),
-            expires_at,
-            expired: expires_at.is_some_and(|end| end <= journal.now),
-            doubted: uncertain.is_some_and(|until| Time(self.asked_at) <= until),
-            answers: answers.collect(),
-        })
+            expires_at: self.expires_at.map(Time),
+            ..request
+        };
+        let request = request.read_at(journal.now, journal.history_uncertain_until);
+        (request.asked_seq == self.asked_seq).then_some(request)
     }
 }
 

@@ -1,7 +1,9 @@
 //! The filters for the lists of tasks and of requests, and the row of a request.
 
+use crate::task::change::TaskRow;
 use crate::task::decision::Decision;
 use crate::task::id::{RequestId, TaskId};
+use crate::task::item::{Fact, Item};
 use crate::task::request::RequestSpec;
 use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::time::Time;
@@ -39,6 +41,65 @@ pub struct RequestRow {
     pub doubted: bool,
     /// The decisions so far with their times, oldest first.
     pub answers: Vec<(Time, Decision)>,
+}
+
+impl RequestRow {
+    /// An open request, put together from its task's row and items, each with its time. `None`
+    /// unless exactly one item asks the request. `expired` and `doubted` are set by [`Self::read_at`].
+    pub(crate) fn of<'i>(
+        row: &TaskRow,
+        items: impl Iterator<Item = (Time, &'i Item)>,
+        id: RequestId,
+    ) -> Option<Self> {
+        let mut request: Option<Self> = None;
+        let mut answers = Vec::new();
+        for (at, item) in items {
+            if let Fact::Decision {
+                request_id,
+                decision,
+            } = &item.fact
+                && *request_id == id
+            {
+                answers.push((at, decision.clone()));
+            }
+            let Fact::InterventionRequested(asked) = &item.fact else {
+                continue;
+            };
+            if asked.request_id != id {
+                continue;
+            }
+            let first = Self {
+                asked: asked.clone(),
+                asked_seq: item.seq,
+                task_id: row.task_id,
+                root_task_id: row.root_task_id,
+                tenant: row.tenant.clone(),
+                owner: row.user_id.clone(),
+                session_id: row.session_id.clone(),
+                agent_path: row.agent_path.clone(),
+                status: RequestStatus::Pending,
+                created_at: at,
+                expires_at: asked.terms.expires_in.map(|lasts| at + lasts),
+                expired: false,
+                doubted: false,
+                answers: Vec::new(),
+            };
+            if request.replace(first).is_some() {
+                return None;
+            }
+        }
+        request.map(|request| Self { answers, ..request })
+    }
+
+    /// Sets `expired` and `doubted`. `now` is the time of the read, `uncertain` the time up to which
+    /// the history is uncertain.
+    pub(super) fn read_at(self, now: Time, uncertain: Option<Time>) -> Self {
+        Self {
+            expired: self.expires_at.is_some_and(|end| end <= now),
+            doubted: uncertain.is_some_and(|until| self.created_at <= until),
+            ..self
+        }
+    }
 }
 
 /// Selects the root tasks of a list.

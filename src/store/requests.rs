@@ -190,8 +190,7 @@ pub(super) fn gathered(records: Vec<RequestRecord>) -> Result<Vec<RequestRow>, R
         open = Some(record.request_id);
         let status =
             RequestStatus::parse(&record.status).ok_or_else(|| corrupt("a request's status"))?;
-        let overdue = record.expires_at.is_some_and(|end| end <= record.moment);
-        all.push(RequestRow {
+        let row = RequestRow {
             asked,
             asked_seq: record.asked_seq,
             task_id: TaskId(record.task_id),
@@ -203,12 +202,11 @@ pub(super) fn gathered(records: Vec<RequestRecord>) -> Result<Vec<RequestRow>, R
             status,
             created_at: Time(record.created_at),
             expires_at: record.expires_at.map(Time),
-            expired: overdue,
-            doubted: record
-                .doubted_at
-                .is_some_and(|doubt| record.created_at <= doubt),
+            expired: false,
+            doubted: false,
             answers: Vec::new(),
-        });
+        };
+        all.push(row.read_at(Time(record.moment), record.doubted_at.map(Time)));
     }
     for (id, at, decision) in answers {
         let row = all.iter_mut().find(|row| row.asked.request_id == id);

@@ -1,10 +1,10 @@
 //! A task that a commit of this process has stopped, for the clients that wait for it: they are
 //! answered without a read.
 
-use super::RequestRow;
 #[cfg(any(debug_assertions, feature = "failpoints"))]
 use std::sync::atomic::Ordering;
 
+use super::RequestRow;
 #[cfg(any(debug_assertions, feature = "failpoints"))]
 use super::Store;
 use crate::task::change::TaskRow;
@@ -28,22 +28,25 @@ pub const UNCOMMITTED: Time = Time(i64::MAX);
 
 impl Stopped {
     /// Sets the commit's time, by the database's clock.
-    pub(super) fn committed(&mut self, at: Time) {
-        let set = |time: &mut Time| {
-            if *time == UNCOMMITTED {
-                *time = at;
-            }
-        };
-        set(&mut self.row.created_at);
-        set(&mut self.row.updated_at);
-        for request in &mut self.requests {
-            set(&mut request.created_at);
-            request.answers.iter_mut().for_each(|(time, _)| set(time));
+    pub(super) fn committed(self, at: Time) -> Self {
+        let time = |time: Time| if time == UNCOMMITTED { at } else { time };
+        let request = |mut request: RequestRow| {
+            request.created_at = time(request.created_at);
             let lasts = request.asked.terms.expires_in;
             request.expires_at = lasts.map(|lasts| request.created_at + lasts);
-            request.expired = request.expires_at.is_some_and(|end| end <= at);
-            let uncertain = self.history_uncertain_until;
-            request.doubted = uncertain.is_some_and(|until| request.created_at <= until);
+            for (answered_at, _) in &mut request.answers {
+                *answered_at = time(*answered_at);
+            }
+            request.read_at(at, self.history_uncertain_until)
+        };
+        Self {
+            requests: self.requests.into_iter().map(request).collect(),
+            row: TaskRow {
+                created_at: time(self.row.created_at),
+                updated_at: time(self.row.updated_at),
+                ..self.row
+            },
+            history_uncertain_until: self.history_uncertain_until,
         }
     }
 }

@@ -275,19 +275,20 @@ both! {
     async fn dropped_driver_has_shown_its_model_only_what_is_stored(fixture) {
         let mut harness = EngineHarness::new(fixture, &[("refund", r#"{"order":1,"amount":120}"#)]).await;
         let witness = harness.witness();
-        let (mut over, mut polls) = (false, 0);
-        while !over {
+        let (mut whole, mut polls) = (0, 0);
+        // A fast disk lets a task complete within fewer polls than usual.
+        while whole < 1 || polls <= 12 {
             let before = harness.prompt_count();
-            let task;
-            (task, over) = lived(&harness, Drop::AtOnce, polls).await;
+            let (task, over) = lived(&harness, Drop::AtOnce, polls).await;
             polls += 1;
+            whole += usize::from(over);
             let journal = harness.journal(task).await;
             let (asked, stored) = (harness.prompt_count() - before, answers(&journal.items));
             // Only the answer that a dropped driver waited for is discarded.
             let thrown_away = usize::from(!over);
             assert!(stored <= asked && asked <= stored + thrown_away, "{polls}: {asked} asks, {stored} answers");
         }
-        assert!(polls > 5, "only {polls} await points");
+        assert!(polls - whole > 5, "only {} await points", polls - whole);
         assert_eq!(witness.missing(), Vec::<String>::new());
     }
 

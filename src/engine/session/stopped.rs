@@ -3,9 +3,9 @@
 use super::TaskSession;
 use super::task_draft::TaskDraft;
 use crate::store::{RequestRow, Stopped, UNCOMMITTED};
-use crate::task::change::{LeaseChange, TaskRow};
+use crate::task::change::LeaseChange;
 use crate::task::item::{Fact, Item};
-use crate::task::status::{RequestStatus, TaskStatus};
+use crate::task::status::TaskStatus;
 use crate::task::turn::Open;
 
 impl TaskSession {
@@ -48,42 +48,12 @@ fn stops(items: &[Item]) -> bool {
 
 /// The row of an open request, with its decisions so far.
 fn request(own: &TaskDraft, open: &Open) -> Option<RequestRow> {
-    let row: &TaskRow = &own.row;
-    let id = open.asked.request_id;
-    let timed = |item: &Item| {
-        if item.seq > row.last_seq {
-            UNCOMMITTED
+    let timed = own.items.iter().map(|item| {
+        if item.seq > own.row.last_seq {
+            (UNCOMMITTED, item)
         } else {
-            item.at
+            (item.at, item)
         }
-    };
-    let asks = |item: &&Item| matches!(&item.fact, Fact::InterventionRequested(asked) if asked.request_id == id);
-    let asking = own.items.iter().rev().find(asks)?;
-    let answers = own.items.iter().filter_map(|item| {
-        let Fact::Decision {
-            request_id,
-            decision,
-        } = &item.fact
-        else {
-            return None;
-        };
-        (*request_id == id).then(|| (timed(item), decision.clone()))
     });
-    Some(RequestRow {
-        asked: open.asked.clone(),
-        asked_seq: asking.seq,
-        task_id: row.task_id,
-        root_task_id: row.root_task_id,
-        tenant: row.tenant.clone(),
-        owner: row.user_id.clone(),
-        session_id: row.session_id.clone(),
-        agent_path: row.agent_path.clone(),
-        status: RequestStatus::Pending,
-        created_at: timed(asking),
-        // The store sets these three when it knows the time of the commit.
-        expires_at: None,
-        expired: false,
-        doubted: false,
-        answers: answers.collect(),
-    })
+    RequestRow::of(&own.row, timed, open.asked.request_id)
 }

@@ -205,7 +205,7 @@ impl TaskTree {
         self.fresh = false;
     }
 
-    /// What the next commit adds to the counters of each task whose counters change.
+    /// The amounts that the next commit adds to the counters of each task whose counters change.
     pub(crate) fn counter_changes(
         &self,
         own: &TaskDraft,

@@ -24,7 +24,7 @@ const SLOWEST_POLL: Duration = Duration::from_secs(1);
 /// shuts down. If the task runs again before its open requests are read, the wait goes on.
 ///
 /// # Errors
-/// `not_found` when it is gone, or the database's.
+/// `not_found` if the task is gone; the database's error if it does not answer.
 pub(crate) async fn task_when_stopped(
     http: &Http,
     caller: &Caller,
@@ -66,7 +66,7 @@ enum Found {
 /// if the caller has one.
 ///
 /// # Errors
-/// `not_found` when it is gone, or the database's.
+/// `not_found` if the task is gone; the database's error if it does not answer.
 async fn when_stopped(
     http: &Http,
     root: TaskId,

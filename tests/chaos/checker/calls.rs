@@ -21,8 +21,8 @@ pub struct Call {
     pub late: Vec<ToolResult>,
     /// Reconcile requests that were opened for the call.
     pub asked: usize,
-    /// Those of `asked` that were opened because the connection broke; the rest because a process
-    /// ended.
+    /// The number of these requests that were opened because the connection broke. The others were
+    /// opened because a process ended.
     pub broken: usize,
     /// The sub-agents' tasks that were started for this call.
     pub children: Vec<TaskId>,
