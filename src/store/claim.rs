@@ -9,102 +9,15 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::batch::micros;
-use super::db::{Sql, Value, sql};
+use super::claim_statement::CLAIM;
+use super::db::{Engine, Sql, Value, sql};
 use super::record::record;
 use super::{ReadError, Store};
 use crate::task::id::TaskId;
 
 /// A task is driven alone once this many of its leases have run out after work had begun, counted
-/// since its last new item. The claim statement repeats this number.
+/// since its last new item. The statements of claims, and indexes, repeat this number.
 pub const BESIDE: i32 = 2;
-
-/// Claims tasks, in turns by tenant, and within a tenant by user: first one task of each tenant,
-/// then a second task of each tenant, and so on. A tenant's first task is the oldest task of one
-/// user, its second task is the oldest task of the next user. Each claim continues after the tenant
-/// that the last claim ended with ($5), and within each tenant after the user whose task was
-/// claimed last ($6). So a user with a thousand waiting tasks does not crowd out other users. $1 is
-/// `Value::Now`, $2 the owner of the leases, $3 their duration, $4 the maximum number of tasks.
-///
-/// A lease is fruitless if it expires after work has begun; a new item resets the count of
-/// fruitless leases. After the second fruitless lease, and after each further one, the task sleeps
-/// for 1, 2, 4 … 60 seconds. It is then claimed only to be driven alone. A claim takes at most one
-/// such task, ahead of all other tasks, and only if the process accepts it ($7).
-///
-/// The statements differ because `SQLite` has no row locks: it runs only one writer at a time. On
-/// Postgres, a row that another writer has locked is skipped (its task is being driven), so a claim
-/// never waits and cannot deadlock. With thousands of waiting tasks, most of the time goes into
-/// sorting them by user. To sort faster, Postgres groups users by a hash (users with equal hashes
-/// share a turn), and `SQLite` orders the tasks of a user by row number.
-const CLAIM: Sql = Sql {
-    postgres: "
-with moment as materialized (
-    select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint as at
-), served as materialized (
-    select value ->> 0 as tenant, value ->> 1 as user_id from jsonb_array_elements($6::jsonb)
-), due as (
-    select t.task_id, t.tenant collate \"C\" as tenant, t.user_id collate \"C\" as user_id, t.fruitless >= 2 as alone,
-        row_number() over (partition by hashtextextended(t.tenant || chr(1) || t.user_id, (t.fruitless >= 2)::int)
-            order by t.task_id) as nth
-      from agent_task t cross join moment m
-     where (t.phase <> 'parked' or t.wake_at is not null)
-       and (t.phase = 'queued' or (t.phase = 'leased' and t.lease_until <= m.at)
-            or (t.phase = 'parked' and t.wake_at <= m.at))
-       and (t.fruitless < 2 or $7)
-), ranked as (
-    select d.task_id, d.tenant, d.alone, row_number() over (
-            partition by d.alone, case when not d.alone then d.tenant end
-            order by d.nth, d.user_id <= coalesce(s.user_id, ''), d.user_id, d.task_id) as place
-      from due d left join served s on s.tenant = d.tenant where d.nth <= $4 * 4
-), first as materialized (
-    select task_id, tenant, alone, place from ranked where place = 1 or not alone
-     order by place, alone desc, tenant <= $5, tenant limit $4 * 4
-), mine as materialized (
-    select t.task_id, case when t.phase = 'leased' then 1 else 0 end as lost,
-        t.fruitless + case when t.phase = 'leased' and t.begun then 1 else 0 end as fruitless,
-        t.phase = 'leased' and t.begun and t.fruitless >= 1 as sleeps
-      from first f join agent_task t on t.task_id = f.task_id cross join moment m
-     where (t.phase = 'queued' or (t.phase = 'leased' and t.lease_until <= m.at)
-            or (t.phase = 'parked' and t.wake_at <= m.at))
-       and f.alone = (t.fruitless >= 2)
-     order by f.place, f.alone desc, f.tenant <= $5, f.tenant limit $4 for update of t skip locked
-)
-update agent_task t set version = t.version + 1, takeovers = t.takeovers + mine.lost, fruitless = mine.fruitless,
-    phase = case when mine.sleeps then 'parked' else 'leased' end,
-    lease_owner = case when not mine.sleeps then $2 end,
-    lease_until = case when not mine.sleeps then m.at + $3 end,
-    wake_at = case when mine.sleeps then m.at + 1000000 * least(60, 1 << least(mine.fruitless - 2, 6)::int) end,
-    begun = false
-  from mine, moment m where t.task_id = mine.task_id
-returning t.task_id, t.tenant, t.user_id, t.phase = 'parked' as sleeps, t.takeovers, t.fruitless",
-    sqlite: "
-with served as materialized (
-    select value ->> 0 as tenant, value ->> 1 as user_id from json_each($6)
-), due as (
-    select rowid as id, tenant, user_id, fruitless >= 2 as alone,
-        row_number() over (partition by tenant, user_id, fruitless >= 2 order by rowid) as nth
-      from agent_task
-     where (phase <> 'parked' or wake_at is not null)
-       and (phase = 'queued' or (phase = 'leased' and lease_until <= $1) or (phase = 'parked' and wake_at <= $1))
-       and (fruitless < 2 or $7)
-), ranked as (
-    select d.id, d.tenant, d.alone, row_number() over (
-            partition by d.alone, case when not d.alone then d.tenant end
-            order by d.nth, d.user_id <= coalesce(s.user_id, ''), d.user_id, d.id) as place
-      from due d left join served s on s.tenant = d.tenant where d.nth <= $4
-)
-update agent_task set version = version + 1, takeovers = takeovers + (phase = 'leased'),
-    fruitless = fruitless + (phase = 'leased' and begun),
-    phase = case when phase = 'leased' and begun and fruitless >= 1 then 'parked' else 'leased' end,
-    lease_owner = case when phase = 'leased' and begun and fruitless >= 1 then null else $2 end,
-    lease_until = case when phase = 'leased' and begun and fruitless >= 1 then null else $1 + $3 end,
-    wake_at = case when phase = 'leased' and begun and fruitless >= 1
-        then $1 + 1000000 * min(60, 1 << min(fruitless - 1, 6)) end,
-    begun = false
- where rowid in (
-    select id from ranked where place = 1 or not alone order by place, alone desc, tenant <= $5, tenant limit $4)
-returning task_id, tenant, user_id, phase = 'parked' as sleeps, takeovers, fruitless",
-    by_key: false,
-};
 
 /// Sets whether the current lease counts as fruitless if it expires.
 const BEGIN: Sql = sql!(
@@ -130,13 +43,16 @@ returning task_id",
     by_key: false,
 };
 
-/// The statements differ for the reason given for [`RENEW`]. The driver may still be finishing; the
-/// next claim increments the version and so fences off that driver's writes.
+/// The statements differ for the reason given for [`RENEW`], and because only Postgres has
+/// `claimable_task`. The driver may still be finishing; the next claim increments the version and so
+/// fences off that driver's writes.
 const RELEASE: Sql = Sql {
     postgres: "
 with mine as materialized (
     select task_id from agent_task where task_id = any($2::uuid[]) and phase = 'leased' and lease_owner = $1
      order by task_id for update
+), queued as (
+    update claimable_task c set due_at = 0 from mine where c.task_id = mine.task_id
 )
 update agent_task t set phase = 'queued', lease_owner = null, lease_until = null
   from mine where t.task_id = mine.task_id returning t.task_id",
@@ -147,7 +63,30 @@ returning task_id",
     by_key: false,
 };
 
-pub(super) const STATEMENTS: &[Sql] = &[CLAIM, BEGIN, RENEW, RELEASE];
+/// Lists tasks that a replica of an older version queued or leased: it does not know
+/// `claimable_task`. Reads the tasks after `$1`, at most `$2`, and returns the last of them. For
+/// Postgres only, because one process has a `SQLite` file to itself, and claims there read the tasks.
+const LIST_CLAIMABLE: Sql = Sql {
+    postgres: "
+with page as materialized (
+    select task_id, tenant, user_id, phase, lease_until, wake_at, fruitless from agent_task
+     where task_id > $1 order by task_id limit $2
+), listed as (
+    insert into claimable_task (task_id, tenant, user_id, due_at, alone)
+    select task_id, tenant, user_id, case phase when 'leased' then lease_until when 'parked' then wake_at else 0 end,
+        fruitless >= 2
+      from page where phase <> 'parked' or wake_at is not null
+    on conflict (task_id) do nothing
+)
+select task_id from page order by task_id desc limit 1",
+    sqlite: "",
+    by_key: true,
+};
+
+/// The maximum number of tasks that [`LIST_CLAIMABLE`] reads.
+const LISTED_AT_ONCE: i64 = 5_000;
+
+pub(super) const STATEMENTS: &[Sql] = &[CLAIM, BEGIN, RENEW, RELEASE, LIST_CLAIMABLE];
 
 record! {
     /// A task whose lease was written.
@@ -157,11 +96,13 @@ record! {
 }
 
 record! {
-    /// A row changed by a claim.
+    /// A candidate that a claim has locked.
     struct Row {
         task_id: Uuid,
         tenant: String,
         user_id: String,
+        /// Whether the task was claimed.
+        taken: bool,
         sleeps: bool,
         takeovers: i64,
         fruitless: i64,
@@ -218,18 +159,20 @@ pub(super) struct Turns {
     users: BTreeMap<String, String>,
 }
 
+/// How many statements a claim sends at most.
+const CLAIMS: usize = 3;
+
 /// The maximum number of tenants whose last user is remembered. Beyond it, every second entry is
 /// dropped; a dropped tenant starts over with its first user.
 const REMEMBERED: usize = 1000;
 
 impl Turns {
-    /// The last user of each tenant, as [`CLAIM`] expects them in $6: JSON pairs of tenant and
-    /// user.
+    /// The last user of each tenant, as [`CLAIM`] expects them: JSON pairs of tenant and user.
     fn users(&self) -> String {
         json!(self.users.iter().collect::<Vec<_>>()).to_string()
     }
 
-    fn took(&mut self, claimed: &[Row]) {
+    fn took(&mut self, claimed: &[&Row]) {
         let mut tenants: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for row in claimed {
             tenants.entry(&row.tenant).or_default().push(&row.user_id);
@@ -284,6 +227,33 @@ impl Store {
         limit: i64,
         alone: bool,
     ) -> Result<Vec<Claimed>, ReadError> {
+        let mut claimed = Vec::new();
+        // A candidate that was not to be claimed is none for the next statement.
+        for _ in 0..CLAIMS {
+            let left = limit - i64::try_from(claimed.len()).unwrap_or(limit);
+            let alone = alone
+                && claimed
+                    .iter()
+                    .all(|row: &Row| row.fruitless < BESIDE.into());
+            let mut rows = self.claim_once(owner, lease, left, alone).await?;
+            let found = rows.len();
+            rows.retain(|row| row.taken);
+            let missed = rows.len() < found;
+            claimed.append(&mut rows);
+            if !missed {
+                break;
+            }
+        }
+        Ok(claimed.iter().map(Row::claimed).collect())
+    }
+
+    async fn claim_once(
+        &self,
+        owner: &str,
+        lease: Duration,
+        limit: i64,
+        alone: bool,
+    ) -> Result<Vec<Row>, ReadError> {
         let (tenant, users) = {
             let turns = self.turns();
             (turns.tenant.clone(), turns.users())
@@ -297,9 +267,24 @@ impl Store {
             Value::Text(users),
             Value::Bool(alone),
         ];
-        let claimed: Vec<Row> = self.db().write(CLAIM, values).await?;
-        self.turns().took(&claimed);
-        Ok(claimed.iter().map(Row::claimed).collect())
+        let rows: Vec<Row> = self.db().write(CLAIM, values).await?;
+        let taken: Vec<&Row> = rows.iter().filter(|row| row.taken).collect();
+        self.turns().took(&taken);
+        Ok(rows)
+    }
+
+    /// Lists some tasks that replicas of an older version queued or leased, so that they can be
+    /// claimed. Begins after the task `after`; returns the task to continue after, or `None` at the
+    /// end of all tasks.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer.
+    pub async fn list_claimable(&self, after: TaskId) -> Result<Option<TaskId>, ReadError> {
+        if matches!(self.db().engine, Engine::Sqlite { .. }) {
+            return Ok(None);
+        }
+        let values = vec![Value::Id(after.0), Value::Int(LISTED_AT_ONCE)];
+        Ok(self.leased(LIST_CLAIMABLE, values).await?.pop())
     }
 
     /// Records whether work on a claimed task has `begun`: if so, an expired lease counts as

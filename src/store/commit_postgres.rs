@@ -16,6 +16,7 @@ use super::lists::{
 use super::record::record;
 use super::rows::Rows;
 use super::statement::postgres;
+use super::tables::CLAIMABLE;
 
 const LISTS: &[&List] = &[
     &CHANGES,
@@ -37,6 +38,7 @@ static TEXT: LazyLock<String> = LazyLock::new(|| {
             ("at", "m.at"),
             ("base", "coalesce(l.next_event, 0)"),
             ("stored_keys", STORED_KEYS),
+            ("claimable", CLAIMABLE),
         ],
     )
 });
@@ -83,13 +85,24 @@ with changes as materialized (
 ), taken as materialized (
     select c.change, c.root_task_id from changes c where c.change <> all (array(select change from refused))
 ), inserted_tasks as (
-    insert into agent_task ({agent_task.columns})
+    insert into agent_task as t ({agent_task.columns})
     select {agent_task.values}
       from named n join taken c on c.change = n.change cross join moment m where n.guard = 0
+    returning t.task_id, t.tenant, t.user_id, {claimable}
 ), updated_tasks as (
     update agent_task t set {agent_task.sets}
       from named n join taken c on c.change = n.change cross join moment m
      where n.guard <> 0 and t.task_id = n.task_id
+    returning t.task_id, t.tenant, t.user_id, {claimable}, n.lease
+), claims as materialized (
+    select * from inserted_tasks
+    union all select task_id, tenant, user_id, due_at, alone from updated_tasks where lease <> 0
+), stored_claimable as (
+    insert into claimable_task ({claimable_task.columns})
+    select {claimable_task.values} from claims c where c.due_at is not null
+    on conflict (task_id) do update set due_at = excluded.due_at, alone = excluded.alone
+), deleted_claimable as (
+    delete from claimable_task q using claims c where c.due_at is null and q.task_id = c.task_id
 ), inserted_items as (
     insert into agent_task_item ({agent_task_item.columns})
     select {agent_task_item.values}
@@ -129,7 +142,8 @@ with changes as materialized (
     on conflict (task_id, name) do update set request_id = excluded.request_id, key_id = excluded.key_id,
         sealed = excluded.sealed, created_at = excluded.created_at, expires_at = excluded.expires_at
 ), deleted_credentials as (
-    -- What this statement does not see was committed with a version that its change does not name.
+    -- A commit that stores another credential after this statement's snapshot also increments the task's version, so
+    -- this change would be stale.
     delete from credential s using named n join taken c on c.change = n.change
      where n.status in ('Completed', 'Failed', 'Canceled') and s.task_id = n.task_id
 )

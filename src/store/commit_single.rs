@@ -8,8 +8,8 @@
 //! except where a change answers or closes a request.
 //!
 //! Invariant: task rows are locked in order of id and before request rows, because the lines are
-//! sorted. The time of a change that answers a request is read after the locks are held. Nothing is written for a change whose
-//! task has another version, or whose request is closed or out of time.
+//! sorted. The time of a change that answers a request is read after the locks are held. Nothing is
+//! written for a change whose task has another version, or whose request is closed or out of time.
 
 use std::sync::OnceLock;
 
@@ -18,6 +18,7 @@ use super::db::{Db, Failure, Sql};
 use super::lists::{APPROVERS, ASKED, DECISIONS, ITEMS, KEYS, List, PLACES, TASKS};
 use super::rows::{ANY, NEW, Rows, TaskLine, VERSION};
 use super::statement::postgres;
+use super::tables::CLAIMABLE;
 
 /// The parts that a batch needs. A part that no change of the batch needs is left out of the
 /// statement.
@@ -30,29 +31,36 @@ const TOUCHES: usize = 1 << 2;
 const ASKS: usize = 1 << 3;
 const USES_KEYS: usize = 1 << 4;
 const ENDS: usize = 1 << 5;
+/// Changes after which a task is to be claimed, now or later.
+const QUEUES: usize = 1 << 6;
+/// Changes after which a task is not to be claimed.
+const PARKS: usize = 1 << 7;
 /// The maximum number of lines of a batch, and of a change that fits. Postgres finds a text in an
 /// array by walking the array from its start, so the cost grows with the square of the lines.
 pub(super) const MOST_LINES: usize = 1_000;
 /// The number of combinations of parts.
-const SHAPES: usize = 1 << 6;
+const SHAPES: usize = 1 << 8;
 
 static TEXTS: [OnceLock<String>; SHAPES] = [const { OnceLock::new() }; SHAPES];
 
 impl Parts {
     fn of(batch: &[&Rows]) -> Self {
-        let guard = |rows: &Rows, guard| rows.tasks.iter().any(|line| line.guard == guard);
         let part = |part: usize, needed: fn(&Rows) -> bool| {
             part * usize::from(batch.iter().any(|rows| needed(rows)))
         };
-        let created = batch.iter().any(|rows| guard(rows, NEW));
-        let updated = batch.iter().any(|rows| guard(rows, VERSION));
         let parts = [
-            CREATES * usize::from(created),
-            UPDATES * usize::from(updated),
+            part(CREATES, |rows| {
+                rows.tasks.iter().any(|line| line.guard == NEW)
+            }),
+            part(UPDATES, |rows| {
+                rows.tasks.iter().any(|line| line.guard == VERSION)
+            }),
             part(TOUCHES, |rows| !rows.touched.is_empty()),
             part(ASKS, |rows| !rows.asked.is_empty()),
             part(USES_KEYS, |rows| rows.idempotency.is_some()),
             part(ENDS, |rows| rows.tasks.iter().any(TaskLine::ends)),
+            part(QUEUES, |rows| rows.tasks.iter().any(TaskLine::queues)),
+            part(PARKS, |rows| rows.tasks.iter().any(TaskLine::parks)),
         ];
         Self(parts.into_iter().sum())
     }
@@ -113,6 +121,8 @@ impl Parts {
             (part(TOUCHES, ANSWERED), "k.at"),
             (part(USES_KEYS, KEYS_INSERTED), "k.at"),
             (part(ENDS, CREDENTIALS_DELETED), ""),
+            (part(QUEUES, CLAIMABLE_STORED), ""),
+            (part(PARKS, CLAIMABLE_DELETED), ""),
             (" select k.change, k.at from k", ""),
         ];
         let lists = self.lists();
@@ -121,6 +131,7 @@ impl Parts {
                 ("at", at),
                 ("base", "k.base"),
                 ("stored_keys", STORED_KEYS),
+                ("claimable", CLAIMABLE),
                 ("all", all),
             ];
             postgres(template, &lists, &words)
@@ -163,7 +174,7 @@ const UPDATED: &str = "
      where n.guard = 1 and t.task_id = n.task_id and t.root_task_id = n.task_id and t.version = n.version
        and t.last_seq = n.last_seq
     returning {places of n}, n.change, n.required, n.own_call, t.task_id, t.tenant, t.user_id, t.updated_at as at,
-        t.next_event - n.events as base
+        t.next_event - n.events as base, n.lease, {claimable}
 )";
 
 const FRESH: &str = "
@@ -176,7 +187,8 @@ const CREATED: &str = "
 , inserted_tasks as (
     insert into agent_task ({agent_task.columns}) select {agent_task.values} from fresh n
 ), created as (
-    select {places of n}, n.change, n.required, n.own_call, n.task_id, n.tenant, n.user_id, n.at, 0::bigint as base
+    select {places of n}, n.change, n.required, n.own_call, n.task_id, n.tenant, n.user_id, n.at, 0::bigint as base,
+        n.lease, case n.lease when 2 then 0 else n.at + n.lease_time end as due_at, false as alone
       from fresh n
 )";
 
@@ -220,10 +232,23 @@ const KEYS_INSERTED: &str = "
      order by y.tenant, y.path, y.key, y.user_id
 ), {stored_keys}";
 
-/// What this statement does not see was committed with a version that its change does not name.
+/// Deletes every credential of the task: a commit that stores another one after this statement's
+/// snapshot also increments the task's version, so this change would be stale.
 const CREDENTIALS_DELETED: &str = "
 , deleted_credentials as (
     delete from credential s using k where k.ends and s.task_id = k.task_id
+)";
+
+const CLAIMABLE_STORED: &str = "
+, stored_claimable as (
+    insert into claimable_task ({claimable_task.columns})
+    select {claimable_task.values} from k c where c.lease <> 0 and c.due_at is not null
+    on conflict (task_id) do update set due_at = excluded.due_at, alone = excluded.alone
+)";
+
+const CLAIMABLE_DELETED: &str = "
+, deleted_claimable as (
+    delete from claimable_task c using k where k.lease <> 0 and k.due_at is null and c.task_id = k.task_id
 )";
 
 /// The statements of all shapes that can occur.

@@ -9,6 +9,7 @@
 
 mod batch;
 mod claim;
+mod claim_statement;
 mod commit;
 mod commit_postgres;
 mod commit_single;

@@ -192,6 +192,17 @@ impl TaskLine {
     pub(super) fn ends(&self) -> bool {
         ENDS.iter().any(|end| self.status == Some(end.as_str()))
     }
+
+    /// Whether the task is to be claimed after this change: at once, or when its lease or its sleep
+    /// is over.
+    pub(super) fn queues(&self) -> bool {
+        self.lease != KEEP && !self.parks()
+    }
+
+    /// Whether the task is not to be claimed after this change.
+    pub(super) fn parks(&self) -> bool {
+        self.lease == PARK && self.lease_time.is_none()
+    }
 }
 
 impl Rows {

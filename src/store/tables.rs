@@ -15,6 +15,7 @@ pub(super) struct Table {
 
 pub(super) const TABLES: &[Table] = &[
     AGENT_TASK,
+    CLAIMABLE_TASK,
     AGENT_TASK_ITEM,
     INTERVENTION_REQUEST,
     REQUEST_APPROVER,
@@ -67,6 +68,24 @@ const AGENT_TASK: Table = Table {
         ("updated_at", "{at}"),
     ],
 };
+
+/// Postgres only. `c` is a stored or inserted task, with the columns of [`CLAIMABLE`].
+const CLAIMABLE_TASK: Table = Table {
+    name: "claimable_task",
+    columns: &[
+        ("task_id", "c.task_id"),
+        ("tenant", "c.tenant"),
+        ("user_id", "c.user_id"),
+        ("due_at", "c.due_at"),
+        ("alone", "c.alone"),
+    ],
+};
+
+/// The values of `claimable_task`, from the row `t` as it is after the commit. `due_at` is null if
+/// the task is not to be claimed.
+pub(super) const CLAIMABLE: &str =
+    "case t.phase when 'leased' then t.lease_until when 'parked' then t.wake_at else 0 end as due_at,
+        t.fruitless >= 2 as alone";
 
 /// The columns of `agent_task` that a commit changes, with their new values; `t` is the row.
 pub(super) const TASK_CHANGES: &[(&str, &str)] = &[

@@ -242,7 +242,7 @@ both! {
         let harness = EngineHarness::new(fixture, &[]).await;
         let model = Gated::new();
         let suspect = queued(&harness, POISON).await;
-        harness.fixture.numbers("update agent_task set fruitless = 2 returning fruitless").await.unwrap();
+        harness.fixture.suspect("true").await;
         let here = model.engine(&harness, 4);
         let mut drivers = here.claim().await.unwrap();
         let alone = spawn(drivers.pop().unwrap());
@@ -269,7 +269,7 @@ both! {
         let harness = EngineHarness::new(fixture, &[]).await;
         let model = Gated::new();
         let suspect = queued(&harness, LOOK).await;
-        harness.fixture.numbers("update agent_task set fruitless = 2 returning fruitless").await.unwrap();
+        harness.fixture.suspect("true").await;
         harness.tool.close();
         let here = model.engine(&harness, 4);
         let alone = spawn(here.claim().await.unwrap().pop().unwrap());
@@ -291,7 +291,7 @@ both! {
         let harness = EngineHarness::new(fixture, &[]).await;
         let model = Gated::new();
         let suspect = queued(&harness, POISON).await;
-        harness.fixture.numbers("update agent_task set fruitless = 2 returning fruitless").await.unwrap();
+        harness.fixture.suspect("true").await;
         let long = queued(&harness, LOOK).await;
         harness.tool.close();
         let here = model.engine(&harness, 4);
@@ -328,9 +328,9 @@ both! {
         for _ in 0..6 {
             tasks.push(queued(&harness, "go").await);
         }
-        let suspects = "update agent_task set fruitless = 2 where task_id in
-            (select task_id from agent_task order by task_id limit 3) returning fruitless";
-        assert_eq!(harness.fixture.numbers(suspects).await.unwrap(), [2, 2, 2]);
+        let suspects = "task_id in
+            (select task_id from agent_task order by task_id limit 3)";
+        assert_eq!(harness.fixture.suspect(suspects).await, 3);
         let engine = harness.engine(1);
         for place in 0..6 {
             let drivers = engine.claim().await.unwrap();
@@ -345,18 +345,18 @@ both! {
         for _ in 0..6 {
             queued(&harness, "go").await;
         }
-        let suspects = "update agent_task set fruitless = 2 where status = 'Running' and task_id in
-            (select task_id from agent_task where status = 'Running' order by task_id limit 3) returning fruitless";
-        assert_eq!(harness.fixture.numbers(suspects).await.unwrap(), [2, 2, 2]);
+        let suspects = "status = 'Running' and task_id in
+            (select task_id from agent_task where status = 'Running' order by task_id limit 3)";
+        assert_eq!(harness.fixture.suspect(suspects).await, 3);
         assert_eq!(completed_by(&harness, &[harness.engine(2), harness.engine(2)]).await, 12);
     }
 
     async fn task_claimed_beside_a_lone_drive_makes_progress_before_it_gives_way(fixture) {
         let harness = EngineHarness::new(fixture, &[("lookup", r#"{"order":1}"#)]).await;
         let (suspect, other) = (queued(&harness, "go").await, queued(&harness, "go").await);
-        let first = "update agent_task set fruitless = 2 where task_id in
-            (select task_id from agent_task order by task_id limit 1) returning fruitless";
-        assert_eq!(harness.fixture.numbers(first).await.unwrap(), [2]);
+        let first = "task_id in
+            (select task_id from agent_task order by task_id limit 1)";
+        assert_eq!(harness.fixture.suspect(first).await, 1);
         let before = harness.journal(other).await.row.last_seq;
         let drivers = harness.engine(2).claim().await.unwrap();
         assert_eq!(drivers.len(), 2);

@@ -40,8 +40,16 @@ async fn damage(harness: &EngineHarness, task: TaskId) {
 /// task.
 async fn died(harness: &EngineHarness, task: TaskId, deaths: i32) {
     let id = quoted(&harness.fixture, task);
+    let listed = if harness.fixture.is_postgres() {
+        format!(
+            "with listed as (insert into claimable_task select task_id, tenant, user_id, 0, false
+                from agent_task where task_id = {id} on conflict (task_id) do update set due_at = 0) "
+        )
+    } else {
+        String::new()
+    };
     let sql = format!(
-        "update agent_task set fruitless = {deaths}, phase = 'queued' where task_id = {id}"
+        "{listed}update agent_task set fruitless = {deaths}, phase = 'queued' where task_id = {id}"
     );
     harness.fixture.numbers(&sql).await.unwrap();
 }

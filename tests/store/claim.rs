@@ -97,7 +97,7 @@ both! {
         for (tenant, user) in [("acme", "alice"), ("acme", "carol"), ("beta", "bob")] {
             let id = fixture.task_of(tenant, user).await;
             let id = if fixture.is_postgres() { format!("'{id}'") } else { format!("x'{}'", id.0.simple()) };
-            fixture.numbers(&format!("update agent_task set fruitless = 2 where task_id = {id} returning fruitless")).await.unwrap();
+            fixture.suspect(&format!("task_id = {id}")).await;
         }
         for (limit, others) in [(1, 0), (9, 2), (9, 0)] {
             let mut claimed = fixture.store.claim("me", LEASE, limit, true).await.unwrap();
@@ -162,6 +162,68 @@ both! {
         assert!(claim(&fixture.store, "me", 2).await.contains(&quiet));
     }
 
+    async fn claims_of_one_task_each_go_round_the_tenants_and_the_users_of_each(fixture) {
+        for (tenant, users) in [("acme", ["alice", "bob"]), ("beta", ["carol", "dora"]), ("core", ["eve", "fay"])] {
+            for user in users {
+                fixture.task_of(tenant, user).await;
+                fixture.task_of(tenant, user).await;
+            }
+        }
+        let mut served = Vec::new();
+        while let [id] = claim(&fixture.store, "me", 1).await[..] {
+            let row = fixture.store.task(id).await.unwrap().unwrap();
+            served.push(row.user_id);
+        }
+        let round = ["alice", "carol", "eve", "bob", "dora", "fay"];
+        assert_eq!(served, [round, round].concat());
+    }
+
+    async fn claim_of_several_tasks_takes_as_many_of_each_tenant_and_the_oldest_of_each_user(fixture) {
+        let mut oldest = Vec::new();
+        for (tenant, user) in [("acme", "alice"), ("acme", "bob"), ("beta", "carol")] {
+            oldest.push(fixture.task_of(tenant, user).await);
+            for _ in 0..9 {
+                fixture.task_of(tenant, user).await;
+            }
+        }
+        let mut claimed = claim(&fixture.store, "me", 4).await;
+        claimed.sort();
+        assert!(oldest.iter().all(|id| claimed.contains(id)), "{claimed:?}");
+        let mut tenants = Vec::new();
+        for id in claimed {
+            tenants.push(fixture.store.task(id).await.unwrap().unwrap().tenant);
+        }
+        assert_eq!(tenants, ["acme", "acme", "beta", "beta"]);
+    }
+
+    async fn woken_task_and_task_with_a_lost_lease_take_their_turns_among_queued_ones(fixture) {
+        let (woken, lost) = (fixture.task_of("acme", "alice").await, fixture.task_of("beta", "bob").await);
+        lease(&fixture, woken, LeaseChange::Park { wake_in: Some(LEASE) }).await;
+        lease(&fixture, lost, LeaseChange::Take { owner: "gone".to_owned(), time: LEASE }).await;
+        let queued = [fixture.task_of("acme", "alice").await, fixture.task_of("beta", "bob").await];
+        fixture.forward(LEASE);
+        let mut first = claim(&fixture.store, "me", 2).await;
+        first.sort();
+        assert_eq!(first, [woken, lost]);
+        let mut second = claim(&fixture.store, "me", 2).await;
+        second.sort();
+        assert_eq!(second, queued);
+    }
+
+    async fn renewed_lease_does_not_keep_a_claim_from_the_next_task(fixture) {
+        let running = fixture.task().await;
+        assert_eq!(claim(&fixture.store, "me", 1).await, [running]);
+        fixture.forward(LEASE * 3 / 4);
+        assert_eq!(fixture.store.renew("me", LEASE, &[running]).await.unwrap(), [running]);
+        let queued = fixture.task().await;
+        fixture.forward(LEASE / 2);
+        assert_eq!(claim(&fixture.store, "other", 1).await, [queued]);
+        fixture.forward(LEASE);
+        let mut over = claim(&fixture.store, "other", 9).await;
+        over.sort();
+        assert_eq!(over, [running, queued], "both leases are over");
+    }
+
     async fn simultaneous_claimers_share_the_tasks_and_none_is_taken_twice(fixture) {
         for _ in 0..24 {
             fixture.task().await;
@@ -183,6 +245,52 @@ both! {
         taken.dedup();
         assert_eq!((all, taken.len()), (24, 24));
     }
+}
+
+#[tokio::test]
+async fn task_that_an_older_replica_queued_is_listed_and_then_claimed() {
+    let fixture = StoreFixture::postgres().await;
+    let (left, parked) = (fixture.task().await, fixture.task().await);
+    lease(&fixture, parked, LeaseChange::Park { wake_in: None }).await;
+    fixture
+        .numbers("delete from claimable_task returning due_at")
+        .await
+        .unwrap();
+    assert!(claim(&fixture.store, "me", 9).await.is_empty());
+    let begin = TaskId(uuid::Uuid::nil());
+    let last = fixture.store.list_claimable(begin).await.unwrap();
+    assert_eq!(last, Some(parked));
+    assert_eq!(
+        fixture.store.list_claimable(parked).await.unwrap(),
+        None,
+        "these were all tasks"
+    );
+    assert_eq!(claim(&fixture.store, "me", 9).await, [left]);
+}
+
+#[tokio::test]
+async fn row_of_claimable_task_that_is_out_of_date_claims_nothing_and_is_corrected() {
+    let fixture = StoreFixture::postgres().await;
+    let (parked, leased) = (fixture.task().await, fixture.task().await);
+    lease(&fixture, parked, LeaseChange::Park { wake_in: None }).await;
+    let taken = LeaseChange::Take {
+        owner: "door".to_owned(),
+        time: LEASE,
+    };
+    lease(&fixture, leased, taken).await;
+    let wrong =
+        "insert into claimable_task select task_id, tenant, user_id, 0, false from agent_task
+        on conflict (task_id) do update set due_at = 0 returning due_at";
+    assert_eq!(fixture.numbers(wrong).await.unwrap(), [0, 0]);
+    assert!(claim(&fixture.store, "me", 9).await.is_empty());
+    let until = fixture.store.task(leased).await.unwrap().unwrap();
+    assert_eq!(
+        fixture
+            .numbers("select due_at from claimable_task")
+            .await
+            .unwrap(),
+        [until.lease_until.unwrap().0]
+    );
 }
 
 #[tokio::test]

@@ -144,6 +144,20 @@ impl StoreFixture {
         Ok(rows.iter().map(|row| row.get::<i64, _>(0)).collect())
     }
 
+    /// Changes the tasks that fit `condition` as if two leases had run out after work on them had
+    /// begun. Returns their number.
+    pub async fn suspect(&self, condition: &str) -> usize {
+        let sql =
+            format!("update agent_task set fruitless = 2 where {condition} returning fruitless");
+        let changed = self.numbers(&sql).await.unwrap();
+        if self.is_postgres() {
+            let sql = "update claimable_task c set alone = true from agent_task t
+                where t.task_id = c.task_id and t.fruitless >= 2 returning c.due_at";
+            self.numbers(sql).await.unwrap();
+        }
+        changed.len()
+    }
+
     pub async fn number(&self, sql: &str) -> i64 {
         self.numbers(sql).await.unwrap()[0]
     }

@@ -32,3 +32,19 @@ $$;
 create trigger intervention_request_end before update on intervention_request for each row
     when (old.status <> 'pending' and new.status <> old.status and not (old.status = 'responded' and new.status = 'resumed'))
     execute function intervention_request_refuse_end();
+
+-- A task that is to be claimed now or later has its row of claimable_task, with no later due_at.
+create function agent_task_is_claimable() returns trigger language plpgsql as $$
+begin
+    perform 1 from agent_task t left join claimable_task c on c.task_id = t.task_id
+      where t.task_id = new.task_id and (t.phase <> 'parked' or t.wake_at is not null)
+        and coalesce(c.due_at > case t.phase when 'leased' then t.lease_until when 'parked' then t.wake_at else 0 end, true);
+    if found then
+        raise exception 'a task that no claim would find' using errcode = 'check_violation';
+    end if;
+    return null;
+end
+$$;
+
+create constraint trigger agent_task_claimable after insert or update on agent_task deferrable initially deferred
+    for each row execute function agent_task_is_claimable();

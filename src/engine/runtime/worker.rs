@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use tokio::sync::OwnedSemaphorePermit;
+use uuid::Uuid;
 
 use super::leases::Lease;
 use super::lone_drive::LoneDrive;
@@ -22,6 +23,8 @@ const POLL: Duration = Duration::from_millis(500);
 /// Time between two cleanups of expired idempotency keys, browser sessions and credentials, and of
 /// spellings of user ids that are not folded yet.
 const CLEANUP: Duration = Duration::from_mins(1);
+/// How long after its start a replica may have replicas of an older version beside it.
+const UPGRADE: Duration = Duration::from_hours(1);
 /// After a lone drive could not begin, no lone drive begins for this many times the duration of a
 /// lease.
 const POSTPONED: u32 = 4;
@@ -34,7 +37,9 @@ impl Engine {
     }
 
     async fn rounds(self: &Arc<Self>) {
-        let mut clean_at = self.clock.uptime();
+        let began = self.clock.uptime();
+        let mut clean_at = began;
+        let mut listed = None;
         while !self.stop.is_cancelled() {
             if let Err(error) = self.round().await
                 && error != Refusal::Unavailable
@@ -54,7 +59,9 @@ impl Engine {
                         .remove_expired_credentials()
                         .await
                         .is_ok_and(|more| more)
-                    | self.store.fold_spellings().await.is_ok_and(|more| more);
+                    | self.store.fold_spellings().await.is_ok_and(|more| more)
+                    | (began + UPGRADE > self.clock.uptime()
+                        && self.list_claimable(&mut listed).await);
                 clean_at = self.clock.uptime() + if more { Duration::ZERO } else { CLEANUP };
             }
             tokio::select! {
@@ -64,6 +71,16 @@ impl Engine {
                 () = self.clock.sleep(POLL) => {}
             }
         }
+    }
+
+    /// Lists the tasks that replicas of an older version left behind, from `listed` on. Returns
+    /// whether there are more.
+    async fn list_claimable(&self, listed: &mut Option<TaskId>) -> bool {
+        let after = listed.unwrap_or(TaskId(Uuid::nil()));
+        if let Ok(last) = self.store.list_claimable(after).await {
+            *listed = last;
+        }
+        listed.is_some()
     }
 
     async fn renewals(&self) {
