@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::batch::micros;
 use super::claim_statement::CLAIM;
-use super::db::{Engine, Sql, Value, sql};
+use super::db::{Sql, Value, sql};
 use super::record::record;
 use super::{ReadError, Store};
 use crate::task::id::TaskId;
@@ -63,30 +63,7 @@ returning task_id",
     by_key: false,
 };
 
-/// Lists tasks that a replica of an older version queued or leased: it does not know
-/// `claimable_task`. Reads the tasks after `$1`, at most `$2`, and returns the last of them. For
-/// Postgres only, because one process has a `SQLite` file to itself, and claims there read the tasks.
-const LIST_CLAIMABLE: Sql = Sql {
-    postgres: "
-with page as materialized (
-    select task_id, tenant, user_id, phase, lease_until, wake_at, fruitless from agent_task
-     where task_id > $1 order by task_id limit $2
-), listed as (
-    insert into claimable_task (task_id, tenant, user_id, due_at, alone)
-    select task_id, tenant, user_id, case phase when 'leased' then lease_until when 'parked' then wake_at else 0 end,
-        fruitless >= 2
-      from page where phase <> 'parked' or wake_at is not null
-    on conflict (task_id) do nothing
-)
-select task_id from page order by task_id desc limit 1",
-    sqlite: "",
-    by_key: true,
-};
-
-/// The maximum number of tasks that [`LIST_CLAIMABLE`] reads.
-const LISTED_AT_ONCE: i64 = 5_000;
-
-pub(super) const STATEMENTS: &[Sql] = &[CLAIM, BEGIN, RENEW, RELEASE, LIST_CLAIMABLE];
+pub(super) const STATEMENTS: &[Sql] = &[CLAIM, BEGIN, RENEW, RELEASE];
 
 record! {
     /// A task whose lease was written.
@@ -271,20 +248,6 @@ impl Store {
         let taken: Vec<&Row> = rows.iter().filter(|row| row.taken).collect();
         self.turns().took(&taken);
         Ok(rows)
-    }
-
-    /// Lists some tasks that replicas of an older version queued or leased, so that they can be
-    /// claimed. Begins after the task `after`; returns the task to continue after, or `None` at the
-    /// end of all tasks.
-    ///
-    /// # Errors
-    /// [`ReadError`] when the database does not answer.
-    pub async fn list_claimable(&self, after: TaskId) -> Result<Option<TaskId>, ReadError> {
-        if matches!(self.db().engine, Engine::Sqlite { .. }) {
-            return Ok(None);
-        }
-        let values = vec![Value::Id(after.0), Value::Int(LISTED_AT_ONCE)];
-        Ok(self.leased(LIST_CLAIMABLE, values).await?.pop())
     }
 
     /// Records whether work on a claimed task has `begun`: if so, an expired lease counts as

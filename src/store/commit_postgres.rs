@@ -119,12 +119,19 @@ with changes as materialized (
     insert into request_approver ({request_approver.columns})
     select {request_approver.values}
       from {approvers p} join taken c on c.change = p.change join known k on k.task_id = p.task_id
+), inserted_inbox as (
+    insert into inbox ({inbox.columns})
+    select {inbox.values}
+      from {approvers p} join taken c on c.change = p.change join known k on k.task_id = p.task_id where p.open
 ), updated_requests as (
     update intervention_request r
        set status = case when u.resumed and coalesce(u.status, h.status) = 'responded' then 'resumed'
             else coalesce(u.status, h.status) end
       from touched u join taken c on c.change = u.change join held h on h.request_id = u.request_id
      where r.request_id = u.request_id and (u.status is not null or (u.resumed and h.status = 'responded'))
+    returning r.request_id, r.status
+), deleted_inbox as (
+    delete from inbox i using updated_requests r where i.request_id = r.request_id and r.status <> 'pending'
 ), inserted_decisions as (
     insert into decision ({decision.columns})
     select {decision.values}

@@ -213,11 +213,18 @@ const ASKED_INSERTED: &str = "
     select {request_approver.values}
       from k cross join lateral generate_series(k.approvers_from, k.approvers_to) g
      cross join lateral {approvers[g] p}
+), inserted_inbox as (
+    insert into inbox ({inbox.columns})
+    select {inbox.values}
+      from k cross join lateral generate_series(k.approvers_from, k.approvers_to) g
+     cross join lateral {approvers[g] p} where p.open
 )";
 
 const ANSWERED: &str = "
 , updated_requests as (
     update intervention_request r set status = k.becomes from k where r.request_id = k.touched and k.becomes is not null
+), deleted_inbox as (
+    delete from inbox i using k where i.request_id = k.touched and k.becomes is not null
 ), inserted_decisions as (
     insert into decision ({decision.columns})
     select {decision.values}

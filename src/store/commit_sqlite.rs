@@ -38,6 +38,12 @@ select {intervention_request.values} from {asked a} join agent_task k on k.task_
 const INSERT_APPROVERS: &str = "insert into request_approver ({request_approver.columns})
 select {request_approver.values} from {approvers p} join agent_task k on k.task_id = p.task_id";
 
+const INSERT_INBOX: &str = "insert into inbox ({inbox.columns})
+select {inbox.values} from {approvers p} join agent_task k on k.task_id = p.task_id where p.open";
+
+const DELETE_INBOX: &str = "
+delete from inbox where request_id in (select u.request_id from {touched u} where u.status is not null)";
+
 const INSERT_DECISIONS: &str = "insert into decision ({decision.columns})
 select {decision.values} from {decisions d} join intervention_request r on r.request_id = d.request_id";
 
@@ -78,14 +84,16 @@ static WRITES: LazyLock<Vec<(&List, String)>> = LazyLock::new(|| {
     let base =
         "coalesce((select next_event from agent_task t where t.task_id = i.root_task_id), 0)";
     let words = [("at", "{now}"), ("base", base)];
-    let templates: [(&'static List, &str); 10] = [
+    let templates: [(&'static List, &str); 12] = [
         (&ITEMS, INSERT_ITEMS),
         (&TASKS, INSERT_TASKS),
         (&TASKS, UPDATE_TASKS),
         (&ASKED, INSERT_REQUESTS),
         (&APPROVERS, INSERT_APPROVERS),
+        (&APPROVERS, INSERT_INBOX),
         (&DECISIONS, INSERT_DECISIONS),
         (&TOUCHED, UPDATE_REQUESTS),
+        (&TOUCHED, DELETE_INBOX),
         (&KEYS, DELETE_SPENT_KEYS),
         (&KEYS, INSERT_KEYS),
         (&CREDENTIALS, INSERT_CREDENTIALS),

@@ -267,6 +267,7 @@ pub(super) const APPROVERS: List = list!("approvers", all(approvers), |of|
     task_id: uuid = of.line.task_id,
     kind: text = of.line.kind,
     name: text = of.line.name.as_deref(),
+    open: boolean = of.line.open,
 );
 
 pub(super) const DECISIONS: List = list!("decisions", all(decisions), |of|

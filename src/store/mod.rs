@@ -31,6 +31,7 @@ mod page;
 mod queries;
 mod record;
 mod relay;
+mod request_list;
 mod requests;
 mod rows;
 mod sessions;
@@ -41,6 +42,7 @@ mod stopped;
 mod tables;
 mod tasks;
 mod tree;
+mod upgrade;
 mod users;
 
 use std::collections::BTreeSet;
@@ -71,6 +73,7 @@ pub use self::queries::{Person, RequestFilter, RequestRow, TaskFilter};
 use self::record::record;
 pub use self::stopped::{Stopped, UNCOMMITTED};
 pub use self::tree::{TreeItem, TreeSnapshot};
+pub use self::upgrade::UpgradeCursor;
 use crate::task::change::{Change, Committed};
 use crate::task::delta::Delta;
 use crate::task::id::TaskId;
@@ -393,10 +396,12 @@ impl Store {
         .chain(journal::STATEMENTS.iter().copied())
         .chain(relay::STATEMENTS.iter().copied())
         .chain(damaged_task::STATEMENTS.iter().copied())
+        .chain(request_list::STATEMENTS.iter().copied())
         .chain(requests::STATEMENTS.iter().copied())
         .chain(sessions::STATEMENTS.iter().copied())
         .chain(tasks::STATEMENTS.iter().copied())
         .chain(tree::STATEMENTS.iter().copied())
+        .chain(upgrade::STATEMENTS.iter().copied())
         .chain(users::STATEMENTS.iter().copied())
         .collect()
     }

@@ -3,6 +3,8 @@
 
 use std::ops::{Deref, DerefMut};
 
+use uuid::Uuid;
+
 /// The maximum number of bytes that a page reads from the database, unless its first entry alone is
 /// larger.
 pub(super) const PAGE: i64 = 4 * 1024 * 1024;
@@ -12,8 +14,10 @@ pub(super) const PAGE: i64 = 4 * 1024 * 1024;
 pub struct Page<T> {
     /// The rows of this page.
     pub rows: Vec<T>,
-    /// Whether more rows follow.
+    /// Whether more rows may follow.
     pub more: bool,
+    /// The last id that was looked at, if it lies beyond the last row: the list goes on after it.
+    pub looked_at: Option<Uuid>,
 }
 
 impl<T> Page<T> {
@@ -21,7 +25,11 @@ impl<T> Page<T> {
     pub(super) fn cut(mut rows: Vec<T>, found: i64, limit: i64) -> Self {
         rows.truncate(usize::try_from(limit).unwrap_or(0));
         let more = i64::try_from(rows.len()).is_ok_and(|count| count < found);
-        Self { rows, more }
+        Self {
+            rows,
+            more,
+            looked_at: None,
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::db::{Sql, Value, sql};
 use super::record::record;
 use super::tasks::{corrupt, fact, names};
-use super::{PAGE, Page, Person, ReadError, RequestFilter, RequestRow, Store};
+use super::{Person, ReadError, RequestRow, Store};
 use crate::task::id::{RequestId, TaskId};
 use crate::task::item::Fact;
 use crate::task::status::RequestStatus;
@@ -20,43 +20,6 @@ const REQUEST: Sql = sql!(
       where r.request_id = $1 order by i.seq"
 )
 .by_key();
-
-const REQUESTS: Sql = sql!(
-    "with page as (
-        select r.request_id from intervention_request r join agent_task t on t.task_id = r.task_id
-         where r.tenant = $2 and ($3 or r.request_id > $4)
-           and (" (none 5 text) " or r.status " (any 5 text) ")
-           and (" (none 6 text) " or r.kind " (any 6 text) ")
-           and (" (none 7 text) " or t.agent " (any 7 text) ")
-           and (" (none 8 text) " or t.session_id " (any 8 text) ")
-           and (" (none 9 uuid) " or r.root_task_id " (any 9 uuid) ")
-           and ($10
-             or exists (select 1 from request_approver a where a.tenant = r.tenant and a.request_id = r.request_id
-                   and ((a.kind in ('owner', 'user') and a.name " (any 11 text) ") or (a.kind = 'group' and a.name " (any 12 text) ")))
-             or exists (select 1 from decision d
-                 where d.tenant = r.tenant and d.user_id " (any 11 text) " and d.request_id = r.request_id))
-         order by r.request_id limit $13
-     )" (fitting_requests 14)
-);
-
-/// Like `REQUESTS`, for pending requests only; `$14` says whether requests past their deadline are
-/// included. Uses the partial index on open requests, so that its cost does not depend on the
-/// number of closed requests.
-const PENDING_REQUESTS: Sql = sql!(
-    "with page as (
-        select r.request_id from intervention_request r join agent_task t on t.task_id = r.task_id
-         where r.tenant = $2 and ($3 or r.request_id > $4) and r.status = 'pending'
-           and ($14 or r.expires_at is null or r.expires_at > " (now 1) ")
-           and (" (none 5 text) " or r.kind " (any 5 text) ")
-           and (" (none 6 text) " or t.agent " (any 6 text) ")
-           and (" (none 7 text) " or t.session_id " (any 7 text) ")
-           and (" (none 8 uuid) " or r.root_task_id " (any 8 uuid) ")
-           and ($9
-             or exists (select 1 from request_approver a where a.tenant = r.tenant and a.request_id = r.request_id
-                   and ((a.kind in ('owner', 'user') and a.name " (any 10 text) ") or (a.kind = 'group' and a.name " (any 11 text) "))))
-         order by r.request_id limit $12
-     )" (fitting_requests 13)
-);
 
 const PENDING: Sql = sql!(
     "with recursive below (task_id) as (
@@ -112,8 +75,6 @@ const INVOLVED: Sql = sql!(
 
 pub(super) const STATEMENTS: &[Sql] = &[
     REQUEST,
-    REQUESTS,
-    PENDING_REQUESTS,
     PENDING,
     PENDING_OF_ROOT,
     PENDING_OF_ROOTS,
@@ -140,15 +101,6 @@ record! {
         pub(super) body: String,
         moment: i64,
         doubted_at: Option<i64>,
-    }
-}
-
-record! {
-    /// A `RequestRecord` of a list; `found` is the number of matching requests, up to one more than the
-    /// limit.
-    struct ListedRecord {
-        record: RequestRecord => flatten,
-        found: i64,
     }
 }
 
@@ -222,7 +174,10 @@ impl Store {
         self.understood(self.db().all(sql, values).await?)
     }
 
-    fn understood(&self, records: Vec<RequestRecord>) -> Result<Vec<RequestRow>, ReadError> {
+    pub(super) fn understood(
+        &self,
+        records: Vec<RequestRecord>,
+    ) -> Result<Vec<RequestRow>, ReadError> {
         for record in records.iter().filter(|record| fact(&record.body).is_err()) {
             self.report_unreadable(TaskId(record.task_id));
         }
@@ -239,63 +194,6 @@ impl Store {
             .await?
             .into_iter()
             .next())
-    }
-
-    /// Requests, oldest first: one page, bounded in number and bytes.
-    ///
-    /// # Errors
-    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
-    pub async fn requests(&self, filter: &RequestFilter) -> Result<Page<RequestRow>, ReadError> {
-        let only_pending = filter.statuses == [RequestStatus::Pending];
-        let person = filter.person.as_ref();
-        let spellings = match person {
-            Some(person) => {
-                self.spellings(&filter.tenant, slice::from_ref(&person.user_id))
-                    .await?
-            }
-            None => Vec::new(),
-        };
-        let mut values = vec![
-            Value::Now,
-            Value::Text(filter.tenant.clone()),
-            Value::Bool(filter.after.is_none()),
-            Value::Id(filter.after.map_or(Uuid::nil(), |id| id.0)),
-        ];
-        if !only_pending {
-            values.push(Value::Texts(
-                filter
-                    .statuses
-                    .iter()
-                    .map(|status| status.as_str().to_owned())
-                    .collect(),
-            ));
-        }
-        values.extend([
-            Value::Texts(filter.kinds.clone()),
-            Value::Texts(filter.agents.clone()),
-            Value::Texts(filter.sessions.clone()),
-            Value::Ids(filter.roots.iter().map(|id| id.0).collect()),
-            Value::Bool(person.is_none_or(|person| person.everything)),
-            Value::Texts(spellings),
-            Value::Texts(
-                person
-                    .map(|person| person.groups.clone())
-                    .unwrap_or_default(),
-            ),
-        ]);
-        values.extend([Value::Int(filter.limit.saturating_add(1)), Value::Int(PAGE)]);
-        if only_pending {
-            values.push(Value::Bool(filter.overdue));
-        }
-        let sql = if only_pending {
-            PENDING_REQUESTS
-        } else {
-            REQUESTS
-        };
-        let records: Vec<ListedRecord> = self.db().all(sql, values).await?;
-        let found = records.first().map_or(0, |record| record.found);
-        let rows = self.understood(records.into_iter().map(|record| record.record).collect())?;
-        Ok(Page::cut(rows, found, filter.limit))
     }
 
     /// The open requests of a task and its descendants, in the order they were asked.

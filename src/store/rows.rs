@@ -121,6 +121,8 @@ pub(super) struct ApproverLine {
     pub(super) kind: &'static str,
     /// `None` means the owner.
     pub(super) name: Option<String>,
+    /// Whether the request is open after the change.
+    pub(super) open: bool,
 }
 
 #[derive(Debug, Default)]

@@ -19,6 +19,7 @@ pub(super) const TABLES: &[Table] = &[
     AGENT_TASK_ITEM,
     INTERVENTION_REQUEST,
     REQUEST_APPROVER,
+    INBOX,
     DECISION,
     IDEMPOTENCY,
     CREDENTIAL,
@@ -189,6 +190,12 @@ const REQUEST_APPROVER: Table = Table {
         ("name", "coalesce(p.name, k.user_id)"),
         ("request_id", "p.request_id"),
     ],
+};
+
+/// The approvers of open requests.
+const INBOX: Table = Table {
+    name: "inbox",
+    columns: REQUEST_APPROVER.columns,
 };
 
 /// A decision is final if it settles its call, or if its request requires only one approval.

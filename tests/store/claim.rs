@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use holdpoint::store::{Claimed, CommitError, Drive, Store};
+use holdpoint::store::{Claimed, CommitError, Drive, Store, UpgradeCursor};
 use holdpoint::task::change::LeaseChange;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::time::Time;
@@ -248,7 +248,7 @@ both! {
 }
 
 #[tokio::test]
-async fn task_that_an_older_replica_queued_is_listed_and_then_claimed() {
+async fn task_that_an_older_replica_queued_is_claimed_after_an_upgrade() {
     let fixture = StoreFixture::postgres().await;
     let (left, parked) = (fixture.task().await, fixture.task().await);
     lease(&fixture, parked, LeaseChange::Park { wake_in: None }).await;
@@ -257,14 +257,9 @@ async fn task_that_an_older_replica_queued_is_listed_and_then_claimed() {
         .await
         .unwrap();
     assert!(claim(&fixture.store, "me", 9).await.is_empty());
-    let begin = TaskId(uuid::Uuid::nil());
-    let last = fixture.store.list_claimable(begin).await.unwrap();
-    assert_eq!(last, Some(parked));
-    assert_eq!(
-        fixture.store.list_claimable(parked).await.unwrap(),
-        None,
-        "these were all tasks"
-    );
+    let mut cursor = UpgradeCursor::default();
+    assert!(fixture.store.upgrade(&mut cursor).await.unwrap());
+    assert!(!fixture.store.upgrade(&mut cursor).await.unwrap());
     assert_eq!(claim(&fixture.store, "me", 9).await, [left]);
 }
 

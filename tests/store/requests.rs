@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use holdpoint::store::{CommitError, Person, RequestFilter};
+use holdpoint::store::{CommitError, Person, RequestFilter, UpgradeCursor};
 use holdpoint::task::change::Counters;
 use holdpoint::task::decision::Action;
 use holdpoint::task::id::{RequestId, TaskId};
@@ -11,7 +11,9 @@ use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::{RequestStatus, TaskStatus};
 use holdpoint::task::verdict::Terms;
 
-use super::store_fixture::{asked, both, change, child_task, decided, finance, fresh, status};
+use super::store_fixture::{
+    StoreFixture, asked, both, change, child_task, decided, finance, fresh, status,
+};
 
 fn person(user: &str, groups: &[&str]) -> Person {
     let groups = groups.iter().map(ToString::to_string).collect();
@@ -249,4 +251,81 @@ both! {
             }
         }
     }
+}
+
+/// Requests of the group `many`, whose tasks belong to the agent `other`; the last one to `billing`.
+const OF_OTHER_AGENTS: &str = "
+    create temporary table ids as select gen_random_uuid() as id, n from generate_series(1, 2600) n;
+    insert into agent_task select (x.t).* from (select jsonb_populate_record(t, jsonb_build_object('task_id', ids.id,
+        'root_task_id', ids.id, 'agent', case when ids.id = (select id from ids order by id desc limit 1) then 'billing' else 'other' end))
+        as t from agent_task t, ids) x;
+    insert into agent_task_item select (x.i).* from (select jsonb_populate_record(i, jsonb_build_object('task_id', ids.id,
+        'root_task_id', ids.id, 'request_id', ids.id)) as i from agent_task_item i, ids where i.type = 'intervention_requested') x;
+    begin;
+    insert into intervention_request select (x.r).* from (select jsonb_populate_record(r, jsonb_build_object('request_id', ids.id,
+        'task_id', ids.id, 'root_task_id', ids.id)) as r from intervention_request r, ids) x;
+    insert into request_approver select 'acme', 'group', 'many', id from ids;
+    insert into inbox select 'acme', 'group', 'many', id from ids;
+    commit";
+
+#[tokio::test]
+async fn filtered_list_looks_at_2000_requests_and_says_where_it_goes_on() {
+    let fixture = StoreFixture::postgres().await;
+    fixture.paused(finance(1)).await;
+    crate::support::postgres::run(fixture.settings.url.reveal(), OF_OTHER_AGENTS.to_owned()).await;
+    let mut filter = RequestFilter {
+        tenant: "acme".to_owned(),
+        person: Some(person("dave", &["many"])),
+        statuses: vec![RequestStatus::Pending],
+        agents: vec!["billing".to_owned()],
+        limit: 50,
+        ..RequestFilter::default()
+    };
+    let page = fixture.store.requests(&filter).await.unwrap();
+    assert!(page.is_empty() && page.more);
+    filter.after = page.looked_at.map(RequestId);
+    let page = fixture.store.requests(&filter).await.unwrap();
+    assert_eq!((page.len(), page.more, page.looked_at), (1, false, None));
+}
+
+#[tokio::test]
+async fn request_that_an_older_replica_opened_or_closed_is_listed_right_after_an_upgrade() {
+    let fixture = StoreFixture::postgres().await;
+    let (_, question) = fixture.paused(finance(1)).await;
+    let filter = RequestFilter {
+        tenant: "acme".to_owned(),
+        person: Some(person("bob", &["finance"])),
+        statuses: vec![RequestStatus::Pending],
+        limit: 50,
+        ..RequestFilter::default()
+    };
+    let forget = "with gone as (delete from inbox returning 1) select count(*) from gone";
+    assert!(fixture.number(forget).await > 0);
+    assert!(fixture.store.requests(&filter).await.unwrap().is_empty());
+    fixture
+        .store
+        .upgrade(&mut UpgradeCursor::default())
+        .await
+        .unwrap();
+    assert_eq!(
+        fixture.store.requests(&filter).await.unwrap()[0]
+            .asked
+            .request_id,
+        question.request_id
+    );
+    let stale = "insert into inbox select tenant, kind, name, request_id from request_approver
+        on conflict do nothing returning 1::bigint";
+    crate::support::postgres::run(
+        fixture.settings.url.reveal(),
+        "delete from inbox; update intervention_request set status = 'withdrawn'".to_owned(),
+    )
+    .await;
+    assert!(!fixture.numbers(stale).await.unwrap().is_empty());
+    assert!(fixture.store.requests(&filter).await.unwrap().is_empty());
+    fixture
+        .store
+        .upgrade(&mut UpgradeCursor::default())
+        .await
+        .unwrap();
+    assert_eq!(fixture.number("select count(*) from inbox").await, 0);
 }

@@ -67,7 +67,7 @@ async fn both_schemas_have_the_same_tables_columns_nullability_and_indexes() {
                 and name not in ('agent_task_queued', 'agent_task_leased', 'agent_task_asleep', 'agent_task_alone')",
         ),
         (
-            "select tgname::text from pg_trigger where not tgisinternal and tgname <> 'agent_task_claimable'",
+            "select tgname::text from pg_trigger where not tgisinternal and tgname not in ('agent_task_claimable', 'request_inbox')",
             "select name from sqlite_schema where type = 'trigger'",
         ),
     ] {
@@ -118,6 +118,9 @@ async fn schema_of_the_tests_differs_from_the_product_only_by_its_nets() {
         "intervention_request.intervention_request_task_id_fkey FOREIGN",
         "request_approver.request_approver_request_id_fkey FOREIGN",
         "CREATE CONSTRAINT TRIGGER agent_task_claimable",
+        "CREATE CONSTRAINT TRIGGER request_inbox",
+        "inbox.inbox_request_id_fkey FOREIGN",
+        "intervention_request.request_inbox TRIGGER",
         "CREATE TRIGGER agent_task_end",
         "CREATE TRIGGER intervention_request_end",
     ];
@@ -242,15 +245,10 @@ async fn overdue_requests_and_an_inbox_are_found_through_the_indexes_of_open_req
         "{plan}"
     );
 
-    let none = "'{}'";
     let nobody = "'00000000-0000-0000-0000-000000000000'";
-    let values = [
-        "0", "'globex'", "true", nobody, none, none, none, none, "false", "'{bob}'", none, "10",
-        "4194304", "false",
-    ];
     let plan = plan_of(
-        "r.status = 'pending'\n           and ($14 or r.expires_at",
-        &values,
+        "r.status = 'pending' and r.request_id > $2",
+        &["'globex'", nobody, "10"],
     )
     .await;
     assert!(plan.contains("intervention_request_open"), "{plan}");
@@ -376,6 +374,67 @@ async fn claim_among_many_queued_tasks_reads_few_pages() {
     )
     .await;
     assert!((5..200).contains(&pages), "{pages} pages");
+}
+
+/// Open requests of the group `many`, each with a task of another user.
+const MANY_REQUESTS: &str = "
+    create temporary table ids as select gen_random_uuid() as id, n from generate_series(1, 20000) n;
+    insert into agent_task select (x.t).* from (select jsonb_populate_record(t, jsonb_build_object('task_id', ids.id,
+        'root_task_id', ids.id, 'user_id', 'u' || ids.n % 100)) as t from agent_task t, ids) x;
+    insert into agent_task_item select (x.i).* from (select jsonb_populate_record(i, jsonb_build_object('task_id', ids.id,
+        'root_task_id', ids.id, 'request_id', ids.id)) as i from agent_task_item i, ids where i.type = 'intervention_requested') x;
+    begin;
+    insert into intervention_request select (x.r).* from (select jsonb_populate_record(r, jsonb_build_object('request_id', ids.id,
+        'task_id', ids.id, 'root_task_id', ids.id)) as r from intervention_request r, ids) x;
+    insert into request_approver select 'acme', 'group', 'many', id from ids;
+    insert into inbox select 'acme', 'group', 'many', id from ids;
+    commit;
+    analyze";
+
+#[tokio::test]
+async fn lists_of_requests_read_few_pages_however_many_are_open() {
+    let fixture = StoreFixture::postgres().await;
+    let (_, question) = fixture.paused(finance(1)).await;
+    crate::support::postgres::run(fixture.settings.url.reveal(), MANY_REQUESTS.to_owned()).await;
+    let find = |part: &str| {
+        let all = Store::statements();
+        all.into_iter()
+            .find(|sql| sql.postgres.contains(part))
+            .unwrap()
+            .postgres
+    };
+    let none = "'00000000-0000-0000-0000-000000000000'";
+    for (statement, values) in [
+        (
+            "(select i.request_id from inbox i",
+            format!("'acme', {none}, '{{user,group}}', '{{bob,finance}}', 51"),
+        ),
+        (
+            "(select i.request_id from inbox i",
+            format!("'acme', {none}, '{{user,group}}', '{{bob,many}}', 51"),
+        ),
+        (
+            "(select distinct d.request_id from decision d",
+            format!("'acme', {none}, '{{user,group}}', '{{bob,many}}', 51"),
+        ),
+        (
+            "r.status = 'pending' and r.request_id > $2",
+            format!("'acme', {none}, 51"),
+        ),
+        (
+            "where r.request_id = any($2",
+            format!(
+                "0, '{{{}}}', 'acme', '{{}}', '{{}}', '{{}}', '{{}}', true, 51, 4194304",
+                question.request_id
+            ),
+        ),
+    ] {
+        let pages = pages_read(&fixture, find(statement), &values).await;
+        assert!(
+            (2..200).contains(&pages),
+            "{pages} pages: {statement} {values}"
+        );
+    }
 }
 
 #[tokio::test]

@@ -33,6 +33,23 @@ create trigger intervention_request_end before update on intervention_request fo
     when (old.status <> 'pending' and new.status <> old.status and not (old.status = 'responded' and new.status = 'resumed'))
     execute function intervention_request_refuse_end();
 
+alter table inbox add foreign key (request_id) references intervention_request (request_id);
+
+-- A request is in the inbox as long as it is pending.
+create function request_is_in_inbox() returns trigger language plpgsql as $$
+begin
+    perform 1 from intervention_request r where r.request_id = new.request_id
+       and (r.status = 'pending') <> exists (select 1 from inbox i where i.request_id = r.request_id);
+    if found then
+        raise exception 'the inbox disagrees with the status' using errcode = 'check_violation';
+    end if;
+    return null;
+end
+$$;
+
+create constraint trigger request_inbox after insert or update on intervention_request deferrable initially deferred
+    for each row execute function request_is_in_inbox();
+
 -- A task that is to be claimed now or later has its row of claimable_task, with no later due_at.
 create function agent_task_is_claimable() returns trigger language plpgsql as $$
 begin

@@ -8,14 +8,13 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use tokio::sync::OwnedSemaphorePermit;
-use uuid::Uuid;
 
 use super::leases::Lease;
 use super::lone_drive::LoneDrive;
 use crate::engine::commands::expire;
 use crate::engine::{Engine, Refusal};
 use crate::failpoint;
-use crate::store::{Claimed, Drive, ReadError};
+use crate::store::{Claimed, Drive, ReadError, UpgradeCursor};
 use crate::task::id::TaskId;
 
 /// Time between two polls: the worker notices a passed deadline within a second.
@@ -39,7 +38,7 @@ impl Engine {
     async fn rounds(self: &Arc<Self>) {
         let began = self.clock.uptime();
         let mut clean_at = began;
-        let mut listed = None;
+        let mut cursor = UpgradeCursor::default();
         while !self.stop.is_cancelled() {
             if let Err(error) = self.round().await
                 && error != Refusal::Unavailable
@@ -61,7 +60,7 @@ impl Engine {
                         .is_ok_and(|more| more)
                     | self.store.fold_spellings().await.is_ok_and(|more| more)
                     | (began + UPGRADE > self.clock.uptime()
-                        && self.list_claimable(&mut listed).await);
+                        && self.store.upgrade(&mut cursor).await.is_ok_and(|more| more));
                 clean_at = self.clock.uptime() + if more { Duration::ZERO } else { CLEANUP };
             }
             tokio::select! {
@@ -71,16 +70,6 @@ impl Engine {
                 () = self.clock.sleep(POLL) => {}
             }
         }
-    }
-
-    /// Lists the tasks that replicas of an older version left behind, from `listed` on. Returns
-    /// whether there are more.
-    async fn list_claimable(&self, listed: &mut Option<TaskId>) -> bool {
-        let after = listed.unwrap_or(TaskId(Uuid::nil()));
-        if let Ok(last) = self.store.list_claimable(after).await {
-            *listed = last;
-        }
-        listed.is_some()
     }
 
     async fn renewals(&self) {

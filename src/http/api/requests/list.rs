@@ -103,19 +103,20 @@ async fn list_page(
     let (limit, mut shown) = (filter.limit, 0);
     let more = loop {
         let page = http.store.requests(&filter).await?;
-        let mut more = page.more;
+        let (mut more, mut looked_at) = (page.more, page.looked_at);
         for row in &page.rows {
             if !inbox || can_decide(caller, &row.tenant, &row.owner, &state(row)) {
                 if shown == limit
                     || !listing.push(&InterventionRequest::listed(row, caller, &http.settings))?
                 {
-                    more = true;
+                    (more, looked_at) = (true, None);
                     break;
                 }
                 shown += 1;
             }
             filter.after = Some(row.asked.request_id);
         }
+        filter.after = looked_at.map(RequestId).or(filter.after);
         if !more || !listing.is_empty() {
             break more;
         }

@@ -1,0 +1,16 @@
+-- Open requests by who may decide them, for lists of a person's requests. Twin of migrations/postgres/0012_inbox.sql.
+-- A row of request_approver is here as long as its request is pending.
+
+create table inbox (
+    tenant text not null,
+    kind text not null,
+    name text not null,
+    request_id blob not null,
+    primary key (tenant, kind, name, request_id)
+) without rowid;
+
+create index inbox_request on inbox (request_id);
+
+insert into inbox (tenant, kind, name, request_id)
+select a.tenant, a.kind, a.name, a.request_id
+  from request_approver a join intervention_request r on r.request_id = a.request_id where r.status = 'pending';

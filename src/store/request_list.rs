@@ -1,0 +1,275 @@
+//! Lists requests: first finds their ids, by ranges of an index, then reads those that match the
+//! filter. So the cost of a page does not depend on the number of requests of other people.
+
+use std::slice;
+
+use uuid::Uuid;
+
+use super::db::{Engine, Sql, Value, sql};
+use super::record::record;
+use super::requests::RequestRecord;
+use super::{PAGE, Page, Person, ReadError, RequestFilter, RequestRow, Store};
+use crate::task::status::RequestStatus;
+
+/// Finds open requests that a person may decide: those of each of the person's keys ($3 kinds, $4
+/// names). The statements differ because `SQLite` has no lateral join; there each key is one
+/// statement.
+const INBOX: Sql = Sql {
+    postgres: "
+select distinct x.request_id
+  from unnest($3::text[], $4::text[]) as p (kind, name)
+ cross join lateral (select i.request_id from inbox i
+      where i.tenant = $1 and i.kind = p.kind and i.name = p.name and i.request_id > $2
+      order by i.request_id limit $5) x
+ order by x.request_id limit $5",
+    sqlite: "
+select request_id from inbox where tenant = $1 and kind = $3 and name = $4 and request_id > $2
+ order by request_id limit $5",
+    by_key: true,
+};
+
+/// Finds requests in any status that a person may decide or has decided. Differs as `INBOX` does.
+const OF_PERSON: Sql = Sql {
+    postgres: "
+select distinct x.request_id
+  from unnest($3::text[], $4::text[]) as p (kind, name)
+ cross join lateral (
+    (select a.request_id from request_approver a
+      where a.tenant = $1 and a.kind = p.kind and a.name = p.name and a.request_id > $2
+      order by a.request_id limit $5)
+     union all
+    (select distinct d.request_id from decision d
+      where d.tenant = $1 and d.user_id = p.name and p.kind = 'user' and d.request_id > $2
+      order by d.request_id limit $5)) x
+ order by x.request_id limit $5",
+    sqlite: "
+select request_id from (
+    select * from (select request_id from request_approver
+         where tenant = $1 and kind = $3 and name = $4 and request_id > $2 order by request_id limit $5)
+     union
+    select * from (select distinct request_id from decision
+         where tenant = $1 and user_id = $4 and $3 = 'user' and request_id > $2 order by request_id limit $5))
+ order by request_id limit $5",
+    by_key: true,
+};
+
+const OPEN: Sql = sql!(
+    "select r.request_id from intervention_request r
+      where r.tenant = $1 and r.status = 'pending' and r.request_id > $2 order by r.request_id limit $3"
+)
+.by_key();
+
+const OF_TENANT: Sql = sql!(
+    "select r.request_id from intervention_request r
+      where r.tenant = $1 and r.request_id > $2 order by r.request_id limit $3"
+);
+
+const OF_TREES: Sql = sql!(
+    "select r.request_id from intervention_request r
+      where r.tenant = $1 and r.request_id > $2 and r.root_task_id " (any 4 uuid) "
+      order by r.request_id limit $3"
+);
+
+/// Reads those of the requests $2 that match. $8 says whether requests past their deadline do.
+const MATCHING: Sql = sql!(
+    "with page as (
+        select r.request_id from intervention_request r join agent_task t on t.task_id = r.task_id
+         where r.request_id " (any 2 uuid) " and r.tenant = $3
+           and (" (none 4 text) " or r.status " (any 4 text) ")
+           and (" (none 5 text) " or r.kind " (any 5 text) ")
+           and (" (none 6 text) " or t.agent " (any 6 text) ")
+           and (" (none 7 text) " or t.session_id " (any 7 text) ")
+           and ($8 or r.expires_at is null or r.expires_at > " (now 1) ")
+         order by r.request_id limit $9
+     )" (fitting_requests 10)
+)
+.by_key();
+
+pub(super) const STATEMENTS: &[Sql] = &[INBOX, OF_PERSON, OPEN, OF_TENANT, OF_TREES, MATCHING];
+
+/// The maximum number of ids that one page looks at.
+const MOST_LOOKED_AT: usize = 2_000;
+/// The number of ids found at once, if a filter may drop most of them.
+const FILTERED: i64 = 500;
+
+record! {
+    struct Id {
+        request_id: Uuid,
+    }
+}
+
+record! {
+    /// A `RequestRecord` of a list; `found` is the number of matching requests, up to one more than the
+    /// limit.
+    struct ListedRecord {
+        record: RequestRecord => flatten,
+        found: i64,
+    }
+}
+
+/// The ids that a filter begins with.
+enum Source {
+    /// The keys of a person, by kind and name.
+    Keys(Sql, Vec<(&'static str, String)>),
+    /// All of the tenant.
+    Tenant(Sql),
+    Trees,
+}
+
+impl Store {
+    /// Requests, oldest first: one page, bounded in number, in bytes and in the number of requests
+    /// looked at. A page may be short although more follow.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
+    pub async fn requests(&self, filter: &RequestFilter) -> Result<Page<RequestRow>, ReadError> {
+        let source = self.source(filter).await?;
+        let mut rows = Vec::new();
+        let (mut after, mut looked) = (filter.after.map_or(Uuid::nil(), |id| id.0), 0);
+        loop {
+            let left = filter.limit - i64::try_from(rows.len()).unwrap_or(filter.limit);
+            let chunk = filter.chunk(left);
+            let ids = self.request_ids(filter, &source, after, chunk).await?;
+            let whole = i64::try_from(ids.len()).is_ok_and(|count| count < chunk);
+            looked += ids.len();
+            after = ids.last().copied().unwrap_or(after);
+            let page = self.matching(filter, ids, left).await?;
+            rows.extend(page.rows);
+            if page.more || whole || looked >= MOST_LOOKED_AT {
+                return Ok(Page {
+                    rows,
+                    more: page.more || !whole,
+                    looked_at: (!page.more && !whole).then_some(after),
+                });
+            }
+        }
+    }
+
+    /// The rows that match, at most `limit`.
+    async fn matching(
+        &self,
+        filter: &RequestFilter,
+        ids: Vec<Uuid>,
+        limit: i64,
+    ) -> Result<Page<RequestRow>, ReadError> {
+        if ids.is_empty() {
+            return Ok(Page::cut(Vec::new(), 0, limit));
+        }
+        let statuses = filter.statuses.iter();
+        let statuses = statuses.map(|status| status.as_str().to_owned());
+        let values = vec![
+            Value::Now,
+            Value::Ids(ids),
+            Value::Text(filter.tenant.clone()),
+            Value::Texts(statuses.collect()),
+            Value::Texts(filter.kinds.clone()),
+            Value::Texts(filter.agents.clone()),
+            Value::Texts(filter.sessions.clone()),
+            Value::Bool(filter.overdue || !filter.only_pending()),
+            Value::Int(limit.saturating_add(1)),
+            Value::Int(PAGE),
+        ];
+        let records: Vec<ListedRecord> = self.db().all(MATCHING, values).await?;
+        let found = records.first().map_or(0, |record| record.found);
+        let rows = self.understood(records.into_iter().map(|record| record.record).collect())?;
+        Ok(Page::cut(rows, found, limit))
+    }
+
+    async fn source(&self, filter: &RequestFilter) -> Result<Source, ReadError> {
+        if !filter.roots.is_empty() {
+            return Ok(Source::Trees);
+        }
+        let pending = filter.only_pending();
+        match &filter.person {
+            Some(person) if !person.everything => {
+                let keys = self.keys(&filter.tenant, person).await?;
+                Ok(Source::Keys(if pending { INBOX } else { OF_PERSON }, keys))
+            }
+            _ => Ok(Source::Tenant(if pending { OPEN } else { OF_TENANT })),
+        }
+    }
+
+    /// The keys under which requests are stored that a person may decide.
+    async fn keys(
+        &self,
+        tenant: &str,
+        person: &Person,
+    ) -> Result<Vec<(&'static str, String)>, ReadError> {
+        let spellings = self
+            .spellings(tenant, slice::from_ref(&person.user_id))
+            .await?;
+        let users = spellings
+            .into_iter()
+            .flat_map(|name| [("owner", name.clone()), ("user", name)]);
+        let groups = person.groups.iter().map(|name| ("group", name.clone()));
+        Ok(users.chain(groups).collect())
+    }
+
+    /// At most `limit` ids after `after`, in order.
+    async fn request_ids(
+        &self,
+        filter: &RequestFilter,
+        source: &Source,
+        after: Uuid,
+        limit: i64,
+    ) -> Result<Vec<Uuid>, ReadError> {
+        let after = Value::Id(after);
+        let tenant = Value::Text(filter.tenant.clone());
+        let mut ids: Vec<Id> = match source {
+            Source::Keys(sql, keys) if matches!(self.db().engine, Engine::Postgres { .. }) => {
+                let (kinds, names) = keys
+                    .iter()
+                    .map(|(kind, name)| ((*kind).to_owned(), name.clone()))
+                    .unzip();
+                let values = vec![
+                    tenant,
+                    after,
+                    Value::Texts(kinds),
+                    Value::Texts(names),
+                    Value::Int(limit),
+                ];
+                self.db().all(*sql, values).await?
+            }
+            Source::Keys(sql, keys) => {
+                let mut ids = Vec::new();
+                for (kind, name) in keys {
+                    let key = [Value::Text((*kind).to_owned()), Value::Text(name.clone())];
+                    let mut values = vec![tenant.clone(), after.clone()];
+                    values.extend(key);
+                    values.push(Value::Int(limit));
+                    ids.append(&mut self.db().all(*sql, values).await?);
+                }
+                ids
+            }
+            Source::Tenant(sql) => {
+                self.db()
+                    .all(*sql, vec![tenant, after, Value::Int(limit)])
+                    .await?
+            }
+            Source::Trees => {
+                let roots = Value::Ids(filter.roots.iter().map(|id| id.0).collect());
+                self.db()
+                    .all(OF_TREES, vec![tenant, after, Value::Int(limit), roots])
+                    .await?
+            }
+        };
+        ids.sort_unstable_by_key(|id| id.request_id);
+        ids.dedup_by_key(|id| id.request_id);
+        ids.truncate(usize::try_from(limit).unwrap_or(0));
+        Ok(ids.into_iter().map(|id| id.request_id).collect())
+    }
+}
+
+impl RequestFilter {
+    fn only_pending(&self) -> bool {
+        self.statuses == [RequestStatus::Pending]
+    }
+
+    /// The number of ids to look at for `limit` rows and to see whether more follow.
+    fn chunk(&self, limit: i64) -> i64 {
+        let all = self.kinds.is_empty() && self.agents.is_empty() && self.sessions.is_empty();
+        let all = all && (self.only_pending() || self.statuses.is_empty());
+        let next = limit.saturating_add(1);
+        if all { next } else { next.max(FILTERED) }
+    }
+}

@@ -1,0 +1,104 @@
+//! Adds the rows that replicas of an older version, which run beside this one during an upgrade, do
+//! not write: those of `claimable_task` and of `inbox`. For Postgres only, because one process has a
+//! `SQLite` file to itself.
+
+use uuid::Uuid;
+
+use super::db::{Engine, Sql, Value};
+use super::record::record;
+use super::{ReadError, Store};
+
+/// Reads the tasks after `$1`, at most `$2`, and returns the last of them.
+const CLAIMABLE: Sql = Sql {
+    postgres: "
+with page as materialized (
+    select task_id, tenant, user_id, phase, lease_until, wake_at, fruitless from agent_task
+     where task_id > $1 order by task_id limit $2
+), added as (
+    insert into claimable_task (task_id, tenant, user_id, due_at, alone)
+    select task_id, tenant, user_id, case phase when 'leased' then lease_until when 'parked' then wake_at else 0 end,
+        fruitless >= 2
+      from page where phase <> 'parked' or wake_at is not null
+    on conflict (task_id) do nothing
+)
+select task_id, '' as tenant, '' as kind, '' as name from page order by task_id desc limit 1",
+    sqlite: "",
+    by_key: true,
+};
+
+/// Reads the rows of `request_approver` after (`$3`, `$4`, `$5`, `$1`), at most `$2`, and returns the
+/// last of them. The request is locked, so no commit closes it meanwhile.
+const INBOX: Sql = Sql {
+    postgres: "
+with page as materialized (
+    select tenant, kind, name, request_id from request_approver
+     where (tenant, kind, name, request_id) > ($3, $4, $5, $1)
+     order by tenant, kind, name, request_id limit $2
+), wrong as materialized (
+    select p.*, r.status from page p join intervention_request r on r.request_id = p.request_id
+     where (r.status = 'pending') <> exists (select 1 from inbox i
+        where i.tenant = p.tenant and i.kind = p.kind and i.name = p.name and i.request_id = p.request_id)
+     order by p.request_id for update of r skip locked
+), added as (
+    insert into inbox (tenant, kind, name, request_id)
+    select tenant, kind, name, request_id from wrong where status = 'pending'
+    on conflict (tenant, kind, name, request_id) do nothing
+), deleted as (
+    delete from inbox i using wrong w
+     where w.status <> 'pending' and i.tenant = w.tenant and i.kind = w.kind and i.name = w.name
+       and i.request_id = w.request_id
+)
+select request_id as task_id, tenant, kind, name from page order by tenant desc, kind desc, name desc, request_id desc
+ limit 1",
+    sqlite: "",
+    by_key: true,
+};
+
+pub(super) const STATEMENTS: &[Sql] = &[CLAIMABLE, INBOX];
+
+/// The maximum number of rows that a statement reads.
+const ROWS: i64 = 5_000;
+
+record! {
+    /// The last row of a page.
+    #[derive(Debug)]
+    struct Last {
+        task_id: Uuid,
+        tenant: String,
+        kind: String,
+        name: String,
+    }
+}
+
+/// The last rows that were looked at; none at first, and again after the last page.
+#[derive(Debug, Default)]
+pub struct UpgradeCursor {
+    task: Option<Last>,
+    approver: Option<Last>,
+}
+
+impl Store {
+    /// Adds missing rows of one page, and returns whether more pages follow.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer.
+    pub async fn upgrade(&self, cursor: &mut UpgradeCursor) -> Result<bool, ReadError> {
+        if matches!(self.db().engine, Engine::Sqlite { .. }) {
+            return Ok(false);
+        }
+        cursor.task = self.upgrade_page(CLAIMABLE, cursor.task.take()).await?;
+        cursor.approver = self.upgrade_page(INBOX, cursor.approver.take()).await?;
+        Ok(cursor.task.is_some() || cursor.approver.is_some())
+    }
+
+    async fn upgrade_page(&self, sql: Sql, after: Option<Last>) -> Result<Option<Last>, ReadError> {
+        let id = after.as_ref().map_or(Uuid::nil(), |last| last.task_id);
+        let mut values = vec![Value::Id(id), Value::Int(ROWS)];
+        if sql.postgres.contains("$3") {
+            let (tenant, kind, name) =
+                after.map_or_else(Default::default, |last| (last.tenant, last.kind, last.name));
+            values.extend([tenant, kind, name].map(Value::Text));
+        }
+        Ok(self.db().write(sql, values).await?.pop())
+    }
+}
