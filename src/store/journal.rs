@@ -3,9 +3,10 @@
 
 use super::damaged_task::whole;
 use super::db::{Sql, Value, sql};
+use super::page::PAGE;
 use super::record::record;
 use super::tasks::{TaskRecord, corrupt, fact};
-use super::{PAGE, ReadError, RequestRow, Store};
+use super::{ReadError, RequestRow, Store};
 use crate::task::change::Journal;
 use crate::task::id::{RequestId, TaskId};
 use crate::task::item::Item;

@@ -40,6 +40,7 @@ mod sql;
 mod statement;
 mod stopped;
 mod tables;
+mod task_list;
 mod tasks;
 mod tree;
 mod upgrade;
@@ -67,7 +68,6 @@ pub use self::feed::{Heard, Listener, News};
 #[doc(hidden)]
 pub use self::open::PLANNED_ONCE;
 pub use self::outage::Outage;
-use self::page::PAGE;
 pub use self::page::Page;
 pub use self::queries::{Person, RequestFilter, RequestRow, TaskFilter};
 use self::record::record;
@@ -399,6 +399,7 @@ impl Store {
         .chain(request_list::STATEMENTS.iter().copied())
         .chain(requests::STATEMENTS.iter().copied())
         .chain(sessions::STATEMENTS.iter().copied())
+        .chain(task_list::STATEMENTS.iter().copied())
         .chain(tasks::STATEMENTS.iter().copied())
         .chain(tree::STATEMENTS.iter().copied())
         .chain(upgrade::STATEMENTS.iter().copied())

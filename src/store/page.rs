@@ -5,6 +5,8 @@ use std::ops::{Deref, DerefMut};
 
 use uuid::Uuid;
 
+use super::{ReadError, Store};
+
 /// The maximum number of bytes that a page reads from the database, unless its first entry alone is
 /// larger.
 pub(super) const PAGE: i64 = 4 * 1024 * 1024;
@@ -29,6 +31,82 @@ impl<T> Page<T> {
             rows,
             more,
             looked_at: None,
+        }
+    }
+}
+
+impl<T> Page<T> {
+    /// The id after which the next page begins, if more rows may follow; `id` is that of a row.
+    pub fn next(&self, id: impl Fn(&T) -> Uuid) -> Option<Uuid> {
+        let last = self.looked_at.or(self.rows.last().map(id));
+        last.filter(|_| self.more)
+    }
+}
+
+/// The maximum number of ids that one page looks at.
+const MOST_LOOKED_AT: usize = 2_000;
+/// The number of ids found at once, if a filter may drop most of them.
+const FILTERED: i64 = 500;
+
+/// A list that is read by looking at ids first, so that the cost of a page does not depend on the
+/// rows of other people.
+pub(super) trait IdsFirst: Sync {
+    /// A row of the list.
+    type Row: Send;
+
+    /// Whether some of the ids may not match the filter.
+    fn filters(&self) -> bool;
+
+    /// At most `limit` ids after `after`, in the order of the list.
+    fn ids(
+        &self,
+        store: &Store,
+        after: Uuid,
+        limit: i64,
+    ) -> impl Future<Output = Result<Vec<Uuid>, ReadError>> + Send;
+
+    /// The rows of these ids that match the filter, at most `limit`.
+    fn matching(
+        &self,
+        store: &Store,
+        ids: Vec<Uuid>,
+        limit: i64,
+    ) -> impl Future<Output = Result<Page<Self::Row>, ReadError>> + Send;
+
+    /// One page of at most `limit` rows after `after`. It ends early after [`MOST_LOOKED_AT`] ids.
+    fn page(
+        &self,
+        store: &Store,
+        limit: i64,
+        mut after: Uuid,
+    ) -> impl Future<Output = Result<Page<Self::Row>, ReadError>> + Send {
+        async move {
+            let (mut rows, mut looked) = (Vec::new(), 0);
+            loop {
+                let left = limit - i64::try_from(rows.len()).unwrap_or(limit);
+                let next = left.saturating_add(1);
+                let chunk = if self.filters() {
+                    next.max(FILTERED)
+                } else {
+                    next
+                };
+                let ids = self.ids(store, after, chunk).await?;
+                let whole = i64::try_from(ids.len()).is_ok_and(|count| count < chunk);
+                looked += ids.len();
+                let Some(last) = ids.last().copied() else {
+                    return Ok(Page::cut(rows, 0, limit));
+                };
+                after = last;
+                let page = self.matching(store, ids, left).await?;
+                rows.extend(page.rows);
+                if page.more || whole || looked >= MOST_LOOKED_AT {
+                    return Ok(Page {
+                        rows,
+                        more: page.more || !whole,
+                        looked_at: (!page.more && !whole).then_some(after),
+                    });
+                }
+            }
         }
     }
 }

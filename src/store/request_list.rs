@@ -6,9 +6,10 @@ use std::slice;
 use uuid::Uuid;
 
 use super::db::{Engine, Sql, Value, sql};
+use super::page::{IdsFirst, PAGE, Page};
 use super::record::record;
 use super::requests::RequestRecord;
-use super::{PAGE, Page, Person, ReadError, RequestFilter, RequestRow, Store};
+use super::{Person, ReadError, RequestFilter, RequestRow, Store};
 use crate::task::status::RequestStatus;
 
 /// Finds open requests that a person may decide: those of each of the person's keys ($3 kinds, $4
@@ -87,11 +88,6 @@ const MATCHING: Sql = sql!(
 
 pub(super) const STATEMENTS: &[Sql] = &[INBOX, OF_PERSON, OPEN, OF_TENANT, OF_TREES, MATCHING];
 
-/// The maximum number of ids that one page looks at.
-const MOST_LOOKED_AT: usize = 2_000;
-/// The number of ids found at once, if a filter may drop most of them.
-const FILTERED: i64 = 500;
-
 record! {
     struct Id {
         request_id: Uuid,
@@ -116,45 +112,78 @@ enum Source {
     Trees,
 }
 
-impl Store {
-    /// Requests, oldest first: one page, bounded in number, in bytes and in the number of requests
-    /// looked at. A page may be short although more follow.
-    ///
-    /// # Errors
-    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
-    pub async fn requests(&self, filter: &RequestFilter) -> Result<Page<RequestRow>, ReadError> {
-        let source = self.source(filter).await?;
-        let mut rows = Vec::new();
-        let (mut after, mut looked) = (filter.after.map_or(Uuid::nil(), |id| id.0), 0);
-        loop {
-            let left = filter.limit - i64::try_from(rows.len()).unwrap_or(filter.limit);
-            let chunk = filter.chunk(left);
-            let ids = self.request_ids(filter, &source, after, chunk).await?;
-            let whole = i64::try_from(ids.len()).is_ok_and(|count| count < chunk);
-            looked += ids.len();
-            after = ids.last().copied().unwrap_or(after);
-            let page = self.matching(filter, ids, left).await?;
-            rows.extend(page.rows);
-            if page.more || whole || looked >= MOST_LOOKED_AT {
-                return Ok(Page {
-                    rows,
-                    more: page.more || !whole,
-                    looked_at: (!page.more && !whole).then_some(after),
-                });
-            }
-        }
+/// A list of requests: the filter, and the ids that it begins with.
+struct RequestList<'f> {
+    filter: &'f RequestFilter,
+    source: Source,
+}
+
+impl IdsFirst for RequestList<'_> {
+    type Row = RequestRow;
+
+    fn filters(&self) -> bool {
+        let Self { filter, .. } = self;
+        let any = filter.kinds.is_empty() && filter.agents.is_empty() && filter.sessions.is_empty();
+        !any || !(filter.only_pending() || filter.statuses.is_empty())
     }
 
-    /// The rows that match, at most `limit`.
+    async fn ids(&self, store: &Store, after: Uuid, limit: i64) -> Result<Vec<Uuid>, ReadError> {
+        let Self { filter, source } = self;
+        let after = Value::Id(after);
+        let tenant = Value::Text(filter.tenant.clone());
+        let mut ids: Vec<Id> = match source {
+            Source::Keys(sql, keys) if matches!(store.db().engine, Engine::Postgres { .. }) => {
+                let (kinds, names) = keys
+                    .iter()
+                    .map(|(kind, name)| ((*kind).to_owned(), name.clone()))
+                    .unzip();
+                let values = vec![
+                    tenant,
+                    after,
+                    Value::Texts(kinds),
+                    Value::Texts(names),
+                    Value::Int(limit),
+                ];
+                store.db().all(*sql, values).await?
+            }
+            Source::Keys(sql, keys) => {
+                let mut ids = Vec::new();
+                for (kind, name) in keys {
+                    let key = [Value::Text((*kind).to_owned()), Value::Text(name.clone())];
+                    let mut values = vec![tenant.clone(), after.clone()];
+                    values.extend(key);
+                    values.push(Value::Int(limit));
+                    ids.append(&mut store.db().all(*sql, values).await?);
+                }
+                ids
+            }
+            Source::Tenant(sql) => {
+                store
+                    .db()
+                    .all(*sql, vec![tenant, after, Value::Int(limit)])
+                    .await?
+            }
+            Source::Trees => {
+                let roots = Value::Ids(filter.roots.iter().map(|id| id.0).collect());
+                store
+                    .db()
+                    .all(OF_TREES, vec![tenant, after, Value::Int(limit), roots])
+                    .await?
+            }
+        };
+        ids.sort_unstable_by_key(|id| id.request_id);
+        ids.dedup_by_key(|id| id.request_id);
+        ids.truncate(usize::try_from(limit).unwrap_or(0));
+        Ok(ids.into_iter().map(|id| id.request_id).collect())
+    }
+
     async fn matching(
         &self,
-        filter: &RequestFilter,
+        store: &Store,
         ids: Vec<Uuid>,
         limit: i64,
     ) -> Result<Page<RequestRow>, ReadError> {
-        if ids.is_empty() {
-            return Ok(Page::cut(Vec::new(), 0, limit));
-        }
+        let Self { filter, .. } = self;
         let statuses = filter.statuses.iter();
         let statuses = statuses.map(|status| status.as_str().to_owned());
         let values = vec![
@@ -169,10 +198,24 @@ impl Store {
             Value::Int(limit.saturating_add(1)),
             Value::Int(PAGE),
         ];
-        let records: Vec<ListedRecord> = self.db().all(MATCHING, values).await?;
+        let records: Vec<ListedRecord> = store.db().all(MATCHING, values).await?;
         let found = records.first().map_or(0, |record| record.found);
-        let rows = self.understood(records.into_iter().map(|record| record.record).collect())?;
+        let rows = store.understood(records.into_iter().map(|record| record.record).collect())?;
         Ok(Page::cut(rows, found, limit))
+    }
+}
+
+impl Store {
+    /// Requests, oldest first: one page, bounded in number, in bytes and in the number of requests
+    /// looked at. A page may be short although more follow.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
+    pub async fn requests(&self, filter: &RequestFilter) -> Result<Page<RequestRow>, ReadError> {
+        let source = self.source(filter).await?;
+        let after = filter.after.map_or(Uuid::nil(), |id| id.0);
+        let list = RequestList { filter, source };
+        list.page(self, filter.limit, after).await
     }
 
     async fn source(&self, filter: &RequestFilter) -> Result<Source, ReadError> {
@@ -204,72 +247,10 @@ impl Store {
         let groups = person.groups.iter().map(|name| ("group", name.clone()));
         Ok(users.chain(groups).collect())
     }
-
-    /// At most `limit` ids after `after`, in order.
-    async fn request_ids(
-        &self,
-        filter: &RequestFilter,
-        source: &Source,
-        after: Uuid,
-        limit: i64,
-    ) -> Result<Vec<Uuid>, ReadError> {
-        let after = Value::Id(after);
-        let tenant = Value::Text(filter.tenant.clone());
-        let mut ids: Vec<Id> = match source {
-            Source::Keys(sql, keys) if matches!(self.db().engine, Engine::Postgres { .. }) => {
-                let (kinds, names) = keys
-                    .iter()
-                    .map(|(kind, name)| ((*kind).to_owned(), name.clone()))
-                    .unzip();
-                let values = vec![
-                    tenant,
-                    after,
-                    Value::Texts(kinds),
-                    Value::Texts(names),
-                    Value::Int(limit),
-                ];
-                self.db().all(*sql, values).await?
-            }
-            Source::Keys(sql, keys) => {
-                let mut ids = Vec::new();
-                for (kind, name) in keys {
-                    let key = [Value::Text((*kind).to_owned()), Value::Text(name.clone())];
-                    let mut values = vec![tenant.clone(), after.clone()];
-                    values.extend(key);
-                    values.push(Value::Int(limit));
-                    ids.append(&mut self.db().all(*sql, values).await?);
-                }
-                ids
-            }
-            Source::Tenant(sql) => {
-                self.db()
-                    .all(*sql, vec![tenant, after, Value::Int(limit)])
-                    .await?
-            }
-            Source::Trees => {
-                let roots = Value::Ids(filter.roots.iter().map(|id| id.0).collect());
-                self.db()
-                    .all(OF_TREES, vec![tenant, after, Value::Int(limit), roots])
-                    .await?
-            }
-        };
-        ids.sort_unstable_by_key(|id| id.request_id);
-        ids.dedup_by_key(|id| id.request_id);
-        ids.truncate(usize::try_from(limit).unwrap_or(0));
-        Ok(ids.into_iter().map(|id| id.request_id).collect())
-    }
 }
 
 impl RequestFilter {
     fn only_pending(&self) -> bool {
         self.statuses == [RequestStatus::Pending]
-    }
-
-    /// The number of ids to look at for `limit` rows and to see whether more follow.
-    fn chunk(&self, limit: i64) -> i64 {
-        let all = self.kinds.is_empty() && self.agents.is_empty() && self.sessions.is_empty();
-        let all = all && (self.only_pending() || self.statuses.is_empty());
-        let next = limit.saturating_add(1);
-        if all { next } else { next.max(FILTERED) }
     }
 }

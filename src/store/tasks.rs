@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 use super::db::{Sql, Value, sql};
 use super::record::record;
-use super::{PAGE, Page, ReadError, Store, TaskFilter};
+use super::{ReadError, Store};
 use crate::task::change::TaskRow;
 use crate::task::id::{CallId, TaskId};
 use crate::task::item::{Fact, Usage};
@@ -18,29 +18,6 @@ const TASK: Sql = sql!(
 )
 .by_key();
 
-const ROOTS: Sql = sql!(
-    "with page (task_id) as (select t.task_id from agent_task t
-      where t.tenant = $1 and t.parent_task_id is null
-        and (" (none 2 text) " or t.user_id " (any 2 text) ")
-        and (" (none 3 text) " or t.status " (any 3 text) ")
-        and (" (none 4 text) " or t.agent " (any 4 text) ")
-        and (" (none 5 text) " or t.session_id " (any 5 text) ")
-        and ($6 or t.task_id < $7)
-      order by t.task_id desc limit $8)" (fitting_tasks 9)
-);
-
-const OF_TREES: Sql = sql!(
-    "with page (task_id) as (select t.task_id from agent_task t
-      where t.tenant = $1
-        and (" (none 2 text) " or t.user_id " (any 2 text) ")
-        and (" (none 3 text) " or t.status " (any 3 text) ")
-        and (" (none 4 text) " or t.agent " (any 4 text) ")
-        and (" (none 5 text) " or t.session_id " (any 5 text) ")
-        and ($6 or t.task_id < $7)
-        and (t.task_id " (any 10 uuid) " or (t.parent_task_id is not null and t.root_task_id " (any 10 uuid) "))
-      order by t.task_id desc limit $8)" (fitting_tasks 9)
-);
-
 const CENSUS: Sql = sql!(
     "select status as word, count(*) as number from agent_task group by status order by status"
 );
@@ -50,7 +27,7 @@ const OPEN_KINDS: Sql = sql!(
       group by kind order by kind"
 );
 
-pub(super) const STATEMENTS: &[Sql] = &[TASK, ROOTS, OF_TREES, CENSUS, OPEN_KINDS];
+pub(super) const STATEMENTS: &[Sql] = &[TASK, CENSUS, OPEN_KINDS];
 
 record! {
     /// A row of `agent_task` with the item that set its current status.
@@ -84,15 +61,6 @@ record! {
         created_at: i64,
         updated_at: i64,
         status_body: Option<String>,
-    }
-}
-
-record! {
-    /// A `TaskRecord` of a list; `found` is the number of matching tasks, up to one more than the
-    /// limit.
-    struct ListedRecord {
-        record: TaskRecord => flatten,
-        found: i64,
     }
 }
 
@@ -196,43 +164,6 @@ impl Store {
             self.report_unreadable(id);
         }
         row
-    }
-
-    /// Tasks, newest first: one page, bounded in number and in bytes. The bytes include the open
-    /// requests of each task.
-    ///
-    /// # Errors
-    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
-    pub async fn tasks(&self, filter: &TaskFilter) -> Result<Page<TaskRow>, ReadError> {
-        let statuses = filter
-            .statuses
-            .iter()
-            .map(|status| status.as_str().to_owned())
-            .collect();
-        let mut values = vec![
-            Value::Text(filter.tenant.clone()),
-            Value::Texts(self.spellings(&filter.tenant, &filter.users).await?),
-            Value::Texts(statuses),
-            Value::Texts(filter.agents.clone()),
-            Value::Texts(filter.sessions.clone()),
-            Value::Bool(filter.before.is_none()),
-            Value::Id(filter.before.map_or(Uuid::max(), |id| id.0)),
-            Value::Int(filter.limit.saturating_add(1)),
-            Value::Int(PAGE),
-        ];
-        let sql = if filter.roots.is_empty() {
-            ROOTS
-        } else {
-            values.push(Value::Ids(filter.roots.iter().map(|id| id.0).collect()));
-            OF_TREES
-        };
-        let records: Vec<ListedRecord> = self.db().all(sql, values).await?;
-        let found = records.first().map_or(0, |record| record.found);
-        let rows = records
-            .into_iter()
-            .map(|record| record.record.row())
-            .collect::<Result<_, _>>()?;
-        Ok(Page::cut(rows, found, filter.limit))
     }
 
     /// The number of tasks in each status, and of open requests of each kind (by API name).

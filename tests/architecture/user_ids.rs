@@ -4,7 +4,7 @@ use super::{Source, sources};
 
 /// Raw comparisons that are allowed: the ids are not users' ids, or `UserId` compares them, or the
 /// comparison is byte-exact on purpose.
-const COMPARED: [&str; 7] = [
+const COMPARED: [&str; 10] = [
     "Phase::Asked(by) | Phase::OutcomeUnknown(by) if by == request",
     "approvers.owner == Some(false)",
     "*owner == engine.replica",
@@ -12,6 +12,10 @@ const COMPARED: [&str; 7] = [
     "record.user_id == user.as_str()",
     "vote.by == LOCAL",
     "k.user_id = $2 and k.path = $3",
+    // These parameters are stored spellings, from `Store::spellings`.
+    "kind = $3 and name = $4",
+    "user_id = $4 and $3 = 'user'",
+    "t.user_id = $2 and t.parent_task_id is null",
 ];
 
 /// The lines outside of tests that compare a user's id without `task/user.rs`.

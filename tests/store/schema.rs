@@ -261,6 +261,8 @@ async fn run_filler(fixture: &StoreFixture) {
             'root_task_id', u.id)) as t from agent_task t, (select gen_random_uuid() as id from generate_series(1, 3000)) u) x;
         insert into intervention_request select (r).* from (select jsonb_populate_record(r, jsonb_build_object('request_id', u.id))
             as r from intervention_request r, (select gen_random_uuid() as id from generate_series(1, 3000)) u) x;
+        insert into inbox select r.tenant, 'user', 'filler', r.request_id from intervention_request r
+            where not exists (select 1 from inbox i where i.request_id = r.request_id);
         insert into agent_task_item select (i).* from (select jsonb_populate_record(i, jsonb_build_object('task_id', u.id,
             'root_task_id', u.id, 'request_id', u.id)) as i from agent_task_item i, (select gen_random_uuid() as id from
             generate_series(1, 3000)) u) x;
@@ -392,7 +394,7 @@ const MANY_REQUESTS: &str = "
     analyze";
 
 #[tokio::test]
-async fn lists_of_requests_read_few_pages_however_many_are_open() {
+async fn lists_read_few_pages_however_many_requests_are_open() {
     let fixture = StoreFixture::postgres().await;
     let (_, question) = fixture.paused(finance(1)).await;
     crate::support::postgres::run(fixture.settings.url.reveal(), MANY_REQUESTS.to_owned()).await;
@@ -420,6 +422,10 @@ async fn lists_of_requests_read_few_pages_however_many_are_open() {
         (
             "r.status = 'pending' and r.request_id > $2",
             format!("'acme', {none}, 51"),
+        ),
+        (
+            "as p (user_id)",
+            format!("'acme', '{{u7,alice}}', '{}', 51", uuid::Uuid::max()),
         ),
         (
             "where r.request_id = any($2",

@@ -73,9 +73,15 @@ pub(crate) async fn list_tasks(
         access::readable_task(&http, &caller, *root).await?;
     }
     query.finish()?;
-    let page = http.store.tasks(&filter).await?;
+    let mut page = http.store.tasks(&filter).await?;
+    while page.is_empty() && page.more {
+        // The tasks looked at did not match; a page has at least one entry.
+        filter.before = page.looked_at.map(TaskId);
+        page = http.store.tasks(&filter).await?;
+    }
     let mut pending = open_requests(&http, &page).await?;
-    let (mut listing, mut more, mut last) = (Listing::of("tasks"), page.more, None);
+    let (mut listing, mut last) = (Listing::of("tasks"), None);
+    let mut next = page.next(|row| row.task_id.0);
     for row in page {
         let id = row.task_id;
         let task = if id == row.root_task_id {
@@ -85,15 +91,12 @@ pub(crate) async fn list_tasks(
             access::task_with_requests(&http, &caller, row).await?
         };
         if !listing.push(&task)? {
-            more = true;
+            next = last;
             break;
         }
-        last = Some(id);
+        last = Some(id.0);
     }
-    listing.close(
-        "next_cursor",
-        &last.filter(|_| more).map(|id| cursor_of(id.0)),
-    )
+    listing.close("next_cursor", &next.map(cursor_of))
 }
 
 /// The owners to filter by; empty for all. An admin may name any `users`. Other callers may name

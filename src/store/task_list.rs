@@ -1,0 +1,164 @@
+//! Lists tasks: first finds their ids, by ranges of an index, then reads those that match the filter.
+
+use std::cmp::Reverse;
+
+use uuid::Uuid;
+
+use super::db::{Engine, Sql, Value, sql};
+use super::page::{IdsFirst, PAGE, Page};
+use super::record::record;
+use super::tasks::TaskRecord;
+use super::{ReadError, Store, TaskFilter};
+use crate::task::change::TaskRow;
+
+/// Finds the root tasks of some users ($2), the newest first. The statements differ because
+/// `SQLite` has no lateral join; there each user is one statement.
+const OF_USERS: Sql = Sql {
+    postgres: "
+select x.task_id from unnest($2::text[]) as p (user_id)
+ cross join lateral (select t.task_id from agent_task t
+      where t.tenant = $1 and t.user_id = p.user_id and t.parent_task_id is null and t.task_id < $3
+      order by t.task_id desc limit $4) x
+ order by x.task_id desc limit $4",
+    sqlite: "
+select t.task_id from agent_task t
+ where t.tenant = $1 and t.user_id = $2 and t.parent_task_id is null and t.task_id < $3
+ order by t.task_id desc limit $4",
+    by_key: true,
+};
+
+const OF_TENANT: Sql = sql!(
+    "select t.task_id from agent_task t where t.tenant = $1 and t.parent_task_id is null and t.task_id < $2
+      order by t.task_id desc limit $3"
+);
+
+const OF_TREES: Sql = sql!(
+    "select t.task_id from agent_task t
+      where t.tenant = $1 and t.task_id < $2
+        and (t.task_id " (any 4 uuid) " or (t.parent_task_id is not null and t.root_task_id " (any 4 uuid) "))
+      order by t.task_id desc limit $3"
+);
+
+/// Reads those of the tasks $1 that match.
+const MATCHING: Sql = sql!(
+    "with page (task_id) as (select t.task_id from agent_task t
+      where t.task_id " (any 1 uuid) "
+        and (" (none 2 text) " or t.user_id " (any 2 text) ")
+        and (" (none 3 text) " or t.status " (any 3 text) ")
+        and (" (none 4 text) " or t.agent " (any 4 text) ")
+        and (" (none 5 text) " or t.session_id " (any 5 text) ")
+      order by t.task_id desc limit $6)" (fitting_tasks 7)
+)
+.by_key();
+
+pub(super) const STATEMENTS: &[Sql] = &[OF_USERS, OF_TENANT, OF_TREES, MATCHING];
+
+record! {
+    struct Id {
+        task_id: Uuid,
+    }
+}
+
+record! {
+    /// A `TaskRecord` of a list; `found` is the number of matching tasks, up to one more than the
+    /// limit.
+    struct ListedRecord {
+        record: TaskRecord => flatten,
+        found: i64,
+    }
+}
+
+/// A list of tasks: the filter, and the stored spellings of its users.
+struct TaskList<'f> {
+    filter: &'f TaskFilter,
+    users: Vec<String>,
+}
+
+impl IdsFirst for TaskList<'_> {
+    type Row = TaskRow;
+
+    fn filters(&self) -> bool {
+        let Self { filter, users } = self;
+        let any =
+            filter.statuses.is_empty() && filter.agents.is_empty() && filter.sessions.is_empty();
+        !any || !(filter.roots.is_empty() || users.is_empty())
+    }
+
+    async fn ids(&self, store: &Store, before: Uuid, limit: i64) -> Result<Vec<Uuid>, ReadError> {
+        let Self { filter, users } = self;
+        let (tenant, before) = (Value::Text(filter.tenant.clone()), Value::Id(before));
+        let most = usize::try_from(limit).unwrap_or(0);
+        let limit = Value::Int(limit);
+        let mut ids: Vec<Id> = if !filter.roots.is_empty() {
+            let roots = Value::Ids(filter.roots.iter().map(|id| id.0).collect());
+            store
+                .db()
+                .all(OF_TREES, vec![tenant, before, limit, roots])
+                .await?
+        } else if users.is_empty() {
+            store
+                .db()
+                .all(OF_TENANT, vec![tenant, before, limit])
+                .await?
+        } else if matches!(store.db().engine, Engine::Postgres { .. }) {
+            let users = Value::Texts(users.clone());
+            store
+                .db()
+                .all(OF_USERS, vec![tenant, users, before, limit])
+                .await?
+        } else {
+            let mut ids = Vec::new();
+            for user in users {
+                let user = Value::Text(user.clone());
+                let values = vec![tenant.clone(), user, before.clone(), limit.clone()];
+                ids.append(&mut store.db().all(OF_USERS, values).await?);
+            }
+            ids
+        };
+        ids.sort_unstable_by_key(|id| Reverse(id.task_id));
+        ids.truncate(most);
+        Ok(ids.into_iter().map(|id| id.task_id).collect())
+    }
+
+    async fn matching(
+        &self,
+        store: &Store,
+        ids: Vec<Uuid>,
+        limit: i64,
+    ) -> Result<Page<TaskRow>, ReadError> {
+        let Self { filter, users } = self;
+        let statuses = filter.statuses.iter();
+        let statuses = statuses.map(|status| status.as_str().to_owned());
+        let values = vec![
+            Value::Ids(ids),
+            Value::Texts(users.clone()),
+            Value::Texts(statuses.collect()),
+            Value::Texts(filter.agents.clone()),
+            Value::Texts(filter.sessions.clone()),
+            Value::Int(limit.saturating_add(1)),
+            Value::Int(PAGE),
+        ];
+        let records: Vec<ListedRecord> = store.db().all(MATCHING, values).await?;
+        let found = records.first().map_or(0, |record| record.found);
+        let rows = records
+            .into_iter()
+            .map(|record| record.record.row())
+            .collect::<Result<_, _>>()?;
+        Ok(Page::cut(rows, found, limit))
+    }
+}
+
+impl Store {
+    /// Tasks, newest first: one page, bounded in number, in bytes and in the number of tasks looked
+    /// at. A page may be short although more follow. The bytes include the open requests of each
+    /// task.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
+    pub async fn tasks(&self, filter: &TaskFilter) -> Result<Page<TaskRow>, ReadError> {
+        let users = self.spellings(&filter.tenant, &filter.users).await?;
+        let before = filter.before.map_or(Uuid::max(), |id| id.0);
+        let list = TaskList { filter, users };
+        list.page(self, filter.limit, before).await
+    }
+}
