@@ -1,6 +1,10 @@
 //! Reads a tree's events, which are its items in the order of their event numbers. Also reads the
 //! state of a request right after the commit of an event.
 //!
+//! The root's items have their `seq` as event number until a sub-agent adds the first item. Those
+//! are found by the key (task, `seq`), all others by an index on the event number: a task without
+//! sub-agents has no entry there.
+//!
 //! Invariant: events are numbered under the lock of the root's row, so a reader that continues from
 //! the last number it has seen misses none. One read is bounded in bytes, except for the size of
 //! its last item.
@@ -21,16 +25,21 @@ use crate::task::time::Time;
 /// Selects the events of a page by the sizes of their bodies ($4 is `Portion::bytes`), and then
 /// loads the bodies of these events only.
 const OF_ROOT: Sql = sql!(
-    "with page (event_number, size) as (
-        select event_number, octet_length(body) from agent_task_item
-         where root_task_id = $1 and event_number > $2 order by event_number limit $3
+    "with page (task_id, seq, event_number, size) as (
+        select * from (select task_id, seq, event_number, octet_length(body) as size from agent_task_item
+             where task_id = $1 and seq > $2 and event_number = seq order by seq limit $3) a
+         union all
+        select * from (select task_id, seq, event_number, octet_length(body) as size from agent_task_item
+             where root_task_id = $1 and event_number > $2 and event_number <> seq
+             order by event_number limit $3) b
+         order by event_number limit $3
      ),
-     summed (event_number, ahead) as (
-        select event_number, sum(size) over (order by event_number) - size from page
+     summed (task_id, seq, ahead) as (
+        select task_id, seq, sum(size) over (order by event_number) - size from page
      )
      select i.event_number, i.task_id, i.seq, i.at, i.body, i.change_id, t.agent_path,
             (t.parent_task_id is null) as of_root
-       from summed p join agent_task_item i on i.root_task_id = $1 and i.event_number = p.event_number
+       from summed p join agent_task_item i on i.task_id = p.task_id and i.seq = p.seq
        join agent_task t on t.task_id = i.task_id
       where p.ahead < $4 order by i.event_number"
 )
@@ -44,17 +53,21 @@ const OF_PART: Sql = sql!(
         select c.task_id from below b join agent_task c on c.parent_task_id = b.task_id
          where c.root_task_id = $1 and c.parent_task_id is not null
      ),
-     page (event_number, size) as (
-        select event_number, octet_length(body) from agent_task_item
-         where root_task_id = $1 and event_number > $2 and task_id in (select task_id from below)
+     page (task_id, seq, event_number, size) as (
+        select * from (select task_id, seq, event_number, octet_length(body) as size from agent_task_item
+             where task_id = $1 and seq > $2 and event_number = seq and task_id in (select task_id from below) order by seq limit $3) a
+         union all
+        select * from (select task_id, seq, event_number, octet_length(body) as size from agent_task_item
+             where root_task_id = $1 and event_number > $2 and event_number <> seq and task_id in (select task_id from below)
+             order by event_number limit $3) b
          order by event_number limit $3
      ),
-     summed (event_number, ahead) as (
-        select event_number, sum(size) over (order by event_number) - size from page
+     summed (task_id, seq, ahead) as (
+        select task_id, seq, sum(size) over (order by event_number) - size from page
      )
      select i.event_number, i.task_id, i.seq, i.at, i.body, i.change_id, t.agent_path,
             (t.parent_task_id is null) as of_root
-       from summed p join agent_task_item i on i.root_task_id = $1 and i.event_number = p.event_number
+       from summed p join agent_task_item i on i.task_id = p.task_id and i.seq = p.seq
        join agent_task t on t.task_id = i.task_id
       where p.ahead < $4 order by i.event_number"
 );
@@ -82,10 +95,14 @@ const FIRST_OF_CHANGE: Sql = sql!(
     "with recursive back (root_task_id, event_number, change_id) as (
         select root_task_id, event_number, change_id from agent_task_item where task_id = $1 and seq = $2
         union all
-        select i.root_task_id, i.event_number, i.change_id
-          from back b join agent_task_item i
-            on i.root_task_id = b.root_task_id and i.event_number = b.event_number - 1
-         where i.change_id = b.change_id
+        select b.root_task_id, b.event_number - 1, b.change_id
+          from back b left join agent_task_item i
+            on i.task_id = b.root_task_id and i.seq = b.event_number - 1 and i.event_number = i.seq
+           and i.change_id = b.change_id
+          left join agent_task_item j
+            on j.root_task_id = b.root_task_id and j.event_number = b.event_number - 1 and j.event_number <> j.seq
+           and j.change_id = b.change_id
+         where coalesce(i.seq, j.seq) is not null
      )
      select event_number from back order by event_number limit 1"
 )
@@ -99,10 +116,14 @@ const FIRST_OF_KEY: Sql = sql!(
           from idempotency k join agent_task_item i on i.task_id = k.task_id and i.at = k.created_at
          where k.tenant = $1 and k.user_id = $2 and k.path = $3 and k.key = $4 and k.task_id = $5
         union
-        select i.root_task_id, i.event_number, i.change_id
-          from back b join agent_task_item i
-            on i.root_task_id = b.root_task_id and i.event_number = b.event_number - 1
-         where i.change_id = b.change_id
+        select b.root_task_id, b.event_number - 1, b.change_id
+          from back b left join agent_task_item i
+            on i.task_id = b.root_task_id and i.seq = b.event_number - 1 and i.event_number = i.seq
+           and i.change_id = b.change_id
+          left join agent_task_item j
+            on j.root_task_id = b.root_task_id and j.event_number = b.event_number - 1 and j.event_number <> j.seq
+           and j.change_id = b.change_id
+         where coalesce(i.seq, j.seq) is not null
      )
      select event_number from back order by event_number limit 1"
 )

@@ -34,9 +34,14 @@ const ROWS: Sql = sql!(
 )
 .by_key();
 
+/// Two ranges, as in `events.rs`.
 const EVENTS: Sql = sql!(
     "select task_id, seq, at, body, event_number from agent_task_item
-      where root_task_id = $1 and event_number > $2 and event_number <= $3 order by event_number"
+      where task_id = $1 and seq > $2 and seq <= $3 and event_number = seq
+     union all
+     select task_id, seq, at, body, event_number from agent_task_item
+      where root_task_id = $1 and event_number > $2 and event_number <= $3 and event_number <> seq
+      order by event_number"
 )
 .by_key();
 

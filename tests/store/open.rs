@@ -184,7 +184,8 @@ async fn several_replicas_may_migrate_one_postgres_at_once() {
 async fn migration_killed_in_the_middle_leaves_nothing_partial_and_the_next_start_ends_it() {
     let fixture = StoreFixture::postgres().await;
     fixture.store.close().await;
-    let undo = "drop table inbox; drop table claimable_task; create index agent_task_claimable on agent_task (task_id); drop function user_spelling_keep cascade; drop function user_spelling_changes cascade;
+    let undo = "create unique index agent_task_item_event on agent_task_item (root_task_id, event_number);
+        drop index agent_task_item_tree; drop table inbox; drop table claimable_task; create index agent_task_claimable on agent_task (task_id); drop function user_spelling_keep cascade; drop function user_spelling_changes cascade;
         drop table user_spelling; alter table idempotency drop column person;
         alter table agent_task drop column begun, drop column fruitless; drop index agent_task_call; drop table credential; drop table browser_session; drop index idempotency_spent; delete from _sqlx_migrations where version >= 3";
     run(fixture.settings.url.reveal(), undo.to_owned()).await;

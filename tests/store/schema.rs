@@ -464,7 +464,7 @@ async fn tree_is_found_by_its_keys_on_both_engines() {
             ),
             (
                 of("event_number <= $3"),
-                ["agent_task_item_event", "event_number"],
+                ["agent_task_item_tree", "event_number"],
             ),
         ] {
             let plan = if fixture.is_postgres() {
