@@ -21,6 +21,7 @@ use crate::engine::{self, Engine, Parts};
 use crate::failpoint;
 use crate::http::api::agents::{AgentCard, ToolCard};
 use crate::http::events::stream_limiter::StreamLimiter;
+use crate::http::events::tail::Tails;
 use crate::http::server::body::BodyParser;
 use crate::http::server::connections::Connections;
 use crate::http::server::descriptors::{self, Share};
@@ -187,6 +188,7 @@ impl Replica {
             shutdown: stop.clone(),
             tracker: handlers.clone(),
             stream_limiter: StreamLimiter::default(),
+            tails: Tails::default(),
             body_parser: BodyParser::default(),
             wrong_keys: WrongKeys::default(),
             metrics: Arc::new(move || {

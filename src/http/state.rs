@@ -10,6 +10,7 @@ use super::Settings;
 use super::api::agents::AgentCard;
 use super::api::health;
 use super::events::stream_limiter::StreamLimiter;
+use super::events::tail::Tails;
 use super::server::body::BodyParser;
 use super::server::origin::Origins;
 use super::server::wrong_keys::WrongKeys;
@@ -37,6 +38,8 @@ pub(crate) struct Http {
     pub tracker: TaskTracker,
     /// Limits the open event streams.
     pub stream_limiter: StreamLimiter,
+    /// The newest events of the trees that streams follow.
+    pub tails: Tails,
     /// Parses large bodies.
     pub body_parser: BodyParser,
     pub wrong_keys: WrongKeys,

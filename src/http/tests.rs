@@ -20,6 +20,7 @@ use tower::ServiceExt as _;
 
 use crate::engine::{Engine, Parts};
 use crate::http::events::stream_limiter::StreamLimiter;
+use crate::http::events::tail::Tails;
 use crate::http::openapi::sample;
 use crate::http::server::origin::Origins;
 use crate::http::{Http, Settings};
@@ -69,7 +70,7 @@ fn closed_store() -> Store {
 }
 
 /// The service's state, with an engine without agents and a closed store.
-fn http(open: bool, cors_origins: &[&str]) -> Http {
+pub(crate) fn http(open: bool, cors_origins: &[&str]) -> Http {
     let cors_origins: Vec<String> = cors_origins.iter().map(ToString::to_string).collect();
     let settings = Settings {
         open,
@@ -102,6 +103,7 @@ fn http(open: bool, cors_origins: &[&str]) -> Http {
         shutdown: CancellationToken::new(),
         tracker: TaskTracker::new(),
         stream_limiter: StreamLimiter::default(),
+        tails: Tails::default(),
         body_parser: crate::http::server::body::BodyParser::default(),
         wrong_keys: crate::http::server::wrong_keys::WrongKeys::default(),
         metrics: Arc::new(|| Box::pin(async { "metric 1\n".to_owned() })),

@@ -4,6 +4,7 @@ mod deltas;
 mod event_names;
 mod post_streams;
 mod resumption;
+mod shared_reads;
 mod slow_readers;
 mod stream_ends;
 mod subtrees;

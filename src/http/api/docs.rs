@@ -1,15 +1,19 @@
 //! `/openapi.json`, and `/docs`: the page that shows this document. The page's assets are in the
-//! binary and load nothing from elsewhere.
+//! binary, compressed, and load nothing from elsewhere.
 
+use std::borrow::Cow;
+use std::io::Read as _;
 use std::sync::{Arc, LazyLock};
 
 use axum::extract::Path;
 use axum::response::{IntoResponse, Response};
-use http::StatusCode;
-use http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, LOCATION};
-use utoipa_swagger_ui::{Config, serve};
+use flate2::read::GzDecoder;
+use http::header::{CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, LOCATION, VARY};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use utoipa_swagger_ui::{Config, SwaggerFile, serve};
 
 use crate::http::openapi::openapi_json;
+use crate::http::server::accept::takes_gzip;
 use crate::http::server::operation::{AuthClass, Op, SMALL};
 use crate::http::server::problem::{Code, Problem};
 
@@ -64,11 +68,7 @@ pub(crate) async fn get_openapi() -> Response {
     responses((status = 200, body = String, content_type = "text/html", description = "The page"))
 )]
 pub(crate) async fn get_docs() -> Result<Response, Problem> {
-    let file = serve("index.html", CONFIG.clone())
-        .ok()
-        .flatten()
-        .ok_or_else(Problem::not_found)?;
-    let page = String::from_utf8_lossy(&file.bytes)
+    let page = String::from_utf8_lossy(&plain(asset("index.html")?)?)
         .replace("=\"./", "=\"docs/")
         .replace("=\"index.css", "=\"docs/index.css");
     Ok((
@@ -81,16 +81,44 @@ pub(crate) async fn get_docs() -> Result<Response, Problem> {
         .into_response())
 }
 
-/// Serves an asset; redirects `index.html` to `/docs`.
-pub(crate) async fn get_docs_asset(Path(name): Path<String>) -> Result<Response, Problem> {
+/// Serves an asset, compressed as it is in the binary if the client takes gzip; redirects
+/// `index.html` to `/docs`.
+pub(crate) async fn get_docs_asset(
+    Path(name): Path<String>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
     if name == "index.html" {
         return Ok((StatusCode::PERMANENT_REDIRECT, [(LOCATION, "../docs")]).into_response());
     }
-    let file = serve(&name, CONFIG.clone())
+    let file = asset(&name)?;
+    let head = [
+        (CONTENT_TYPE, file.content_type.clone()),
+        (VARY, "Accept-Encoding".to_owned()),
+    ];
+    if file.gzpipped && takes_gzip(&headers) {
+        let gzip = [(CONTENT_ENCODING, HeaderValue::from_static("gzip"))];
+        return Ok((head, gzip, file.bytes).into_response());
+    }
+    Ok((head, plain(file)?).into_response())
+}
+
+fn asset(name: &str) -> Result<SwaggerFile<'static>, Problem> {
+    serve(name, CONFIG.clone())
         .ok()
         .flatten()
-        .ok_or_else(Problem::not_found)?;
-    Ok(([(CONTENT_TYPE, file.content_type)], file.bytes.into_owned()).into_response())
+        .ok_or_else(Problem::not_found)
+}
+
+/// The bytes of an asset, decompressed.
+fn plain(file: SwaggerFile<'static>) -> Result<Cow<'static, [u8]>, Problem> {
+    if !file.gzpipped {
+        return Ok(file.bytes);
+    }
+    let mut bytes = Vec::new();
+    GzDecoder::new(file.bytes.as_ref())
+        .read_to_end(&mut bytes)
+        .map_err(|_| Problem::internal())?;
+    Ok(bytes.into())
 }
 
 /// Redirects `/docs/` to `/docs`.

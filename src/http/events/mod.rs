@@ -1,14 +1,17 @@
 //! Event streams: the events of a task and of all tasks below it, live.
 //!
 //! A stream subscribes first, then reads the stored events after its start position (an event
-//! number), then waits for notifications and reads again. It sends every stored event of its task's
+//! number), then waits for notifications and takes the new events from the tail of its tree, which
+//! reads them once for all streams. It sends every stored event of its task's
 //! subtree after that position. It sends a delta of a model's answer once the events of that
 //! model's prompt are sent. Deltas are not stored: a stream that misses some goes on without them.
 
 pub(crate) mod opening;
 mod partial;
 mod reader;
+mod rendered;
 mod request_then;
 mod sse;
 pub(crate) mod stream;
 pub(crate) mod stream_limiter;
+pub(crate) mod tail;

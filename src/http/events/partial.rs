@@ -6,11 +6,11 @@ use std::collections::HashMap;
 
 use uuid::Uuid;
 
+use super::rendered::RenderedEvent;
 use crate::http::wire::event::TransientEvent;
-use crate::store::{Event, Part, ReadError, Store};
+use crate::store::{Part, ReadError, Store};
 use crate::task::delta::{Delta, Said};
 use crate::task::id::TaskId;
-use crate::task::item::Fact;
 
 /// The state of the tasks whose models send deltas.
 #[derive(Debug, Default)]
@@ -24,12 +24,18 @@ pub(crate) struct DeltaFilter {
 }
 
 impl DeltaFilter {
+    /// Notes whether the task of an event is in the subtree that the stream sends; the sub-agent
+    /// that the event starts is there, too.
+    pub(super) fn note_task(&mut self, event: &RenderedEvent, own: bool) {
+        let tasks = event.child.into_iter().chain([event.task]);
+        self.own.extend(tasks.map(|task| (task, own)));
+    }
+
     /// Notes a durable event that was sent.
-    pub(super) fn note_event(&mut self, event: &Event) {
-        self.stored.insert(event.task_id, event.item.seq);
-        self.own.insert(event.task_id, true);
-        if let Fact::AssistantMessage(_) = event.item.fact {
-            self.shown.remove(&event.task_id);
+    pub(super) fn note_event(&mut self, event: &RenderedEvent) {
+        self.stored.insert(event.task, event.seq);
+        if event.is_answer {
+            self.shown.remove(&event.task);
         }
     }
 

@@ -1,21 +1,18 @@
-//! Reads the events after an event number in portions, and formats them for a stream. Invariant:
-//! each event is sent once, in the order of the numbers; the stream of a root task skips no number.
+//! The position of a stream in the events of its tree. Until a stream has sent every stored event
+//! it reads the rows by itself; then it follows the tail of its tree.
+//!
+//! Invariant: each event is sent once, in the order of the numbers; the stream of a root task skips
+//! no number.
 
+use std::sync::Arc;
+
+use super::rendered::{self, RenderedEvent, RenderedEvents};
 use super::request_then::JournalCache;
 use super::sse::SseBuffer;
+use super::tail::Follower;
 use crate::http::Http;
-use crate::http::wire::event::{EventData, name};
-use crate::http::wire::request::InterventionRequest;
-use crate::people::Caller;
-use crate::store::{Event, Events, Part, Portion, ReadError};
-use crate::task::item::Fact;
+use crate::store::{Part, ReadError};
 use crate::task::status::TaskStatus;
-
-/// The size of one read: a stream keeps at most this plus one event in memory.
-const PORTION: Portion = Portion {
-    events: 64,
-    bytes: 256 * 1024,
-};
 
 /// The position of a stream in the events of its tree.
 #[derive(Debug)]
@@ -27,6 +24,10 @@ pub(crate) struct EventReader {
     /// The status of the stream's own task as of event `seen`.
     pub status: TaskStatus,
     journals: JournalCache,
+    follower: Option<Follower>,
+    /// The tail's last event before the stream's own last read, which therefore found every event
+    /// of `part` up to it.
+    reached: i64,
 }
 
 impl EventReader {
@@ -39,71 +40,77 @@ impl EventReader {
             seen: after,
             status,
             journals: JournalCache::default(),
+            follower: None,
+            reached: 0,
         }
     }
 
-    /// The next events, and whether there may be more.
+    /// The next events, and whether there may be more. `fresh` asks for every event that is
+    /// committed by now, announced or not.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the next event cannot be understood.
-    pub(crate) async fn read(&self, http: &Http) -> Result<Events, ReadError> {
-        http.store.events(self.part, self.seen, PORTION).await
+    pub(super) async fn read(
+        &mut self,
+        http: &Arc<Http>,
+        fresh: bool,
+    ) -> Result<RenderedEvents, ReadError> {
+        if let Some(follower) = &mut self.follower {
+            if let Some(events) = follower.next(http, self.seen, fresh).await {
+                return Ok(events);
+            }
+            self.reached = follower.last();
+        }
+        rendered::read(http, self.part, self.seen, &mut self.journals).await
     }
 
     /// Writes one event.
-    pub(crate) async fn write(
+    ///
+    /// # Errors
+    /// `Corrupt` when a root's event does not follow the previous one.
+    pub(super) fn write(
         &mut self,
-        http: &Http,
-        caller: &Caller,
-        event: &Event,
+        event: &RenderedEvent,
         text: &mut SseBuffer,
     ) -> Result<(), ReadError> {
         if self.part.task == self.part.root && event.number != self.seen + 1 {
             return Err(ReadError::Corrupt("events with gaps".to_owned()));
         }
-        self.write_event(http, caller, event, text).await?;
+        text.append(&event.text);
         self.seen = event.number;
-        if let Fact::TaskStatus { status, .. } = &event.item.fact
-            && event.task_id == self.part.task
-        {
-            self.status = *status;
+        if event.task == self.part.task {
+            self.status = event.status.unwrap_or(self.status);
         }
         Ok(())
     }
 
-    /// Frees the cached journals once the stream has caught up.
-    pub(crate) fn drop_journals(&mut self) {
+    /// Passes over an event outside `part`.
+    pub(super) fn skip(&mut self, event: &RenderedEvent) {
+        self.seen = event.number;
+    }
+
+    /// Follows the tail from the last event on, and frees the cached journals.
+    ///
+    /// # Errors
+    /// `Corrupt` when a root's events ended too early.
+    pub(super) fn follow(&mut self, http: &Http) -> Result<(), ReadError> {
         self.journals.forget();
+        self.mark_read_to(self.reached)?;
+        self.follower
+            .get_or_insert_with(|| http.tails.follower(&http.store, self.part.root))
+            .join(self.seen);
+        Ok(())
     }
 
     /// Moves the position to `head`, up to which every event of `part` was written.
     ///
     /// # Errors
     /// `Corrupt` when a root's events end before `head`.
-    pub(crate) fn mark_read_to(&mut self, head: i64) -> Result<(), ReadError> {
+    pub(super) fn mark_read_to(&mut self, head: i64) -> Result<(), ReadError> {
         if self.part.task == self.part.root && self.seen < head {
             return Err(ReadError::Corrupt("events with gaps".to_owned()));
         }
         self.seen = self.seen.max(head);
         Ok(())
-    }
-
-    async fn write_event(
-        &mut self,
-        http: &Http,
-        caller: &Caller,
-        event: &Event,
-        text: &mut SseBuffer,
-    ) -> Result<(), ReadError> {
-        let request = match event.item.fact.request_id() {
-            Some(id) => {
-                let row = self.journals.request(&http.store, id, event).await?;
-                Some(InterventionRequest::of(&row, caller, &http.settings))
-            }
-            None => None,
-        };
-        let data = EventData::of(self.part.root, event, request, &http.settings);
-        text.event(Some(event.number), name(event), &data)
-            .map_err(|error| ReadError::Corrupt(format!("an event: {error}")))
     }
 }

@@ -20,6 +20,11 @@ impl SseBuffer {
         self.0.push_str(":\n\n");
     }
 
+    /// Appends text that another buffer has formatted.
+    pub(crate) fn append(&mut self, text: &str) {
+        self.0.push_str(text);
+    }
+
     /// Writes an event: its number, if it has one, its name, and its data as JSON.
     ///
     /// # Errors

@@ -13,6 +13,7 @@ use http::HeaderMap;
 
 use super::partial::DeltaFilter;
 use super::reader::EventReader;
+use super::rendered::RenderedEvents;
 use super::sse::SseBuffer;
 use super::stream_limiter::StreamPermit;
 use crate::http::Http;
@@ -22,8 +23,9 @@ use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::event::CaughtUpEvent;
 use crate::people::Caller;
 use crate::people::may::Command;
-use crate::store::{Events, Heard, Listener, ReadError};
+use crate::store::{Heard, Listener, ReadError};
 use crate::task::delta::Delta;
+use crate::task::id::TaskId;
 
 /// The client's reconnection delay, in milliseconds.
 const RETRY: u32 = 1000;
@@ -151,32 +153,33 @@ impl EventStream {
         // All events before a delta that is kept already are committed, so this read finds them. A
         // delta that arrives during the read may follow a later commit.
         let already_waiting = self.waiting.len();
-        let Events { events, more } = self.reader.read(&self.http).await?;
+        let fresh = already_waiting > 0;
+        let RenderedEvents { part, events, more } = self.reader.read(&self.http, fresh).await?;
         // Deltas that were published before these events have arrived by now; they are sent before
         // the events.
         while let Some(delta) = self.listener.piece() {
-            let in_part = self
-                .partial
-                .is_in(&self.http.store, self.reader.part, delta.task_id)
-                .await?;
-            if in_part && self.waiting.len() < WAITING {
+            if self.is_in_part(delta.task_id).await? && self.waiting.len() < WAITING {
                 self.waiting.push(delta);
             }
         }
         for event in &events {
+            let own = part == self.reader.part || self.is_in_part(event.task).await?;
+            self.partial.note_task(event, own);
+            if !own {
+                self.reader.skip(event);
+                continue;
+            }
             let waiting = std::mem::take(&mut self.waiting);
             for delta in waiting {
                 self.accept_delta(delta).await?;
             }
-            self.reader
-                .write(&self.http, &self.watcher.caller, event, &mut self.text)
-                .await?;
+            self.reader.write(event, &mut self.text)?;
             self.partial.note_event(event);
         }
         if more {
             return Ok(events.len());
         }
-        self.reader.drop_journals();
+        self.reader.follow(&self.http)?;
         if let Some(head) = self.head.take() {
             self.reader.mark_read_to(head)?;
             self.write(CaughtUpEvent::NAME, &CaughtUpEvent::at(self.reader.seen))?;
@@ -224,11 +227,7 @@ impl EventStream {
     /// Sends a delta. Drops it if its task is outside the stream's part of the tree; keeps it for
     /// later if the stream has not sent every item of its model's prompt.
     async fn accept_delta(&mut self, delta: Arc<Delta>) -> Result<(), ReadError> {
-        if !self
-            .partial
-            .is_in(&self.http.store, self.reader.part, delta.task_id)
-            .await?
-        {
+        if !self.is_in_part(delta.task_id).await? {
             return Ok(());
         }
         if self.partial.is_ahead(&delta) {
@@ -237,6 +236,11 @@ impl EventStream {
             return Ok(());
         }
         self.send_delta(&delta).await
+    }
+
+    async fn is_in_part(&mut self, task: TaskId) -> Result<bool, ReadError> {
+        let (store, part) = (&self.http.store, self.reader.part);
+        self.partial.is_in(store, part, task).await
     }
 
     async fn send_delta(&mut self, delta: &Delta) -> Result<(), ReadError> {

@@ -1,8 +1,8 @@
-//! Whether a client wants a page or an event stream. `Accept` has to name the media type itself: a
-//! browser always does, a program does only on purpose.
+//! Whether a client wants a page or an event stream, or takes gzip. The header has to name the
+//! media type itself: a browser always does, a program does only on purpose.
 
 use http::HeaderMap;
-use http::header::ACCEPT;
+use http::header::{ACCEPT, ACCEPT_ENCODING, HeaderName};
 
 /// Whether `Accept` names `text/html`, with at least the quality of JSON.
 #[must_use]
@@ -16,25 +16,33 @@ pub(crate) fn wants_stream(headers: &HeaderMap) -> bool {
     prefers(headers, "text/event-stream")
 }
 
+/// Whether `Accept-Encoding` names gzip.
+#[must_use]
+pub(crate) fn takes_gzip(headers: &HeaderMap) -> bool {
+    weight(headers, ACCEPT_ENCODING, "gzip") > 0.0
+}
+
 fn prefers(headers: &HeaderMap, kind: &str) -> bool {
-    let weight = |wanted: &str| {
-        headers
-            .get_all(ACCEPT)
-            .iter()
-            .filter_map(|value| value.to_str().ok())
-            .flat_map(|value| value.split(','))
-            .filter_map(|range| {
-                let mut parts = range.split(';').map(str::trim);
-                let name = parts.next()?;
-                let quality = parts
-                    .find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")));
-                name.eq_ignore_ascii_case(wanted)
-                    .then(|| quality.and_then(|q| q.parse().ok()).unwrap_or(1.0_f32))
-            })
-            .fold(0.0_f32, f32::max)
-    };
-    let wanted = weight(kind);
-    wanted > 0.0 && wanted >= weight("application/json")
+    let wanted = weight(headers, ACCEPT, kind);
+    wanted > 0.0 && wanted >= weight(headers, ACCEPT, "application/json")
+}
+
+/// The quality that a header gives `wanted`; 0 where it does not name it.
+fn weight(headers: &HeaderMap, header: HeaderName, wanted: &str) -> f32 {
+    headers
+        .get_all(header)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|range| {
+            let mut parts = range.split(';').map(str::trim);
+            let name = parts.next()?;
+            let quality =
+                parts.find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")));
+            name.eq_ignore_ascii_case(wanted)
+                .then(|| quality.and_then(|q| q.parse().ok()).unwrap_or(1.0_f32))
+        })
+        .fold(0.0_f32, f32::max)
 }
 
 #[cfg(test)]
@@ -62,6 +70,24 @@ mod tests {
         }
         assert!(!wants_html(&HeaderMap::new()));
         assert!(!wants_stream(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn gzip_is_taken_where_it_is_named() {
+        let cases = [
+            ("gzip, deflate, br, zstd", true),
+            ("br;q=1.0, GZip;q=0.8", true),
+            ("gzip;q=0", false),
+            ("*", false),
+            ("identity", false),
+            ("", false),
+        ];
+        for (accept, expected) in cases {
+            let mut headers = HeaderMap::new();
+            headers.insert(ACCEPT_ENCODING, accept.parse().unwrap());
+            assert_eq!(takes_gzip(&headers), expected, "{accept}");
+        }
+        assert!(!takes_gzip(&HeaderMap::new()));
     }
 
     #[test]

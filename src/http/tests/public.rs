@@ -1,5 +1,9 @@
 //! Operations that need no key.
 
+use std::io::Read as _;
+
+use flate2::read::GzDecoder;
+
 use super::*;
 
 #[tokio::test]
@@ -82,4 +86,47 @@ async fn public_endpoints_are_served_without_a_key() {
         ask(&app, "GET", "/docs/", &[], "").await.header("location"),
         "../docs"
     );
+}
+
+/// The encoding of an asset, for a client that accepts these encodings, and its bytes.
+async fn asset(app: &Router, name: &str, accepts: Option<&str>) -> (String, Vec<u8>) {
+    let mut request = Request::get(format!("/docs/{name}")).header("host", "127.0.0.1:8080");
+    if let Some(accepts) = accepts {
+        request = request.header("accept-encoding", accepts);
+    }
+    let response = app.clone().oneshot(request.body(Body::empty()).unwrap());
+    let response = response.await.unwrap();
+    let headers = response.headers().clone();
+    let bytes = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    let mut varies = headers.get_all("vary").iter();
+    assert!(varies.any(|vary| vary == "Accept-Encoding"), "{headers:?}");
+    let encoding = headers.get("content-encoding");
+    let encoding = encoding.map_or("", |encoding| encoding.to_str().unwrap());
+    (encoding.to_owned(), bytes.to_vec())
+}
+
+#[tokio::test]
+async fn docs_asset_is_compressed_where_the_client_takes_gzip() {
+    let app = app(false, &[]);
+    for name in ["swagger-ui-bundle.js", "swagger-ui.css"] {
+        let (encoding, gzipped) = asset(&app, name, Some("gzip, deflate, br")).await;
+        assert_eq!(
+            (encoding.as_str(), &gzipped[..2]),
+            ("gzip", &[0x1f, 0x8b][..])
+        );
+        for accepts in [None, Some("identity"), Some("gzip;q=0"), Some("br")] {
+            let (encoding, bytes) = asset(&app, name, accepts).await;
+            assert_eq!(encoding, "", "{accepts:?}");
+            let mut expected = Vec::new();
+            GzDecoder::new(gzipped.as_slice())
+                .read_to_end(&mut expected)
+                .unwrap();
+            assert!(
+                bytes == expected && bytes.len() > 2 * gzipped.len(),
+                "{accepts:?}"
+            );
+        }
+    }
+    let (encoding, setup) = asset(&app, "swagger-initializer.js", Some("gzip")).await;
+    assert!(encoding.is_empty() && setup.starts_with(b"window.onload"));
 }

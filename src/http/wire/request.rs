@@ -230,21 +230,33 @@ impl InterventionRequest {
     /// The request as `caller` sees it.
     #[must_use]
     pub(crate) fn of(row: &RequestRow, caller: &Caller, settings: &Settings) -> Self {
-        Self::within(row, caller, settings, Extent::Whole)
+        Self::within(row, Some(caller), settings, Extent::Whole)
+    }
+
+    /// The request as an event shows it: without the members that depend on the caller.
+    #[must_use]
+    pub(crate) fn at_commit(row: &RequestRow, settings: &Settings) -> Self {
+        Self::within(row, None, settings, Extent::Whole)
     }
 
     /// The request in a list, where long arguments are cut.
     #[must_use]
     pub(crate) fn listed(row: &RequestRow, caller: &Caller, settings: &Settings) -> Self {
-        Self::within(row, caller, settings, Extent::Listed)
+        Self::within(row, Some(caller), settings, Extent::Listed)
     }
 
-    fn within(row: &RequestRow, caller: &Caller, settings: &Settings, extent: Extent) -> Self {
+    fn within(
+        row: &RequestRow,
+        caller: Option<&Caller>,
+        settings: &Settings,
+        extent: Extent,
+    ) -> Self {
         let (asked, ids) = (&row.asked, settings.roster.ids());
         let state = state(row);
-        let can_decide = can_decide(caller, &row.tenant, &row.owner, &state);
+        let decider = caller.filter(|who| can_decide(who, &row.tenant, &row.owner, &state));
         let page = format!("{}/resume/{}", settings.public_url, asked.request_id);
-        let actions = answers(&settings.roster, caller, &row.tenant, &row.owner, asked);
+        let actions = |who| answers(&settings.roster, who, &row.tenant, &row.owner, asked);
+        let allowed = decider.into_iter().flat_map(actions);
         Self {
             request_id: asked.request_id.to_string(),
             task_id: row.task_id.to_string(),
@@ -269,12 +281,8 @@ impl InterventionRequest {
                 groups: asked.terms.approvers.groups.clone(),
                 required: asked.terms.approvers.required,
             },
-            allowed_actions: if can_decide {
-                actions.into_iter().map(Into::into).collect()
-            } else {
-                Vec::new()
-            },
-            can_decide,
+            allowed_actions: allowed.map(Into::into).collect(),
+            can_decide: decider.is_some(),
             question: asked.question.clone(),
             details: asked.details.clone(),
             form: asked.form.clone(),

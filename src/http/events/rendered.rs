@@ -1,0 +1,114 @@
+//! Reads a portion of a tree's events and renders each as the text that every stream sends.
+//!
+//! Invariant: the text is the same for every caller (`wire/event.rs`), so streams may share it.
+
+use std::sync::Arc;
+
+use super::request_then::JournalCache;
+use super::sse::SseBuffer;
+use crate::http::Http;
+use crate::http::wire::event::{EventData, name};
+use crate::http::wire::request::InterventionRequest;
+use crate::store::{Event, Part, Portion, ReadError};
+use crate::task::id::TaskId;
+use crate::task::item::Fact;
+use crate::task::status::TaskStatus;
+
+/// The size of one read: a stream keeps at most this plus one event in memory.
+pub(super) const PORTION: Portion = Portion {
+    events: 64,
+    bytes: 256 * 1024,
+};
+
+/// An event as every stream sends it, with the facts that a stream derives its state from.
+#[derive(Debug)]
+pub(super) struct RenderedEvent {
+    pub number: i64,
+    pub task: TaskId,
+    /// The item's place in the task's journal.
+    pub seq: i64,
+    /// The status that the event gives its task.
+    pub status: Option<TaskStatus>,
+    /// Whether it is an answer of the model.
+    pub is_answer: bool,
+    /// The sub-agent's task that it starts.
+    pub child: Option<TaskId>,
+    pub text: String,
+}
+
+/// Rendered events, in order.
+#[derive(Debug)]
+pub(super) struct RenderedEvents {
+    /// The subtree that the events are from.
+    pub part: Part,
+    pub events: Vec<Arc<RenderedEvent>>,
+    /// Whether more events may follow.
+    pub more: bool,
+}
+
+/// The next portion of events after the number `after`. If an event cannot be rendered, the events
+/// before it are returned.
+///
+/// # Errors
+/// [`ReadError`] when the database does not answer, or the very next event cannot be understood.
+pub(super) async fn read(
+    http: &Http,
+    part: Part,
+    after: i64,
+    journals: &mut JournalCache,
+) -> Result<RenderedEvents, ReadError> {
+    let read = http.store.events(part, after, PORTION).await?;
+    let mut rendered = RenderedEvents {
+        part,
+        events: Vec::with_capacity(read.events.len()),
+        more: read.more,
+    };
+    for event in &read.events {
+        match render(http, part.root, event, journals).await {
+            Ok(event) => rendered.events.push(Arc::new(event)),
+            Err(error) if rendered.events.is_empty() => return Err(error),
+            Err(_) => {
+                rendered.more = true;
+                break;
+            }
+        }
+    }
+    Ok(rendered)
+}
+
+async fn render(
+    http: &Http,
+    root: TaskId,
+    event: &Event,
+    journals: &mut JournalCache,
+) -> Result<RenderedEvent, ReadError> {
+    let fact = &event.item.fact;
+    let request = match fact.request_id() {
+        Some(id) => {
+            let row = journals.request(&http.store, id, event).await?;
+            Some(InterventionRequest::at_commit(&row, &http.settings))
+        }
+        None => None,
+    };
+    let data = EventData::of(root, event, request, &http.settings);
+    let mut text = SseBuffer::default();
+    text.event(Some(event.number), name(event), &data)
+        .map_err(|error| ReadError::Corrupt(format!("an event: {error}")))?;
+    Ok(RenderedEvent {
+        number: event.number,
+        task: event.task_id,
+        seq: event.item.seq,
+        status: if let Fact::TaskStatus { status, .. } = fact {
+            Some(*status)
+        } else {
+            None
+        },
+        is_answer: matches!(fact, Fact::AssistantMessage(_)),
+        child: if let Fact::SubAgentStarted { child_task_id, .. } = fact {
+            Some(*child_task_id)
+        } else {
+            None
+        },
+        text: text.take(),
+    })
+}

@@ -1,0 +1,349 @@
+//! The newest events of one tree, read and rendered once for all streams of this process.
+//!
+//! A stream that has sent every stored event follows the tail. The first follower that hears of a
+//! commit starts a read of the rows after the tail's last event, and all followers take its events
+//! from memory. A follower that falls too far behind, or meets a failed read, reads the rows by
+//! itself until it has caught up again. The last follower's end frees the tail.
+//!
+//! Invariant: a follower gets all events after its position in order, or is told to read the rows.
+//! Invariant: an event is kept until every follower has taken it, and no longer; of slow followers'
+//! events at most [`KEPT`] bytes and one portion are kept.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use tokio::sync::{Notify, watch};
+
+use super::rendered::{self, PORTION, RenderedEvent, RenderedEvents};
+use super::request_then::JournalCache;
+use crate::http::Http;
+use crate::store::{News, Part, Store};
+use crate::task::id::TaskId;
+
+/// Events beyond this many bytes, the newest portion apart, are dropped even if a follower has not
+/// taken them.
+const KEPT: usize = 1024 * 1024;
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The tails that have a follower.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tails(Arc<Mutex<HashMap<TaskId, Weak<Tail>>>>);
+
+impl Tails {
+    /// A follower of the tree's tail, which has yet to join.
+    pub(super) fn follower(&self, store: &Store, root: TaskId) -> Follower {
+        let mut tails = locked(&self.0);
+        let known = tails.get(&root).and_then(Weak::upgrade);
+        let tail = known.unwrap_or_else(|| {
+            let tail = Arc::new(Tail {
+                root,
+                news: store.watch(root),
+                buffer: Mutex::default(),
+                changed: Notify::new(),
+                tails: self.clone(),
+            });
+            tails.insert(root, Arc::downgrade(&tail));
+            tail
+        });
+        Follower { tail, place: None }
+    }
+}
+
+#[derive(Debug)]
+struct Tail {
+    root: TaskId,
+    /// Counts the tree's notifications. It also keeps the count from starting anew while the tail
+    /// exists.
+    news: watch::Receiver<News>,
+    buffer: Mutex<Buffer>,
+    /// Notified after each read.
+    changed: Notify,
+    tails: Tails,
+}
+
+impl Drop for Tail {
+    fn drop(&mut self) {
+        let mut tails = locked(&self.tails.0);
+        // Another tail of the same tree may exist by now.
+        if tails
+            .get(&self.root)
+            .is_some_and(|tail| tail.strong_count() == 0)
+        {
+            tails.remove(&self.root);
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Buffer {
+    /// The events from `after` (exclusive) to `last`.
+    events: VecDeque<Arc<RenderedEvent>>,
+    bytes: usize,
+    after: i64,
+    last: i64,
+    /// The number of followers at each event number.
+    places: BTreeMap<i64, usize>,
+    /// The number of notifications before the last read began; `None` before the first read.
+    heard: Option<u64>,
+    /// Whether more events may follow `last`, according to the last read.
+    more: bool,
+    reading: bool,
+    /// The number of reads that were begun, and of those that failed.
+    begun: u64,
+    failed: u64,
+}
+
+/// A follower's question for the events after `seen`.
+#[derive(Debug)]
+struct Question {
+    seen: i64,
+    fresh: bool,
+    /// The counts of reads when the question was asked.
+    begun: u64,
+    failed: u64,
+}
+
+enum Answer {
+    Events(Vec<Arc<RenderedEvent>>),
+    /// No event follows `seen`.
+    End,
+    /// The follower has to read the rows by itself.
+    Behind,
+    /// Wait for the read in progress.
+    Wait,
+    /// Read the rows after this number, then ask again.
+    Read(i64),
+}
+
+impl Buffer {
+    fn answer(&mut self, question: &Question, commits: u64) -> Answer {
+        if question.seen < self.after || question.failed != self.failed {
+            return Answer::Behind;
+        }
+        let events = self.events_after(question.seen);
+        if !events.is_empty() {
+            return Answer::Events(events);
+        }
+        if self.reading {
+            return Answer::Wait;
+        }
+        let current = self.heard.is_some_and(|heard| heard >= commits)
+            && !self.more
+            && !(question.fresh && self.begun == question.begun);
+        if current {
+            return Answer::End;
+        }
+        self.reading = true;
+        self.begun += 1;
+        Answer::Read(self.last)
+    }
+
+    fn events_after(&self, seen: i64) -> Vec<Arc<RenderedEvent>> {
+        let most = usize::try_from(PORTION.events).unwrap_or(usize::MAX);
+        let room = usize::try_from(PORTION.bytes).unwrap_or(usize::MAX);
+        let mut bytes = 0;
+        self.events
+            .iter()
+            .skip(self.events.partition_point(|event| event.number <= seen))
+            .take(most)
+            .take_while(|event| {
+                let fits = bytes < room;
+                bytes += event.text.len();
+                fits
+            })
+            .cloned()
+            .collect()
+    }
+
+    /// Adds the events of a read that began after the number `after`.
+    fn add(&mut self, after: i64, read: RenderedEvents, heard: u64) {
+        // Without followers in between, the buffer may begin elsewhere by now.
+        if after != self.last {
+            return;
+        }
+        while self.bytes > KEPT && self.drop_first() {}
+        for event in read.events {
+            self.last = event.number;
+            self.bytes += event.text.len();
+            self.events.push_back(event);
+        }
+        self.heard = Some(heard);
+        self.more = read.more;
+    }
+
+    fn drop_first(&mut self) -> bool {
+        let Some(event) = self.events.pop_front() else {
+            return false;
+        };
+        self.bytes -= event.text.len();
+        self.after = event.number;
+        true
+    }
+
+    /// Moves a follower, which comes or leaves where a place is `None`. Drops the events that every
+    /// follower has taken.
+    fn move_follower(&mut self, from: Option<i64>, to: Option<i64>) {
+        if let Some(to) = to {
+            if self.places.is_empty() {
+                *self = Self {
+                    after: to,
+                    last: to,
+                    reading: self.reading,
+                    begun: self.begun,
+                    failed: self.failed,
+                    ..Self::default()
+                };
+            }
+            *self.places.entry(to).or_default() += 1;
+        }
+        if let Some(from) = from
+            && let Some(count) = self.places.get_mut(&from)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.places.remove(&from);
+            }
+        }
+        let taken = self.places.keys().next().copied().unwrap_or(i64::MAX);
+        while self
+            .events
+            .front()
+            .is_some_and(|event| event.number <= taken)
+        {
+            self.drop_first();
+        }
+    }
+}
+
+/// A stream's place in the tail of its tree.
+#[derive(Debug)]
+pub(super) struct Follower {
+    tail: Arc<Tail>,
+    /// The number of the last event that was taken; `None` while the stream reads the rows itself.
+    place: Option<i64>,
+}
+
+impl Follower {
+    /// Follows from the event `seen` on. Does nothing if the follower has joined already.
+    pub(super) fn join(&mut self, seen: i64) {
+        if self.place.is_none() {
+            self.move_to(Some(seen));
+        }
+    }
+
+    /// The number of the last event that the tail has read.
+    pub(super) fn last(&self) -> i64 {
+        locked(&self.tail.buffer).last
+    }
+
+    /// The events after `seen`. `None` if the follower has to read the rows by itself and to join
+    /// again.
+    pub(super) async fn next(
+        &mut self,
+        http: &Arc<Http>,
+        seen: i64,
+        fresh: bool,
+    ) -> Option<RenderedEvents> {
+        self.place?;
+        self.move_to(Some(seen));
+        let tail = Arc::clone(&self.tail);
+        let question = {
+            let buffer = locked(&tail.buffer);
+            Question {
+                seen,
+                fresh,
+                begun: buffer.begun,
+                failed: buffer.failed,
+            }
+        };
+        loop {
+            let changed = tail.changed.notified();
+            let commits = tail.news.borrow().commits;
+            let answer = locked(&tail.buffer).answer(&question, commits);
+            let events = match answer {
+                Answer::Events(events) => events,
+                Answer::End => Vec::new(),
+                Answer::Behind => {
+                    self.move_to(None);
+                    return None;
+                }
+                Answer::Wait => {
+                    changed.await;
+                    continue;
+                }
+                Answer::Read(after) => {
+                    tail.start_read(http, after);
+                    changed.await;
+                    continue;
+                }
+            };
+            return Some(RenderedEvents {
+                part: tail.part(),
+                more: !events.is_empty(),
+                events,
+            });
+        }
+    }
+
+    fn move_to(&mut self, place: Option<i64>) {
+        locked(&self.tail.buffer).move_follower(self.place, place);
+        self.place = place;
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.move_to(None);
+    }
+}
+
+impl Tail {
+    fn part(&self) -> Part {
+        Part {
+            root: self.root,
+            task: self.root,
+        }
+    }
+
+    /// Reads the rows after the number `after`, as a task of its own: its end must not depend on
+    /// the client whose stream has started it.
+    fn start_read(self: &Arc<Self>, http: &Arc<Http>, after: i64) {
+        let (tail, work) = (Arc::clone(self), Arc::clone(http));
+        let reading = Reading {
+            tail: Arc::clone(self),
+            failed: true,
+        };
+        http.tracker.spawn(async move {
+            // The whole value moves here, so that it ends with the task.
+            let mut reading = reading;
+            let heard = tail.news.borrow().commits;
+            let journals = &mut JournalCache::default();
+            if let Ok(read) = rendered::read(&work, tail.part(), after, journals).await {
+                locked(&tail.buffer).add(after, read, heard);
+                reading.failed = false;
+            }
+        });
+    }
+}
+
+/// A read in progress. It ends even when it panics or the runtime drops it.
+struct Reading {
+    tail: Arc<Tail>,
+    failed: bool,
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        let mut buffer = locked(&self.tail.buffer);
+        buffer.reading = false;
+        buffer.failed += u64::from(self.failed);
+        drop(buffer);
+        self.tail.changed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests;
