@@ -21,7 +21,8 @@ with page as materialized (
       from page where phase <> 'parked' or wake_at is not null
     on conflict (task_id) do nothing
 )
-select task_id, '' as tenant, '' as kind, '' as name from page order by task_id desc limit 1",
+select task_id, '' as tenant, '' as kind, '' as name, (select count(*) from page) as rows from page
+ order by task_id desc limit 1",
     sqlite: "",
     by_key: true,
 };
@@ -48,8 +49,8 @@ with page as materialized (
      where w.status <> 'pending' and i.tenant = w.tenant and i.kind = w.kind and i.name = w.name
        and i.request_id = w.request_id
 )
-select request_id as task_id, tenant, kind, name from page order by tenant desc, kind desc, name desc, request_id desc
- limit 1",
+select request_id as task_id, tenant, kind, name, (select count(*) from page) as rows from page
+ order by tenant desc, kind desc, name desc, request_id desc limit 1",
     sqlite: "",
     by_key: true,
 };
@@ -67,6 +68,8 @@ record! {
         tenant: String,
         kind: String,
         name: String,
+        /// The number of rows of the page.
+        rows: i64,
     }
 }
 
@@ -99,6 +102,7 @@ impl Store {
                 after.map_or_else(Default::default, |last| (last.tenant, last.kind, last.name));
             values.extend([tenant, kind, name].map(Value::Text));
         }
-        Ok(self.db().write(sql, values).await?.pop())
+        let last: Option<Last> = self.db().write(sql, values).await?.pop();
+        Ok(last.filter(|last| last.rows == ROWS))
     }
 }

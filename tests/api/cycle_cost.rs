@@ -2,6 +2,7 @@
 //! wire: statements, reads and pings alike.
 
 use serde_json::json;
+use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
 
 use crate::support::database::Database;
 use crate::support::fake_chat_completions::says;
@@ -41,4 +42,28 @@ async fn cycle_takes_six_round_trips_to_the_database() {
         "{trips} round trips in {CYCLES} cycles"
     );
     app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn updates_of_a_cycle_touch_no_index_of_agent_task() {
+    let database = Database::postgres().await;
+    let app = TestApp::at(database.url()).await;
+    for _ in 0..CYCLES {
+        cycle(&app).await;
+    }
+    app.stop().await;
+    let mut connection = PgConnection::connect(database.url()).await.unwrap();
+    let updates = i64::try_from(4 * CYCLES).unwrap();
+    // The counts arrive when the connections of the service have ended.
+    let (all, hot) = loop {
+        let row = connection
+            .fetch_one("select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relname = 'agent_task'")
+            .await
+            .unwrap();
+        let (all, hot): (i64, i64) = (row.get(0), row.get(1));
+        if all >= updates {
+            break (all, hot);
+        }
+    };
+    assert!(hot * 100 >= all * 95, "{hot} of {all} updates are HOT");
 }
