@@ -3,25 +3,34 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 
-/// A running demonstration. Dropping the value stops it.
-struct Demonstration {
+/// A running demonstration. Dropping the value kills its processes.
+pub struct Demonstration {
     process: Child,
     /// The commands it printed.
-    commands: Vec<String>,
+    pub commands: Vec<String>,
 }
 
 impl Demonstration {
     fn start(folder: &Path) -> Self {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_holdpoint"))
-            .args(["serve", "--listen", "127.0.0.1:0"])
-            .env_clear()
-            .current_dir(folder)
+        let mut command = Command::new(env!("CARGO_BIN_EXE_holdpoint"));
+        command.arg("serve").env_clear().current_dir(folder);
+        Self::serve(&mut command)
+    }
+
+    /// Runs a command that serves the demonstration, on a free port, until it has printed its
+    /// commands.
+    pub fn serve(command: &mut Command) -> Self {
+        let mut process = command
+            .args(["--listen", "127.0.0.1:0"])
+            .process_group(0)
+            .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -47,7 +56,7 @@ impl Demonstration {
 
 impl Drop for Demonstration {
     fn drop(&mut self) {
-        let _ = self.process.kill();
+        let _ = kill_process_group(Pid::from_child(&self.process), Signal::KILL);
         let _ = self.process.wait();
     }
 }
@@ -85,22 +94,24 @@ fn printed_commands_lead_from_a_task_to_its_end_across_a_restart() {
 }
 
 #[test]
-fn readme_shows_the_printed_commands() {
+fn readme_of_the_repository_and_of_the_packages_show_the_printed_commands() {
     let folder = tempfile::tempdir().expect("a folder");
     let demonstration = Demonstration::start(folder.path());
-    let readme = fs::read_to_string(root().join("README.md")).expect("the README");
     assert_eq!(
         demonstration.commands.len(),
         2,
         "{:?}",
         demonstration.commands
     );
-    for command in &demonstration.commands {
-        let shown = command.replace(demonstration.address(), "127.0.0.1:8080");
-        assert!(
-            readme.lines().any(|line| line == shown),
-            "the README does not show: {shown}"
-        );
+    for page in ["README.md", "packaging/README.md"] {
+        let readme = fs::read_to_string(root().join(page)).expect("a README");
+        for command in &demonstration.commands {
+            let shown = command.replace(demonstration.address(), "127.0.0.1:8080");
+            assert!(
+                readme.lines().any(|line| line == shown),
+                "{page} does not show: {shown}"
+            );
+        }
     }
 }
 
@@ -139,7 +150,8 @@ fn documented_commands_for_slow_models_work_as_shown() {
     );
 }
 
-fn run(command: &str) -> String {
+/// The output of a shell command.
+pub fn run(command: &str) -> String {
     let done = Command::new("sh")
         .args(["-c", command])
         .output()
@@ -152,7 +164,7 @@ fn run(command: &str) -> String {
     String::from_utf8(done.stdout).expect("text")
 }
 
-fn json(text: &str) -> Value {
+pub fn json(text: &str) -> Value {
     serde_json::from_str(text).expect("JSON")
 }
 
