@@ -1,4 +1,5 @@
-"""Packs a binary as a wheel: wheel.py BINARY FOLDER PLATFORM..., run in the repository's root by scripts/release.
+"""Packs a binary as a wheel: wheel.py BINARY FOLDER LEVEL PLATFORM..., run in the repository's root by
+scripts/release. LEVEL is that of the compression, 1 to 9.
 
 The wheel is the same bytes each time for the same binary. It installs two commands: `holdpoint`, the binary, and
 `holdpoint-server`, a launcher of it, since `uvx NAME` runs the command of the package's own name.
@@ -30,7 +31,7 @@ def metadata(package: dict[str, str]) -> str:
     return f"{head}\n{Path('packaging/README.md').read_text()}"
 
 
-def main(binary: str, folder: str, *platforms: str) -> None:
+def main(binary: str, folder: str, level: str, *platforms: str) -> None:
     package = tomllib.loads(Path("Cargo.toml").read_text())["package"]
     version = package["version"]
     if not re.fullmatch(r"\d+\.\d+\.\d+", version):
@@ -57,7 +58,7 @@ def main(binary: str, folder: str, *platforms: str) -> None:
         for name, (content, mode) in files.items():
             entry = zipfile.ZipInfo(name)  # dated 1980
             entry.external_attr = (0o100000 | mode) << 16
-            wheel.writestr(entry, content, zipfile.ZIP_DEFLATED)
+            wheel.writestr(entry, content, zipfile.ZIP_DEFLATED, int(level))
 
 
 def digest(content: bytes) -> str:

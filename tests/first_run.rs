@@ -2,10 +2,10 @@
 //! that the service prints, run as printed. The README shows the same commands.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
@@ -13,6 +13,7 @@ use serde_json::Value;
 /// A running demonstration. Dropping the value kills its processes.
 pub struct Demonstration {
     process: Child,
+    output: BufReader<ChildStdout>,
     /// The commands it printed.
     pub commands: Vec<String>,
 }
@@ -20,30 +21,37 @@ pub struct Demonstration {
 impl Demonstration {
     fn start(folder: &Path) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_holdpoint"));
-        command.arg("serve").env_clear().current_dir(folder);
+        command
+            .args(["serve", "--listen", "127.0.0.1:0"])
+            .env_clear()
+            .current_dir(folder);
         Self::serve(&mut command)
     }
 
-    /// Runs a command that serves the demonstration, on a free port, until it has printed its
-    /// commands.
+    /// Runs a command that serves the demonstration, until it has printed its commands.
     pub fn serve(command: &mut Command) -> Self {
         let mut process = command
-            .args(["--listen", "127.0.0.1:0"])
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .expect("the program starts");
-        let printed = BufReader::new(process.stdout.take().expect("its output")).lines();
-        let commands = printed
+        let mut output = BufReader::new(process.stdout.take().expect("its output"));
+        let commands = output
+            .by_ref()
+            .lines()
             .map_while(Result::ok)
             .map(|line| line.trim().to_owned());
         let commands = commands
             .filter(|line| line.starts_with("curl "))
             .take(2)
             .collect();
-        Self { process, commands }
+        Self {
+            process,
+            output,
+            commands,
+        }
     }
 
     /// The host and port it listens on, as it printed them.
@@ -58,6 +66,8 @@ impl Drop for Demonstration {
     fn drop(&mut self) {
         let _ = kill_process_group(Pid::from_child(&self.process), Signal::KILL);
         let _ = self.process.wait();
+        // Ends once no process of the group is left to write.
+        let _ = std::io::copy(&mut self.output, &mut std::io::sink());
     }
 }
 
