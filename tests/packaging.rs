@@ -119,6 +119,7 @@ fn systemd_unit_gives_the_service_no_rights_and_lets_running_calls_end() {
     for (name, value) in [
         ("DynamicUser", "yes"),
         ("StateDirectory", "holdpoint"),
+        ("StateDirectoryMode", "0700"),
         ("WorkingDirectory", "/var/lib/holdpoint"),
         ("CapabilityBoundingSet", ""),
         ("NoNewPrivileges", "yes"),
@@ -147,6 +148,17 @@ fn systemd_unit_gives_the_service_no_rights_and_lets_running_calls_end() {
     ] {
         assert!(unit.contains(path) && readme.contains(path), "{path}");
     }
+}
+
+#[test]
+fn example_beside_the_unit_is_the_smallest_file_on_a_database_that_the_unit_may_write() {
+    let mut example = yaml("packaging/holdpoint.example.yaml");
+    let database = example.as_object_mut().expect("a map").remove("database");
+    assert_eq!(
+        database.expect("a database")["url"],
+        "sqlite:///var/lib/holdpoint/holdpoint.db"
+    );
+    assert_eq!(example, yaml("src/config/smallest.yaml"));
 }
 
 #[test]
