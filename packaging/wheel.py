@@ -1,5 +1,5 @@
-"""Packs a binary as a wheel: wheel.py BINARY FOLDER LEVEL PLATFORM..., run in the repository's root by
-scripts/release. LEVEL is that of the compression, 1 to 9.
+"""Packs a binary as a wheel: wheel.py BINARY FOLDER LEVEL PLATFORM, run in the repository's root by
+scripts/release. LEVEL is that of the compression, 1 to 9; PLATFORM is the last part of the wheel's tag.
 
 The wheel is the same bytes each time for the same binary. It installs two commands: `holdpoint`, the binary, and
 `holdpoint-server`, a launcher of it, since `uvx NAME` runs the command of the package's own name.
@@ -31,20 +31,20 @@ def metadata(package: dict[str, str]) -> str:
     return f"{head}\n{Path('packaging/README.md').read_text()}"
 
 
-def main(binary: str, folder: str, level: str, *platforms: str) -> None:
+def main(binary: str, folder: str, level: str, platform: str) -> None:
     package = tomllib.loads(Path("Cargo.toml").read_text())["package"]
     version = package["version"]
     if not re.fullmatch(r"\d+\.\d+\.\d+", version):
         sys.exit(f"wheel.py: {version}: Python spells such a version differently")
     stem = f"holdpoint_server-{version}"
-    tags = "".join(f"Tag: py3-none-{platform}\n" for platform in platforms)
+    tag = f"py3-none-{platform}"
     # The name of each file in the wheel, with its content and mode.
     files = {
         f"{stem}.data/scripts/holdpoint": (Path(binary).read_bytes(), 0o755),
         f"{stem}.data/scripts/holdpoint-server": (LAUNCHER.encode(), 0o755),
         f"{stem}.dist-info/METADATA": (metadata(package).encode(), 0o644),
         f"{stem}.dist-info/WHEEL": (
-            f"Wheel-Version: 1.0\nGenerator: holdpoint\nRoot-Is-Purelib: false\n{tags}".encode(),
+            f"Wheel-Version: 1.0\nGenerator: holdpoint\nRoot-Is-Purelib: false\nTag: {tag}\n".encode(),
             0o644,
         ),
         **{f"{stem}.dist-info/licenses/{name}": (Path(name).read_bytes(), 0o644) for name in LICENCES},
@@ -53,7 +53,7 @@ def main(binary: str, folder: str, level: str, *platforms: str) -> None:
     lines = [f"{name},{digest(content)},{len(content)}" for name, (content, _) in files.items()]
     files[record] = ("\n".join([*lines, f"{record},,", ""]).encode(), 0o644)
 
-    path = Path(folder) / f"{stem}-py3-none-{'.'.join(platforms)}.whl"
+    path = Path(folder) / f"{stem}-{tag}.whl"
     with zipfile.ZipFile(path, "w") as wheel:
         for name, (content, mode) in files.items():
             entry = zipfile.ZipInfo(name)  # dated 1980
