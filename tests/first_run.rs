@@ -2,39 +2,56 @@
 //! that the service prints, run as printed. The README shows the same commands.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 
-/// A running demonstration. Dropping the value stops it.
-struct Demonstration {
+/// A running demonstration. Dropping the value kills its processes.
+pub struct Demonstration {
     process: Child,
+    output: BufReader<ChildStdout>,
     /// The commands it printed.
-    commands: Vec<String>,
+    pub commands: Vec<String>,
 }
 
 impl Demonstration {
     fn start(folder: &Path) -> Self {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_holdpoint"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_holdpoint"));
+        command
             .args(["serve", "--listen", "127.0.0.1:0"])
             .env_clear()
-            .current_dir(folder)
+            .current_dir(folder);
+        Self::serve(&mut command)
+    }
+
+    /// Runs a command that serves the demonstration, until it has printed its commands.
+    pub fn serve(command: &mut Command) -> Self {
+        let mut process = command
+            .process_group(0)
+            .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .expect("the program starts");
-        let printed = BufReader::new(process.stdout.take().expect("its output")).lines();
-        let commands = printed
+        let mut output = BufReader::new(process.stdout.take().expect("its output"));
+        let commands = output
+            .by_ref()
+            .lines()
             .map_while(Result::ok)
             .map(|line| line.trim().to_owned());
         let commands = commands
             .filter(|line| line.starts_with("curl "))
             .take(2)
             .collect();
-        Self { process, commands }
+        Self {
+            process,
+            output,
+            commands,
+        }
     }
 
     /// The host and port it listens on, as it printed them.
@@ -47,8 +64,10 @@ impl Demonstration {
 
 impl Drop for Demonstration {
     fn drop(&mut self) {
-        let _ = self.process.kill();
+        let _ = kill_process_group(Pid::from_child(&self.process), Signal::KILL);
         let _ = self.process.wait();
+        // Ends once no process of the group is left to write.
+        let _ = std::io::copy(&mut self.output, &mut std::io::sink());
     }
 }
 
@@ -85,22 +104,24 @@ fn printed_commands_lead_from_a_task_to_its_end_across_a_restart() {
 }
 
 #[test]
-fn readme_shows_the_printed_commands() {
+fn readme_of_the_repository_and_of_the_packages_show_the_printed_commands() {
     let folder = tempfile::tempdir().expect("a folder");
     let demonstration = Demonstration::start(folder.path());
-    let readme = fs::read_to_string(root().join("README.md")).expect("the README");
     assert_eq!(
         demonstration.commands.len(),
         2,
         "{:?}",
         demonstration.commands
     );
-    for command in &demonstration.commands {
-        let shown = command.replace(demonstration.address(), "127.0.0.1:8080");
-        assert!(
-            readme.lines().any(|line| line == shown),
-            "the README does not show: {shown}"
-        );
+    for page in ["README.md", "packaging/README.md"] {
+        let readme = fs::read_to_string(root().join(page)).expect("a README");
+        for command in &demonstration.commands {
+            let shown = command.replace(demonstration.address(), "127.0.0.1:8080");
+            assert!(
+                readme.lines().any(|line| line == shown),
+                "{page} does not show: {shown}"
+            );
+        }
     }
 }
 
@@ -139,7 +160,8 @@ fn documented_commands_for_slow_models_work_as_shown() {
     );
 }
 
-fn run(command: &str) -> String {
+/// The output of a shell command.
+pub fn run(command: &str) -> String {
     let done = Command::new("sh")
         .args(["-c", command])
         .output()
@@ -152,7 +174,7 @@ fn run(command: &str) -> String {
     String::from_utf8(done.stdout).expect("text")
 }
 
-fn json(text: &str) -> Value {
+pub fn json(text: &str) -> Value {
     serde_json::from_str(text).expect("JSON")
 }
 

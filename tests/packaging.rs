@@ -1,6 +1,6 @@
-//! The files that ship with the program: the image, the compose file, its configuration and the
-//! README's promises. No Docker engine is needed: the tests check the text of the files, and that
-//! the program accepts the configuration.
+//! The files that ship with the program: the image, the compose file, its configuration, the systemd
+//! unit, the npm package's file and the README's promises. Neither a Docker engine nor systemd is
+//! needed: the tests check the text of the files, and that the program accepts the configuration.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -106,6 +106,67 @@ fn image_runs_as_an_unprivileged_user_and_reports_its_health() {
     assert!(last.contains("\nUSER 10001:10001\n"));
     assert!(last.contains("\nENV HOLDPOINT_SERVER__LISTEN=0.0.0.0:8080\n"));
     assert!(last.contains("\nHEALTHCHECK ") && last.contains(r#"CMD ["holdpoint", "health"]"#));
+}
+
+#[test]
+fn systemd_unit_gives_the_service_no_rights_and_lets_running_calls_end() {
+    let unit = read("packaging/holdpoint.service");
+    let settings: Vec<(&str, &str)> = unit
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.split_once('='))
+        .collect();
+    for (name, value) in [
+        ("DynamicUser", "yes"),
+        ("StateDirectory", "holdpoint"),
+        ("StateDirectoryMode", "0700"),
+        ("WorkingDirectory", "/var/lib/holdpoint"),
+        ("CapabilityBoundingSet", ""),
+        ("NoNewPrivileges", "yes"),
+        ("ProtectSystem", "strict"),
+        ("ProtectHome", "yes"),
+        ("PrivateTmp", "yes"),
+        ("PrivateDevices", "yes"),
+        ("RestrictAddressFamilies", "AF_INET AF_INET6 AF_UNIX"),
+        ("RestrictNamespaces", "yes"),
+        ("MemoryDenyWriteExecute", "yes"),
+        ("SystemCallFilter", "@system-service"),
+        ("SystemCallFilter", "~@privileged"),
+        // A shutdown takes 30 s, in which a shell tool may end by itself.
+        ("KillMode", "mixed"),
+        ("TimeoutStopSec", "45"),
+        // The exit code of a wrong configuration.
+        ("RestartPreventExitStatus", "2"),
+    ] {
+        assert!(settings.contains(&(name, value)), "{name}={value}");
+    }
+    let readme = read("packaging/README.md");
+    for path in [
+        "/usr/local/bin/",
+        "/etc/holdpoint/holdpoint.yaml",
+        "/etc/holdpoint/environment",
+    ] {
+        assert!(unit.contains(path) && readme.contains(path), "{path}");
+    }
+}
+
+#[test]
+fn example_beside_the_unit_is_the_smallest_file_on_a_database_that_the_unit_may_write() {
+    let mut example = yaml("packaging/holdpoint.example.yaml");
+    let database = example.as_object_mut().expect("a map").remove("database");
+    assert_eq!(
+        database.expect("a database")["url"],
+        "sqlite:///var/lib/holdpoint/holdpoint.db"
+    );
+    assert_eq!(example, yaml("src/config/smallest.yaml"));
+}
+
+#[test]
+fn npm_package_describes_the_program_and_has_a_command_of_its_own_name() {
+    let package: Value = serde_json::from_str(&read("packaging/package.json")).expect("JSON");
+    assert_eq!(package["description"], env!("CARGO_PKG_DESCRIPTION"));
+    let name = package["name"].as_str().expect("a name");
+    assert!(package["bin"][name].is_string() && package["bin"]["holdpoint"].is_string());
 }
 
 #[test]

@@ -6,12 +6,13 @@ use std::path::Path;
 use super::root;
 
 /// Pages outside of `docs`.
-const OTHER_PAGES: [&str; 5] = [
+const OTHER_PAGES: [&str; 6] = [
     "README.md",
     "ARCHITECTURE.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "examples/refunds/README.md",
+    "packaging/README.md",
 ];
 
 #[test]

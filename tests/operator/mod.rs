@@ -8,6 +8,7 @@ mod init_file;
 mod log_lines;
 mod metrics;
 mod older_version;
+mod packages;
 mod refunds_example;
 mod served_binary;
 mod shutdown;
