@@ -22,6 +22,9 @@ from machine import CountingProxy, Load, Postgres, Process, free_port, status_of
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 KEY = "bench-key-of-32-characters-0001"
+KEY_OF_FEW = "bench-key-of-32-characters-0002"
+# The lists that are read beside the paused tasks of --growth.
+READS = ["/v1/requests", "/v1/requests?kind=guidance", "/v1/requests?status=responded", "/v1/tasks", "/v1/tasks?status=Completed"]
 INPUT = "Please refund order A-1001, the customer was charged twice (42.50 EUR)."
 # A run is refused over these limits: the change of the fake model's CPU time for a cycle between rounds, and the
 # processors that other processes used.
@@ -241,6 +244,30 @@ class Bench:
         self.stop(started)
         return {name: (after[name] - before[name]) / load.report["finished"] for name in before}
 
+    def reads(self, variant):
+        """Times lists beside the paused tasks, for the person who has all of them and for a person with three."""
+        started, targets = self.serve(variant, self.prepare(variant))
+
+        def fetch(path, key, body=None):
+            headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+            with urllib.request.urlopen(urllib.request.Request(f"http://{targets[0]}{path}", body, headers)) as answer:
+                answer.read()
+
+        for _ in range(3):
+            fetch("/v1/tasks", KEY_OF_FEW, json.dumps({"input": INPUT}).encode())
+        timed = []
+        for path in READS:
+            for person, key in (("all", KEY), ("three", KEY_OF_FEW)):
+                times = []
+                for _ in range(200):
+                    began = time.perf_counter()
+                    fetch(path, key)
+                    times.append((time.perf_counter() - began) * 1000)
+                times.sort()
+                timed.append([f"GET {path}", person, f"{times[99]:.1f}", f"{times[197]:.1f}", f"{times[-1]:.1f}"])
+        self.stop(started)
+        return timed
+
 
 def spread(values, digits=2):
     """The median with the smallest and the largest value."""
@@ -335,7 +362,7 @@ def run(chosen, folder):
     found = variants(chosen, services)
     about = describe(services, is_built)
     bench = Bench(chosen, folder, programs)
-    measured, counted = [], {}
+    measured, counted, reads = [], {}, {}
     try:
         bench.start(needs_postgres=not all(variant.sqlite for variant in found))
         if bench.postgres:
@@ -355,9 +382,11 @@ def run(chosen, folder):
         for variant in found:
             if not variant.sqlite and not variant.growth and variant.replicas == 1:
                 counted[variant.name] = bench.count(variant)
+            if variant.growth:
+                reads[variant.name] = bench.reads(variant)
     finally:
         bench.stop_all()
-    return about, found, measured, counted
+    return about, found, measured, counted, reads
 
 
 def main():
@@ -368,7 +397,7 @@ def main():
     folder = tempfile.mkdtemp(prefix="holdpoint-bench-")
     os.chmod(folder, 0o711)  # the account of Postgres passes through
     try:
-        about, found, measured, counted = run(chosen, folder)
+        about, found, measured, counted, reads = run(chosen, folder)
     except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
         sys.exit(f"bench: {error}")
     finally:
@@ -380,6 +409,9 @@ def main():
         table(["a cycle", "statements", "pings"], [
             [name, f"{each['statements']:.2f}", f"{each['pings']:.2f}"] for name, each in counted.items()
         ])
+    for name, timed in reads.items():
+        print(f"## Lists: {name}, 200 reads each\n")
+        table(["list", "the caller's tasks", "p50 ms", "p99 ms", "longest"], timed)
     drift, variant, concurrency = drift_of(measured)
     print(f"Drift: the fake model's CPU time for a cycle moved by {drift:.0%} at most ({variant}, {concurrency} at once).")
     foreign = max(one["foreign_cores"] for one in measured)
@@ -387,7 +419,7 @@ def main():
     is_refused = (drift > MOST_DRIFT or foreign > MOST_FOREIGN_CORES) and not chosen.smoke
     if chosen.json:
         with open(chosen.json, "w") as file:
-            whole = {"about": about, "is_refused": is_refused, "drift": drift, "foreign_cores": foreign, "measured": measured, "counted": counted}
+            whole = {"about": about, "is_refused": is_refused, "drift": drift, "foreign_cores": foreign, "measured": measured, "counted": counted, "reads": reads}
             json.dump(whole, file, indent=1)
     if is_refused:
         print(

@@ -26,16 +26,22 @@ const BEGIN: Sql = sql!(
 .by_key();
 
 /// The statements differ because Postgres first locks the rows in order of id, as every writer of
-/// several rows does.
+/// several rows does, and because only Postgres has `claimable_task`: its `due_at` moves on before
+/// it passes, but not each time, so that claims do not find the tasks that run.
 const RENEW: Sql = Sql {
     postgres: "
 with mine as materialized (
     select task_id from agent_task where task_id = any($4::uuid[]) and phase = 'leased' and lease_owner = $2
      order by task_id for update
+), moment as materialized (
+    select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint as at
+     where (select count(*) from mine) >= 0
+), kept as (
+    update claimable_task c set due_at = m.at + $3 from mine cross join moment m
+     where c.task_id = mine.task_id and c.due_at < m.at + $3 / 2
 )
-update agent_task t
-   set lease_until = (extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint + $3
-  from mine where t.task_id = mine.task_id returning t.task_id",
+update agent_task t set lease_until = m.at + $3
+  from mine cross join moment m where t.task_id = mine.task_id returning t.task_id",
     sqlite: "
 update agent_task set lease_until = $1 + $3
  where task_id in (select unhex(value) from json_each($4)) and phase = 'leased' and lease_owner = $2
@@ -49,10 +55,12 @@ returning task_id",
 const RELEASE: Sql = Sql {
     postgres: "
 with mine as materialized (
-    select task_id from agent_task where task_id = any($2::uuid[]) and phase = 'leased' and lease_owner = $1
-     order by task_id for update
+    select task_id, tenant, user_id, fruitless from agent_task
+     where task_id = any($2::uuid[]) and phase = 'leased' and lease_owner = $1 order by task_id for update
 ), queued as (
-    update claimable_task c set due_at = 0 from mine where c.task_id = mine.task_id
+    insert into claimable_task (task_id, tenant, user_id, due_at, alone)
+    select task_id, tenant, user_id, 0, fruitless >= 2 from mine
+    on conflict (task_id) do update set due_at = excluded.due_at, alone = excluded.alone
 )
 update agent_task t set phase = 'queued', lease_owner = null, lease_until = null
   from mine where t.task_id = mine.task_id returning t.task_id",
@@ -136,8 +144,8 @@ pub(super) struct Turns {
     users: BTreeMap<String, String>,
 }
 
-/// How many statements a claim sends at most.
-const CLAIMS: usize = 3;
+/// How many statements a claim sends at most, while it finds candidates that are not to be claimed.
+const CLAIMS: usize = 16;
 
 /// The maximum number of tenants whose last user is remembered. Beyond it, every second entry is
 /// dropped; a dropped tenant starts over with its first user.

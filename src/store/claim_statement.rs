@@ -127,11 +127,15 @@ with recursive moment as materialized (
             "select value ->> 0 as tenant, value ->> 1 as user_id from jsonb_array_elements($6::jsonb)"
         ),
         ", over as (
-    select c.tenant, c.user_id, c.task_id from claimable_task c
-     where c.due_at > 0 and not c.alone and c.due_at <= (select at from moment) order by c.due_at limit 4 * $4
+    select * from (select c.tenant, c.user_id, c.task_id from claimable_task c
+         where c.due_at > 0 and not c.alone and c.due_at <= (select at from moment) order by c.due_at limit 4 * $4) c
+     union all
+    select * from (select c.tenant, c.user_id, c.task_id from claimable_task c join agent_task t on t.task_id = c.task_id
+         where c.alone and c.due_at <= (select at from moment) and t.fruitless < 2 order by c.due_at limit 4 * $4) c
 ), lone as (
-    select c.task_id, c.tenant from claimable_task c
-     where c.alone and c.due_at <= (select at from moment) and $7 order by c.due_at, c.task_id limit 1
+    select c.task_id, c.tenant from claimable_task c join agent_task t on t.task_id = c.task_id
+     where c.alone and c.due_at <= (select at from moment) and $7 and t.fruitless >= 2
+     order by c.due_at, c.task_id limit 1
 ), ",
         first!(),
         ", locked as materialized (

@@ -12,7 +12,7 @@ use std::time::Duration;
 use sqlx::migrate::{Migrate, Migration, MigrationType, Migrator};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{ConnectOptions as _, Connection as _, SqlStr};
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, SqlStr};
 
 use super::commit::writers;
 use super::connections::{Breaks, Connect, Pool, timed_out};
@@ -174,6 +174,9 @@ async fn prepare_postgres(
     checked.map_err(|_| outage.unavailable(&timed_out()))??;
     if schema == Schema::Migrate {
         alone(&mut first, clock, outage).await?;
+        drop_invalid_indexes(&mut first)
+            .await
+            .map_err(|error| refused(&error, outage))?;
     }
     bring_up(POSTGRES, &mut first, schema).await?;
     let _ = first.close().await;
@@ -219,6 +222,29 @@ async fn alone(
         }
         clock.sleep(Duration::from_millis(100)).await;
     }
+}
+
+/// Drops the indexes that a migration without a transaction left invalid, because it was killed, so
+/// that the migration can be repeated. Only the process that migrates builds indexes.
+async fn drop_invalid_indexes(connection: &mut sqlx::PgConnection) -> Result<(), sqlx::Error> {
+    for (_, _, text) in POSTGRES {
+        let index = text.split("concurrently if not exists ").nth(1);
+        let Some(index) = index.and_then(|rest| rest.split_whitespace().next()) else {
+            continue;
+        };
+        let invalid = format!(
+            "select 1 from pg_index where indexrelid = to_regclass('{index}') and not indisvalid"
+        );
+        if !connection
+            .fetch_all(AssertSqlSafe(invalid))
+            .await?
+            .is_empty()
+        {
+            let drop = format!("drop index concurrently {index}");
+            connection.execute(AssertSqlSafe(drop)).await?;
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a server that may lose confirmed commits: after a crash, the request of a call that was

@@ -1,5 +1,5 @@
 //! Adds the rows that replicas of an older version, which run beside this one during an upgrade, do
-//! not write: those of `claimable_task` and of `inbox`. For Postgres only, because one process has a
+//! not write: those of `claimable_task` and of `inbox`, for a day after their migration. For Postgres only, because one process has a
 //! `SQLite` file to itself.
 
 use uuid::Uuid;
@@ -8,18 +8,21 @@ use super::db::{Engine, Sql, Value};
 use super::record::record;
 use super::{ReadError, Store};
 
-/// Reads the tasks after `$1`, at most `$2`, and returns the last of them.
+/// Reads the tasks after `$1`, at most `$2`, and returns the last of them. A `due_at` may be too
+/// early, so a row of an older snapshot does no harm.
 const CLAIMABLE: Sql = Sql {
     postgres: "
-with page as materialized (
+with upgraded as materialized (
+    select 1 from _sqlx_migrations where version = 11 and installed_on > now() - interval '1 day'
+), page as materialized (
     select task_id, tenant, user_id, phase, lease_until, wake_at, fruitless from agent_task
-     where task_id > $1 order by task_id limit $2
+     where task_id > $1 and (select count(*) from upgraded) > 0 order by task_id limit $2
 ), added as (
     insert into claimable_task (task_id, tenant, user_id, due_at, alone)
     select task_id, tenant, user_id, case phase when 'leased' then lease_until when 'parked' then wake_at else 0 end,
         fruitless >= 2
       from page where phase <> 'parked' or wake_at is not null
-    on conflict (task_id) do nothing
+    on conflict (task_id) do update set due_at = excluded.due_at where claimable_task.due_at > excluded.due_at
 )
 select task_id, '' as tenant, '' as kind, '' as name, (select count(*) from page) as rows from page
  order by task_id desc limit 1",
@@ -31,9 +34,11 @@ select task_id, '' as tenant, '' as kind, '' as name, (select count(*) from page
 /// last of them. The request is locked, so no commit closes it meanwhile.
 const INBOX: Sql = Sql {
     postgres: "
-with page as materialized (
+with upgraded as materialized (
+    select 1 from _sqlx_migrations where version = 12 and installed_on > now() - interval '1 day'
+), page as materialized (
     select tenant, kind, name, request_id from request_approver
-     where (tenant, kind, name, request_id) > ($3, $4, $5, $1)
+     where (tenant, kind, name, request_id) > ($3, $4, $5, $1) and (select count(*) from upgraded) > 0
      order by tenant, kind, name, request_id limit $2
 ), wrong as materialized (
     select p.*, r.status from page p join intervention_request r on r.request_id = p.request_id

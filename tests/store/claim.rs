@@ -15,6 +15,20 @@ async fn lease(fixture: &StoreFixture, id: TaskId, lease: LeaseChange) {
     fixture.write(change).await.unwrap();
 }
 
+/// The number of leased tasks that a claim would look at in vain.
+async fn stale(fixture: &StoreFixture) -> i64 {
+    if !fixture.is_postgres() {
+        return 0;
+    }
+    let now = fixture.store.now().await.unwrap().0;
+    fixture
+        .number(&format!(
+            "select count(*) from claimable_task c join agent_task t on t.task_id = c.task_id
+              where t.phase = 'leased' and c.due_at <= {now}"
+        ))
+        .await
+}
+
 both! {
     async fn claim_takes_queued_tasks_and_fences_off_the_old_driver(fixture) {
         let id = fixture.task().await;
@@ -224,6 +238,46 @@ both! {
         assert_eq!(over, [running, queued], "both leases are over");
     }
 
+    async fn many_renewed_leases_do_not_keep_a_claim_from_the_next_task(fixture) {
+        let mut running = Vec::new();
+        for _ in 0..20 {
+            running.push(fixture.task_of("acme", "alice").await);
+        }
+        assert_eq!(claim(&fixture.store, "me", 20).await.len(), 20);
+        for _ in 0..4 {
+            fixture.forward(LEASE / 3);
+            assert_eq!(fixture.store.renew("me", LEASE, &running).await.unwrap().len(), 20);
+        }
+        let queued = fixture.task_of("beta", "bob").await;
+        let claimed = fixture.store.claim("me", LEASE, 1, true).await.unwrap();
+        assert_eq!(claimed.iter().map(|claimed| claimed.task).collect::<Vec<_>>(), [queued]);
+        assert_eq!(stale(&fixture).await, 0);
+    }
+
+    async fn task_that_is_no_longer_to_be_driven_alone_is_claimed_beside_others(fixture) {
+        let id = fixture.task().await;
+        fixture.suspect("true").await;
+        assert_eq!(claim(&fixture.store, "me", 1).await, [id]);
+        lease(&fixture, id, LeaseChange::Keep).await;
+        let mut next = fixture.next(id).await;
+        next.facts = vec![said("progress")];
+        fixture.write(next).await.unwrap();
+        fixture.forward(LEASE);
+        let claimed = fixture.store.claim("other", LEASE, 1, false).await.unwrap();
+        assert_eq!(claimed.len(), 1, "{claimed:?}");
+        assert_ne!(claimed[0].drive, Drive::Alone);
+    }
+
+    async fn released_task_is_claimed_at_once(fixture) {
+        let id = fixture.task().await;
+        assert_eq!(claim(&fixture.store, "me", 1).await, [id]);
+        if fixture.is_postgres() {
+            fixture.numbers("delete from claimable_task returning due_at").await.unwrap();
+        }
+        assert_eq!(fixture.store.release("me", &[id]).await.unwrap(), [id]);
+        assert_eq!(claim(&fixture.store, "other", 1).await, [id]);
+    }
+
     async fn simultaneous_claimers_share_the_tasks_and_none_is_taken_twice(fixture) {
         for _ in 0..24 {
             fixture.task().await;
@@ -260,6 +314,23 @@ async fn task_that_an_older_replica_queued_is_claimed_after_an_upgrade() {
     let mut cursor = UpgradeCursor::default();
     assert!(!fixture.store.upgrade(&mut cursor).await.unwrap());
     assert_eq!(claim(&fixture.store, "me", 9).await, [left]);
+}
+
+#[tokio::test]
+async fn task_that_an_older_replica_queued_earlier_than_its_row_says_is_claimed_after_an_upgrade() {
+    let fixture = StoreFixture::postgres().await;
+    let id = fixture.task().await;
+    let late = "update claimable_task set due_at = due_at + 3600000000000000 returning due_at";
+    fixture.numbers(late).await.unwrap();
+    assert!(claim(&fixture.store, "me", 9).await.is_empty());
+    let over = "update _sqlx_migrations set installed_on = installed_on - interval '2 days' returning 1::bigint";
+    let now = "update _sqlx_migrations set installed_on = now() returning 1::bigint";
+    for (installed, expected) in [(over, vec![]), (now, vec![id])] {
+        fixture.numbers(installed).await.unwrap();
+        let mut cursor = UpgradeCursor::default();
+        fixture.store.upgrade(&mut cursor).await.unwrap();
+        assert_eq!(claim(&fixture.store, "me", 9).await, expected);
+    }
 }
 
 #[tokio::test]

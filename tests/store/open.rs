@@ -244,6 +244,28 @@ database: {{ url: \"{}\" }}\n",
 }
 
 #[tokio::test]
+async fn migration_of_an_index_that_was_killed_is_repeated_at_the_next_start() {
+    let fixture = StoreFixture::postgres().await;
+    fixture.store.close().await;
+    let url = fixture.settings.url.reveal();
+    let undo =
+        "create unique index agent_task_item_event on agent_task_item (root_task_id, event_number);
+        delete from _sqlx_migrations where version >= 13;";
+    let built = "select count(*) from pg_index where indexrelid = to_regclass('agent_task_item_tree') and indisvalid";
+    // Killed while it built, or after it had built the index and before it recorded that.
+    for invalid in [true, false] {
+        run(url, undo.to_owned()).await;
+        if invalid {
+            let mark = "update pg_index set indisvalid = false where indexrelid = 'agent_task_item_tree'::regclass";
+            run(url, mark.to_owned()).await;
+        }
+        assert_eq!(fixture.number(built).await, i64::from(!invalid));
+        open(&fixture.settings).await.unwrap().close().await;
+        assert_eq!(fixture.number(built).await, 1);
+    }
+}
+
+#[tokio::test]
 async fn postgres_with_synchronous_commit_off_is_refused() {
     let fixture = StoreFixture::postgres().await;
     let name = fixture.settings.url.reveal().rsplit('/').next().unwrap();

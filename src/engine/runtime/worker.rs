@@ -22,8 +22,6 @@ const POLL: Duration = Duration::from_millis(500);
 /// Time between two cleanups of expired idempotency keys, browser sessions and credentials, and of
 /// spellings of user ids that are not folded yet.
 const CLEANUP: Duration = Duration::from_mins(1);
-/// How long after its start a replica may have replicas of an older version beside it.
-const UPGRADE: Duration = Duration::from_hours(1);
 /// After a lone drive could not begin, no lone drive begins for this many times the duration of a
 /// lease.
 const POSTPONED: u32 = 4;
@@ -36,11 +34,17 @@ impl Engine {
     }
 
     async fn rounds(self: &Arc<Self>) {
-        let began = self.clock.uptime();
-        let mut clean_at = began;
+        let (mut round_at, mut clean_at) = (self.clock.uptime(), self.clock.uptime());
         let mut cursor = UpgradeCursor::default();
         while !self.stop.is_cancelled() {
-            if let Err(error) = self.round().await
+            // A slot that is free again costs a claim, and no search for overdue requests.
+            let claimed = if self.clock.uptime() >= round_at {
+                round_at = self.clock.uptime() + POLL;
+                self.round().await
+            } else {
+                self.drive_claimed().await
+            };
+            if let Err(error) = claimed
                 && error != Refusal::Unavailable
             {
                 tracing::warn!(%error, "a round of the worker failed");
@@ -59,8 +63,7 @@ impl Engine {
                         .await
                         .is_ok_and(|more| more)
                     | self.store.fold_spellings().await.is_ok_and(|more| more)
-                    | (began + UPGRADE > self.clock.uptime()
-                        && self.store.upgrade(&mut cursor).await.is_ok_and(|more| more));
+                    | self.store.upgrade(&mut cursor).await.is_ok_and(|more| more);
                 clean_at = self.clock.uptime() + if more { Duration::ZERO } else { CLEANUP };
             }
             tokio::select! {
@@ -103,13 +106,23 @@ impl Engine {
     /// # Errors
     /// `Unavailable` when the database does not answer.
     pub async fn round(self: &Arc<Self>) -> Result<usize, Refusal> {
-        // Shutdown waits for tasks claimed in this round.
+        // Shutdown waits for the end of this round.
         let _counted = self.drivers.token();
         if self.stop.is_cancelled() {
             return Ok(0);
         }
         self.end_damaged_tasks().await;
         while self.expire().await? == expire::AT_ONCE {}
+        self.drive_claimed().await
+    }
+
+    /// Drives claimed tasks. Returns their number.
+    async fn drive_claimed(self: &Arc<Self>) -> Result<usize, Refusal> {
+        // Shutdown waits for tasks claimed here.
+        let _counted = self.drivers.token();
+        if self.stop.is_cancelled() {
+            return Ok(0);
+        }
         let drivers = self.claim().await?;
         let count = drivers.len();
         for driver in drivers {

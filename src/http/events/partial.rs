@@ -54,11 +54,11 @@ impl DeltaFilter {
             let Some(task) = next.filter(|task| !path.contains(task)) else {
                 break false;
             };
-            if let Some(known) = self.own.get(&task) {
-                break *known;
-            }
             if task == part.task {
                 break true;
+            }
+            if let Some(known) = self.own.get(&task) {
+                break *known;
             }
             path.push(task);
             next = store
