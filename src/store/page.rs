@@ -43,10 +43,11 @@ impl<T> Page<T> {
     }
 }
 
-/// The maximum number of ids that one page looks at.
-const MOST_LOOKED_AT: usize = 2_000;
-/// The number of ids found at once, if a filter may drop most of them.
+/// A page ends early once it has looked at this many ids.
+const MOST_LOOKED_AT: usize = 16_000;
+/// The number of ids found at once, if a filter may drop most of them: at first, and at most.
 const FILTERED: i64 = 500;
+const MOST_FILTERED: i64 = 8_000;
 
 /// A list that is read by looking at ids first, so that the cost of a page does not depend on the
 /// rows of other people.
@@ -81,15 +82,16 @@ pub(super) trait IdsFirst: Sync {
         mut after: Uuid,
     ) -> impl Future<Output = Result<Page<Self::Row>, ReadError>> + Send {
         async move {
-            let (mut rows, mut looked) = (Vec::new(), 0);
+            let (mut rows, mut looked, mut filtered) = (Vec::new(), 0, FILTERED);
             loop {
                 let left = limit - i64::try_from(rows.len()).unwrap_or(limit);
                 let next = left.saturating_add(1);
                 let chunk = if self.filters() {
-                    next.max(FILTERED)
+                    next.max(filtered)
                 } else {
                     next
                 };
+                filtered = (4 * filtered).min(MOST_FILTERED);
                 let ids = self.ids(store, after, chunk).await?;
                 let whole = i64::try_from(ids.len()).is_ok_and(|count| count < chunk);
                 looked += ids.len();

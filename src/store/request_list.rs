@@ -60,9 +60,15 @@ const OPEN: Sql = sql!(
 )
 .by_key();
 
+/// Finds the requests of a tenant that match.
 const OF_TENANT: Sql = sql!(
-    "select r.request_id from intervention_request r
-      where r.tenant = $1 and r.request_id > $2 order by r.request_id limit $3"
+    "select r.request_id from intervention_request r join agent_task t on t.task_id = r.task_id
+      where r.tenant = $1 and r.request_id > $2
+        and (" (none 4 text) " or r.status " (any 4 text) ")
+        and (" (none 5 text) " or r.kind " (any 5 text) ")
+        and (" (none 6 text) " or t.agent " (any 6 text) ")
+        and (" (none 7 text) " or t.session_id " (any 7 text) ")
+      order by r.request_id limit $3"
 );
 
 const OF_TREES: Sql = sql!(
@@ -107,8 +113,10 @@ record! {
 enum Source {
     /// The keys of a person, by kind and name.
     Keys(Sql, Vec<(&'static str, String)>),
-    /// All of the tenant.
-    Tenant(Sql),
+    /// All open requests of the tenant.
+    Open,
+    /// Those of the tenant that match.
+    Tenant,
     Trees,
 }
 
@@ -122,9 +130,13 @@ impl IdsFirst for RequestList<'_> {
     type Row = RequestRow;
 
     fn filters(&self) -> bool {
-        let Self { filter, .. } = self;
-        let any = filter.kinds.is_empty() && filter.agents.is_empty() && filter.sessions.is_empty();
-        !any || !(filter.only_pending() || filter.statuses.is_empty())
+        match self.source {
+            Source::Open | Source::Tenant => false,
+            Source::Keys(..) | Source::Trees => {
+                !self.filter.any_kind()
+                    || !(self.filter.only_pending() || self.filter.statuses.is_empty())
+            }
+        }
     }
 
     async fn ids(&self, store: &Store, after: Uuid, limit: i64) -> Result<Vec<Uuid>, ReadError> {
@@ -157,11 +169,14 @@ impl IdsFirst for RequestList<'_> {
                 }
                 ids
             }
-            Source::Tenant(sql) => {
-                store
-                    .db()
-                    .all(*sql, vec![tenant, after, Value::Int(limit)])
-                    .await?
+            Source::Open => {
+                let values = vec![tenant, after, Value::Int(limit)];
+                store.db().all(OPEN, values).await?
+            }
+            Source::Tenant => {
+                let mut values = vec![tenant, after, Value::Int(limit)];
+                values.extend(filter.values());
+                store.db().all(OF_TENANT, values).await?
             }
             Source::Trees => {
                 let roots = Value::Ids(filter.roots.iter().map(|id| id.0).collect());
@@ -184,20 +199,14 @@ impl IdsFirst for RequestList<'_> {
         limit: i64,
     ) -> Result<Page<RequestRow>, ReadError> {
         let Self { filter, .. } = self;
-        let statuses = filter.statuses.iter();
-        let statuses = statuses.map(|status| status.as_str().to_owned());
-        let values = vec![
-            Value::Now,
-            Value::Ids(ids),
-            Value::Text(filter.tenant.clone()),
-            Value::Texts(statuses.collect()),
-            Value::Texts(filter.kinds.clone()),
-            Value::Texts(filter.agents.clone()),
-            Value::Texts(filter.sessions.clone()),
+        let tenant = Value::Text(filter.tenant.clone());
+        let mut values = vec![Value::Now, Value::Ids(ids), tenant];
+        values.extend(filter.values());
+        values.extend([
             Value::Bool(filter.overdue || !filter.only_pending()),
             Value::Int(limit.saturating_add(1)),
             Value::Int(PAGE),
-        ];
+        ]);
         let records: Vec<ListedRecord> = store.db().all(MATCHING, values).await?;
         let found = records.first().map_or(0, |record| record.found);
         let rows = store.understood(records.into_iter().map(|record| record.record).collect())?;
@@ -228,7 +237,8 @@ impl Store {
                 let keys = self.keys(&filter.tenant, person).await?;
                 Ok(Source::Keys(if pending { INBOX } else { OF_PERSON }, keys))
             }
-            _ => Ok(Source::Tenant(if pending { OPEN } else { OF_TENANT })),
+            _ if pending && filter.any_kind() => Ok(Source::Open),
+            _ => Ok(Source::Tenant),
         }
     }
 
@@ -252,5 +262,22 @@ impl Store {
 impl RequestFilter {
     fn only_pending(&self) -> bool {
         self.statuses == [RequestStatus::Pending]
+    }
+
+    /// Whether requests of any kind, agent and session match.
+    fn any_kind(&self) -> bool {
+        self.kinds.is_empty() && self.agents.is_empty() && self.sessions.is_empty()
+    }
+
+    /// The statuses, kinds, agents and sessions, as parameters.
+    fn values(&self) -> [Value; 4] {
+        let statuses = self.statuses.iter();
+        let statuses = statuses.map(|status| status.as_str().to_owned());
+        [
+            Value::Texts(statuses.collect()),
+            Value::Texts(self.kinds.clone()),
+            Value::Texts(self.agents.clone()),
+            Value::Texts(self.sessions.clone()),
+        ]
     }
 }

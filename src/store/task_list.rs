@@ -27,8 +27,12 @@ select t.task_id from agent_task t
     by_key: true,
 };
 
+/// Finds the root tasks of a tenant that match.
 const OF_TENANT: Sql = sql!(
     "select t.task_id from agent_task t where t.tenant = $1 and t.parent_task_id is null and t.task_id < $2
+        and (" (none 4 text) " or t.status " (any 4 text) ")
+        and (" (none 5 text) " or t.agent " (any 5 text) ")
+        and (" (none 6 text) " or t.session_id " (any 6 text) ")
       order by t.task_id desc limit $3"
 );
 
@@ -74,6 +78,26 @@ struct TaskList<'f> {
     users: Vec<String>,
 }
 
+impl TaskList<'_> {
+    /// Whether the list begins with all root tasks of the tenant.
+    fn of_tenant(&self) -> bool {
+        self.filter.roots.is_empty() && self.users.is_empty()
+    }
+}
+
+impl TaskFilter {
+    /// The statuses, agents and sessions, as parameters.
+    fn values(&self) -> [Value; 3] {
+        let statuses = self.statuses.iter();
+        let statuses = statuses.map(|status| status.as_str().to_owned());
+        [
+            Value::Texts(statuses.collect()),
+            Value::Texts(self.agents.clone()),
+            Value::Texts(self.sessions.clone()),
+        ]
+    }
+}
+
 impl IdsFirst for TaskList<'_> {
     type Row = TaskRow;
 
@@ -81,7 +105,7 @@ impl IdsFirst for TaskList<'_> {
         let Self { filter, users } = self;
         let any =
             filter.statuses.is_empty() && filter.agents.is_empty() && filter.sessions.is_empty();
-        !any || !(filter.roots.is_empty() || users.is_empty())
+        !(any || self.of_tenant()) || !(filter.roots.is_empty() || users.is_empty())
     }
 
     async fn ids(&self, store: &Store, before: Uuid, limit: i64) -> Result<Vec<Uuid>, ReadError> {
@@ -95,11 +119,10 @@ impl IdsFirst for TaskList<'_> {
                 .db()
                 .all(OF_TREES, vec![tenant, before, limit, roots])
                 .await?
-        } else if users.is_empty() {
-            store
-                .db()
-                .all(OF_TENANT, vec![tenant, before, limit])
-                .await?
+        } else if self.of_tenant() {
+            let mut values = vec![tenant, before, limit];
+            values.extend(filter.values());
+            store.db().all(OF_TENANT, values).await?
         } else if matches!(store.db().engine, Engine::Postgres { .. }) {
             let users = Value::Texts(users.clone());
             store
@@ -127,17 +150,9 @@ impl IdsFirst for TaskList<'_> {
         limit: i64,
     ) -> Result<Page<TaskRow>, ReadError> {
         let Self { filter, users } = self;
-        let statuses = filter.statuses.iter();
-        let statuses = statuses.map(|status| status.as_str().to_owned());
-        let values = vec![
-            Value::Ids(ids),
-            Value::Texts(users.clone()),
-            Value::Texts(statuses.collect()),
-            Value::Texts(filter.agents.clone()),
-            Value::Texts(filter.sessions.clone()),
-            Value::Int(limit.saturating_add(1)),
-            Value::Int(PAGE),
-        ];
+        let mut values = vec![Value::Ids(ids), Value::Texts(users.clone())];
+        values.extend(filter.values());
+        values.extend([Value::Int(limit.saturating_add(1)), Value::Int(PAGE)]);
         let records: Vec<ListedRecord> = store.db().all(MATCHING, values).await?;
         let found = records.first().map_or(0, |record| record.found);
         let rows = records

@@ -255,7 +255,7 @@ both! {
 
 /// Requests of the group `many`, whose tasks belong to the agent `other`; the last one to `billing`.
 const OF_OTHER_AGENTS: &str = "
-    create temporary table ids as select gen_random_uuid() as id, n from generate_series(1, 2600) n;
+    create temporary table ids as select gen_random_uuid() as id, n from generate_series(1, 20000) n;
     insert into agent_task select (x.t).* from (select jsonb_populate_record(t, jsonb_build_object('task_id', ids.id,
         'root_task_id', ids.id, 'agent', case when ids.id = (select id from ids order by id desc limit 1) then 'billing' else 'other' end))
         as t from agent_task t, ids) x;
@@ -269,7 +269,7 @@ const OF_OTHER_AGENTS: &str = "
     commit";
 
 #[tokio::test]
-async fn filtered_list_looks_at_2000_requests_and_says_where_it_goes_on() {
+async fn filtered_list_looks_at_16000_requests_and_says_where_it_goes_on() {
     let fixture = StoreFixture::postgres().await;
     fixture.paused(finance(1)).await;
     crate::support::postgres::run(fixture.settings.url.reveal(), OF_OTHER_AGENTS.to_owned()).await;
