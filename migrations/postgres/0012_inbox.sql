@@ -9,7 +9,8 @@ create table inbox (
     primary key (tenant, kind, name, request_id)
 );
 
-create index inbox_request on inbox (request_id);
+-- Found by equality only. A btree would be in the order of a list, and a plan could walk it past everybody's requests.
+create index inbox_request on inbox using hash (request_id);
 
 insert into inbox (tenant, kind, name, request_id)
 select a.tenant, a.kind, a.name, a.request_id
