@@ -2,6 +2,8 @@
 //! not write: those of `claimable_task` and of `inbox`, for a day after their migration. For Postgres only, because one process has a
 //! `SQLite` file to itself.
 
+use std::time::Duration;
+
 use uuid::Uuid;
 
 use super::db::{Engine, Sql, Value};
@@ -78,11 +80,16 @@ record! {
     }
 }
 
+/// The time between the end of one pass and the next.
+const PAUSE: Duration = Duration::from_mins(10);
+
 /// The last rows that were looked at; none at first, and again after the last page.
 #[derive(Debug, Default)]
 pub struct UpgradeCursor {
     task: Option<Last>,
     approver: Option<Last>,
+    /// The uptime at which the next pass begins.
+    next_at: Duration,
 }
 
 impl Store {
@@ -94,9 +101,17 @@ impl Store {
         if matches!(self.db().engine, Engine::Sqlite { .. }) {
             return Ok(false);
         }
+        let uptime = self.db().clock.uptime();
+        if uptime < cursor.next_at {
+            return Ok(false);
+        }
         cursor.task = self.upgrade_page(CLAIMABLE, cursor.task.take()).await?;
         cursor.approver = self.upgrade_page(INBOX, cursor.approver.take()).await?;
-        Ok(cursor.task.is_some() || cursor.approver.is_some())
+        let more = cursor.task.is_some() || cursor.approver.is_some();
+        if !more {
+            cursor.next_at = uptime + PAUSE;
+        }
+        Ok(more)
     }
 
     async fn upgrade_page(&self, sql: Sql, after: Option<Last>) -> Result<Option<Last>, ReadError> {
