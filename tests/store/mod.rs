@@ -10,6 +10,7 @@ mod events;
 mod idempotency_keys;
 mod lock_order;
 mod open;
+mod page_reads;
 mod reads;
 mod relay;
 mod requests;

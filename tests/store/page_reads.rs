@@ -1,0 +1,133 @@
+//! The pages that statements read on Postgres, beside many rows of other people.
+
+use holdpoint::store::Store;
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _};
+
+use super::store_fixture::{StoreFixture, finance};
+
+/// The number of pages that a statement reads, as planned once. Rolls its writes back.
+async fn pages_read(fixture: &StoreFixture, sql: &str, values: &str) -> u64 {
+    let mut connection = PgConnection::connect(fixture.settings.url.reveal())
+        .await
+        .unwrap();
+    for (name, value) in holdpoint::store::PLANNED_ONCE {
+        let set = AssertSqlSafe(format!("set {name} = '{value}'"));
+        connection.execute(set).await.unwrap();
+    }
+    let prepare = AssertSqlSafe(format!("prepare s as {sql}"));
+    connection.execute(prepare).await.unwrap();
+    let explain =
+        format!("explain (analyze, buffers, timing off, summary off) execute s({values})");
+    let mut plan = String::new();
+    // Planned by the first execution; the second one reads no catalog.
+    for _ in 0..2 {
+        connection.execute("begin").await.unwrap();
+        let rows = connection.fetch_all(AssertSqlSafe(explain.clone())).await;
+        plan = rows
+            .unwrap()
+            .iter()
+            .map(|row| row.get::<String, _>(0) + "\n")
+            .collect();
+        connection.execute("rollback").await.unwrap();
+    }
+    let line = plan.lines().find(|line| line.contains("Buffers:")).unwrap();
+    let counts = line.split_whitespace().filter_map(|word| {
+        let count = word.strip_prefix("hit=").or(word.strip_prefix("read="))?;
+        Some(count.parse::<u64>().unwrap())
+    });
+    counts.sum()
+}
+
+#[tokio::test]
+async fn claim_among_many_queued_tasks_reads_few_pages() {
+    let fixture = StoreFixture::postgres().await;
+    fixture.task().await;
+    let many = "insert into claimable_task (task_id, tenant, user_id, due_at, alone)
+        select gen_random_uuid(), 't' || n % 7, 'u' || n % 1000, 0, false from generate_series(1, 20000) n;
+        insert into agent_task select (x.t).* from (select jsonb_populate_record(t, jsonb_build_object('task_id', c.task_id,
+            'root_task_id', c.task_id, 'tenant', c.tenant, 'user_id', c.user_id)) as t from agent_task t, claimable_task c
+            where c.task_id <> t.task_id) x;
+        analyze";
+    crate::support::postgres::run(fixture.settings.url.reveal(), many.to_owned()).await;
+    let claim = Store::statements()
+        .into_iter()
+        .find(|sql| sql.postgres.contains("over as ("))
+        .unwrap();
+    let pages = pages_read(
+        &fixture,
+        claim.postgres,
+        "0, 'me', 30000000, 1, 't3', '[]', true",
+    )
+    .await;
+    assert!((5..200).contains(&pages), "{pages} pages");
+}
+
+/// Open requests of the group `many`, each with a task of another user.
+const MANY_REQUESTS: &str = "
+    create temporary table ids as
+        select (lpad(to_hex(1700000000000 + n), 12, '0') || '7' || substr(md5(n::text), 14))::uuid as id, n
+          from generate_series(1, 20000) n;
+    insert into agent_task select (x.t).* from (select jsonb_populate_record(t, jsonb_build_object('task_id', ids.id,
+        'root_task_id', ids.id, 'user_id', 'u' || ids.n % 100)) as t from agent_task t, ids) x;
+    insert into agent_task_item select (x.i).* from (select jsonb_populate_record(i, jsonb_build_object('task_id', ids.id,
+        'root_task_id', ids.id, 'request_id', ids.id)) as i from agent_task_item i, ids where i.type = 'intervention_requested') x;
+    begin;
+    insert into intervention_request select (x.r).* from (select jsonb_populate_record(r, jsonb_build_object('request_id', ids.id,
+        'task_id', ids.id, 'root_task_id', ids.id)) as r from intervention_request r, ids) x;
+    insert into request_approver select 'acme', 'group', 'many', id from ids;
+    insert into inbox select 'acme', 'group', 'many', id from ids;
+    commit;
+    set default_statistics_target = 1; -- the samples miss the few others
+    analyze";
+
+#[tokio::test]
+async fn lists_read_few_pages_however_many_requests_are_open() {
+    let fixture = StoreFixture::postgres().await;
+    let (_, question) = fixture.paused(finance(1)).await;
+    for sql in [MANY_REQUESTS, "vacuum"] {
+        crate::support::postgres::run(fixture.settings.url.reveal(), sql.to_owned()).await;
+    }
+    let find = |part: &str| {
+        let all = Store::statements();
+        all.into_iter()
+            .find(|sql| sql.postgres.contains(part))
+            .unwrap()
+            .postgres
+    };
+    let none = "'00000000-0000-0000-0000-000000000000'";
+    for (statement, values) in [
+        (
+            "(select i.request_id from inbox i",
+            format!("'acme', {none}, '{{user,group}}', '{{bob,finance}}', 51"),
+        ),
+        (
+            "(select i.request_id from inbox i",
+            format!("'acme', {none}, '{{user,group}}', '{{bob,many}}', 51"),
+        ),
+        (
+            "(select distinct d.request_id from decision d",
+            format!("'acme', {none}, '{{user,group}}', '{{bob,many}}', 51"),
+        ),
+        (
+            "r.status = 'pending' and r.request_id > $2",
+            format!("'acme', {none}, 51"),
+        ),
+        (
+            "as p (user_id)",
+            format!("'acme', '{{u7,alice}}', '{}', 51", uuid::Uuid::max()),
+        ),
+        (
+            "where r.request_id = any($2",
+            format!(
+                "0, '{{{}}}', 'acme', '{{}}', '{{}}', '{{}}', '{{}}', true, 51, 4194304",
+                question.request_id
+            ),
+        ),
+    ] {
+        let pages = pages_read(&fixture, find(statement), &values).await;
+        assert!(
+            (2..60).contains(&pages),
+            "{pages} pages: {statement} {values}"
+        );
+    }
+}
