@@ -50,10 +50,6 @@ pub(super) fn rows(change: Change) -> Option<Rows> {
         if let Some(line) = touched.remove(&asked.request_id) {
             asked.status = line.end().unwrap_or(asked.status);
         }
-        let approvers = rows.approvers.iter_mut();
-        for line in approvers.filter(|line| line.request_id == asked.request_id) {
-            line.open = asked.status == RequestStatus::Pending;
-        }
     }
     rows.touched = touched.into_values().collect();
     rows.number_events();
@@ -229,7 +225,6 @@ impl Rows {
                     task_id: task.0,
                     kind,
                     name,
-                    open: true,
                 });
             }
         };

@@ -45,7 +45,8 @@ const OF_ROOT: Sql = sql!(
 )
 .by_key();
 
-/// Like `OF_ROOT`, for one task of the tree and its descendants.
+/// Like `OF_ROOT`, for a sub-agent's task and its descendants, whose events all have numbers of
+/// their own.
 const OF_PART: Sql = sql!(
     "with recursive below (task_id) as (
         select task_id from agent_task where task_id = $5
@@ -54,12 +55,9 @@ const OF_PART: Sql = sql!(
          where c.root_task_id = $1 and c.parent_task_id is not null
      ),
      page (task_id, seq, event_number, size) as (
-        select * from (select task_id, seq, event_number, octet_length(body) as size from agent_task_item
-             where task_id = $1 and seq > $2 and event_number = seq and task_id in (select task_id from below) order by seq limit $3) a
-         union all
-        select * from (select task_id, seq, event_number, octet_length(body) as size from agent_task_item
-             where root_task_id = $1 and event_number > $2 and event_number <> seq and task_id in (select task_id from below)
-             order by event_number limit $3) b
+        select task_id, seq, event_number, octet_length(body) from agent_task_item
+         where root_task_id = $1 and event_number > $2 and event_number <> seq
+           and task_id in (select task_id from below)
          order by event_number limit $3
      ),
      summed (task_id, seq, ahead) as (
@@ -94,17 +92,7 @@ const REQUEST_AFTER: Sql = sql!(
 const FIRST_OF_CHANGE: Sql = sql!(
     "with recursive back (root_task_id, event_number, change_id) as (
         select root_task_id, event_number, change_id from agent_task_item where task_id = $1 and seq = $2
-        union all
-        select b.root_task_id, b.event_number - 1, b.change_id
-          from back b left join agent_task_item i
-            on i.task_id = b.root_task_id and i.seq = b.event_number - 1 and i.event_number = i.seq
-           and i.change_id = b.change_id
-          left join agent_task_item j
-            on j.root_task_id = b.root_task_id and j.event_number = b.event_number - 1 and j.event_number <> j.seq
-           and j.change_id = b.change_id
-         where coalesce(i.seq, j.seq) is not null
-     )
-     select event_number from back order by event_number limit 1"
+     " (first_of_changes)
 )
 .by_key();
 
@@ -115,17 +103,7 @@ const FIRST_OF_KEY: Sql = sql!(
         select i.root_task_id, i.event_number, i.change_id
           from idempotency k join agent_task_item i on i.task_id = k.task_id and i.at = k.created_at
          where k.tenant = $1 and k.user_id = $2 and k.path = $3 and k.key = $4 and k.task_id = $5
-        union
-        select b.root_task_id, b.event_number - 1, b.change_id
-          from back b left join agent_task_item i
-            on i.task_id = b.root_task_id and i.seq = b.event_number - 1 and i.event_number = i.seq
-           and i.change_id = b.change_id
-          left join agent_task_item j
-            on j.root_task_id = b.root_task_id and j.event_number = b.event_number - 1 and j.event_number <> j.seq
-           and j.change_id = b.change_id
-         where coalesce(i.seq, j.seq) is not null
-     )
-     select event_number from back order by event_number limit 1"
+     "(first_of_changes)
 )
 .by_key();
 

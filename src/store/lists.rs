@@ -267,7 +267,7 @@ pub(super) const APPROVERS: List = list!("approvers", all(approvers), |of|
     task_id: uuid = of.line.task_id,
     kind: text = of.line.kind,
     name: text = of.line.name.as_deref(),
-    open: boolean = of.line.open,
+    open: boolean = of.rows.leaves_open(of.line.request_id),
 );
 
 pub(super) const DECISIONS: List = list!("decisions", all(decisions), |of|

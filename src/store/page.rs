@@ -33,9 +33,7 @@ impl<T> Page<T> {
             looked_at: None,
         }
     }
-}
 
-impl<T> Page<T> {
     /// The id after which the next page begins, if more rows may follow; `id` is that of a row.
     pub fn next(&self, id: impl Fn(&T) -> Uuid) -> Option<Uuid> {
         let last = self.looked_at.or(self.rows.last().map(id));

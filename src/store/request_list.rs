@@ -115,7 +115,7 @@ enum Source {
     Keys(Sql, Vec<(&'static str, String)>),
     /// All open requests of the tenant.
     Open,
-    /// Those of the tenant that match.
+    /// The tenant's requests that match the filter.
     Tenant,
     Trees,
 }

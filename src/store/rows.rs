@@ -121,8 +121,6 @@ pub(super) struct ApproverLine {
     pub(super) kind: &'static str,
     /// `None` means the owner.
     pub(super) name: Option<String>,
-    /// Whether the request is open after the change.
-    pub(super) open: bool,
 }
 
 #[derive(Debug, Default)]
@@ -259,6 +257,13 @@ impl Rows {
     /// The number of lines in the lists of items, requests, approvers and decisions.
     pub(super) fn lines(&self) -> usize {
         self.items.len() + self.asked.len() + self.approvers.len() + self.decisions.len()
+    }
+
+    /// Whether the change opens this request and leaves it open.
+    pub(super) fn leaves_open(&self, request_id: Uuid) -> bool {
+        let pending = |line: &AskedLine| line.status == RequestStatus::Pending;
+        let mut asked = self.asked.iter();
+        asked.any(|line| line.request_id == request_id && pending(line))
     }
 
     /// The size in bytes of the change's items and sealed credentials.

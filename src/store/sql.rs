@@ -30,6 +30,8 @@ impl Sql {
 /// - `(now n)`: the current time in microseconds; parameter `n` must be `Value::Now`;
 /// - `(any n type)`: membership in the list `$n`; `(none n type)`: whether that list is empty;
 /// - `(task)`, `(request)`: the columns that several statements read;
+/// - `(first_of_changes)`: completes a statement that begins with a recursive common table expression
+///   `back` of events (root, number, change). It walks back to the first event of their changes;
 /// - `(fitting_tasks n)`, `(fitting_requests n)`: complete a statement that begins with a common
 ///   table expression `page` of ids. They read the first rows of `page` whose sizes add up to at most
 ///   `$n` bytes, and the first row whatever its size. `(fitting_requests n)` also needs `Value::Now`
@@ -59,6 +61,19 @@ macro_rules! sql {
         sql!(@$engine [$($out)* "r.request_id, r.task_id, r.root_task_id, r.tenant, t.user_id as owner, t.session_id,
             t.agent_path, r.status, r.created_at, r.expires_at, r.seq as asked_seq, i.seq, i.at, i.body,
             (select doubted_at from database_identity where id = 1) as doubted_at",] $($rest)*)
+    };
+    (@$engine:ident [$($out:tt)*] (first_of_changes) $($rest:tt)*) => {
+        sql!(@$engine [$($out)* "union
+        select b.root_task_id, b.event_number - 1, b.change_id
+          from back b left join agent_task_item i
+            on i.task_id = b.root_task_id and i.seq = b.event_number - 1 and i.event_number = i.seq
+           and i.change_id = b.change_id
+          left join agent_task_item j
+            on j.root_task_id = b.root_task_id and j.event_number = b.event_number - 1 and j.event_number <> j.seq
+           and j.change_id = b.change_id
+         where coalesce(i.seq, j.seq) is not null
+     )
+     select event_number from back order by event_number limit 1",] $($rest)*)
     };
     (@$engine:ident [$($out:tt)*] (fitting_tasks $bytes:literal) $($rest:tt)*) => {
         sql!(@$engine [$($out)* ", sized (task_id, size) as (

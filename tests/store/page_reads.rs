@@ -62,29 +62,13 @@ async fn claim_among_many_queued_tasks_reads_few_pages() {
     assert!((5..200).contains(&pages), "{pages} pages");
 }
 
-/// Open requests of the group `many`, each with a task of another user.
-const MANY_REQUESTS: &str = "
-    create temporary table ids as
-        select (lpad(to_hex(1700000000000 + n), 12, '0') || '7' || substr(md5(n::text), 14))::uuid as id, n
-          from generate_series(1, 20000) n;
-    insert into agent_task select (x.t).* from (select jsonb_populate_record(t, jsonb_build_object('task_id', ids.id,
-        'root_task_id', ids.id, 'user_id', 'u' || ids.n % 100)) as t from agent_task t, ids) x;
-    insert into agent_task_item select (x.i).* from (select jsonb_populate_record(i, jsonb_build_object('task_id', ids.id,
-        'root_task_id', ids.id, 'request_id', ids.id)) as i from agent_task_item i, ids where i.type = 'intervention_requested') x;
-    begin;
-    insert into intervention_request select (x.r).* from (select jsonb_populate_record(r, jsonb_build_object('request_id', ids.id,
-        'task_id', ids.id, 'root_task_id', ids.id)) as r from intervention_request r, ids) x;
-    insert into request_approver select 'acme', 'group', 'many', id from ids;
-    insert into inbox select 'acme', 'group', 'many', id from ids;
-    commit;
-    set default_statistics_target = 1; -- the samples miss the few others
-    analyze";
-
 #[tokio::test]
 async fn lists_read_few_pages_however_many_requests_are_open() {
     let fixture = StoreFixture::postgres().await;
     let (_, question) = fixture.paused(finance(1)).await;
-    for sql in [MANY_REQUESTS, "vacuum"] {
+    fixture.many_requests("'user_id', 'u' || ids.n % 100").await;
+    // The samples miss the few others.
+    for sql in ["set default_statistics_target = 1; analyze", "vacuum"] {
         crate::support::postgres::run(fixture.settings.url.reveal(), sql.to_owned()).await;
     }
     let find = |part: &str| {

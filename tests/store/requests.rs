@@ -253,26 +253,12 @@ both! {
     }
 }
 
-/// Requests of the group `many`, whose tasks belong to the agent `other`; the last one to `billing`.
-const OF_OTHER_AGENTS: &str = "
-    create temporary table ids as select gen_random_uuid() as id, n from generate_series(1, 20000) n;
-    insert into agent_task select (x.t).* from (select jsonb_populate_record(t, jsonb_build_object('task_id', ids.id,
-        'root_task_id', ids.id, 'agent', case when ids.id = (select id from ids order by id desc limit 1) then 'billing' else 'other' end))
-        as t from agent_task t, ids) x;
-    insert into agent_task_item select (x.i).* from (select jsonb_populate_record(i, jsonb_build_object('task_id', ids.id,
-        'root_task_id', ids.id, 'request_id', ids.id)) as i from agent_task_item i, ids where i.type = 'intervention_requested') x;
-    begin;
-    insert into intervention_request select (x.r).* from (select jsonb_populate_record(r, jsonb_build_object('request_id', ids.id,
-        'task_id', ids.id, 'root_task_id', ids.id)) as r from intervention_request r, ids) x;
-    insert into request_approver select 'acme', 'group', 'many', id from ids;
-    insert into inbox select 'acme', 'group', 'many', id from ids;
-    commit";
-
 #[tokio::test]
 async fn filtered_list_looks_at_16000_requests_and_says_where_it_goes_on() {
     let fixture = StoreFixture::postgres().await;
     fixture.paused(finance(1)).await;
-    crate::support::postgres::run(fixture.settings.url.reveal(), OF_OTHER_AGENTS.to_owned()).await;
+    let agent = "'agent', case when ids.n = 20000 then 'billing' else 'other' end";
+    fixture.many_requests(agent).await;
     let mut filter = RequestFilter {
         tenant: "acme".to_owned(),
         person: Some(person("dave", &["many"])),
