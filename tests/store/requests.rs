@@ -85,6 +85,25 @@ both! {
         }
     }
 
+    async fn request_that_one_change_opens_and_closes_is_in_no_inbox(fixture) {
+        let id = fixture.task().await;
+        let question = asked(RequestKind::Approval, finance(1), 1);
+        let mut both = fixture.next(id).await;
+        both.facts = vec![
+            Fact::InterventionRequested(question.clone()),
+            Fact::RequestClosed {
+                request_id: question.request_id,
+                status: RequestStatus::Withdrawn,
+                reason: CloseReason::Canceled,
+            },
+        ];
+        fixture.write(both).await.unwrap();
+        let row = fixture.store.request(question.request_id).await.unwrap().unwrap();
+        assert_eq!(row.status, RequestStatus::Withdrawn);
+        assert_eq!(fixture.number("select count(*) from request_approver").await, 2);
+        assert_eq!(fixture.number("select count(*) from inbox").await, 0);
+    }
+
     async fn overdue_request_cannot_be_answered_only_expired(fixture) {
         let terms = Terms { expires_in: Some(Duration::from_mins(1)), ..finance(1) };
         let (id, question) = fixture.paused(terms).await;
