@@ -12,8 +12,6 @@ use crate::support::test_app::TestApp;
 const CYCLES: usize = 20;
 /// Five commits, and one read of the request with its task's journal.
 const TRIPS: usize = 6;
-/// For the relay and the worker, which read once in a while.
-const ELSEWHERE: usize = 12;
 
 async fn cycle(app: &TestApp) {
     let held = app.held().await;
@@ -32,14 +30,19 @@ async fn cycle_takes_six_round_trips_to_the_database() {
     for _ in 0..3 {
         cycle(&app).await;
     }
-    let before = line.round_trips();
+    let mut trips = Vec::new();
     for _ in 0..CYCLES {
+        let before = line.round_trips();
         cycle(&app).await;
+        trips.push(line.round_trips() - before);
     }
-    let trips = line.round_trips() - before;
-    assert!(
-        (5 * CYCLES..=TRIPS * CYCLES + ELSEWHERE).contains(&trips),
-        "{trips} round trips in {CYCLES} cycles"
+    trips.sort_unstable();
+    // The relay and the worker read once in a while, more often per cycle on a slow machine: the
+    // lower quartile has the cycles that none of these reads fell into.
+    assert_eq!(
+        trips[CYCLES / 4],
+        TRIPS,
+        "round trips of each cycle: {trips:?}"
     );
     app.stop().await;
 }
