@@ -55,7 +55,7 @@ pub(super) const FIND: Sql =
 type Answer = Result<Committed, CommitError>;
 
 struct Waiting {
-    rows: Rows,
+    rows: Arc<Rows>,
     stopped: Option<Stopped>,
     reply: oneshot::Sender<Answer>,
 }
@@ -110,7 +110,7 @@ impl Committer {
     ) -> Arc<Self> {
         let writers = match &db.engine {
             Engine::Postgres { .. } => writers(),
-            Engine::Sqlite { .. } => 1,
+            Engine::Sqlite(_) => 1,
         };
         let committer = Arc::new(Self {
             db,
@@ -142,7 +142,7 @@ impl Committer {
                 return Err(CommitError::Unavailable);
             }
             queue.waiting.push_back(Waiting {
-                rows,
+                rows: Arc::new(rows),
                 stopped,
                 reply,
             });
@@ -201,8 +201,11 @@ impl Committer {
         if let Some(observe) = self.observe.get() {
             observe(batch.len());
         }
-        let rows: Vec<&Rows> = batch.iter().map(|waiting| &waiting.rows).collect();
-        match self.send(&rows, false).await {
+        let rows: Vec<_> = batch
+            .iter()
+            .map(|waiting| Arc::clone(&waiting.rows))
+            .collect();
+        match self.send(rows, false).await {
             Ok(times) => {
                 for (waiting, at) in batch.into_iter().zip(times) {
                     self.answer(waiting, answer(at));
@@ -273,17 +276,23 @@ impl Committer {
         let _ = reply.send(answer);
     }
 
-    async fn send(&self, batch: &[&Rows], repeated: bool) -> Result<Vec<Option<i64>>, Failure> {
-        match &self.db.engine {
-            Engine::Postgres { .. } if batch.iter().all(|rows| is_single(rows)) => {
-                commit_single::write(&self.db, batch, repeated).await
-            }
-            Engine::Postgres { .. } => commit_postgres::write(&self.db, batch, repeated).await,
-            Engine::Sqlite { .. } => commit_sqlite::write(&self.db, batch).await,
+    async fn send(
+        &self,
+        batch: Vec<Arc<Rows>>,
+        repeated: bool,
+    ) -> Result<Vec<Option<i64>>, Failure> {
+        if let Engine::Sqlite(_) = &self.db.engine {
+            return commit_sqlite::write(&self.db, batch).await;
+        }
+        let batch: Vec<&Rows> = batch.iter().map(|rows| &**rows).collect();
+        if batch.iter().all(|rows| is_single(rows)) {
+            commit_single::write(&self.db, &batch, repeated).await
+        } else {
+            commit_postgres::write(&self.db, &batch, repeated).await
         }
     }
 
-    async fn alone(&self, rows: &Rows) -> Answer {
+    async fn alone(&self, rows: &Arc<Rows>) -> Answer {
         match self.send_apart(rows).await {
             Ok(answers) => answers
                 .into_iter()
@@ -295,10 +304,10 @@ impl Committer {
 
     /// Sends one change. Sends it again if the statement lost against another writer's locks,
     /// because such a statement wrote nothing.
-    async fn send_apart(&self, rows: &Rows) -> Result<Vec<Option<i64>>, Failure> {
+    async fn send_apart(&self, rows: &Arc<Rows>) -> Result<Vec<Option<i64>>, Failure> {
         let mut sent = 1;
         loop {
-            match self.send(&[rows], true).await {
+            match self.send(vec![Arc::clone(rows)], true).await {
                 Err(failure) if failure.sent && collided(&failure) && sent < MOST_COLLISIONS => {
                     // Spread the retries of changes that collided.
                     let apart = u32::try_from(rows.change.as_u128() % 8).unwrap_or(0);
@@ -314,7 +323,7 @@ impl Committer {
     }
 
     /// The result for a change whose statement failed. If the commit result was lost, looks it up.
-    async fn failed(&self, rows: &Rows, failure: &Failure) -> Answer {
+    async fn failed(&self, rows: &Arc<Rows>, failure: &Failure) -> Answer {
         if !failure.sent {
             return Err(CommitError::Unavailable);
         }
@@ -330,7 +339,7 @@ impl Committer {
     /// that item is missing. This cannot write the change twice: if the old statement is still
     /// running, the new statement waits for its locks, and is stale if the old statement has
     /// written the change.
-    async fn find_or_repeat(&self, rows: &Rows) -> Answer {
+    async fn find_or_repeat(&self, rows: &Arc<Rows>) -> Answer {
         tracing::warn!(root_task_id = %rows.root, change_id = %rows.change, "the outcome of a commit is unknown: its answer was lost");
         if !rows.fenced() {
             return Err(CommitError::Unknown);
@@ -355,7 +364,7 @@ impl Committer {
             if let Some(error) = last {
                 return Err(error);
             }
-            match self.send(&[rows], true).await {
+            match self.send(vec![Arc::clone(rows)], true).await {
                 Ok(answers) => match answers.into_iter().next().flatten() {
                     Some(at) => return Ok(Committed { at: Time(at) }),
                     None if rows.first_item().is_none() => return Err(CommitError::Unknown),

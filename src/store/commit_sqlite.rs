@@ -3,23 +3,24 @@
 //! effect is that of the one statement in `commit_postgres.rs`.
 
 use std::collections::HashMap;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
-use serde_json::Value as Json;
+use rusqlite::Transaction;
 use uuid::Uuid;
 
-use super::db::{Db, Failure, LiteTx, Value, hex, list as json_list};
+use super::db::{Db, Failure, Value};
 use super::lists::{APPROVERS, ASKED, CREDENTIALS, DECISIONS, ITEMS, KEYS, List, TASKS, TOUCHED};
 use super::record::record;
 use super::rows::{ANY, NEW, Needs, Rows, TaskLine, VERSION};
+use super::sqlite::{execute_each, records};
 use super::statement;
 
-const READ_TASKS: &str = "select task_id, root_task_id, version, last_seq,
+const READ_TASK: &str = "select task_id, root_task_id, version, last_seq,
     exists (select 1 from credential c where c.task_id = agent_task.task_id) as credentials from agent_task
-    where task_id in (select unhex(value) from json_each($1))";
+    where task_id = $1";
 
-const READ_REQUESTS: &str = "select request_id, status, expires_at from intervention_request
-    where request_id in (select unhex(value) from json_each($1))";
+const READ_REQUEST: &str =
+    "select request_id, status, expires_at from intervention_request where request_id = $1";
 
 /// Runs before `UPDATE_TASKS`, so `{base}` still is the number of the tree's last event before this
 /// batch.
@@ -42,7 +43,7 @@ const INSERT_INBOX: &str = "insert into inbox ({inbox.columns})
 select {inbox.values} from {approvers p} join agent_task k on k.task_id = p.task_id where p.open";
 
 const DELETE_INBOX: &str = "
-delete from inbox where request_id in (select u.request_id from {touched u} where u.status is not null)";
+delete from inbox where request_id = (select u.request_id from {touched u} where u.status is not null)";
 
 const INSERT_DECISIONS: &str = "insert into decision ({decision.columns})
 select {decision.values} from {decisions d} join intervention_request r on r.request_id = d.request_id";
@@ -76,10 +77,9 @@ select {credential.values} from {credentials s} join agent_task k on k.task_id =
     on conflict (task_id, name) do update set request_id = excluded.request_id, key_id = excluded.key_id,
         sealed = excluded.sealed, created_at = excluded.created_at, expires_at = excluded.expires_at";
 
-const DELETE_CREDENTIALS: &str =
-    "delete from credential where task_id in (select unhex(value) from json_each($1))";
+const DELETE_CREDENTIALS: &str = "delete from credential where task_id = $1";
 
-/// The statements that write a list, in the order in which they run.
+/// The statements that write a list, line by line, in the order in which they run.
 static WRITES: LazyLock<Vec<(&List, String)>> = LazyLock::new(|| {
     let base =
         "coalesce((select next_event from agent_task t where t.task_id = i.root_task_id), 0)";
@@ -106,7 +106,7 @@ static WRITES: LazyLock<Vec<(&List, String)>> = LazyLock::new(|| {
 /// All statements, for the test that prepares them.
 pub(super) fn statements() -> impl Iterator<Item = &'static str> {
     let writes = WRITES.iter().map(|(_, text)| text.as_str());
-    [READ_TASKS, READ_REQUESTS, DELETE_CREDENTIALS]
+    [READ_TASK, READ_REQUEST, DELETE_CREDENTIALS]
         .into_iter()
         .chain(writes)
 }
@@ -120,6 +120,10 @@ record! {
         /// Whether the task has stored credentials.
         credentials: bool,
     }
+}
+
+record! {
+    struct Deleted {}
 }
 
 record! {
@@ -139,76 +143,48 @@ struct State {
 
 /// Writes a batch. Returns for each change, in the order of the batch, the time of the commit, or
 /// `None` if the change is stale.
-pub(super) async fn write(db: &Db, batch: &[&Rows]) -> Result<Vec<Option<i64>>, Failure> {
-    let mut tx = db.begin().await?;
-    let written = in_transaction(&mut tx, db, batch)
-        .await
-        .map_err(Failure::sent)?;
-    // After a failed commit (a full disk, say), the transaction may still be found committed in the
-    // write-ahead log later. So the failure counts as a lost result, and the changes are looked up.
-    tx.commit()
-        .await
-        .map_err(|error| Failure::sent(sqlx::Error::Protocol(error.to_string())))?;
-    Ok(written)
-}
-
-async fn in_transaction(
-    tx: &mut LiteTx,
-    db: &Db,
-    batch: &[&Rows],
-) -> Result<Vec<Option<i64>>, sqlx::Error> {
-    let state = read(tx, db.local_now().0, batch).await?;
-    let taken: Vec<bool> = batch.iter().map(|rows| state.takes(rows)).collect();
-    let rows: Vec<&Rows> = batch
-        .iter()
-        .zip(&taken)
-        .filter(|(_, taken)| **taken)
-        .map(|(rows, _)| *rows)
-        .collect();
-    for (list, sql) in WRITES.iter() {
-        let lines = (list.lines)(&rows);
-        if lines.is_empty() {
-            continue;
-        }
-        let mut values = vec![Value::Text(json_list(lines.into_iter()))];
-        if sql.contains("$2") {
-            values.push(Value::Int(state.at));
-        }
-        tx.rows(sql, values).await?;
-    }
-    let ended = ended(&rows, &state);
-    if !ended.is_empty() {
-        let values = vec![Value::Text(json_list(ended.into_iter()))];
-        tx.rows(DELETE_CREDENTIALS, values).await?;
-    }
-    Ok(taken
-        .into_iter()
-        .map(|taken| taken.then_some(state.at))
-        .collect())
-}
-
-async fn read(tx: &mut LiteTx, at: i64, batch: &[&Rows]) -> Result<State, sqlx::Error> {
-    let ids = |ids: &mut dyn Iterator<Item = Uuid>| {
-        vec![Value::Text(json_list(ids.map(|id| hex(Some(id)))))]
-    };
-    let tasks = ids(&mut batch
-        .iter()
-        .flat_map(|rows| rows.tasks.iter().map(|line| line.task_id)));
-    let tasks: Vec<TaskState> = tx.all(READ_TASKS, tasks).await?;
-    let mut requests: Vec<RequestState> = Vec::new();
-    if batch.iter().any(|rows| !rows.touched.is_empty()) {
-        let touched = ids(&mut batch
+pub(super) async fn write(db: &Db, batch: Vec<Arc<Rows>>) -> Result<Vec<Option<i64>>, Failure> {
+    db.write_transaction(move |transaction, at| {
+        let state = read(transaction, at, &batch)?;
+        let taken: Vec<bool> = batch.iter().map(|rows| state.takes(rows)).collect();
+        let rows: Vec<&Rows> = batch
             .iter()
-            .flat_map(|rows| rows.touched.iter().map(|line| line.request_id)));
-        requests = tx.all(READ_REQUESTS, touched).await?;
+            .zip(&taken)
+            .filter_map(|(rows, taken)| taken.then_some(&**rows))
+            .collect();
+        for (list, sql) in WRITES.iter() {
+            execute_each(transaction, sql, list, &rows, at)?;
+        }
+        for task in ended(&rows, &state) {
+            records::<Deleted>(transaction, DELETE_CREDENTIALS, &[Value::Id(task)])?;
+        }
+        Ok(taken.into_iter().map(|taken| taken.then_some(at)).collect())
+    })
+    .await
+}
+
+fn read(transaction: &Transaction<'_>, at: i64, batch: &[Arc<Rows>]) -> rusqlite::Result<State> {
+    let (mut tasks, mut requests) = (HashMap::new(), HashMap::new());
+    for rows in batch {
+        for line in &rows.tasks {
+            let found: Vec<TaskState> =
+                records(transaction, READ_TASK, &[Value::Id(line.task_id)])?;
+            tasks.extend(found.into_iter().map(|task| (task.task_id, task)));
+        }
+        for line in &rows.touched {
+            let id = Value::Id(line.request_id);
+            let found: Vec<RequestState> = records(transaction, READ_REQUEST, &[id])?;
+            requests.extend(
+                found
+                    .into_iter()
+                    .map(|request| (request.request_id, request)),
+            );
+        }
     }
     Ok(State {
         at,
-        tasks: tasks.into_iter().map(|task| (task.task_id, task)).collect(),
-        requests: requests
-            .into_iter()
-            .map(|request| (request.request_id, request))
-            .collect(),
+        tasks,
+        requests,
     })
 }
 
@@ -243,14 +219,11 @@ impl State {
 
 /// The tasks that end with this batch and have credentials. Most have none, which saves the delete
 /// statement.
-fn ended(batch: &[&Rows], state: &State) -> Vec<Json> {
-    let lines = batch
-        .iter()
-        .flat_map(|rows| &rows.tasks)
-        .filter(|line| line.ends());
-    let found = lines.filter_map(|line| state.tasks.get(&line.task_id));
+fn ended<'b>(batch: &'b [&Rows], state: &'b State) -> impl Iterator<Item = Uuid> + 'b {
+    let lines = batch.iter().flat_map(|rows| &rows.tasks);
+    let ended = lines.filter(|line| line.ends());
+    let found = ended.filter_map(|line| state.tasks.get(&line.task_id));
     found
         .filter(|task| task.credentials)
-        .map(|task| hex(Some(task.task_id)))
-        .collect()
+        .map(|task| task.task_id)
 }

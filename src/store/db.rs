@@ -5,23 +5,22 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use rusqlite::Transaction;
 use serde_json::Value as Json;
 use sqlx::postgres::{PgArguments, PgPool, PgRow, Postgres};
 use sqlx::query::Query;
-use sqlx::sqlite::{Sqlite, SqliteArguments, SqlitePool, SqliteRow};
-use sqlx::{FromRow, Transaction};
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
 use super::connections::{Breaks, Pool, timed_out};
 pub(super) use super::failure::Failure;
-use super::failure::READ_ONLY;
+use super::failure::{DriverError, READ_ONLY};
 use super::identity::Doubt;
 use super::outage::{self, Outage};
 use super::record::Record;
 pub use super::sql::Sql;
 pub(super) use super::sql::sql;
-use crate::task::time::Time;
+use super::sqlite::{self, SqliteFile};
 use crate::world::Clock;
 
 /// A parameter. Lists are arrays on Postgres and JSON text on `SQLite`; the `Maybe…` lists and
@@ -59,13 +58,7 @@ pub(super) enum Engine {
         /// For the relay, which holds its one connection.
         relay: PgPool,
     },
-    /// One connection that writes, a few that only read.
-    Sqlite {
-        /// A single connection.
-        writer: SqlitePool,
-        /// Opened read-only.
-        readers: SqlitePool,
-    },
+    Sqlite(SqliteFile),
 }
 
 pub(super) struct Db {
@@ -113,8 +106,9 @@ impl Db {
                 let pool = if sql.by_key { keyed } else { lists };
                 decoded(&self.read_postgres(pool, sql.postgres, values).await?)
             }
-            Engine::Sqlite { readers, .. } => {
-                decoded(&self.ask_sqlite(readers, sql.sqlite, values).await?)
+            Engine::Sqlite(file) => {
+                self.read_sqlite(file, sql.sqlite, values, sqlite::decoded)
+                    .await
             }
         }
     }
@@ -134,20 +128,20 @@ impl Db {
                 let Some(first) = rows.first() else {
                     return Ok(None);
                 };
-                Ok(Some((
-                    H::from_row(first).map_err(Failure::sent)?,
-                    decoded(&rows)?,
-                )))
+                let head = H::from_postgres(first).map_err(Failure::sent)?;
+                Ok(Some((head, decoded(&rows)?)))
             }
-            Engine::Sqlite { readers, .. } => {
-                let rows = self.ask_sqlite(readers, sql.sqlite, values).await?;
-                let Some(first) = rows.first() else {
-                    return Ok(None);
-                };
-                Ok(Some((
-                    H::from_row(first).map_err(Failure::sent)?,
-                    decoded(&rows)?,
-                )))
+            Engine::Sqlite(file) => {
+                self.read_sqlite(file, sql.sqlite, values, |rows| {
+                    let Some(first) = rows.next()? else {
+                        return Ok(None);
+                    };
+                    let head = H::from_sqlite(first)?;
+                    let mut records = vec![R::from_sqlite(first)?];
+                    records.extend(sqlite::decoded(rows)?);
+                    Ok(Some((head, records)))
+                })
+                .await
             }
         }
     }
@@ -168,8 +162,9 @@ impl Db {
                 Engine::Postgres { probe, .. } => {
                     decoded(&self.read_postgres(probe, sql.postgres, Vec::new()).await?)
                 }
-                Engine::Sqlite { readers, .. } => {
-                    decoded(&self.ask_sqlite(readers, sql.sqlite, Vec::new()).await?)
+                Engine::Sqlite(file) => {
+                    self.read_sqlite(file, sql.sqlite, Vec::new(), sqlite::decoded)
+                        .await
                 }
             }
         };
@@ -192,13 +187,30 @@ impl Db {
                 let pool = if sql.by_key { keyed } else { lists };
                 decoded(&self.noted(self.ask_postgres(pool, sql.postgres, values).await)?)
             }
-            Engine::Sqlite { .. } => {
-                let values = self.sqlite_values(values).map_err(Failure::sent)?;
-                let mut tx = self.begin().await?;
-                let rows = tx.all(sql.sqlite, values).await.map_err(Failure::sent)?;
-                tx.commit().await.map_err(Failure::sent)?;
-                Ok(rows)
+            Engine::Sqlite(file) => {
+                let values = self.sqlite_values(values).map_err(Failure::unsent)?;
+                let job = move |transaction: &Transaction<'_>| {
+                    sqlite::records(transaction, sql.sqlite, &values)
+                };
+                self.noted(file.write(job).await)
             }
+        }
+    }
+
+    /// Runs a job in a write transaction of `SQLite`, with the time at which the transaction began.
+    pub(super) async fn write_transaction<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&Transaction<'_>, i64) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, Failure> {
+        match &self.engine {
+            Engine::Sqlite(file) => {
+                let clock = Arc::clone(&self.clock);
+                let job = move |transaction: &Transaction<'_>| job(transaction, clock.now().0);
+                self.noted(file.write(job).await)
+            }
+            Engine::Postgres { .. } => Err(Failure::unsent(sqlx::Error::Protocol(
+                "one statement is one transaction here".to_owned(),
+            ))),
         }
     }
 
@@ -215,26 +227,8 @@ impl Db {
                 let writers = if repeated { keyed } else { writers };
                 decoded(&self.noted(self.ask_postgres(writers, sql, values).await)?)
             }
-            Engine::Sqlite { .. } => Err(Failure::unsent(sqlx::Error::Protocol(
+            Engine::Sqlite(_) => Err(Failure::unsent(sqlx::Error::Protocol(
                 "a batch is a transaction here".to_owned(),
-            ))),
-        }
-    }
-
-    /// Begins a write transaction of `SQLite`. Always `BEGIN IMMEDIATE`: a transaction that reads
-    /// first and writes later fails with "database is locked" if another connection has written
-    /// between its read and its write.
-    pub(super) async fn begin(&self) -> Result<LiteTx, Failure> {
-        match &self.engine {
-            Engine::Sqlite { writer, .. } => self.noted(
-                writer
-                    .begin_with("BEGIN IMMEDIATE")
-                    .await
-                    .map(LiteTx)
-                    .map_err(Failure::unsent),
-            ),
-            Engine::Postgres { .. } => Err(Failure::unsent(sqlx::Error::Protocol(
-                "one statement is one transaction here".to_owned(),
             ))),
         }
     }
@@ -287,7 +281,9 @@ impl Db {
             Err(error) => {
                 let failure = Failure::sent(error);
                 if failure.lost() || failure.code() == READ_ONLY {
-                    self.breaks.another(&failure.error);
+                    if let DriverError::Sqlx(error) = &failure.error {
+                        self.breaks.another(error);
+                    }
                     taken.close();
                 } else {
                     taken.put_back_after_error().await;
@@ -297,19 +293,18 @@ impl Db {
         }
     }
 
-    async fn ask_sqlite(
+    async fn read_sqlite<T: Send + 'static>(
         &self,
-        pool: &SqlitePool,
+        file: &SqliteFile,
         sql: &'static str,
         values: Vec<Value>,
-    ) -> Result<Vec<SqliteRow>, Failure> {
+        decode: fn(&mut rusqlite::Rows<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T, Failure> {
         let values = self.sqlite_values(values).map_err(Failure::unsent)?;
-        let mut connection = self.noted(pool.acquire().await.map_err(Failure::unsent))?;
-        let answer =
-            match timeout(self.patience, lite(sql, values).fetch_all(&mut *connection)).await {
-                Ok(answer) => answer.map_err(Failure::sent),
-                Err(_) => Err(Failure::sent(sqlx::Error::PoolTimedOut)),
-            };
+        let answer = match timeout(self.patience, file.read(sql, values, decode)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(Failure::sent(sqlx::Error::PoolTimedOut)),
+        };
         self.noted(answer)
     }
 
@@ -317,16 +312,11 @@ impl Db {
     fn noted<T>(&self, answer: Result<T, Failure>) -> Result<T, Failure> {
         match &answer {
             Err(failure) if failure.unreached() => {
-                self.outage.failed(&outage::reason(&failure.error));
+                self.outage.failed(&failure.error.reason());
             }
             Ok(_) | Err(_) => self.outage.answered(),
         }
         answer
-    }
-
-    /// The injected clock's time.
-    pub(super) fn local_now(&self) -> Time {
-        self.clock.now()
     }
 
     /// Closes all connections and releases the file lock.
@@ -345,10 +335,7 @@ impl Db {
                 probe.close().await;
                 relay.close().await;
             }
-            Engine::Sqlite { writer, readers } => {
-                readers.close().await;
-                writer.close().await;
-            }
+            Engine::Sqlite(file) => file.close().await,
         }
         self.lock
             .lock()
@@ -399,54 +386,6 @@ impl Db {
     }
 }
 
-/// A write transaction of `SQLite`; dropping it rolls it back.
-pub(super) struct LiteTx(Transaction<'static, Sqlite>);
-
-impl LiteTx {
-    /// Runs a statement and reads the rows it returns.
-    pub(super) async fn all<R: Record>(
-        &mut self,
-        sql: &'static str,
-        values: Vec<Value>,
-    ) -> Result<Vec<R>, sqlx::Error> {
-        let rows = lite(sql, values).fetch_all(&mut *self.0).await?;
-        rows.iter().map(R::from_row).collect()
-    }
-
-    /// Runs a statement whose input rows come as one JSON text.
-    pub(super) async fn rows(
-        &mut self,
-        sql: &'static str,
-        values: Vec<Value>,
-    ) -> Result<(), sqlx::Error> {
-        lite(sql, values).execute(&mut *self.0).await.map(|_| ())
-    }
-
-    /// Commits durably.
-    pub(super) async fn commit(self) -> Result<(), sqlx::Error> {
-        self.0.commit().await
-    }
-}
-
-#[expect(clippy::disallowed_methods, reason = "this is the door for SQL")]
-fn lite(sql: &'static str, values: Vec<Value>) -> Query<'static, Sqlite, SqliteArguments> {
-    values
-        .into_iter()
-        .fold(sqlx::query(sql), |query, value| match value {
-            Value::Int(it) => query.bind(it),
-            Value::Bool(it) => query.bind(it),
-            Value::Text(it) => query.bind(it),
-            Value::Id(it) => query.bind(it),
-            Value::Now
-            | Value::Ids(_)
-            | Value::MaybeIds(_)
-            | Value::MaybeInts(_)
-            | Value::Texts(_)
-            | Value::MaybeTexts(_)
-            | Value::Bools(_) => query.bind(None::<i64>),
-        })
-}
-
 pub(super) fn list(values: impl Iterator<Item = Json>) -> String {
     Json::Array(values.collect()).to_string()
 }
@@ -456,13 +395,7 @@ pub(super) fn hex(id: Option<Uuid>) -> Json {
     id.map_or(Json::Null, |id| Json::from(id.simple().to_string()))
 }
 
-fn decoded<'r, R, W>(rows: &'r [W]) -> Result<Vec<R>, Failure>
-where
-    R: FromRow<'r, W>,
-    W: sqlx::Row,
-{
-    rows.iter()
-        .map(R::from_row)
-        .collect::<Result<_, _>>()
-        .map_err(Failure::sent)
+fn decoded<R: Record>(rows: &[PgRow]) -> Result<Vec<R>, Failure> {
+    let records = rows.iter().map(R::from_postgres);
+    records.collect::<Result<_, _>>().map_err(Failure::sent)
 }

@@ -2,8 +2,32 @@
 //! Invariant: if the connection is lost during a statement, it is unknown whether the statement was
 //! executed.
 
+use super::outage;
+
 /// `read_only_sql_transaction`: the server was demoted, or set to read-only.
 pub(super) const READ_ONLY: &str = "25006";
+
+/// The error of a driver, or of the connections to a database.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DriverError {
+    #[error(transparent)]
+    Sqlx(#[from] sqlx::Error),
+    #[error(transparent)]
+    Sqlite(#[from] rusqlite::Error),
+    /// A commit of `SQLite` failed, so its outcome is unknown.
+    #[error("the commit failed: {0}")]
+    Commit(rusqlite::Error),
+}
+
+impl DriverError {
+    /// The reason for the log.
+    pub(super) fn reason(&self) -> String {
+        match self {
+            Self::Sqlx(error) => outage::reason(error),
+            Self::Sqlite(_) | Self::Commit(_) => self.to_string(),
+        }
+    }
+}
 
 /// A driver error, and whether the statement may have reached the database.
 #[derive(Debug)]
@@ -11,56 +35,81 @@ pub(super) struct Failure {
     /// Whether the statement was sent.
     pub(super) sent: bool,
     /// The driver's error. Never shown to a client.
-    pub(super) error: sqlx::Error,
+    pub(super) error: DriverError,
 }
 
 impl Failure {
-    pub(super) fn sent(error: sqlx::Error) -> Self {
-        Self { sent: true, error }
+    pub(super) fn sent(error: impl Into<DriverError>) -> Self {
+        Self {
+            sent: true,
+            error: error.into(),
+        }
     }
 
-    pub(super) fn unsent(error: sqlx::Error) -> Self {
-        Self { sent: false, error }
+    pub(super) fn unsent(error: impl Into<DriverError>) -> Self {
+        Self {
+            sent: false,
+            error: error.into(),
+        }
     }
 
     /// Whether the connection was lost during the statement, so that its outcome is unknown.
     pub(super) fn lost(&self) -> bool {
-        if let sqlx::Error::Database(inner) = &self.error {
-            return inner
+        match &self.error {
+            DriverError::Sqlx(sqlx::Error::Database(inner)) => inner
                 .code()
-                .is_some_and(|code| code.starts_with("08") || code.starts_with("57P"));
+                .is_some_and(|code| code.starts_with("08") || code.starts_with("57P")),
+            DriverError::Sqlx(error) => matches!(
+                error,
+                sqlx::Error::Io(_)
+                    | sqlx::Error::Tls(_)
+                    | sqlx::Error::Protocol(_)
+                    | sqlx::Error::WorkerCrashed
+            ),
+            DriverError::Sqlite(_) => false,
+            DriverError::Commit(_) => true,
         }
-        matches!(
-            self.error,
-            sqlx::Error::Io(_)
-                | sqlx::Error::Tls(_)
-                | sqlx::Error::Protocol(_)
-                | sqlx::Error::WorkerCrashed
-        )
     }
 
     /// Whether the database was not reached, or the connection was lost; a closed pool does not
     /// count, as this process closed it.
     pub(super) fn unreached(&self) -> bool {
-        (!self.sent || self.lost()) && !matches!(self.error, sqlx::Error::PoolClosed)
+        let closed = matches!(self.error, DriverError::Sqlx(sqlx::Error::PoolClosed));
+        (!self.sent || self.lost()) && !closed
     }
 
     /// The database's error code; empty if there is none.
     pub(super) fn code(&self) -> String {
-        let sqlx::Error::Database(inner) = &self.error else {
-            return String::new();
-        };
-        inner.code().unwrap_or_default().into_owned()
+        match &self.error {
+            DriverError::Sqlx(sqlx::Error::Database(inner)) => {
+                inner.code().unwrap_or_default().into_owned()
+            }
+            DriverError::Sqlite(rusqlite::Error::SqliteFailure(inner, _)) => {
+                inner.extended_code.to_string()
+            }
+            DriverError::Sqlx(_) | DriverError::Sqlite(_) | DriverError::Commit(_) => String::new(),
+        }
     }
 
     /// Whether a stored value cannot be decoded.
     pub(super) fn corrupt(&self) -> bool {
-        matches!(
-            self.error,
-            sqlx::Error::ColumnDecode { .. }
-                | sqlx::Error::Decode(_)
-                | sqlx::Error::ColumnNotFound(_)
-        )
+        match &self.error {
+            DriverError::Sqlx(error) => matches!(
+                error,
+                sqlx::Error::ColumnDecode { .. }
+                    | sqlx::Error::Decode(_)
+                    | sqlx::Error::ColumnNotFound(_)
+            ),
+            DriverError::Sqlite(error) => matches!(
+                error,
+                rusqlite::Error::FromSqlConversionFailure(..)
+                    | rusqlite::Error::IntegralValueOutOfRange(..)
+                    | rusqlite::Error::InvalidColumnType(..)
+                    | rusqlite::Error::InvalidColumnName(_)
+                    | rusqlite::Error::Utf8Error(..)
+            ),
+            DriverError::Commit(_) => false,
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use sqlx::{Connection as _, PgConnection};
 
 use super::Store;
 use super::db::{Db, Engine, Failure, Sql, Value, sql};
-use super::record::record;
+use super::record::{Record as _, record};
 use super::settings::OpenError;
 use crate::task::time::Time;
 
@@ -151,16 +151,17 @@ pub(super) async fn compare(
     reason = "before there is a door, on the connection that is compared"
 )]
 async fn told(connection: &mut PgConnection) -> Result<Compared, sqlx::Error> {
-    match sqlx::query_as(TOLD).fetch_one(&mut *connection).await {
+    let row = match sqlx::query(TOLD).fetch_one(&mut *connection).await {
         // The function is not permitted, does not exist, or is not supported: hosted servers do not
         // always reveal their identity.
         Err(sqlx::Error::Database(error))
             if matches!(error.code().as_deref(), Some("42501" | "42883" | "0A000")) =>
         {
-            sqlx::query_as(HIDDEN).fetch_one(connection).await
+            sqlx::query(HIDDEN).fetch_one(connection).await
         }
         other => other,
-    }
+    };
+    Compared::from_postgres(&row?)
 }
 
 /// Runs a statement without a time limit. For `OTHER` and `RESTORED`, which read all tasks.
@@ -188,7 +189,7 @@ async fn unhurried(
 pub(super) async fn settle(db: &Db, restored: bool) -> Result<(), OpenError> {
     let failed = |failure: Failure| {
         if !failure.sent || failure.lost() {
-            db.outage.unavailable(&failure.error)
+            db.outage.unavailable(&failure.error.reason())
         } else {
             tracing::warn!(error = %failure.error, "the database's identity could not be read");
             OpenError::Refused(failure.error.to_string())

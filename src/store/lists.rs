@@ -1,10 +1,10 @@
 //! The values that a commit writes, as lists of lines with named columns. Each list is declared
 //! once, for the text and the parameters of the statements of both engines.
 
-use serde_json::{Value as Json, json};
+use rusqlite::ToSql;
 use uuid::Uuid;
 
-use super::db::{Value, hex};
+use super::db::Value;
 use super::rows::{Needs, Rows};
 use crate::task::change::IdempotencyRow;
 use crate::task::status::RequestStatus;
@@ -18,9 +18,12 @@ pub(super) struct List {
     pub(super) columns: &'static [(&'static str, &'static str)],
     /// One array for each column.
     pub(super) arrays: fn(&[&Rows]) -> Vec<Value>,
-    /// One JSON array for each line.
-    pub(super) lines: fn(&[&Rows]) -> Vec<Json>,
+    /// Calls a function with the values of each line.
+    pub(super) each: fn(&[&Rows], WithLine<'_>) -> rusqlite::Result<()>,
 }
+
+/// A function that takes the values of a line, in the order of the columns.
+pub(super) type WithLine<'f> = &'f mut dyn FnMut(&[&dyn ToSql]) -> rusqlite::Result<()>;
 
 /// A line with the change it belongs to.
 struct Of<'b, T> {
@@ -132,16 +135,16 @@ macro_rules! array {
 
 macro_rules! cell {
     (uuid, $value:expr) => {
-        hex($value.into())
+        Option::<Uuid>::from($value)
     };
     (bigint, $value:expr) => {
-        json!($value)
+        Option::<i64>::from($value)
     };
     (boolean, $value:expr) => {
-        json!($value)
+        $value
     };
     (text, $value:expr) => {
-        json!(Option::<&str>::from($value))
+        Option::<&str>::from($value)
     };
 }
 
@@ -156,9 +159,9 @@ macro_rules! list {
                 let lines = $lines(batch $(, |rows| rows.$from.as_slice())?);
                 vec![$(array!($kind, lines, $of => $value)),*]
             },
-            lines: |batch| {
+            each: |batch, with_line| {
                 let lines = $lines(batch $(, |rows| rows.$from.as_slice())?);
-                lines.iter().map(|$of| json!([$(cell!($kind, $value)),*])).collect()
+                lines.iter().try_for_each(|$of| with_line(&[$(&cell!($kind, $value)),*]))
             },
         }
     };

@@ -37,6 +37,7 @@ mod rows;
 mod sessions;
 mod settings;
 mod sql;
+mod sqlite;
 mod statement;
 mod stopped;
 mod tables;
@@ -144,7 +145,7 @@ impl Store {
     /// is left from an earlier run.
     #[must_use]
     pub fn is_sole(&self) -> bool {
-        matches!(self.inner.db.engine, Engine::Sqlite { .. })
+        matches!(self.inner.db.engine, Engine::Sqlite(_))
     }
 
     /// Opens the database: locks a `SQLite` file, refuses a Postgres that may lose confirmed
@@ -164,7 +165,7 @@ impl Store {
         };
         let db = Arc::new(open::open(settings, schema, clock).await?);
         identity::settle(&db, settings.restored).await?;
-        if matches!(db.engine, Engine::Sqlite { .. }) {
+        if matches!(db.engine, Engine::Sqlite(_)) {
             db.write::<claim::Leased>(open::LEASES_OVER, Vec::new())
                 .await
                 .map_err(|failure| OpenError::Migration(failure.error.to_string()))?;

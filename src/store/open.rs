@@ -9,17 +9,18 @@ use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rusqlite::OptionalExtension as _;
 use sqlx::migrate::{Migrate, Migration, MigrationType, Migrator};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, SqlStr};
 
 use super::commit::writers;
 use super::connections::{Breaks, Connect, Pool, timed_out};
 use super::db::{Db, Engine, Sql, sql};
 use super::identity::{self, Doubt};
-use super::outage::Outage;
+use super::outage::{self, Outage};
 use super::settings::{Address, OpenError, Settings};
+use super::sqlite::SqliteFile;
 use crate::world::Clock;
 
 include!(concat!(env!("OUT_DIR"), "/migrations.rs"));
@@ -162,7 +163,7 @@ async fn prepare_postgres(
 ) -> Result<(), OpenError> {
     let mut first = match tokio::time::timeout(settings.acquire_timeout, options.connect()).await {
         Ok(connection) => connection.map_err(|error| refused(&error, outage))?,
-        Err(_) => return Err(outage.unavailable(&timed_out())),
+        Err(_) => return Err(outage.unavailable(&outage::reason(&timed_out()))),
     };
     let checked = async {
         primary(&mut first)
@@ -171,14 +172,14 @@ async fn prepare_postgres(
         durable(&mut first, settings.unsafe_ok, outage).await
     };
     let checked = tokio::time::timeout(settings.statement_timeout + WAY, checked).await;
-    checked.map_err(|_| outage.unavailable(&timed_out()))??;
+    checked.map_err(|_| outage.unavailable(&outage::reason(&timed_out())))??;
     if schema == Schema::Migrate {
         alone(&mut first, clock, outage).await?;
         drop_invalid_indexes(&mut first)
             .await
             .map_err(|error| refused(&error, outage))?;
     }
-    bring_up(POSTGRES, &mut first, schema).await?;
+    migrate_postgres(&mut first, schema).await?;
     let _ = first.close().await;
     Ok(())
 }
@@ -298,36 +299,67 @@ async fn sqlite(
     };
     let lock = lock(file)?;
     private(file).map_err(|error| failed(error.to_string()))?;
-    let options = SqliteConnectOptions::new()
-        .filename(file)
-        .journal_mode(SqliteJournalMode::Wal)
-        .synchronous(SqliteSynchronous::Full)
-        .foreign_keys(true)
-        .pragma("trusted_schema", "OFF")
-        .busy_timeout(settings.acquire_timeout)
-        .disable_statement_logging();
-    let pool = SqlitePoolOptions::new()
-        .acquire_timeout(settings.acquire_timeout)
-        .idle_timeout(None)
-        .max_lifetime(None);
-    let writer = pool
-        .clone()
-        .max_connections(1)
-        .connect_with(options.clone())
+    let opened = SqliteFile::at(file, settings.acquire_timeout);
+    let opened = opened.map_err(|error| failed(error.to_string()))?;
+    opened
+        .with_writer(move |connection| Ok(migrate_sqlite(connection, schema)))
         .await
-        .map_err(|error| failed(error.to_string()))?;
-    {
-        let mut connection = writer
-            .acquire()
-            .await
-            .map_err(|error| failed(error.to_string()))?;
-        bring_up(SQLITE, &mut *connection, schema).await?;
-    }
-    let readers = pool
-        .max_connections(8)
-        .connect_lazy_with(options.read_only(true));
-    Ok((Engine::Sqlite { writer, readers }, lock))
+        .map_err(|failure| failed(failure.error.to_string()))??;
+    Ok((Engine::Sqlite(opened), lock))
 }
+
+/// Migrates the schema of the file, or refuses one that this binary does not know. The table of
+/// applied migrations is that of sqlx, so both engines are migrated alike.
+fn migrate_sqlite(connection: &mut rusqlite::Connection, schema: Schema) -> Result<(), OpenError> {
+    let failed = |error: rusqlite::Error| OpenError::Migration(error.to_string());
+    let exists = connection.table_exists(None, MIGRATIONS).map_err(failed)?;
+    let found: i64 = if exists {
+        connection
+            .query_row(APPLIED, [], |row| row.get(0))
+            .map_err(failed)?
+    } else {
+        0
+    };
+    if !is_older(found, SQLITE, schema)? {
+        return Ok(());
+    }
+    connection
+        .execute_batch(CREATE_MIGRATIONS)
+        .map_err(failed)?;
+    for migration in migrations(SQLITE) {
+        let version = migration.version;
+        let applied = connection
+            .query_row(CHECKSUM, [version], |row| row.get::<_, Vec<u8>>(0))
+            .optional()
+            .map_err(failed)?;
+        match applied {
+            Some(checksum) if checksum == *migration.checksum => continue,
+            Some(_) => {
+                let why = format!("migration {version} was applied with another text");
+                return Err(OpenError::Migration(why));
+            }
+            None => {}
+        }
+        let transaction = connection.transaction().map_err(failed)?;
+        transaction
+            .execute_batch(migration.sql.as_str())
+            .map_err(failed)?;
+        let row = (version, &*migration.description, &*migration.checksum);
+        transaction.execute(RECORD_MIGRATION, row).map_err(failed)?;
+        transaction.commit().map_err(failed)?;
+    }
+    Ok(())
+}
+
+const MIGRATIONS: &str = "_sqlx_migrations";
+const APPLIED: &str = "select coalesce(max(version), 0) from _sqlx_migrations";
+const CHECKSUM: &str = "select checksum from _sqlx_migrations where version = $1";
+const CREATE_MIGRATIONS: &str = "create table if not exists _sqlx_migrations (
+    version bigint primary key, description text not null, installed_on timestamp not null default current_timestamp,
+    success boolean not null, checksum blob not null, execution_time bigint not null)";
+const RECORD_MIGRATION: &str =
+    "insert into _sqlx_migrations (version, description, success, checksum, execution_time)
+    values ($1, $2, true, $3, 0)";
 
 /// Locks the file `<database>.lock`. The operating system releases the lock when the process ends,
 /// even after a crash.
@@ -375,24 +407,42 @@ fn beside(file: &Path, ending: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Migrates the schema, or refuses one that this binary does not know. A caller that migrates holds
-/// a lock against other processes: the advisory lock on Postgres, the lock file on `SQLite`.
-async fn bring_up<C: Migrate>(
-    migrations: &[(i64, &'static str, &'static str)],
-    connection: &mut C,
-    schema: Schema,
-) -> Result<(), OpenError> {
-    let migrations = migrations.iter().map(|(number, name, text)| {
+type Texts = [(i64, &'static str, &'static str)];
+
+fn migrations(texts: &Texts) -> impl Iterator<Item = Migration> {
+    texts.iter().map(|(number, name, text)| {
         let alone = text.starts_with("-- no-transaction");
         let text = SqlStr::from_static(text);
         Migration::new(*number, (*name).into(), MigrationType::Simple, text, alone)
-    });
-    let migrator = Migrator::with_migrations(migrations.collect());
-    let known = migrator
+    })
+}
+
+/// Whether a schema must be migrated whose last migration is `found`.
+///
+/// # Errors
+/// The schema is newer than this binary knows, or is older and must not be migrated.
+fn is_older(found: i64, texts: &Texts, schema: Schema) -> Result<bool, OpenError> {
+    let known = texts
         .iter()
-        .map(|migration| migration.version)
+        .map(|(number, _, _)| *number)
         .max()
         .unwrap_or(0);
+    if found > known {
+        return Err(OpenError::Newer { found, known });
+    }
+    if found < known && schema == Schema::Check {
+        return Err(OpenError::Older { found, known });
+    }
+    Ok(found < known)
+}
+
+/// Migrates the schema, or refuses one that this binary does not know. A caller that migrates holds
+/// the advisory lock against other processes.
+async fn migrate_postgres(
+    connection: &mut sqlx::PgConnection,
+    schema: Schema,
+) -> Result<(), OpenError> {
+    let migrator = Migrator::with_migrations(migrations(POSTGRES).collect());
     let failed = |error: sqlx::migrate::MigrateError| OpenError::Migration(error.to_string());
     let applied = match connection
         .list_applied_migrations(&migrator.table_name)
@@ -401,32 +451,20 @@ async fn bring_up<C: Migrate>(
         Ok(applied) => applied,
         // There is no table yet: no migration was ever applied.
         Err(sqlx::migrate::MigrateError::Execute(sqlx::Error::Database(error)))
-            if matches!(error.code().as_deref(), Some("42P01" | "1")) =>
+            if error.code().as_deref() == Some("42P01") =>
         {
             Vec::new()
         }
         Err(error) => return Err(failed(error)),
     };
-    let found = applied
-        .iter()
-        .map(|migration| migration.version)
-        .max()
-        .unwrap_or(0);
-    if found > known {
-        return Err(OpenError::Newer { found, known });
+    let versions = applied.iter().map(|migration| migration.version);
+    if is_older(versions.max().unwrap_or(0), POSTGRES, schema)? {
+        migrator
+            .run_direct(None, connection, false)
+            .await
+            .map_err(failed)?;
     }
-    match schema {
-        Schema::Check if found < known => Err(OpenError::Older { found, known }),
-        Schema::Check | Schema::Migrate => {
-            if found < known {
-                migrator
-                    .run_direct(None, connection, false)
-                    .await
-                    .map_err(failed)?;
-            }
-            Ok(())
-        }
-    }
+    Ok(())
 }
 
 fn refused(error: &sqlx::Error, outage: &Outage) -> OpenError {
@@ -437,7 +475,7 @@ fn refused(error: &sqlx::Error, outage: &Outage) -> OpenError {
     {
         return OpenError::Refused(inner.message().to_owned());
     }
-    outage.unavailable(error)
+    outage.unavailable(&outage::reason(error))
 }
 
 /// Expires all leases when a `SQLite` file is opened: only one process at a time has the file open,

@@ -83,10 +83,10 @@ impl Outage {
     }
 
     /// The error for a database that could not be opened.
-    pub(super) fn unavailable(&self, error: &sqlx::Error) -> OpenError {
+    pub(super) fn unavailable(&self, reason: &str) -> OpenError {
         OpenError::Unavailable {
             database: self.database.clone(),
-            reason: reason(error),
+            reason: reason.to_owned(),
         }
     }
 }

@@ -9,7 +9,8 @@
 //! | `{agent_task.columns}` | the columns that an insert into the table names |
 //! | `{agent_task.values}` | their values |
 //! | `{agent_task.sets}` | the assignments of an update |
-//! | `{tasks n}`, `{tasks+places n}` | the lines of one list, or of lists of equal length, as `n` |
+//! | `{tasks n}` | the lines of a list (Postgres), or one of them (`SQLite`), as `n` |
+//! | `{tasks+places n}` | the lines of lists of equal length, as `n` (Postgres) |
 //! | `{tasks+places of n}` | the columns of these lists, each with the alias `n` |
 //! | `{tasks.task_id}` | the parameter that holds one column as an array (Postgres) |
 //! | `{items[g] i}` | the line with number `g` (from 1) of a list, as `i` (Postgres) |
@@ -58,22 +59,18 @@ pub(super) fn postgres(template: &str, lists: &[&List], words: &[(&str, &str)]) 
     })
 }
 
-/// The text for `SQLite`: `$1` is the list, a JSON array of arrays, and `$2` the time.
+/// The text for `SQLite`, which is run once for each line of the list: its parameters are the
+/// columns of the line, and after them the time.
 pub(super) fn sqlite(template: &str, list: &List, words: &[(&str, &str)]) -> String {
     fill(template, words, &|name| {
         if name == "now" {
-            return Some("$2".to_owned());
+            return Some(format!("?{}", list.columns.len() + 1));
         }
         let (_, alias) = name.split_once(' ')?;
-        let columns = (0..).zip(list.columns).map(|(number, (column, kind))| {
-            if *kind == "uuid" {
-                format!("unhex(value ->> {number}) as {column}")
-            } else {
-                format!("value ->> {number} as {column}")
-            }
-        });
-        let columns = joined(columns);
-        Some(format!("(select {columns} from json_each($1)) as {alias}"))
+        let columns = (1..)
+            .zip(list.columns)
+            .map(|(number, (column, _))| format!("?{number} as {column}"));
+        Some(format!("(select {}) as {alias}", joined(columns)))
     })
 }
 

@@ -98,7 +98,7 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer.
     pub async fn upgrade(&self, cursor: &mut UpgradeCursor) -> Result<bool, ReadError> {
-        if matches!(self.db().engine, Engine::Sqlite { .. }) {
+        if matches!(self.db().engine, Engine::Sqlite(_)) {
             return Ok(false);
         }
         let uptime = self.db().clock.uptime();

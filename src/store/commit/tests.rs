@@ -40,7 +40,7 @@ fn waiting(root: TaskId, items: usize) -> Waiting {
         idempotency: None,
     };
     Waiting {
-        rows: rows(change).unwrap(),
+        rows: Arc::new(rows(change).unwrap()),
         stopped: None,
         reply: oneshot::channel().0,
     }

@@ -1,0 +1,250 @@
+//! Connections to a `SQLite` file: one that writes, a few that only read. The driver's calls block,
+//! so each job runs on a thread for blocking work, with its connection, from its first statement to
+//! its last.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use deadpool::managed::{self, Metrics, Object, PoolError, RecycleResult};
+use rusqlite::types::ToSqlOutput;
+use rusqlite::{CachedStatement, Connection, OpenFlags, ToSql, Transaction, TransactionBehavior};
+use tokio::time::timeout;
+
+use super::db::Value;
+use super::failure::{DriverError, Failure};
+use super::lists::List;
+use super::record::Record;
+use super::rows::Rows;
+
+/// More than the number of statements of this crate, so that each is compiled once a connection.
+const CACHED_STATEMENTS: usize = 128;
+const MOST_READERS: usize = 8;
+
+/// The connections to a file.
+#[derive(Debug)]
+pub(super) struct SqliteFile {
+    /// A single connection.
+    writer: managed::Pool<Connect>,
+    readers: managed::Pool<Connect>,
+    /// The time limit for getting a connection.
+    patience: Duration,
+}
+
+/// Opens connections with the same settings.
+#[derive(Debug)]
+pub(super) struct Connect {
+    file: PathBuf,
+    reads_only: bool,
+    /// The time limit for a lock that another process holds.
+    patience: Duration,
+}
+
+impl managed::Manager for Connect {
+    type Type = Connection;
+    type Error = rusqlite::Error;
+
+    #[expect(clippy::disallowed_methods, reason = "this is the door for SQL")]
+    async fn create(&self) -> rusqlite::Result<Connection> {
+        let access = if self.reads_only {
+            OpenFlags::SQLITE_OPEN_READ_ONLY
+        } else {
+            OpenFlags::SQLITE_OPEN_READ_WRITE
+        };
+        let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(&self.file, flags)?;
+        connection.busy_timeout(self.patience)?;
+        connection.execute_batch(
+            "pragma foreign_keys = on; pragma trusted_schema = off; pragma synchronous = full",
+        )?;
+        if !self.reads_only {
+            connection.pragma_update(None, "journal_mode", "wal")?;
+        }
+        connection.set_prepared_statement_cache_capacity(CACHED_STATEMENTS);
+        Ok(connection)
+    }
+
+    async fn recycle(&self, _: &mut Connection, _: &Metrics) -> RecycleResult<rusqlite::Error> {
+        Ok(())
+    }
+}
+
+impl SqliteFile {
+    /// Prepares to open an existing file; connections are opened when they are needed. `patience`
+    /// is the time limit for getting a connection, and for a lock of another process.
+    pub(super) fn at(file: &Path, patience: Duration) -> Result<Self, managed::BuildError> {
+        let pool = |reads_only, size| {
+            let connect = Connect {
+                file: file.to_owned(),
+                reads_only,
+                patience,
+            };
+            managed::Pool::builder(connect).max_size(size).build()
+        };
+        Ok(Self {
+            patience,
+            writer: pool(false, 1)?,
+            readers: pool(true, MOST_READERS)?,
+        })
+    }
+
+    /// Reads with one statement. `decode` reads the result from its rows.
+    pub(super) async fn read<T: Send + 'static>(
+        &self,
+        sql: &'static str,
+        values: Vec<Value>,
+        decode: fn(&mut rusqlite::Rows<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T, Failure> {
+        let connection = self.take(&self.readers).await?;
+        run(connection, move |connection| {
+            let mut statement = prepared(connection, sql, &values)?;
+            decode(&mut statement.raw_query())
+        })
+        .await
+    }
+
+    /// Runs a job in a write transaction, which is durable when the result is `Ok`. Always `BEGIN
+    /// IMMEDIATE`: a transaction that reads first and writes later fails with "database is locked"
+    /// if another connection has written between its read and its write. Dropping the future does
+    /// not stop the job.
+    pub(super) async fn write<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let mut connection = self.take(&self.writer).await?;
+        blocking(move || {
+            let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate);
+            let transaction = begun.map_err(Failure::unsent)?;
+            let result = job(&transaction).map_err(Failure::sent)?;
+            // After a failed commit (a full disk, say), the transaction may still be found
+            // committed in the write-ahead log later. So the failure counts as a lost result.
+            transaction
+                .commit()
+                .map_err(|error| Failure::sent(DriverError::Commit(error)))?;
+            Ok(result)
+        })
+        .await
+    }
+
+    /// Runs a job on the connection that writes, without a transaction.
+    pub(super) async fn with_writer<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, Failure> {
+        run(self.take(&self.writer).await?, job).await
+    }
+
+    async fn take(&self, pool: &managed::Pool<Connect>) -> Result<Object<Connect>, Failure> {
+        let error = match timeout(self.patience, pool.get()).await {
+            Ok(Ok(connection)) => return Ok(connection),
+            Ok(Err(PoolError::Backend(error))) => error.into(),
+            Ok(Err(PoolError::Closed)) => sqlx::Error::PoolClosed.into(),
+            Ok(Err(_)) | Err(_) => DriverError::from(sqlx::Error::PoolTimedOut),
+        };
+        Err(Failure::unsent(error))
+    }
+
+    /// Closes all connections, each after its job.
+    pub(super) async fn close(&self) {
+        for pool in [&self.readers, &self.writer] {
+            for _ in 0..pool.status().size {
+                if let Ok(connection) = pool.get().await {
+                    drop(Object::take(connection));
+                }
+            }
+            pool.close();
+        }
+    }
+}
+
+async fn run<T: Send + 'static>(
+    mut connection: Object<Connect>,
+    job: impl FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
+) -> Result<T, Failure> {
+    blocking(move || job(&mut connection).map_err(Failure::sent)).await
+}
+
+async fn blocking<T: Send + 'static>(
+    job: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
+    let result = tokio::task::spawn_blocking(job).await;
+    result.unwrap_or_else(|_| Err(Failure::sent(sqlx::Error::WorkerCrashed)))
+}
+
+/// A statement with its values. A parameter `$n` gets the value number `n`, from 1; `SQLite` itself
+/// takes `$n` for a name, and counts parameters as they occur.
+fn prepared<'c>(
+    connection: &'c Connection,
+    sql: &str,
+    values: &[Value],
+) -> rusqlite::Result<CachedStatement<'c>> {
+    let mut statement = connection.prepare_cached(sql)?;
+    for index in 1..=statement.parameter_count() {
+        let name = statement.parameter_name(index);
+        let number = name.and_then(|name| name.get(1..)?.parse::<usize>().ok());
+        let value = number.and_then(|number| values.get(number.checked_sub(1)?));
+        let value = value.ok_or(rusqlite::Error::InvalidParameterCount(values.len(), index))?;
+        statement.raw_bind_parameter(index, value)?;
+    }
+    Ok(statement)
+}
+
+/// Runs a statement and reads the rows it returns.
+pub(super) fn records<R: Record>(
+    connection: &Connection,
+    sql: &str,
+    values: &[Value],
+) -> rusqlite::Result<Vec<R>> {
+    decoded(&mut prepared(connection, sql, values)?.raw_query())
+}
+
+/// Runs a statement for each line of a list. Its parameters are the columns of the line, and after
+/// them the time `at`, if it has so many.
+pub(super) fn execute_each(
+    connection: &Connection,
+    sql: &str,
+    list: &List,
+    batch: &[&Rows],
+    at: i64,
+) -> rusqlite::Result<()> {
+    let mut statement = None;
+    (list.each)(batch, &mut |line| {
+        let statement = match &mut statement {
+            Some(statement) => statement,
+            none => none.insert(connection.prepare_cached(sql)?),
+        };
+        let values = line.iter().copied().chain([&at as &dyn ToSql]);
+        for (index, value) in (1..=statement.parameter_count()).zip(values) {
+            statement.raw_bind_parameter(index, value)?;
+        }
+        statement.raw_execute().map(|_| ())
+    })
+}
+
+/// Every row as a record.
+pub(super) fn decoded<R: Record>(rows: &mut rusqlite::Rows<'_>) -> rusqlite::Result<Vec<R>> {
+    let mut records = Vec::new();
+    while let Some(row) = rows.next()? {
+        records.push(R::from_sqlite(row)?);
+    }
+    Ok(records)
+}
+
+impl ToSql for Value {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        match self {
+            Self::Int(it) => it.to_sql(),
+            Self::Bool(it) => it.to_sql(),
+            Self::Text(it) => it.to_sql(),
+            Self::Id(it) => it.to_sql(),
+            Self::Now
+            | Self::Ids(_)
+            | Self::MaybeIds(_)
+            | Self::MaybeInts(_)
+            | Self::Texts(_)
+            | Self::MaybeTexts(_)
+            | Self::Bools(_) => Err(rusqlite::Error::ToSqlConversionFailure(
+                "SQLite has neither arrays nor a clock of ours".into(),
+            )),
+        }
+    }
+}
