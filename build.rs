@@ -12,7 +12,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for engine in ["postgres", "sqlite"] {
         writeln!(
             list,
-            "const {}: &[(i64, &str, &str)] = &[",
+            "pub(super) const {}: &[(i64, &str, &str)] = &[",
             engine.to_uppercase()
         )?;
         for file in migrations(&folder.join(engine))? {

@@ -38,6 +38,7 @@ mod sessions;
 mod settings;
 mod sql;
 mod sqlite;
+mod sqlite_open;
 mod statement;
 mod stopped;
 mod tables;

@@ -2,14 +2,11 @@
 //! Afterwards the database is exclusively ours (`SQLite`) and has exactly the schema this binary
 //! knows.
 
-use std::fs::{File, OpenOptions, Permissions};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rusqlite::OptionalExtension as _;
 use sqlx::migrate::{Migrate, Migration, MigrationType, Migrator};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, SqlStr};
@@ -20,7 +17,7 @@ use super::db::{Db, Engine, Sql, sql};
 use super::identity::{self, Doubt};
 use super::outage::{self, Outage};
 use super::settings::{Address, OpenError, Settings};
-use super::sqlite::SqliteFile;
+use super::sqlite_open;
 use crate::world::Clock;
 
 include!(concat!(env!("OUT_DIR"), "/migrations.rs"));
@@ -48,7 +45,7 @@ pub(super) async fn open(
             None,
         ),
         Some(Address::Sqlite(file)) => {
-            let (engine, lock) = sqlite(Path::new(file), settings, schema).await?;
+            let (engine, lock) = sqlite_open::open(Path::new(file), settings, schema).await?;
             (engine, Some(lock))
         }
         None => return Err(OpenError::Url),
@@ -287,129 +284,9 @@ async fn show(
     sqlx::query_scalar(sql).fetch_one(connection).await
 }
 
-async fn sqlite(
-    file: &Path,
-    settings: &Settings,
-    schema: Schema,
-) -> Result<(Engine, File), OpenError> {
-    let shown = file.display().to_string();
-    let failed = |why: String| OpenError::File {
-        file: shown.clone(),
-        why,
-    };
-    let lock = lock(file)?;
-    private(file).map_err(|error| failed(error.to_string()))?;
-    let opened = SqliteFile::at(file, settings.acquire_timeout);
-    let opened = opened.map_err(|error| failed(error.to_string()))?;
-    opened
-        .with_writer(move |connection| Ok(migrate_sqlite(connection, schema)))
-        .await
-        .map_err(|failure| failed(failure.error.to_string()))??;
-    Ok((Engine::Sqlite(opened), lock))
-}
-
-/// Migrates the schema of the file, or refuses one that this binary does not know. The table of
-/// applied migrations is that of sqlx, so both engines are migrated alike.
-fn migrate_sqlite(connection: &mut rusqlite::Connection, schema: Schema) -> Result<(), OpenError> {
-    let failed = |error: rusqlite::Error| OpenError::Migration(error.to_string());
-    let exists = connection.table_exists(None, MIGRATIONS).map_err(failed)?;
-    let found: i64 = if exists {
-        connection
-            .query_row(APPLIED, [], |row| row.get(0))
-            .map_err(failed)?
-    } else {
-        0
-    };
-    if !is_older(found, SQLITE, schema)? {
-        return Ok(());
-    }
-    connection
-        .execute_batch(CREATE_MIGRATIONS)
-        .map_err(failed)?;
-    for migration in migrations(SQLITE) {
-        let version = migration.version;
-        let applied = connection
-            .query_row(CHECKSUM, [version], |row| row.get::<_, Vec<u8>>(0))
-            .optional()
-            .map_err(failed)?;
-        match applied {
-            Some(checksum) if checksum == *migration.checksum => continue,
-            Some(_) => {
-                let why = format!("migration {version} was applied with another text");
-                return Err(OpenError::Migration(why));
-            }
-            None => {}
-        }
-        let transaction = connection.transaction().map_err(failed)?;
-        transaction
-            .execute_batch(migration.sql.as_str())
-            .map_err(failed)?;
-        let row = (version, &*migration.description, &*migration.checksum);
-        transaction.execute(RECORD_MIGRATION, row).map_err(failed)?;
-        transaction.commit().map_err(failed)?;
-    }
-    Ok(())
-}
-
-const MIGRATIONS: &str = "_sqlx_migrations";
-const APPLIED: &str = "select coalesce(max(version), 0) from _sqlx_migrations";
-const CHECKSUM: &str = "select checksum from _sqlx_migrations where version = $1";
-const CREATE_MIGRATIONS: &str = "create table if not exists _sqlx_migrations (
-    version bigint primary key, description text not null, installed_on timestamp not null default current_timestamp,
-    success boolean not null, checksum blob not null, execution_time bigint not null)";
-const RECORD_MIGRATION: &str =
-    "insert into _sqlx_migrations (version, description, success, checksum, execution_time)
-    values ($1, $2, true, $3, 0)";
-
-/// Locks the file `<database>.lock`. The operating system releases the lock when the process ends,
-/// even after a crash.
-fn lock(file: &Path) -> Result<File, OpenError> {
-    let path = beside(file, ".lock");
-    let failed = |why: String| OpenError::File {
-        file: path.display().to_string(),
-        why,
-    };
-    let lock = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .mode(0o600)
-        .open(&path)
-        .map_err(|error| failed(error.to_string()))?;
-    match rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(lock),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(OpenError::Held(file.display().to_string())),
-        Err(error) => Err(failed(error.to_string())),
-    }
-}
-
-/// Creates the file if it is missing, and makes it private to its owner; `SQLite` gives `-wal` and
-/// `-shm` the same mode.
-fn private(file: &Path) -> std::io::Result<()> {
-    OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .mode(0o600)
-        .open(file)?;
-    for path in [file.to_owned(), beside(file, "-wal"), beside(file, "-shm")] {
-        match std::fs::set_permissions(&path, Permissions::from_mode(0o600)) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-            Ok(()) | Err(_) => {}
-        }
-    }
-    Ok(())
-}
-
-fn beside(file: &Path, ending: &str) -> PathBuf {
-    let mut name = file.as_os_str().to_owned();
-    name.push(ending);
-    PathBuf::from(name)
-}
-
 type Texts = [(i64, &'static str, &'static str)];
 
-fn migrations(texts: &Texts) -> impl Iterator<Item = Migration> {
+pub(super) fn migrations(texts: &Texts) -> impl Iterator<Item = Migration> {
     texts.iter().map(|(number, name, text)| {
         let alone = text.starts_with("-- no-transaction");
         let text = SqlStr::from_static(text);
@@ -421,7 +298,7 @@ fn migrations(texts: &Texts) -> impl Iterator<Item = Migration> {
 ///
 /// # Errors
 /// The schema is newer than this binary knows, or is older and must not be migrated.
-fn is_older(found: i64, texts: &Texts, schema: Schema) -> Result<bool, OpenError> {
+pub(super) fn is_older(found: i64, texts: &Texts, schema: Schema) -> Result<bool, OpenError> {
     let known = texts
         .iter()
         .map(|(number, _, _)| *number)
