@@ -1,7 +1,6 @@
 //! Submits a change: commits it, answers the command, and continues as a driver.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use tokio::sync::oneshot;
 
@@ -24,11 +23,6 @@ impl Engine {
         let written_from = Some(Written::Item(task_id, session.own.row.last_seq + 1));
         let (reply, written) = oneshot::channel();
         session.reply = Some(reply);
-        // Tasks that are queued in the database take slots first, each tenant in turn.
-        let first = !self.backlog.load(Ordering::Relaxed) && !self.alone.is_taken();
-        session.slot = first
-            .then(|| Arc::clone(&self.slots).try_acquire_owned().ok())
-            .flatten();
         self.drivers.spawn(Arc::clone(self).drive(session));
         match written.await {
             Ok(Ok(_)) => {

@@ -17,6 +17,9 @@ mod sub_agents;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::sync::OwnedSemaphorePermit;
 
 pub(crate) use self::delta_stream::DeltaStream;
 pub(crate) use self::stop::Stop;
@@ -27,6 +30,9 @@ use crate::agent::Agent;
 use crate::task::change::LeaseChange;
 use crate::task::status::TaskStatus;
 use crate::task::step::{Ending, On, Step, next_step};
+
+/// How long a command waits for a slot before its task is queued in the database.
+const SLOT_WAIT: Duration = Duration::from_millis(500);
 
 /// A step of a task: the engine, the task with its pending facts, and the agent in the version that
 /// the task is pinned to.
@@ -90,7 +96,7 @@ impl Driver<'_> {
             }
             Step::Wait(on) => return self.park(&on).await,
             Step::Finish(ending) => return self.finish(ending).await,
-            Step::CallModel | Step::Run(_) if self.gives_way() => {
+            Step::CallModel | Step::Run(_) if self.gives_way().await => {
                 self.save(LeaseChange::Queue).await?;
                 return Ok(false);
             }
@@ -120,11 +126,30 @@ impl Driver<'_> {
     /// Whether this driver leaves the next effect to another process or to a later driver: because
     /// it has no slot, because the service stops, or because another task is to be driven alone and
     /// this driver has stored an item.
-    fn gives_way(&self) -> bool {
+    async fn gives_way(&mut self) -> bool {
+        if self.session.slot.is_none() {
+            self.session.slot = self.slot().await;
+        }
         let to_lone = self.session.has_saved_items
             && self.session.lone.is_none()
             && self.engine.alone.is_taken();
         self.session.slot.is_none() || self.engine.stop.is_cancelled() || to_lone
+    }
+
+    /// A slot, if tasks that are queued in the database do not take it first, each tenant in turn.
+    /// A command whose facts are not stored yet waits for a slot, because to queue its task costs a
+    /// claim and a reading of its journal.
+    async fn slot(&self) -> Option<OwnedSemaphorePermit> {
+        let engine = self.engine;
+        let admitted = || !engine.backlog.load(Ordering::Relaxed) && !engine.alone.is_taken();
+        if !admitted() {
+            return None;
+        }
+        if self.session.reply.is_none() {
+            return Arc::clone(&engine.slots).try_acquire_owned().ok();
+        }
+        let slot = engine.slot_within(SLOT_WAIT).await;
+        slot.filter(|_| admitted())
     }
 
     /// Parks the task: the same commit opens its requests, so an answer cannot come too early.

@@ -22,6 +22,8 @@ const POLL: Duration = Duration::from_millis(500);
 /// Time between two cleanups of expired idempotency keys, browser sessions and credentials, and of
 /// spellings of user ids that are not folded yet.
 const CLEANUP: Duration = Duration::from_mins(1);
+/// How long a claim waits for a free slot. The search for overdue requests waits meanwhile.
+const SLOT_WAIT: Duration = Duration::from_millis(250);
 /// After a lone drive could not begin, no lone drive begins for this many times the duration of a
 /// lease.
 const POSTPONED: u32 = 4;
@@ -139,11 +141,13 @@ impl Engine {
     /// # Errors
     /// `Unavailable` when the database does not answer.
     pub async fn claim(self: &Arc<Self>) -> Result<Vec<BoxFuture<'static, ()>>, Refusal> {
-        let free = i64::try_from(self.slots.available_permits()).unwrap_or(i64::MAX);
-        if free == 0 {
+        // Waits among the commands of this process, which may take each slot that becomes free.
+        let Some(first) = self.slot_within(SLOT_WAIT).await else {
             self.backlog.store(true, Ordering::Relaxed);
             return Ok(Vec::new());
-        }
+        };
+        let mut first = Some(first);
+        let free = i64::try_from(1 + self.slots.available_permits()).unwrap_or(i64::MAX);
         // Cleared before the claim: a task that is queued during the claim sets it again.
         self.backlog.store(false, Ordering::Relaxed);
         let until = self.clock.uptime() + self.settings.lease;
@@ -172,7 +176,10 @@ impl Engine {
             let lease = || self.leases.hold(task, until);
             // Without a slot (a command may have taken it since) the driver queues the task again
             // at its next effect.
-            let slot = || Arc::clone(&self.slots).try_acquire_owned().ok();
+            let mut slot = || {
+                let others = || Arc::clone(&self.slots).try_acquire_owned().ok();
+                first.take().or_else(others)
+            };
             let engine = Arc::clone(self);
             match drive {
                 Drive::Later => {
@@ -194,6 +201,25 @@ impl Engine {
         }
         drivers.extend(last);
         Ok(drivers)
+    }
+
+    /// A slot, as soon as there is one; `None` if the time is over before, or the service stops.
+    pub(in crate::engine) async fn slot_within(
+        &self,
+        time: Duration,
+    ) -> Option<OwnedSemaphorePermit> {
+        if let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() {
+            return Some(slot);
+        }
+        if self.settings.max_running == 0 {
+            return None;
+        }
+        tokio::select! {
+            biased;
+            slot = Arc::clone(&self.slots).acquire_owned() => slot.ok(),
+            () = self.stop.cancelled() => None,
+            () = self.clock.sleep(time) => None,
+        }
     }
 
     /// Drives a task while this process drives no other.
