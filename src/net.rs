@@ -1,8 +1,8 @@
-//! All outbound HTTP: two clients from one builder. Invariant: no request is repeated
+//! All outbound HTTP: three clients from one builder. Invariant: no request is repeated
 //! automatically, no redirect is followed, no proxy is taken from the environment, every body is
-//! read up to a bound, and each failure says whether anything can have been sent. A tool call has
-//! its own connection: the peer may close a reused connection just as the next request is written,
-//! which would leave the outcome of that request unknown. Failure texts are fixed words and hold no
+//! read up to a bound, and each failure says whether anything can have been sent. A call that must
+//! not be repeated has its own connection: the peer may close a reused connection just as the next
+//! request is written, which would leave the outcome of that request unknown. Failure texts are fixed words and hold no
 //! URL, host or header.
 
 mod reach;
@@ -14,6 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use reqwest::header::{ACCEPT_ENCODING, CONNECTION, HeaderMap, HeaderValue};
 use reqwest::{Client, ClientBuilder, Request, RequestBuilder, Response, StatusCode};
+use tokio::time::Instant;
 
 use reach::{Reach, Watch};
 
@@ -31,6 +32,7 @@ const ON_ITS_WAY: Duration = Duration::from_millis(20);
 #[derive(Clone, Debug)]
 pub struct Net {
     kept: Client,
+    shared: Client,
     own: Client,
 }
 
@@ -64,6 +66,7 @@ impl Net {
     pub fn new() -> Result<Self, NetError> {
         Ok(Self {
             kept: build(keeping)?,
+            shared: build(|builder| plain(keeping(builder), HeaderMap::new()))?,
             own: build(closing)?,
         })
     }
@@ -74,38 +77,90 @@ impl Net {
         &self.kept
     }
 
-    /// Sends one request on its own connection and returns the response, all within `within`. After
-    /// the connection is made and right before the request is written, `leave` decides whether the
-    /// request may still be sent. `room` decides from the status how much of the body is read.
+    /// Sends one request, which may be repeated, on any connection and returns the response, all
+    /// within `within`. `room` decides from the status how much of the body is read.
     ///
     /// # Errors
-    /// [`Failure::NotSent`]: no connection was made, or `leave` returned false. [`Failure::Lost`]: a connection was
-    /// made, but no complete response arrived.
+    /// [`Failure::NotSent`]: no connection was made. [`Failure::Lost`]: no complete response
+    /// arrived in time, perhaps because no connection was made in time.
+    pub async fn shared(
+        &self,
+        request: Request,
+        within: Duration,
+        room: impl FnOnce(StatusCode) -> Room + Send,
+    ) -> Result<Answer, Failure> {
+        let mut partial = None;
+        let exchange = exchange(&self.shared, request, room, &mut partial);
+        let failure = match tokio::time::timeout(within, exchange).await {
+            Ok(ended) => ended.err(),
+            Err(_) => Some(Failure::Lost(NO_ANSWER_IN_TIME)),
+        };
+        received(partial, failure)
+    }
+
+    /// Sends one request on its own connection and returns the response, all within `within`. After
+    /// the connection is made and right before the request is written, `leave` decides whether the
+    /// request may be sent: it returns the time since which it may be, or `None`. `within` begins
+    /// then, if `leave` was decided after the call of this function. `room` decides from the status
+    /// how much of the body is read.
+    ///
+    /// # Errors
+    /// [`Failure::NotSent`]: no connection was made, or `leave` returned `None`.
+    /// [`Failure::Lost`]: a connection was made, but no complete response arrived.
     pub async fn alone(
         &self,
         request: Request,
         within: Duration,
-        leave: impl Fn() -> bool + Send + Sync + 'static,
+        leave: impl Future<Output = Option<Instant>> + Send + 'static,
         room: impl FnOnce(StatusCode) -> Room + Send,
     ) -> Result<Answer, Failure> {
         let (reach, mut partial) = (Reach::with(leave), None);
         let exchange = reach.watched(exchange(&self.own, request, room, &mut partial));
-        let ended = tokio::time::timeout(within, exchange).await;
-        let failure = match ended {
-            Ok(Ok(())) => None,
-            Ok(Err(_)) if reach.is_refused() => Some(Failure::NotSent(NO_LEAVE)),
-            Ok(Err(failure)) => Some(failure),
-            Err(_) if reach.is_connecting() => Some(Failure::NotSent(NO_CONNECTION_IN_TIME)),
-            Err(_) => Some(Failure::Lost(NO_ANSWER_IN_TIME)),
+        let failure = match permitted(&reach, within, exchange).await {
+            Some(Ok(())) => None,
+            Some(Err(_)) if reach.is_refused() => Some(Failure::NotSent(NO_LEAVE)),
+            Some(Err(failure)) => Some(failure),
+            None if reach.is_connecting() => Some(Failure::NotSent(NO_CONNECTION_IN_TIME)),
+            None => Some(Failure::Lost(NO_ANSWER_IN_TIME)),
         };
-        match (partial, failure) {
-            (Some((answer, _)), None) => Ok(answer),
-            (Some((answer, room)), Some(_)) if answer.body.len() >= room.enough => Ok(Answer {
-                more: true,
-                ..answer
-            }),
-            (_, failure) => Err(failure.unwrap_or(Failure::Lost(CUT_OFF))),
+        received(partial, failure)
+    }
+}
+
+/// Runs an exchange until `within` is over. The time begins anew when the exchange gets leave to
+/// send.
+async fn permitted<T>(
+    reach: &Reach,
+    within: Duration,
+    exchange: impl Future<Output = T>,
+) -> Option<T> {
+    let mut exchange = std::pin::pin!(exchange);
+    let mut until = Instant::now() + within;
+    loop {
+        if let Ok(ended) = tokio::time::timeout_at(until, &mut exchange).await {
+            return Some(ended);
         }
+        let later = if reach.waits_for_leave() {
+            Instant::now() + within
+        } else {
+            reach.given_at()? + within
+        };
+        if later <= until {
+            return None;
+        }
+        until = later;
+    }
+}
+
+/// The response, or as much of it as is enough.
+fn received(partial: Option<(Answer, Room)>, failure: Option<Failure>) -> Result<Answer, Failure> {
+    match (partial, failure) {
+        (Some((answer, _)), None) => Ok(answer),
+        (Some((answer, room)), Some(_)) if answer.body.len() >= room.enough => Ok(Answer {
+            more: true,
+            ..answer
+        }),
+        (_, failure) => Err(failure.unwrap_or(Failure::Lost(CUT_OFF))),
     }
 }
 
@@ -153,17 +208,16 @@ fn keeping(builder: ClientBuilder) -> ClientBuilder {
 }
 
 /// Uses no connection twice. The `Connection: close` header makes the peer close first, which frees
-/// our ports at once. Without compression HTTP alone defines where a body ends.
+/// our ports at once.
 fn closing(builder: ClientBuilder) -> ClientBuilder {
-    let headers = HeaderMap::from_iter([
-        (CONNECTION, HeaderValue::from_static("close")),
-        (ACCEPT_ENCODING, HeaderValue::from_static("identity")),
-    ]);
-    builder
-        .pool_max_idle_per_host(0)
-        .default_headers(headers)
-        .gzip(false)
-        .connector_layer(Watch)
+    let close = HeaderMap::from_iter([(CONNECTION, HeaderValue::from_static("close"))]);
+    plain(builder.pool_max_idle_per_host(0), close).connector_layer(Watch)
+}
+
+/// Without compression HTTP alone defines where a body ends.
+fn plain(builder: ClientBuilder, mut headers: HeaderMap) -> ClientBuilder {
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    builder.default_headers(headers).gzip(false)
 }
 
 #[expect(

@@ -5,10 +5,13 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use tokio::time::Instant;
 use tower::{BoxError, Layer, Service};
 
 tokio::task_local! {
@@ -22,17 +25,26 @@ pub(super) struct Reach(Arc<Way>);
 struct Way {
     connecting: AtomicBool,
     refused: AtomicBool,
-    leave: Box<dyn Fn() -> bool + Send + Sync>,
+    waiting: AtomicBool,
+    leave: Mutex<Option<Leave>>,
+    /// When the request was permitted.
+    given: OnceLock<Instant>,
 }
 
+/// Resolves once it is decided whether the request may be sent: to the time of that decision, or to
+/// `None` if it must not be sent.
+type Leave = BoxFuture<'static, Option<Instant>>;
+
 impl Reach {
-    /// For a request that is sent only if `leave` returns true once its connection is made.
-    pub(super) fn with(leave: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+    /// For a request that is sent only if `leave` returns a time once its connection is made.
+    pub(super) fn with(leave: impl Future<Output = Option<Instant>> + Send + 'static) -> Self {
         let (connecting, refused) = (AtomicBool::new(false), AtomicBool::new(false));
         Self(Arc::new(Way {
             connecting,
             refused,
-            leave: Box::new(leave),
+            waiting: AtomicBool::new(false),
+            leave: Mutex::new(Some(leave.boxed())),
+            given: OnceLock::new(),
         }))
     }
 
@@ -44,7 +56,7 @@ impl Reach {
         REACH.scope(self.clone(), request)
     }
 
-    /// Whether the connection is still being made, so that nothing was sent.
+    /// Whether the connection is still being made, or waits for leave, so that nothing was sent.
     pub(super) fn is_connecting(&self) -> bool {
         self.0.connecting.load(Ordering::SeqCst)
     }
@@ -54,15 +66,39 @@ impl Reach {
         self.0.refused.load(Ordering::SeqCst)
     }
 
+    /// Whether the connection is made and it is not decided yet whether the request may be sent.
+    pub(super) fn waits_for_leave(&self) -> bool {
+        self.0.waiting.load(Ordering::SeqCst)
+    }
+
+    /// The time since which the request may be sent.
+    pub(super) fn given_at(&self) -> Option<Instant> {
+        self.0.given.get().copied()
+    }
+
     fn connects(&self, connecting: bool) {
         self.0.connecting.store(connecting, Ordering::SeqCst);
     }
 
     /// Asks, once the connection is made, whether anything may be written to it.
-    fn may_send(&self) -> bool {
-        let may = (self.0.leave)();
-        self.0.refused.store(!may, Ordering::SeqCst);
-        may
+    async fn may_send(&self) -> bool {
+        let leave = self
+            .0
+            .leave
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        self.0.waiting.store(true, Ordering::SeqCst);
+        let given = match leave {
+            Some(leave) => leave.await,
+            None => None,
+        };
+        self.0.waiting.store(false, Ordering::SeqCst);
+        self.0.refused.store(given.is_none(), Ordering::SeqCst);
+        if let Some(at) = given {
+            let _ = self.0.given.set(at);
+        }
+        given.is_some()
     }
 }
 
@@ -86,6 +122,7 @@ pub(super) struct Watched<S>(S);
 impl<S: Service<R, Error = BoxError>, R> Service<R> for Watched<S>
 where
     S::Future: Send + 'static,
+    S::Response: Send,
 {
     type Response = S::Response;
     type Error = S::Error;
@@ -106,9 +143,16 @@ where
             let Ok(reach) = reach else {
                 return Err("nobody looks on".into());
             };
+            let made = match made {
+                Ok(made) => made,
+                Err(error) => {
+                    reach.connects(false);
+                    return Err(error);
+                }
+            };
+            let may_send = reach.may_send().await;
             reach.connects(false);
-            let made = made?;
-            if reach.may_send() {
+            if may_send {
                 Ok(made)
             } else {
                 Err("there is no leave to send any more".into())

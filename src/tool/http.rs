@@ -22,7 +22,7 @@ use super::url_template::UrlTemplate;
 use super::{Invocation, Tool, ToolAnswer, metric, output};
 use crate::net::{Failure, NO_LEAVE, Net, Room};
 use crate::secret::{Redactor, Secret};
-use crate::task::tool_spec::ToolSpec;
+use crate::task::tool_spec::{Effect, ToolSpec};
 use crate::task::units::duration_text;
 
 /// How many bytes of a failure's body are kept.
@@ -302,12 +302,22 @@ impl Tool for HttpTool {
         Some(format!("{} {address}", self.checked.method))
     }
 
+    fn connects_first(&self) -> bool {
+        self.has_own_connection()
+    }
+
     async fn call(&self, call: &Invocation) -> ToolAnswer {
-        metric(&self.spec.name, self.attempt(call)).await
+        metric(&self.spec.name, &call.permit, self.attempt(call)).await
     }
 }
 
 impl HttpTool {
+    /// Whether each call has a connection of its own: unless the call may be repeated, it must not
+    /// meet a reused connection that the peer closes just then.
+    fn has_own_connection(&self) -> bool {
+        matches!(self.checked.goal, Goal::Url(_)) && self.spec.effect == Effect::Once
+    }
+
     async fn attempt(&self, call: &Invocation) -> ToolAnswer {
         let redactor = call.redactor(&self.redactor);
         let headers = match self.checked.filled(&call.credentials) {
@@ -337,12 +347,17 @@ impl HttpTool {
                 most: output::to_read(&redactor, enough),
             }
         };
-        let permit = call.permit.clone();
-        match self
-            .net
-            .alone(request, self.checked.timeout, move || permit.holds(), room)
-            .await
-        {
+        let within = self.checked.timeout;
+        let answer = if self.has_own_connection() {
+            let permit = call.permit.clone();
+            let leave = async move { permit.decided().await.filter(|_| permit.holds()) };
+            self.net.alone(request, within, leave, room).await
+        } else if call.permit.holds() {
+            self.net.shared(request, within, room).await
+        } else {
+            Err(Failure::NotSent(NO_LEAVE))
+        };
+        match answer {
             Ok(answer) => self.read(
                 &redactor,
                 answer.status.as_u16(),

@@ -22,10 +22,11 @@ use std::borrow::Cow;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 use async_trait::async_trait;
 use serde_json::Value;
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 use self::credential::Credentials;
 use crate::secret::Redactor;
@@ -46,6 +47,12 @@ pub trait Tool: Send + Sync {
     /// credential and no query.
     fn address(&self, _arguments: &Value) -> Option<String> {
         None
+    }
+
+    /// Whether [`Tool::call`] may begin before its permit is decided: it then connects, sends
+    /// nothing before it has asked for the permit, and its timeout begins with the decision.
+    fn connects_first(&self) -> bool {
+        false
     }
 
     /// Performs one attempt within the tool's timeout, and never repeats it.
@@ -86,28 +93,69 @@ impl Invocation {
     }
 }
 
-/// The permit to send one attempt. A tool asks for it once, right before the first byte is sent
-/// (after a connection is made). The permit is refused if the task's lease or the time to send has
-/// run out, for example because the process was suspended, or if the task was canceled.
+/// The permit to send one attempt. It is decided once the start of the call is committed, or is not.
+/// A tool asks for it once, right before the first byte is sent (after a connection is made). The
+/// permit is refused if the task's lease or the time to send has run out, for example because the
+/// process was suspended, or if the task was canceled.
 #[derive(Clone)]
 pub struct SendPermit {
-    given: Arc<dyn Fn() -> bool + Send + Sync>,
+    decided: watch::Receiver<Option<Decided>>,
     refused: Arc<AtomicBool>,
 }
 
+/// Decides a permit. If it is dropped before, the permit is refused.
+pub struct PermitDecision(watch::Sender<Option<Decided>>);
+
+/// The start of an attempt is committed.
+#[derive(Clone)]
+struct Decided {
+    at: Instant,
+    /// Whether the attempt may be sent now.
+    given: Arc<dyn Fn() -> bool + Send + Sync>,
+}
+
+impl PermitDecision {
+    /// Permits the attempt as long as `given` returns true.
+    pub fn permit(&self, given: impl Fn() -> bool + Send + Sync + 'static) {
+        self.0.send_replace(Some(Decided {
+            at: Instant::now(),
+            given: Arc::new(given),
+        }));
+    }
+}
+
 impl SendPermit {
+    /// A permit that is not decided yet.
+    #[must_use]
+    pub fn undecided() -> (PermitDecision, Self) {
+        let (decision, decided) = watch::channel(None);
+        let permit = Self {
+            decided,
+            refused: Arc::default(),
+        };
+        (PermitDecision(decision), permit)
+    }
+
     /// A permit that holds as long as `given` returns true.
     pub fn of(given: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        Self {
-            given: Arc::new(given),
-            refused: Arc::default(),
-        }
+        let (decision, permit) = Self::undecided();
+        decision.permit(given);
+        permit
+    }
+
+    /// Waits until the permit is decided. Returns the time at which it was, or `None` if it never
+    /// will be.
+    pub async fn decided(&self) -> Option<Instant> {
+        let mut decided = self.decided.clone();
+        let found = decided.wait_for(Option::is_some).await.ok()?;
+        found.as_ref().map(|decided| decided.at)
     }
 
     /// Whether the attempt may be sent now. If not, nothing has been sent, and nothing may be.
     #[must_use]
     pub fn holds(&self) -> bool {
-        let holds = (self.given)();
+        let decided = self.decided.borrow().clone();
+        let holds = decided.is_some_and(|decided| (decided.given)());
         self.refused.store(!holds, Ordering::SeqCst);
         holds
     }
@@ -149,10 +197,15 @@ pub enum ToolAnswer {
     },
 }
 
-/// Performs an attempt and records its outcome and duration.
-async fn metric(tool: &str, attempt: impl Future<Output = ToolAnswer>) -> ToolAnswer {
+/// Performs an attempt and records its outcome, and its duration since its permit was decided.
+async fn metric(
+    tool: &str,
+    permit: &SendPermit,
+    attempt: impl Future<Output = ToolAnswer>,
+) -> ToolAnswer {
     let began = Instant::now();
     let answer = attempt.await;
+    let began = permit.decided().await.map_or(began, |at| at.max(began));
     let outcome = match answer {
         ToolAnswer::Succeeded { .. } => "succeeded",
         ToolAnswer::Failed { .. } => "failed",

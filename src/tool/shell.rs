@@ -105,7 +105,7 @@ impl Tool for ShellTool {
     }
 
     async fn call(&self, call: &Invocation) -> ToolAnswer {
-        metric(&self.spec.name, self.attempt(call)).await
+        metric(&self.spec.name, &call.permit, self.attempt(call)).await
     }
 }
 

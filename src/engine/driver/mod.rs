@@ -146,7 +146,7 @@ impl Driver<'_> {
             return None;
         }
         if self.session.reply.is_none() {
-            return Arc::clone(&engine.slots).try_acquire_owned().ok();
+            return engine.free_slot();
         }
         let slot = engine.slot_within(SLOT_WAIT).await;
         slot.filter(|_| admitted())

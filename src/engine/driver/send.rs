@@ -1,32 +1,28 @@
-//! Sends calls whose start is committed, each attempt at most once, and records their answers.
-//! Invariant: the permit is asked last, right before anything goes out.
+//! The permits to send calls, and the records of their answers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use futures_util::future::join_all;
 use serde_json::Value;
 
 use super::{Driver, Stop};
 use crate::engine::runtime::in_flight_calls::{InFlightCall, SEND_WINDOW};
 use crate::engine::runtime::leases::Lease;
-use crate::failpoint;
 use crate::task::call_state::CallState;
 use crate::tool::credential::Credentials;
-use crate::tool::{Invocation, SendPermit, Tool};
+use crate::tool::{Invocation, SendPermit, Tool, ToolAnswer};
 
 impl Driver<'_> {
-    /// Sends these calls together and records their results.
+    /// Records the results of these calls, which began to be sent at `began`.
     ///
     /// # Errors
     /// `Lost` when the lease was over before a call was sent, and there is no result to store.
-    pub(crate) async fn send(
+    pub(crate) fn record_answers(
         &mut self,
         attempts: &[(Arc<dyn Tool>, Invocation)],
+        answers: Vec<ToolAnswer>,
+        began: Duration,
     ) -> Result<(), Stop> {
-        failpoint::reach("call.before");
-        let began = self.engine.clock.uptime();
-        let answers = join_all(attempts.iter().map(|(tool, call)| tool.call(call))).await;
-        failpoint::reach("call.answered");
         let ended = self.engine.clock.uptime();
         // The duration of the calls counts toward the task's limit before the next model call.
         self.session.now = self.session.now + ended.saturating_sub(began);
@@ -69,16 +65,19 @@ impl Driver<'_> {
 
     /// Permits sending a call while the lease lasts, within [`SEND_WINDOW`] of the commit of its
     /// start, and unless it was canceled.
-    pub(crate) fn send_permit(&self, in_flight: &InFlightCall) -> SendPermit {
+    pub(crate) fn send_permit(
+        &self,
+        in_flight: &InFlightCall,
+    ) -> impl Fn() -> bool + Send + Sync + use<> {
         let (clock, registration) = (Arc::clone(&self.engine.clock), in_flight.registration());
         let lease = self.session.lease.as_ref().map(Lease::view);
         let until = self.session.saved_since + SEND_WINDOW;
-        SendPermit::of(move || {
+        move || {
             let now = clock.uptime();
             now < until
                 && lease.as_ref().is_some_and(|lease| lease.lasts(now))
                 && registration.mark_sent(now)
-        })
+        }
     }
 
     /// An attempt as the tool sees it. Its permit is refused until the start is committed.

@@ -1,15 +1,21 @@
-//! Starts calls that may run: judges each once more, journals its start, and then sends it.
+//! Starts calls that may run: judges each once more, journals its start, and sends it, each attempt
+//! at most once. Invariant: no permit is decided before the start is committed, and a permit is
+//! asked last, right before anything goes out.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::{Either, join_all, maybe_done, select};
+
 use super::{Driver, Stop};
 use crate::engine::recovery::integrity::damage_before;
+use crate::failpoint;
 use crate::task::id::CallId;
 use crate::task::item::{Fact, Outcome};
 use crate::task::step::{Budget, Ending};
 use crate::tool::credential::Credentials;
-use crate::tool::{Invocation, Tool, arguments};
+use crate::tool::{Invocation, SendPermit, Tool, ToolAnswer, arguments};
 
 impl Driver<'_> {
     /// Starts and sends these calls, if they may still run.
@@ -40,16 +46,32 @@ impl Driver<'_> {
             .iter()
             .map(|(_, call)| self.engine.in_flight_calls.register(call.call_id))
             .collect();
-        self.save(self.engine.take_lease()).await?;
+        let mut decisions = Vec::with_capacity(attempts.len());
+        for (_, call) in &mut attempts {
+            let (decision, permit) = SendPermit::undecided();
+            call.permit = permit;
+            decisions.push(decision);
+        }
+        // A tool that connects first does so while the start of its call is being committed.
+        let mut answers = pin!(maybe_done(join_all(attempts.iter().map(perform))));
+        match select(pin!(self.save(self.engine.take_lease())), &mut answers).await {
+            Either::Left((saved, _)) => saved?,
+            Either::Right(((), save)) => save.await?,
+        }
         if self.engine.store.history_uncertain_until() > self.session.history_uncertain_until {
             tracing::warn!(task = %self.session.task_id(), "the history was lost before a call was sent; it was not sent");
             return self.engine.reload_uncertain(self.session).await;
         }
-        for (in_flight, (_, call)) in in_flight_calls.iter().zip(&mut attempts) {
-            call.permit = self.send_permit(in_flight);
+        failpoint::reach("call.before");
+        for (in_flight, decision) in in_flight_calls.iter().zip(&decisions) {
+            decision.permit(self.send_permit(in_flight));
         }
         self.session.in_flight_calls = in_flight_calls;
-        self.send(&attempts).await
+        let began = self.engine.clock.uptime();
+        answers.as_mut().await;
+        failpoint::reach("call.answered");
+        let answers = answers.take_output().unwrap_or_default();
+        self.record_answers(&attempts, answers, began)
     }
 
     /// Journals the start of each call that a tool here performs, and returns the attempts.
@@ -148,4 +170,12 @@ impl Driver<'_> {
         })
         .max()
     }
+}
+
+/// Performs one attempt. Only a tool that connects first is called before its permit is decided.
+async fn perform((tool, call): &(Arc<dyn Tool>, Invocation)) -> ToolAnswer {
+    if !tool.connects_first() {
+        call.permit.decided().await;
+    }
+    tool.call(call).await
 }

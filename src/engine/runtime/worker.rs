@@ -176,10 +176,7 @@ impl Engine {
             let lease = || self.leases.hold(task, until);
             // Without a slot (a command may have taken it since) the driver queues the task again
             // at its next effect.
-            let mut slot = || {
-                let others = || Arc::clone(&self.slots).try_acquire_owned().ok();
-                first.take().or_else(others)
-            };
+            let mut slot = || first.take().or_else(|| self.free_slot());
             let engine = Arc::clone(self);
             match drive {
                 Drive::Later => {
@@ -203,16 +200,18 @@ impl Engine {
         Ok(drivers)
     }
 
+    pub(in crate::engine) fn free_slot(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.slots).try_acquire_owned().ok()
+    }
+
     /// A slot, as soon as there is one; `None` if the time is over before, or the service stops.
     pub(in crate::engine) async fn slot_within(
         &self,
         time: Duration,
     ) -> Option<OwnedSemaphorePermit> {
-        if let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() {
-            return Some(slot);
-        }
-        if self.settings.max_running == 0 {
-            return None;
+        let free = self.free_slot();
+        if free.is_some() || self.settings.max_running == 0 {
+            return free;
         }
         tokio::select! {
             biased;
