@@ -2,7 +2,6 @@
 //! when the key is removed.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 use std::path::Path;
 
 use base64::Engine as _;
@@ -10,9 +9,6 @@ use base64::prelude::{BASE64_STANDARD_NO_PAD, BASE64_URL_SAFE_NO_PAD};
 use reqwest::Method;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use sqlx::{
-    AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _, SqliteConnection,
-};
 
 use super::approval_cycle::on_both;
 use crate::support::fake_chat_completions::says;
@@ -70,32 +66,13 @@ async fn at(on: On, public_url: &str) -> TestApp {
 
 /// The stored hashes of the session tokens.
 async fn sessions(app: &TestApp) -> Vec<String> {
-    let (url, sql) = (
-        app.database.url(),
-        "select token_sha256 from browser_session",
-    );
-    if url.starts_with("postgres") {
-        let rows = PgConnection::connect(url)
-            .await
-            .unwrap()
-            .fetch_all(sql)
-            .await
-            .unwrap();
-        return rows.iter().map(|row| row.get(0)).collect();
-    }
-    let rows = SqliteConnection::connect(url)
-        .await
-        .unwrap()
-        .fetch_all(sql)
-        .await
-        .unwrap();
-    rows.iter().map(|row| row.get(0)).collect()
+    let sql = "select token_sha256 from browser_session";
+    app.database.texts(sql).await
 }
 
 /// Everything that is stored: every row of every Postgres table, or every byte of the SQLite files.
 async fn everything(app: &TestApp) -> Vec<u8> {
-    let url = app.database.url();
-    if let Some(file) = url.strip_prefix("sqlite://") {
+    if let Some(file) = app.database.url().strip_prefix("sqlite://") {
         let folder = Path::new(file).parent().unwrap();
         let files = std::fs::read_dir(folder)
             .unwrap()
@@ -104,20 +81,11 @@ async fn everything(app: &TestApp) -> Vec<u8> {
             .flat_map(|file| std::fs::read(file).unwrap())
             .collect();
     }
-    let mut connection = PgConnection::connect(url).await.unwrap();
-    let tables = connection
-        .fetch_all("select tablename::text from pg_tables where schemaname = 'public'")
-        .await
-        .unwrap();
+    let tables = "select tablename::text from pg_tables where schemaname = 'public'";
     let mut all = String::new();
-    for table in tables {
-        let sql = format!(
-            "select row_to_json(t)::text from {} t",
-            table.get::<String, _>(0)
-        );
-        for row in connection.fetch_all(AssertSqlSafe(sql)).await.unwrap() {
-            let _ = writeln!(all, "{}", row.get::<String, _>(0));
-        }
+    for table in app.database.texts(tables).await {
+        let rows = format!("select row_to_json(t)::text from {table} t");
+        all += &app.database.texts(&rows).await.concat();
     }
     all.into_bytes()
 }

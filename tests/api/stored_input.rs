@@ -2,9 +2,6 @@
 //! which is keyed once `secrets.keys` is configured. An expired credential is removed.
 
 use serde_json::json;
-use sqlx::{
-    AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _, SqliteConnection,
-};
 
 use super::approval_cycle::on_both;
 use crate::support::fake_chat_completions::{calls, says};
@@ -17,29 +14,6 @@ const ANEW: &str = "\nsecrets: { keys: [ { id: k2, key: 'YWJjZGVmZ2hpamtsbW5vcHF
 /// SHA-256 of `{"input":"go"}`.
 const UNKEYED: &str = "2423fb4751d4f1b3a4a79d53d7970aaba5abd6c7b409e49b9ea3fb35b331a38a";
 
-/// The texts that a statement returns.
-async fn texts(app: &TestApp, sql: &str) -> Vec<String> {
-    let sql = AssertSqlSafe(sql.to_owned());
-    if app.database.url().starts_with("postgres") {
-        let mut connection = PgConnection::connect(app.database.url()).await.unwrap();
-        return connection
-            .fetch_all(sql)
-            .await
-            .unwrap()
-            .iter()
-            .map(|row| row.get(0))
-            .collect();
-    }
-    let mut connection = SqliteConnection::connect(app.database.url()).await.unwrap();
-    connection
-        .fetch_all(sql)
-        .await
-        .unwrap()
-        .iter()
-        .map(|row| row.get(0))
-        .collect()
-}
-
 on_both! {
     async fn expired_credential_is_removed_by_the_worker(on: On) {
         let mut app = TestApp::start(on).await;
@@ -50,10 +24,10 @@ on_both! {
                 "insert into credential (task_id, name, tenant, root_task_id, request_id, key_id, sealed, created_at, expires_at)
                  select task_id, '{name}', tenant, root_task_id, task_id, 'k1', 'x', 0, {expires_at} from agent_task"
             );
-            texts(&app, &insert).await;
+            app.database.execute(&insert).await;
         }
         app.restart().await;
-        while texts(&app, "select name from credential order by name").await != ["endless"] {}
+        while app.database.texts("select name from credential order by name").await != ["endless"] {}
         app.stop().await;
     }
 
@@ -72,7 +46,7 @@ on_both! {
         let answer = app.owner().header("idempotency-key", "4").post(&path, &json!({"action": "approve"})).await;
         assert_eq!(answer.status, 200, "{}", answer.text);
 
-        let rows = texts(&app, "select body_digest from idempotency order by key").await;
+        let rows = app.database.texts("select body_digest from idempotency order by key").await;
         assert_eq!(rows.len(), 4);
         assert_eq!(rows[0], UNKEYED);
         for (row, id) in rows[1..].iter().zip(["k1:", "k2:", "k2:"]) {

@@ -11,9 +11,9 @@ use std::process::{Command, Stdio};
 
 use futures_util::stream::{self, StreamExt as _};
 use serde_json::{Value, json};
-use sqlx::{AssertSqlSafe, Connection as _, Executor as _, SqliteConnection};
 
 use self::process::{Process, id};
+use crate::support::database::Database;
 use crate::support::fake_chat_completions::{FakeModel, calls, says};
 use crate::support::fake_tool::FakeTool;
 use crate::support::postgres::{Cluster, run};
@@ -403,10 +403,8 @@ async fn restored_copy_of_a_sqlite_file_runs_nothing_again() {
     let url = |name: &str| format!("sqlite://{}", world.path(name).display());
     let process = world.serve(&url("house.db"), &[]).await;
     let tasks = world.populate(&process, 10).await;
-    let mut beside = SqliteConnection::connect(&url("house.db")).await.unwrap();
     let copy = format!("vacuum into '{}'", world.path("kept.db").display());
-    beside.execute(AssertSqlSafe(copy)).await.unwrap();
-    beside.close().await.unwrap();
+    Database::at(&url("house.db")).execute(&copy).await;
     world.go_on(&process, &tasks, 30).await;
     drop(process);
     let process = world.serve(&url("kept.db"), &["--restored"]).await;

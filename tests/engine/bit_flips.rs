@@ -275,9 +275,9 @@ async fn scenes() -> (EngineHarness, Vec<(Scene, TaskId)>) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bit_flip_between_approval_and_start_lets_nothing_else_run() {
     let (harness, tasks) = scenes().await;
-    let mut beside = Beside::of(&harness).await;
-    beside.keep().await;
-    let cells = beside.cells().await;
+    let beside = Beside::of(&harness);
+    beside.keep();
+    let cells = beside.cells();
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
     let (mut seen, mut counted) = (0, BTreeMap::<(Scene, End), usize>::new());
     let rounds = repetitions(8, 28);
@@ -288,7 +288,7 @@ async fn bit_flip_between_approval_and_start_lets_nothing_else_run() {
             sql += &update;
             flips.insert(*task, what);
         }
-        beside.changes(&sql).await;
+        beside.changes(&sql);
         once_more(&harness, &tasks).await;
         driven(&harness).await;
         let mut ran: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -313,7 +313,7 @@ async fn bit_flip_between_approval_and_start_lets_nothing_else_run() {
                 println!("{scene:?} {end:?} {}", flips[task]);
             }
         }
-        beside.bring_back().await;
+        beside.bring_back();
     }
     println!("{counted:#?}");
     assert_eq!(

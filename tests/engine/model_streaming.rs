@@ -16,13 +16,14 @@ use holdpoint::task::id::{CallId, TaskId};
 use holdpoint::task::item::{Fact, Turn};
 use holdpoint::task::status::TaskStatus;
 use holdpoint::world::Clock;
-use sqlx::{Connection as _, Executor as _, PgConnection, SqliteConnection};
+use sqlx::{Connection as _, Executor as _, PgConnection};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Mutex, oneshot, watch};
 
 use super::credentials::{TOKEN, asked, clerk, jira};
 use super::engine_harness::{EngineHarness, alice, fills, go, turn};
 use crate::store::store_fixture::{StoreFixture, both};
+use crate::support::sqlite_file;
 
 /// Steps that the test orders the model to take.
 enum Order {
@@ -213,7 +214,7 @@ fn stored(turn: &Turn) -> (String, Vec<(CallId, String, String)>) {
 
 /// Keeps the database from storing anything until released.
 enum Locked {
-    Sqlite(SqliteConnection),
+    Sqlite(rusqlite::Connection),
     Postgres(PgConnection),
 }
 
@@ -229,18 +230,14 @@ impl Locked {
                 .unwrap();
             return Self::Postgres(connection);
         }
-        let mut connection = SqliteConnection::connect(fixture.settings.url.reveal())
-            .await
-            .unwrap();
-        connection.execute("begin immediate").await.unwrap();
+        let connection = sqlite_file::connect(fixture.settings.url.reveal());
+        connection.execute_batch("begin immediate").unwrap();
         Self::Sqlite(connection)
     }
 
     async fn let_go(self) {
         match self {
-            Self::Sqlite(mut connection) => {
-                connection.execute("rollback").await.map(|_| ()).unwrap();
-            }
+            Self::Sqlite(connection) => connection.execute_batch("rollback").unwrap(),
             Self::Postgres(mut connection) => {
                 connection.execute("rollback").await.map(|_| ()).unwrap();
             }

@@ -2,7 +2,6 @@
 //! same tasks, and finishes the open tasks.
 
 use serde_json::{Value, json};
-use sqlx::{AssertSqlSafe, Connection as _, Executor as _, SqliteConnection};
 
 use super::served_binary::{Folder, Served};
 use crate::support::postgres::{TestDatabase, empty_database, run};
@@ -64,13 +63,10 @@ async fn serve(older: &Older) -> Upgraded {
     let used_now = format!("update public.idempotency set created_at = {now}");
     let (mut configuration, mut database) = (CONFIGURATION.to_owned(), None);
     if older.dump.starts_with("PRAGMA") {
-        let file = folder.file("holdpoint.db");
-        let url = format!("sqlite://{}?mode=rwc", file.display());
-        let mut connection = SqliteConnection::connect(&url).await.unwrap();
-        connection.execute(older.dump).await.unwrap();
+        let connection = rusqlite::Connection::open(folder.file("holdpoint.db")).unwrap();
+        connection.execute_batch(older.dump).unwrap();
         let used_now = used_now.replace("public.", "");
-        connection.execute(AssertSqlSafe(used_now)).await.unwrap();
-        connection.close().await.unwrap();
+        connection.execute_batch(&used_now).unwrap();
     } else {
         let empty = empty_database().await;
         run(&empty.url, older.dump.to_owned()).await;

@@ -1,47 +1,36 @@
 //! Everything that is stored, as text; and every spelling in which a value, or a hash of it, could
 //! be read again.
 
-use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD_NO_PAD, BASE64_URL_SAFE_NO_PAD};
-use sqlx::{
-    AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _, SqliteConnection,
-};
 
 use super::variable_secrecy::spellings;
+use crate::support::database::Database;
+use crate::support::sqlite_file;
 
 /// Every row of every table, and of `SQLite` every byte of its files, too.
 pub async fn everything(url: &str, folder: &Path) -> Vec<(String, String)> {
-    let mut all = Vec::new();
+    let (mut all, database) = (Vec::new(), Database::at(url));
     if url.starts_with("postgres") {
-        let mut connection = PgConnection::connect(url).await.unwrap();
         let tables = "select tablename::text from pg_tables where schemaname not in ('pg_catalog', 'information_schema')";
-        for table in connection.fetch_all(tables).await.unwrap() {
-            let table: String = table.get(0);
-            // Each column as text: in JSON, the escapes inside a value would be escaped once more.
+        for table in database.texts(tables).await {
             let columns = format!(
                 "select attname::text from pg_attribute where attrelid = '\"{table}\"'::regclass and attnum > 0 and not attisdropped"
             );
-            let columns = connection.fetch_all(AssertSqlSafe(columns)).await.unwrap();
-            let columns: Vec<_> = columns
+            // Each column as text: in JSON, the escapes inside a value would be escaped once more.
+            let columns: Vec<_> = database
+                .texts(&columns)
+                .await
                 .iter()
-                .map(|column| format!("\"{}\"::text", column.get::<String, _>(0)))
+                .map(|column| format!("\"{column}\"::text"))
                 .collect();
-            let sql = format!(
-                "select concat_ws(' ', {}) from \"{table}\"",
-                columns.join(", ")
-            );
-            let rows = connection.fetch_all(AssertSqlSafe(sql)).await.unwrap();
-            all.push((
-                table,
-                rows.iter()
-                    .map(|row| row.get::<String, _>(0) + "\n")
-                    .collect(),
-            ));
+            let columns = columns.join(", ");
+            let rows = format!("select concat_ws(' ', {columns}) from \"{table}\"");
+            all.push((table, database.texts(&rows).await.join("\n")));
         }
         return all;
     }
@@ -57,38 +46,24 @@ pub async fn everything(url: &str, folder: &Path) -> Vec<(String, String)> {
             ));
         }
     }
-    let mut connection = SqliteConnection::connect(url).await.unwrap();
-    for table in connection
-        .fetch_all("select name from sqlite_master where type = 'table'")
-        .await
-        .unwrap()
-    {
-        let table: String = table.get(0);
+    let tables = "select name from sqlite_master where type = 'table'";
+    for table in database.texts(tables).await {
         let columns = format!("select name from pragma_table_info('{table}')");
-        let columns = connection.fetch_all(AssertSqlSafe(columns)).await.unwrap();
         // Each column twice: quoted, which shows bytes that are no text as hex, and as text.
-        let columns: Vec<_> = columns
+        let columns: Vec<_> = database
+            .texts(&columns)
+            .await
             .iter()
-            .map(|column| {
-                format!(
-                    "quote(\"{0}\") || ' ' || coalesce(cast(\"{0}\" as text), '')",
-                    column.get::<String, _>(0)
-                )
+            .map(|name| {
+                format!("quote(\"{name}\") || ' ' || coalesce(cast(\"{name}\" as text), '')")
             })
             .collect();
-        let sql = format!(
-            "select cast({} as blob) from \"{table}\"",
-            columns.join(" || ' ' || ")
-        );
-        let mut text = String::new();
-        for row in connection.fetch_all(AssertSqlSafe(sql)).await.unwrap() {
-            let _ = writeln!(
-                text,
-                "{}",
-                String::from_utf8_lossy(&row.get::<Vec<u8>, _>(0))
-            );
-        }
-        all.push((table, text));
+        let columns = columns.join(" || ' ' || ");
+        let sql = format!("select cast({columns} as blob) from \"{table}\"");
+        let rows = sqlite_file::rows(&sqlite_file::connect(url), &sql, |row| row.get(0));
+        let rows: Vec<Vec<u8>> = rows.unwrap();
+        let bytes = rows.join(&b'\n');
+        all.push((table, String::from_utf8_lossy(&bytes).into_owned()));
     }
     all
 }

@@ -5,35 +5,22 @@ use std::collections::BTreeSet;
 use holdpoint::store::Store;
 use sqlx::{
     AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _, SqlSafeStr as _,
-    SqliteConnection,
 };
 
 use super::store_fixture::{StoreFixture, finance};
+use crate::support::sqlite_file;
 
 async fn texts(fixture: &StoreFixture, sql: &str) -> Vec<String> {
-    let sql = AssertSqlSafe(sql.to_owned());
-    if fixture.is_postgres() {
-        let mut connection = PgConnection::connect(fixture.settings.url.reveal())
-            .await
-            .unwrap();
-        return connection
-            .fetch_all(sql)
-            .await
-            .unwrap()
-            .iter()
-            .map(|row| row.get(0))
-            .collect();
-    }
-    let mut connection = SqliteConnection::connect(fixture.settings.url.reveal())
-        .await
-        .unwrap();
-    connection
-        .fetch_all(sql)
-        .await
-        .unwrap()
-        .iter()
-        .map(|row| row.get(0))
-        .collect()
+    fixture.database().texts(sql).await
+}
+
+/// The plan of a query on `SQLite`.
+fn query_plan(fixture: &StoreFixture, query: &str) -> String {
+    let connection = sqlite_file::connect(fixture.settings.url.reveal());
+    let explain = format!("explain query plan {query}");
+    let steps: Vec<String> =
+        sqlite_file::rows(&connection, &explain, |row| row.get("detail")).unwrap();
+    steps.join("\n")
 }
 
 #[tokio::test]
@@ -148,9 +135,7 @@ async fn every_statement_is_understood_by_both_engines() {
     let mut on_postgres = PgConnection::connect(postgres.settings.url.reveal())
         .await
         .unwrap();
-    let mut on_sqlite = SqliteConnection::connect(sqlite.settings.url.reveal())
-        .await
-        .unwrap();
+    let on_sqlite = sqlite_file::connect(sqlite.settings.url.reveal());
     let statements = Store::statements();
     assert!(statements.len() > 20);
     for sql in statements {
@@ -162,8 +147,7 @@ async fn every_statement_is_understood_by_both_engines() {
         }
         if !sql.sqlite.is_empty() {
             on_sqlite
-                .prepare(sql.sqlite.into_sql_str())
-                .await
+                .prepare(sql.sqlite)
                 .unwrap_or_else(|error| panic!("{error}: {}", sql.sqlite));
         }
     }
@@ -199,18 +183,7 @@ async fn paused_task_is_found_by_its_request_id_through_an_index() {
                 "{plan}"
             );
         } else {
-            let mut connection = SqliteConnection::connect(fixture.settings.url.reveal())
-                .await
-                .unwrap();
-            let rows = connection
-                .fetch_all(AssertSqlSafe(format!("explain query plan {query}")))
-                .await
-                .unwrap();
-            let plan = rows
-                .iter()
-                .map(|row| row.get::<String, _>("detail"))
-                .collect::<Vec<_>>()
-                .join("\n");
+            let plan = query_plan(&fixture, &query);
             assert!(
                 plan.contains("agent_task_item_request") && !plan.contains("SCAN"),
                 "{plan}"
@@ -355,15 +328,7 @@ async fn tree_is_found_by_its_keys_on_both_engines() {
                     .await
                     .join("\n")
             } else {
-                let mut connection = SqliteConnection::connect(fixture.settings.url.reveal())
-                    .await
-                    .unwrap();
-                let query = AssertSqlSafe(format!("explain query plan {}", sql.sqlite));
-                let rows = connection.fetch_all(query).await.unwrap();
-                rows.iter()
-                    .map(|row| row.get::<String, _>("detail"))
-                    .collect::<Vec<_>>()
-                    .join("\n")
+                query_plan(&fixture, sql.sqlite)
             };
             assert!(indexes.iter().all(|index| plan.contains(index)), "{plan}");
             assert!(

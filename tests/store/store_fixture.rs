@@ -19,12 +19,12 @@ use holdpoint::task::time::Time;
 use holdpoint::task::tool_spec::Effect;
 use holdpoint::task::verdict::{Approvers, Terms, Verdict};
 use holdpoint::world::Clock;
-use sqlx::{
-    AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _, SqliteConnection,
-};
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _};
 use uuid::Uuid;
 
+use crate::support::database::Database;
 use crate::support::postgres::{TestDatabase, database};
+use crate::support::sqlite_file;
 
 /// Makes two tests of each body: one per engine.
 macro_rules! both {
@@ -132,16 +132,21 @@ impl StoreFixture {
     }
 
     /// Runs a statement on a connection of its own. Returns the integers of the first column.
-    pub async fn numbers(&self, sql: &str) -> Result<Vec<i64>, sqlx::Error> {
-        let sql = AssertSqlSafe(sql.to_owned());
+    pub async fn numbers(&self, sql: &str) -> anyhow::Result<Vec<i64>> {
+        let url = self.settings.url.reveal();
         if self.is_postgres() {
-            let mut connection = PgConnection::connect(self.settings.url.reveal()).await?;
-            let rows = connection.fetch_all(sql).await?;
+            let mut connection = PgConnection::connect(url).await?;
+            let rows = connection.fetch_all(AssertSqlSafe(sql.to_owned())).await?;
             return Ok(rows.iter().map(|row| row.get::<i64, _>(0)).collect());
         }
-        let mut connection = SqliteConnection::connect(self.settings.url.reveal()).await?;
-        let rows = connection.fetch_all(sql).await?;
-        Ok(rows.iter().map(|row| row.get::<i64, _>(0)).collect())
+        Ok(sqlite_file::rows(&sqlite_file::connect(url), sql, |row| {
+            row.get(0)
+        })?)
+    }
+
+    /// The database, without the store.
+    pub fn database(&self) -> Database {
+        Database::at(self.settings.url.reveal())
     }
 
     /// Changes the tasks that fit `condition` as if two leases had run out after work on them had

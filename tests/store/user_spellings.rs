@@ -10,7 +10,6 @@ use holdpoint::task::id::TaskId;
 use holdpoint::task::status::RequestStatus;
 use holdpoint::task::user::{UserId, UserIds};
 use holdpoint::task::verdict::{Approvers, Terms};
-use sqlx::{Connection as _, Executor as _, PgConnection, SqliteConnection};
 
 use super::store_fixture::{StoreFixture, both, change, fresh, new_task};
 
@@ -85,25 +84,6 @@ fn keyed(user: &UserId, key: &str) -> (TaskId, Change) {
         request_id: None,
     });
     (id, create)
-}
-
-/// Runs several statements on a connection of their own.
-async fn run(fixture: &StoreFixture, sql: &'static str) {
-    if fixture.is_postgres() {
-        PgConnection::connect(fixture.settings.url.reveal())
-            .await
-            .unwrap()
-            .execute(sql)
-            .await
-            .unwrap();
-    } else {
-        SqliteConnection::connect(fixture.settings.url.reveal())
-            .await
-            .unwrap()
-            .execute(sql)
-            .await
-            .unwrap();
-    }
 }
 
 const UNDO_POSTGRES: &str = "drop function user_spelling_keep cascade; drop function user_spelling_changes cascade; drop table user_spelling";
@@ -189,10 +169,10 @@ both! {
 
     async fn rows_stored_before_the_migration_are_found_under_every_spelling(fixture) {
         let postgres = fixture.is_postgres();
-        run(&fixture, if postgres { UNDO_POSTGRES } else { UNDO_SQLITE }).await;
+        fixture.database().execute(if postgres { UNDO_POSTGRES } else { UNDO_SQLITE }).await;
         let ids = stored(&fixture).await;
-        run(&fixture, "drop index idempotency_person; alter table idempotency drop column person").await;
-        run(&fixture, if postgres {
+        fixture.database().execute("drop index idempotency_person; alter table idempotency drop column person").await;
+        fixture.database().execute(if postgres {
             concat!(
                 include_str!("../../migrations/postgres/0008_user_spelling.sql"),
                 include_str!("../../migrations/postgres/0009_stored_spellings.sql")

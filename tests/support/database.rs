@@ -1,8 +1,9 @@
 //! A database for one test, removed when the test ends.
 
-use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, SqliteConnection};
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _};
 
 use super::postgres::TestDatabase;
+use super::{postgres, sqlite_file};
 
 /// The database of a test; clones of [`Database::shared`] keep it alive.
 #[derive(Clone)]
@@ -24,7 +25,7 @@ impl Database {
     }
 
     pub async fn postgres() -> Self {
-        let database = super::postgres::database().await;
+        let database = postgres::database().await;
         Self {
             url: database.url.clone(),
             _sqlite: None,
@@ -45,24 +46,24 @@ impl Database {
         &self.url
     }
 
-    /// Runs a statement on a connection of its own.
+    /// Runs statements on a connection of their own.
     pub async fn execute(&self, sql: &str) {
-        let sql = AssertSqlSafe(sql.to_owned());
         if self.url.starts_with("postgres") {
-            PgConnection::connect(&self.url)
-                .await
-                .unwrap()
-                .execute(sql)
-                .await
-                .unwrap();
+            postgres::run(&self.url, sql.to_owned()).await;
         } else {
-            SqliteConnection::connect(&self.url)
-                .await
-                .unwrap()
-                .execute(sql)
-                .await
-                .unwrap();
+            sqlite_file::connect(&self.url).execute_batch(sql).unwrap();
         }
+    }
+
+    /// Runs one statement on a connection of its own. Returns the texts of the first column.
+    pub async fn texts(&self, sql: &str) -> Vec<String> {
+        if self.url.starts_with("postgres") {
+            let mut connection = PgConnection::connect(&self.url).await.unwrap();
+            let sql = AssertSqlSafe(sql.to_owned());
+            let rows = connection.fetch_all(sql).await.unwrap();
+            return rows.iter().map(|row| row.get(0)).collect();
+        }
+        sqlite_file::rows(&sqlite_file::connect(&self.url), sql, |row| row.get(0)).unwrap()
     }
 
     /// The same database, for another replica.

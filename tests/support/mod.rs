@@ -11,6 +11,7 @@ pub mod leaping_clock;
 pub mod model_stream;
 pub mod postgres;
 pub mod raw_http;
+pub mod sqlite_file;
 pub mod test_app;
 
 use std::net::SocketAddr;

@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use sqlx::{AssertSqlSafe, Connection as _, Executor as _, Row as _, SqliteConnection};
+use rusqlite::Connection;
 
 use super::super::engine_harness::EngineHarness;
+use crate::support::sqlite_file;
 
 /// A stored value before its flip.
 #[derive(Clone, Debug)]
@@ -64,41 +65,33 @@ pub const COLUMNS: [(&str, &[&str]); 4] = [
 ];
 
 /// A second connection to the store's database.
-pub struct Beside(SqliteConnection);
+pub struct Beside(Connection);
 
 impl Beside {
-    pub async fn of(harness: &EngineHarness) -> Self {
-        let mut beside = Self(
-            SqliteConnection::connect(harness.fixture.settings.url.reveal())
-                .await
-                .unwrap(),
-        );
+    pub fn of(harness: &EngineHarness) -> Self {
+        let beside = Self(sqlite_file::connect(harness.fixture.settings.url.reveal()));
         // A flipped bit on disk is not checked against constraints either.
-        beside
-            .does("pragma foreign_keys = off; pragma ignore_check_constraints = on")
-            .await;
+        beside.does("pragma foreign_keys = off; pragma ignore_check_constraints = on");
         beside
     }
 
-    pub async fn does(&mut self, sql: &str) {
+    fn does(&self, sql: &str) {
         self.0
-            .execute(AssertSqlSafe(sql.to_owned()))
-            .await
+            .execute_batch(sql)
             .unwrap_or_else(|why| panic!("{why}: {sql:.300}"));
     }
 
     /// Updates rows while the trigger `intervention_request_end`, which would refuse some updates,
     /// is dropped.
-    pub async fn changes(&mut self, updates: &str) {
+    pub fn changes(&self, updates: &str) {
         let guard = "select sql from sqlite_master where name = 'intervention_request_end'";
-        let guard: String = self.0.fetch_one(guard).await.unwrap().get(0);
+        let guard: String = self.0.query_row(guard, [], |row| row.get(0)).unwrap();
         self.does(&format!(
             "begin immediate; drop trigger intervention_request_end; {updates} {guard}; commit;"
-        ))
-        .await;
+        ));
     }
 
-    pub async fn keep(&mut self) {
+    pub fn keep(&self) {
         let mut sql = String::new();
         for table in TABLES {
             write!(
@@ -107,33 +100,27 @@ impl Beside {
             )
             .unwrap();
         }
-        self.does(&sql).await;
+        self.does(&sql);
     }
 
-    pub async fn bring_back(&mut self) {
+    pub fn bring_back(&self) {
         let mut sql = String::from("begin immediate;");
         for table in TABLES {
-            let names = self
-                .0
-                .fetch_all(AssertSqlSafe(format!(
-                    "select name from pragma_table_info('{table}')"
-                )))
-                .await
-                .unwrap();
-            let names: Vec<String> = names.iter().map(|row| row.get(0)).collect();
-            let names = names.join(",");
+            let columns =
+                format!("select group_concat(name, ',') from pragma_table_info('{table}')");
+            let names: String = self.0.query_row(&columns, [], |row| row.get(0)).unwrap();
             write!(
                 sql,
                 "delete from {table}; insert into {table} (rowid, {names}) select kept, {names} from kept_{table};"
             )
             .unwrap();
         }
-        self.does(&(sql + "commit;")).await;
+        self.does(&(sql + "commit;"));
     }
 
     /// The values that may flip, by task: bodies of its items, and columns of its requests,
     /// approvers and decisions.
-    pub async fn cells(&mut self) -> BTreeMap<Vec<u8>, Vec<Cell>> {
+    pub fn cells(&self) -> BTreeMap<Vec<u8>, Vec<Cell>> {
         let mut cells: BTreeMap<Vec<u8>, Vec<Cell>> = BTreeMap::new();
         for (table, columns) in COLUMNS {
             for column in columns {
@@ -150,17 +137,20 @@ impl Beside {
                 let sql = format!(
                     "select {of}, rowid, typeof({column}) = 'integer', cast({column} as blob) from {table} t {which}"
                 );
-                for row in self.0.fetch_all(AssertSqlSafe(sql)).await.unwrap() {
-                    let bytes: Option<Vec<u8>> = row.get(3);
+                let rows = sqlite_file::rows(&self.0, &sql, |row| {
+                    let bytes: Option<Vec<u8>> = row.get(3)?;
                     let cell = Cell {
                         table,
-                        row: row.get(1),
+                        row: row.get(1)?,
                         column,
-                        number: row.get(2),
+                        number: row.get(2)?,
                         bytes: bytes.unwrap_or_default(),
                     };
+                    Ok((row.get(0)?, cell))
+                });
+                for (task, cell) in rows.unwrap() {
                     if !cell.bytes.is_empty() {
-                        cells.entry(row.get(0)).or_default().push(cell);
+                        cells.entry(task).or_default().push(cell);
                     }
                 }
             }
