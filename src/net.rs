@@ -23,8 +23,11 @@ pub const USER_AGENT: &str = concat!("holdpoint/", env!("CARGO_PKG_VERSION"));
 
 /// The timeout for name resolution, TCP and TLS together.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long a reusable connection is kept idle.
+/// How long a reusable connection to a model is kept idle.
 const IDLE: Duration = Duration::from_secs(30);
+/// How long a reusable connection to a tool is kept idle: less than the 5 s after which common
+/// servers (Node) close it, because a call that meets the close is lost.
+const TOOL_IDLE: Duration = Duration::from_secs(4);
 /// How long to wait for the trailing bytes of a response whose content is already complete.
 const ON_ITS_WAY: Duration = Duration::from_millis(20);
 
@@ -65,8 +68,8 @@ impl Net {
     /// [`NetError`] when TLS cannot be set up at all.
     pub fn new() -> Result<Self, NetError> {
         Ok(Self {
-            kept: build(keeping)?,
-            shared: build(|builder| plain(keeping(builder), HeaderMap::new()))?,
+            kept: build(|builder| builder.pool_idle_timeout(IDLE))?,
+            shared: build(sharing)?,
             own: build(closing)?,
         })
     }
@@ -203,8 +206,8 @@ fn build(kind: fn(ClientBuilder) -> ClientBuilder) -> Result<Client, NetError> {
         .map_err(|_| NetError)
 }
 
-fn keeping(builder: ClientBuilder) -> ClientBuilder {
-    builder.pool_idle_timeout(IDLE)
+fn sharing(builder: ClientBuilder) -> ClientBuilder {
+    plain(builder.pool_idle_timeout(TOOL_IDLE), HeaderMap::new())
 }
 
 /// Uses no connection twice. The `Connection: close` header makes the peer close first, which frees

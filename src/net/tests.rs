@@ -30,17 +30,18 @@ fn request(url: &str) -> Request {
     Request::new(reqwest::Method::GET, url.parse().unwrap())
 }
 
+fn permitted() -> std::future::Ready<Option<Instant>> {
+    std::future::ready(Some(Instant::now()))
+}
+
 async fn get(net: &Net, url: &str) -> Result<(Vec<u8>, bool), Failure> {
     let answer = net
-        .alone(
-            request(url),
-            Duration::from_secs(5),
-            || true,
-            |_| Room {
+        .alone(request(url), Duration::from_secs(5), permitted(), |_| {
+            Room {
                 enough: 10,
                 most: 10,
-            },
-        )
+            }
+        })
         .await?;
     Ok((answer.body, answer.more))
 }
@@ -92,16 +93,22 @@ async fn silent_peer_is_lost_at_the_timeout_also_within_the_body() {
     let late = Err(Failure::Lost(
         "there was no complete answer within the timeout",
     ));
-    assert_eq!(net.alone(request(&url), in_time, || true, room).await, late);
+    assert_eq!(
+        net.alone(request(&url), in_time, permitted(), room).await,
+        late
+    );
     drop(listener.accept().await.unwrap());
-    let (answer, _peer) = tokio::join!(net.alone(request(&url), in_time, || true, room), async {
-        let (mut peer, _) = listener.accept().await.unwrap();
-        assert!(peer.read(&mut [0; 4096]).await.unwrap() > 0);
-        peer.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf")
-            .await
-            .unwrap();
-        peer
-    });
+    let (answer, _peer) = tokio::join!(
+        net.alone(request(&url), in_time, permitted(), room),
+        async {
+            let (mut peer, _) = listener.accept().await.unwrap();
+            assert!(peer.read(&mut [0; 4096]).await.unwrap() > 0);
+            peer.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf")
+                .await
+                .unwrap();
+            peer
+        }
+    );
     assert_eq!(answer, late);
 }
 
@@ -129,7 +136,12 @@ async fn connection_that_is_never_made_is_not_a_lost_request() {
         };
         let url = format!("http://{address}/");
         let answer = net
-            .alone(request(&url), Duration::from_millis(within), || true, room)
+            .alone(
+                request(&url),
+                Duration::from_millis(within),
+                permitted(),
+                room,
+            )
             .await;
         assert_eq!(
             answer,
@@ -164,7 +176,7 @@ async fn call_without_a_permit_writes_nothing_to_its_open_connection() {
     let net = Net::new().unwrap();
     let room = |_: StatusCode| Room { enough: 1, most: 1 };
     let (answer, received) = tokio::join!(
-        net.alone(request(&url), Duration::from_secs(5), || false, room),
+        net.alone(request(&url), Duration::from_secs(5), async { None }, room),
         async {
             let (mut peer, _) = listener.accept().await.unwrap();
             let mut received = Vec::new();
@@ -174,4 +186,49 @@ async fn call_without_a_permit_writes_nothing_to_its_open_connection() {
     );
     assert_eq!(answer, Err(Failure::NotSent(NO_LEAVE)));
     assert_eq!(received, b"");
+}
+
+#[tokio::test]
+async fn request_waits_for_its_permit_on_an_open_connection_and_its_time_begins_then() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let (net, within) = (Net::new().unwrap(), Duration::from_millis(200));
+    let room = |_: StatusCode| Room { enough: 2, most: 2 };
+    let (permit, decided) = tokio::sync::oneshot::channel();
+    let leave = async { decided.await.ok() };
+    let (answer, ()) = tokio::join!(net.alone(request(&url), within, leave, room), async {
+        let (mut peer, _) = listener.accept().await.unwrap();
+        let mut received = [0; 4096];
+        let early = tokio::time::timeout(within * 2, peer.read(&mut received)).await;
+        assert!(early.is_err(), "bytes before the permit");
+        permit.send(Instant::now()).unwrap();
+        assert!(peer.read(&mut received).await.unwrap() > 0);
+        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+        peer.write_all(answer).await.unwrap();
+    });
+    assert_eq!(answer.unwrap().body, b"ok");
+}
+
+#[tokio::test]
+async fn requests_that_may_be_repeated_share_a_connection() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let net = Net::new().unwrap();
+    let room = |_: StatusCode| Room { enough: 2, most: 2 };
+    let send = async || {
+        net.shared(request(&url), Duration::from_secs(5), room)
+            .await
+    };
+    let ((first, second), ()) = tokio::join!(async { (send().await, send().await) }, async {
+        let (mut peer, _) = listener.accept().await.unwrap();
+        for _ in 0..2 {
+            assert!(peer.read(&mut [0; 4096]).await.unwrap() > 0);
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+            peer.write_all(answer).await.unwrap();
+        }
+    });
+    assert_eq!(
+        (first.unwrap().body, second.unwrap().body),
+        (b"ok".into(), b"ok".into())
+    );
 }

@@ -303,7 +303,7 @@ impl Tool for HttpTool {
     }
 
     fn connects_first(&self) -> bool {
-        self.has_own_connection()
+        self.spec.effect == Effect::Once && matches!(self.checked.goal, Goal::Url(_))
     }
 
     async fn call(&self, call: &Invocation) -> ToolAnswer {
@@ -312,10 +312,11 @@ impl Tool for HttpTool {
 }
 
 impl HttpTool {
-    /// Whether each call has a connection of its own: unless the call may be repeated, it must not
-    /// meet a reused connection that the peer closes just then.
-    fn has_own_connection(&self) -> bool {
-        matches!(self.checked.goal, Goal::Url(_)) && self.spec.effect == Effect::Once
+    /// Whether a call has a connection of its own. The peer may close a reused connection just as
+    /// the call is written, and then the call's outcome is unknown. A call that may be repeated
+    /// takes that risk once.
+    fn has_own_connection(&self, call: &Invocation) -> bool {
+        self.spec.effect == Effect::Once || call.attempt > 1
     }
 
     async fn attempt(&self, call: &Invocation) -> ToolAnswer {
@@ -348,7 +349,7 @@ impl HttpTool {
             }
         };
         let within = self.checked.timeout;
-        let answer = if self.has_own_connection() {
+        let answer = if self.has_own_connection(call) {
             let permit = call.permit.clone();
             let leave = async move { permit.decided().await.filter(|_| permit.holds()) };
             self.net.alone(request, within, leave, room).await

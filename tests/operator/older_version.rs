@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::served_binary::{Folder, Served};
 use crate::support::postgres::{TestDatabase, empty_database, run};
+use crate::support::sqlite_file;
 use crate::support::test_app::ALICE;
 
 const CONFIGURATION: &str = include_str!("data/older_version.yaml");
@@ -63,7 +64,9 @@ async fn serve(older: &Older) -> Upgraded {
     let used_now = format!("update public.idempotency set created_at = {now}");
     let (mut configuration, mut database) = (CONFIGURATION.to_owned(), None);
     if older.dump.starts_with("PRAGMA") {
-        let connection = rusqlite::Connection::open(folder.file("holdpoint.db")).unwrap();
+        let file = folder.file("holdpoint.db");
+        std::fs::File::create(&file).unwrap();
+        let connection = sqlite_file::connect(&format!("sqlite://{}", file.display()));
         connection.execute_batch(older.dump).unwrap();
         let used_now = used_now.replace("public.", "");
         connection.execute_batch(&used_now).unwrap();
