@@ -32,6 +32,7 @@ mod secrets_in_calls;
 mod send_deadlines;
 mod stored_prompts;
 mod takeover;
+mod tool_connections;
 mod trees;
 mod two_replicas;
 mod unread;

@@ -1,0 +1,96 @@
+//! The connection to a tool is made while the start of its call is being committed, and carries
+//! nothing before the commit. On Postgres, where another transaction can hold the commit up.
+
+use std::time::Duration;
+
+use holdpoint::task::decision::Action;
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::Outcome;
+use holdpoint::task::status::TaskStatus;
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::engine_harness::{EngineHarness, alice, outcomes, whole};
+use crate::store::store_fixture::StoreFixture;
+
+const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":500}"#)];
+
+/// A held refund, whose tool is at `listener`.
+async fn held_refund(listener: &TcpListener) -> (EngineHarness, TaskId) {
+    let mut harness = EngineHarness::new(StoreFixture::postgres().await, LARGE).await;
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    harness.configure(|yaml| yaml.replace("{tool}", &address));
+    let task = harness.held().await;
+    (harness, task)
+}
+
+/// Another transaction, which holds the task's row.
+async fn holding(harness: &EngineHarness, task: TaskId) -> PgConnection {
+    let url = harness.fixture.settings.url.reveal();
+    let mut other = PgConnection::connect(url).await.unwrap();
+    other.execute("begin").await.unwrap();
+    let lock = format!("select 1 from agent_task where task_id = '{task}' for update");
+    other.execute(AssertSqlSafe(lock)).await.unwrap();
+    other
+}
+
+/// The connection to the tool, once the service has opened it. Asserts that it carries nothing yet.
+async fn connected_early(listener: &TcpListener) -> TcpStream {
+    let (mut peer, _) = listener.accept().await.unwrap();
+    let pause = Duration::from_millis(100);
+    let early = tokio::time::timeout(pause, peer.read(&mut [0; 16])).await;
+    assert!(early.is_err(), "bytes before the commit: {early:?}");
+    peer
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tool_is_connected_before_the_commit_of_the_start_and_called_after_it() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (harness, task) = held_refund(&listener).await;
+    let request = harness.asked(task).await.remove(0).request_id;
+    let engine = harness.engine(1);
+    let mut other = holding(&harness, task).await;
+    let alice = alice();
+    let approve = engine.decide(&alice, request, whole(Action::Approve, None), None);
+    let (approved, ()) = tokio::join!(approve, async {
+        let mut peer = connected_early(&listener).await;
+        other.execute("rollback").await.unwrap();
+        let mut received = vec![0; 4096];
+        assert!(peer.read(&mut received).await.unwrap() > 0);
+        let answer = "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\npaid";
+        peer.write_all(answer.as_bytes()).await.unwrap();
+    });
+    approved.unwrap();
+    while harness.status(task).await == TaskStatus::Running {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Succeeded]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tool_receives_nothing_when_another_commit_wins_against_the_start() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (harness, task) = held_refund(&listener).await;
+    let request = harness.asked(task).await.remove(0).request_id;
+    let engine = harness.engine(1);
+    let mut other = holding(&harness, task).await;
+    let alice = alice();
+    let approve = engine.decide(&alice, request, whole(Action::Approve, None), None);
+    let (_, received) = tokio::join!(approve, async {
+        let mut peer = connected_early(&listener).await;
+        let wins = format!("update agent_task set version = version + 1 where task_id = '{task}'");
+        other.execute(AssertSqlSafe(wins)).await.unwrap();
+        other.execute("commit").await.unwrap();
+        let mut received = Vec::new();
+        let read = peer.read_to_end(&mut received);
+        tokio::time::timeout(Duration::from_secs(10), read)
+            .await
+            .expect("the connection is closed")
+            .unwrap();
+        // The command loads the task again, and its second attempt may go through.
+        drop(listener);
+        received
+    });
+    assert_eq!(received, b"");
+}
