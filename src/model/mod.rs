@@ -104,7 +104,8 @@ pub struct Answer {
     pub calls: Vec<AnswerCall>,
     pub finish_reason: FinishReason,
     pub usage: Usage,
-    /// The provider's own JSON of the message, redacted. Later model calls send it back.
+    /// The provider's own JSON of the message, redacted. Later model calls send it back. Null if
+    /// they write the same from the other members.
     pub raw: Value,
 }
 

@@ -218,15 +218,18 @@ pub struct Turn {
     /// Number of the turn within its task: 1, 2, 3 …
     pub turn: u32,
     /// Text of the answer, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
     /// Calls that the model proposes, in its order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCall>,
     /// Why the answer ended.
     pub finish_reason: FinishReason,
     /// Tokens that the answer took.
     pub usage: Usage,
-    /// The provider's own JSON of the answer, sent back unchanged. Not on the wire.
-    #[serde(default)]
+    /// The provider's own JSON of the answer, sent back unchanged; null if a request writes the same
+    /// from the other members. Not on the wire.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
     pub raw: Value,
 }
 

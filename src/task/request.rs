@@ -47,8 +47,10 @@ pub struct CallSpec {
     /// The policy's verdict.
     pub verdict: Verdict,
     /// Rule that gave the verdict.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
     /// The rule's reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The tool's JSON Schema.
     pub parameters: Value,

@@ -103,8 +103,10 @@ pub struct Judgement {
     /// The policy's verdict.
     pub verdict: Verdict,
     /// Rule that gave the verdict, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
     /// The rule's reason, or the mismatch of an invalid call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Terms of the request. Present when `verdict` is `hold` or `human`. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,12 +1,14 @@
-//! Tasks beyond a process's slots wait in the database. Tenants take turns, and no new task
+//! Tasks beyond a process's slots wait for a slot for a moment, and then in the database. Tenants take turns, and no new task
 //! overtakes a waiting task.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use holdpoint::engine::Engine;
+use holdpoint::engine::{Engine, Parts};
 use holdpoint::people::Caller;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::status::TaskStatus;
+use holdpoint::world::SystemClock;
 
 use super::engine_harness::{EngineHarness, alice, go, person};
 use crate::store::store_fixture::both;
@@ -36,6 +38,39 @@ async fn running(harness: &EngineHarness, tasks: &[TaskId]) -> Vec<TaskId> {
 }
 
 both! {
+    async fn command_waits_for_a_slot_of_its_process_before_its_task_is_queued(fixture) {
+        let harness = EngineHarness::new(fixture, &[("lookup", r#"{"order":1}"#)]).await;
+        let engine = Engine::new(Parts { clock: Arc::new(SystemClock), ..harness.parts(1) });
+        harness.tool.close();
+        let (alice, wait) = (alice(), Duration::from_millis(50));
+        engine.create(&alice, go(), None).await.unwrap();
+        harness.tool.reached(1).await;
+        let mut second = Box::pin(engine.create(&alice, go(), None));
+        assert!(tokio::time::timeout(wait, &mut second).await.is_err(), "there is no slot");
+        harness.tool.open();
+        let task = second.await.unwrap().task_id;
+        // No worker runs here, so a task that was queued would stay so.
+        let ended = async { while harness.status(task).await == TaskStatus::Running {} };
+        tokio::time::timeout(Duration::from_secs(20), ended).await.expect("it is not queued");
+    }
+
+    async fn command_without_a_slot_queues_its_task_after_a_while(fixture) {
+        let harness = EngineHarness::new(fixture, &[("lookup", r#"{"order":1}"#)]).await;
+        let engine = Engine::new(Parts { clock: Arc::new(SystemClock), ..harness.parts(1) });
+        harness.tool.close();
+        engine.create(&alice(), go(), None).await.unwrap();
+        harness.tool.reached(1).await;
+        let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
+        let elsewhere = harness.engine(1);
+        let claimed = elsewhere.claim().await.unwrap();
+        assert_eq!(claimed.len(), 1, "another replica may take it");
+        harness.tool.open();
+        for driver in claimed {
+            driver.await;
+        }
+        assert_ne!(harness.status(task).await, TaskStatus::Running);
+    }
+
     async fn queued_tasks_are_claimed_tenant_by_tenant_before_new_ones(fixture) {
         let harness = EngineHarness::new(fixture, &[("lookup", r#"{"order":1}"#)]).await;
         let engine = harness.engine(1);

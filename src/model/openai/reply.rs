@@ -1,10 +1,12 @@
-//! Reads an answer: `choices[0].message` and the members around it. `raw` keeps unknown members.
+//! Reads an answer: `choices[0].message` and the members around it. `raw` keeps unknown members; it
+//! is null if the message has nothing that its parsed form has not.
 //! Missing members are tolerated if the meaning is clear; otherwise the answer is rejected.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use super::request::is_derivable;
 use crate::model::clean::{Cleaner, Mend, mended};
 use crate::model::problem::{is_said, reported};
 use crate::model::protocol::{Attempt, CALLS, again, too_many_calls};
@@ -86,15 +88,21 @@ pub(super) fn answer(said: Said, cleaner: &Cleaner) -> Attempt {
         return ended_in_error();
     }
     let text = Some(cleaner.text(&text(&message))).filter(|text| !text.is_empty());
+    let text = if calls.is_empty() {
+        Some(text.unwrap_or_default())
+    } else {
+        text
+    };
+    let raw = raw(message, &calls, cleaner);
     Attempt::Answered(Box::new(Answer {
-        text: if calls.is_empty() {
-            Some(text.unwrap_or_default())
+        raw: if is_derivable(&raw, text.as_deref(), &calls) {
+            Value::Null
         } else {
-            text
+            raw
         },
+        text,
         finish_reason: finish_reason(finish.as_deref(), !calls.is_empty()),
         usage: usage(used.as_ref()),
-        raw: raw(message, &calls, cleaner),
         calls,
     }))
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use crate::model::protocol::Manner;
-use crate::model::{OfferedTool, Prompt, data_about_the_user};
+use crate::model::{AnswerCall, OfferedTool, Prompt, data_about_the_user};
 use crate::task::item::{Part, PartType};
 use crate::task::transcript::Message;
 
@@ -136,6 +136,13 @@ fn assistant(raw: &Value, text: Option<&str>, calls: &[(String, String, String)]
     Value::Object(message)
 }
 
+/// Whether a request writes the same message from its parsed form alone.
+pub(super) fn is_derivable(raw: &Value, text: Option<&str>, calls: &[AnswerCall]) -> bool {
+    let calls = calls.iter().cloned();
+    let calls = calls.map(|call| (call.provider_id, call.name, call.arguments_text));
+    *raw == rewritten(Map::new(), text, &calls.collect::<Vec<_>>())
+}
+
 /// Whether `raw` is a message of this protocol with this many calls. Messages of Anthropic's
 /// protocol are recognized by their `type`; this protocol cannot express their content.
 fn is_ours(raw: &Map<String, Value>, calls: usize) -> bool {
@@ -182,6 +189,32 @@ mod tests {
 
     fn call(id: &str) -> (String, String, String) {
         (id.to_owned(), "pay".to_owned(), "{}".to_owned())
+    }
+
+    #[test]
+    fn turn_that_has_nothing_but_its_parsed_form_is_derivable_and_sent_back_the_same() {
+        let calls = [AnswerCall {
+            provider_id: "a".to_owned(),
+            name: "pay".to_owned(),
+            arguments_text: "{}".to_owned(),
+            holds_secret: false,
+        }];
+        let plain = json!({"role": "assistant", "content": null, "tool_calls": [
+            {"id": "a", "type": "function", "function": {"name": "pay", "arguments": "{}"}}]});
+        assert!(is_derivable(&plain, None, &calls));
+        let sent = assistant(&Value::Null, None, &[call("a")]);
+        assert_eq!(sent, assistant(&plain, None, &[call("a")]));
+        let text = json!({"role": "assistant", "content": "so"});
+        assert!(is_derivable(&text, Some("so"), &[]));
+        for (member, value) in [
+            ("refusal", Value::Null),
+            ("content", json!([{"text": "so"}])),
+        ] {
+            let mut more = text.clone();
+            more[member] = value;
+            assert!(!is_derivable(&more, Some("so"), &[]), "{more}");
+        }
+        assert!(!is_derivable(&json!({"content": "so"}), Some("so"), &[]));
     }
 
     #[test]
