@@ -249,7 +249,8 @@ fn whole_message_in_one_chunk_is_an_answer() {
         json!({"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]});
     let (answer, _) = answered(&stream(&[chunk]));
     assert_eq!(calls(&answer), [("a", "look", "{}"), ("b", "pay", "{}")]);
-    assert_eq!(answer.raw, message);
+    assert_eq!(answer.text.as_deref(), Some("On it."));
+    assert!(answer.raw.is_null(), "it has nothing but text and calls");
 }
 
 #[test]
