@@ -1,8 +1,9 @@
-//! All outbound HTTP: three clients from one builder. Invariant: no request is repeated
+//! All outbound HTTP: two clients from one builder. Invariant: no request is repeated
 //! automatically, no redirect is followed, no proxy is taken from the environment, every body is
-//! read up to a bound, and each failure says whether anything can have been sent. A call that must
-//! not be repeated has its own connection: the peer may close a reused connection just as the next
-//! request is written, which would leave the outcome of that request unknown. Failure texts are fixed words and hold no
+//! read up to a bound, and each failure says whether anything can have been sent. A tool call has
+//! its own connection: the peer may close a reused connection just as the next request is written,
+//! which would leave the outcome of that request unknown; and a pool may hand over a connection long
+//! after the permit to send was asked for. Failure texts are fixed words and hold no
 //! URL, host or header.
 
 mod reach;
@@ -23,11 +24,8 @@ pub const USER_AGENT: &str = concat!("holdpoint/", env!("CARGO_PKG_VERSION"));
 
 /// The timeout for name resolution, TCP and TLS together.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long a reusable connection to a model is kept idle.
+/// How long a reusable connection is kept idle.
 const IDLE: Duration = Duration::from_secs(30);
-/// How long a reusable connection to a tool is kept idle: less than the 5 s after which common
-/// servers (Node) close it, because a call that meets the close is lost.
-const TOOL_IDLE: Duration = Duration::from_secs(4);
 /// How long to wait for the trailing bytes of a response whose content is already complete.
 const ON_ITS_WAY: Duration = Duration::from_millis(20);
 
@@ -35,7 +33,6 @@ const ON_ITS_WAY: Duration = Duration::from_millis(20);
 #[derive(Clone, Debug)]
 pub struct Net {
     kept: Client,
-    shared: Client,
     own: Client,
 }
 
@@ -68,8 +65,7 @@ impl Net {
     /// [`NetError`] when TLS cannot be set up at all.
     pub fn new() -> Result<Self, NetError> {
         Ok(Self {
-            kept: build(|builder| builder.pool_idle_timeout(IDLE))?,
-            shared: build(sharing)?,
+            kept: build(keeping)?,
             own: build(closing)?,
         })
     }
@@ -78,27 +74,6 @@ impl Net {
     #[must_use]
     pub fn repeatable(&self) -> &Client {
         &self.kept
-    }
-
-    /// Sends one request, which may be repeated, on any connection and returns the response, all
-    /// within `within`. `room` decides from the status how much of the body is read.
-    ///
-    /// # Errors
-    /// [`Failure::NotSent`]: no connection was made. [`Failure::Lost`]: no complete response
-    /// arrived in time, perhaps because no connection was made in time.
-    pub async fn shared(
-        &self,
-        request: Request,
-        within: Duration,
-        room: impl FnOnce(StatusCode) -> Room + Send,
-    ) -> Result<Answer, Failure> {
-        let mut partial = None;
-        let exchange = exchange(&self.shared, request, room, &mut partial);
-        let failure = match tokio::time::timeout(within, exchange).await {
-            Ok(ended) => ended.err(),
-            Err(_) => Some(Failure::Lost(NO_ANSWER_IN_TIME)),
-        };
-        received(partial, failure)
     }
 
     /// Sends one request on its own connection and returns the response, all within `within`. After
@@ -126,7 +101,14 @@ impl Net {
             None if reach.is_connecting() => Some(Failure::NotSent(NO_CONNECTION_IN_TIME)),
             None => Some(Failure::Lost(NO_ANSWER_IN_TIME)),
         };
-        received(partial, failure)
+        match (partial, failure) {
+            (Some((answer, _)), None) => Ok(answer),
+            (Some((answer, room)), Some(_)) if answer.body.len() >= room.enough => Ok(Answer {
+                more: true,
+                ..answer
+            }),
+            (_, failure) => Err(failure.unwrap_or(Failure::Lost(CUT_OFF))),
+        }
     }
 }
 
@@ -152,18 +134,6 @@ async fn permitted<T>(
             return None;
         }
         until = later;
-    }
-}
-
-/// The response, or as much of it as is enough.
-fn received(partial: Option<(Answer, Room)>, failure: Option<Failure>) -> Result<Answer, Failure> {
-    match (partial, failure) {
-        (Some((answer, _)), None) => Ok(answer),
-        (Some((answer, room)), Some(_)) if answer.body.len() >= room.enough => Ok(Answer {
-            more: true,
-            ..answer
-        }),
-        (_, failure) => Err(failure.unwrap_or(Failure::Lost(CUT_OFF))),
     }
 }
 
@@ -206,21 +176,22 @@ fn build(kind: fn(ClientBuilder) -> ClientBuilder) -> Result<Client, NetError> {
         .map_err(|_| NetError)
 }
 
-fn sharing(builder: ClientBuilder) -> ClientBuilder {
-    plain(builder.pool_idle_timeout(TOOL_IDLE), HeaderMap::new())
+fn keeping(builder: ClientBuilder) -> ClientBuilder {
+    builder.pool_idle_timeout(IDLE)
 }
 
 /// Uses no connection twice. The `Connection: close` header makes the peer close first, which frees
-/// our ports at once.
+/// our ports at once. Without compression HTTP alone defines where a body ends.
 fn closing(builder: ClientBuilder) -> ClientBuilder {
-    let close = HeaderMap::from_iter([(CONNECTION, HeaderValue::from_static("close"))]);
-    plain(builder.pool_max_idle_per_host(0), close).connector_layer(Watch)
-}
-
-/// Without compression HTTP alone defines where a body ends.
-fn plain(builder: ClientBuilder, mut headers: HeaderMap) -> ClientBuilder {
-    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-    builder.default_headers(headers).gzip(false)
+    let headers = HeaderMap::from_iter([
+        (CONNECTION, HeaderValue::from_static("close")),
+        (ACCEPT_ENCODING, HeaderValue::from_static("identity")),
+    ]);
+    builder
+        .pool_max_idle_per_host(0)
+        .default_headers(headers)
+        .gzip(false)
+        .connector_layer(Watch)
 }
 
 #[expect(

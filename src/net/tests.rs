@@ -208,27 +208,3 @@ async fn request_waits_for_its_permit_on_an_open_connection_and_its_time_begins_
     });
     assert_eq!(answer.unwrap().body, b"ok");
 }
-
-#[tokio::test]
-async fn requests_that_may_be_repeated_share_a_connection() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/", listener.local_addr().unwrap());
-    let net = Net::new().unwrap();
-    let room = |_: StatusCode| Room { enough: 2, most: 2 };
-    let send = async || {
-        net.shared(request(&url), Duration::from_secs(5), room)
-            .await
-    };
-    let ((first, second), ()) = tokio::join!(async { (send().await, send().await) }, async {
-        let (mut peer, _) = listener.accept().await.unwrap();
-        for _ in 0..2 {
-            assert!(peer.read(&mut [0; 4096]).await.unwrap() > 0);
-            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
-            peer.write_all(answer).await.unwrap();
-        }
-    });
-    assert_eq!(
-        (first.unwrap().body, second.unwrap().body),
-        (b"ok".into(), b"ok".into())
-    );
-}

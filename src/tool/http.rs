@@ -22,7 +22,7 @@ use super::url_template::UrlTemplate;
 use super::{Invocation, Tool, ToolAnswer, metric, output};
 use crate::net::{Failure, NO_LEAVE, Net, Room};
 use crate::secret::{Redactor, Secret};
-use crate::task::tool_spec::{Effect, ToolSpec};
+use crate::task::tool_spec::ToolSpec;
 use crate::task::units::duration_text;
 
 /// How many bytes of a failure's body are kept.
@@ -303,7 +303,7 @@ impl Tool for HttpTool {
     }
 
     fn connects_first(&self) -> bool {
-        self.spec.effect == Effect::Once && matches!(self.checked.goal, Goal::Url(_))
+        matches!(self.checked.goal, Goal::Url(_))
     }
 
     async fn call(&self, call: &Invocation) -> ToolAnswer {
@@ -312,13 +312,6 @@ impl Tool for HttpTool {
 }
 
 impl HttpTool {
-    /// Whether a call has a connection of its own. The peer may close a reused connection just as
-    /// the call is written, and then the call's outcome is unknown. A call that may be repeated
-    /// takes that risk once.
-    fn has_own_connection(&self, call: &Invocation) -> bool {
-        self.spec.effect == Effect::Once || call.attempt > 1
-    }
-
     async fn attempt(&self, call: &Invocation) -> ToolAnswer {
         let redactor = call.redactor(&self.redactor);
         let headers = match self.checked.filled(&call.credentials) {
@@ -348,17 +341,9 @@ impl HttpTool {
                 most: output::to_read(&redactor, enough),
             }
         };
-        let within = self.checked.timeout;
-        let answer = if self.has_own_connection(call) {
-            let permit = call.permit.clone();
-            let leave = async move { permit.decided().await.filter(|_| permit.holds()) };
-            self.net.alone(request, within, leave, room).await
-        } else if call.permit.holds() {
-            self.net.shared(request, within, room).await
-        } else {
-            Err(Failure::NotSent(NO_LEAVE))
-        };
-        match answer {
+        let (within, permit) = (self.checked.timeout, call.permit.clone());
+        let leave = async move { permit.decided().await.filter(|_| permit.holds()) };
+        match self.net.alone(request, within, leave, room).await {
             Ok(answer) => self.read(
                 &redactor,
                 answer.status.as_u16(),

@@ -68,8 +68,6 @@ pub struct Invocation {
     pub task_id: TaskId,
     /// Also the `Idempotency-Key`, the same for every attempt.
     pub call_id: CallId,
-    /// The number of this attempt, from 1.
-    pub attempt: u32,
     /// The exact text that was judged and shown.
     pub arguments_text: String,
     /// `arguments_text`, as parsed by `arguments.rs`.

@@ -112,8 +112,6 @@ async fn became(steps: Vec<Step>, effect: Effect, text: &str, timeout: Duration)
         "{said}"
     );
     over.send(()).unwrap();
-    // Closes a connection that is kept for the next call.
-    drop(tool);
     assert!(served.await.unwrap() <= 1, "one attempt is one request");
     match answer {
         ToolAnswer::Succeeded {
