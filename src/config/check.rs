@@ -257,33 +257,12 @@ fn credentials(config: &Config, mistakes: &mut Mistakes) {
     }
 }
 
-/// Members that a model's `body` may not set: the service writes them.
-const OURS: [&str; 4] = ["messages", "tools", "model", "stream"];
-/// Refused in addition for Anthropic, whose protocol has a separate member for the instructions.
-const OURS_ANTHROPIC: &str = "system";
-
 fn models(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     for (name, model) in &config.models {
         check_parts::name(&["models", name], "a model", name, mistakes);
         let Some(node) = root.at(&["models", name]).filter(|node| !node.broken) else {
             continue;
         };
-        let more = (model.provider == Provider::Anthropic).then_some(OURS_ANTHROPIC);
-        for key in OURS.into_iter().chain(more) {
-            if model.body.contains_key(key) {
-                let detail =
-                    format!("a model's `body` may not name `{key}`: the service writes it");
-                mistakes.add(&["models", name, "body", key], detail);
-            }
-        }
-        for (key, value) in &model.headers {
-            check_parts::header(
-                &["models", name, "headers", key],
-                key,
-                value.reveal(),
-                mistakes,
-            );
-        }
         positive(&["models", name, "timeout"], model.timeout, mistakes);
         // The other keys depend on the provider.
         let known = node

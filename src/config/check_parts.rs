@@ -1,16 +1,14 @@
 //! Finds mistakes in tools and agents, and in the names by which they refer to each other.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use serde_json::Value;
 
 use super::Config;
-use super::check::positive;
 use super::tree::{Kind, Node};
 use crate::agent::{self, HumanKind};
+use crate::tool::catalog;
 use crate::tool::credential::OPEN;
-use crate::tool::{self, catalog};
 use crate::world::Mistakes;
 
 /// Reports an invalid name.
@@ -23,19 +21,6 @@ pub(crate) fn name(place: &[&str], noun: &str, name: &str, mistakes: &mut Mistak
             "`{name}` cannot be the name of {noun}: a name is 1 to 64 of `A-Z a-z 0-9 _ -`"
         );
         mistakes.add(place, detail);
-    }
-}
-
-/// Reports a header that cannot be sent. The message does not contain the header's value.
-pub(crate) fn header(place: &[&str], name: &str, value: &str, mistakes: &mut Mistakes) {
-    if http::HeaderName::from_bytes(name.as_bytes()).is_err() {
-        mistakes.add(place, format!("`{name}` cannot be the name of a header"));
-    }
-    if http::HeaderValue::from_str(value).is_err() {
-        mistakes.add(
-            place,
-            format!("the value of the header `{name}` has a character that a header cannot carry"),
-        );
     }
 }
 
@@ -61,61 +46,6 @@ pub(crate) fn tools(config: &Config, root: &Node, mistakes: &mut Mistakes) {
             }
             twins(parameters, &mut place, mistakes);
         }
-        if let Some(http) = &tool.http {
-            http_tool(tool_name, http, mistakes);
-        }
-        if let Some(shell) = &tool.shell {
-            shell_tool(tool_name, shell, mistakes);
-        }
-    }
-}
-
-fn http_tool(tool_name: &str, http: &tool::http::Settings, mistakes: &mut Mistakes) {
-    for (key, value) in &http.headers {
-        header(
-            &["tools", tool_name, "http", "headers", key],
-            key,
-            value.reveal(),
-            mistakes,
-        );
-    }
-    timeout(
-        &["tools", tool_name, "http", "timeout"],
-        http.timeout,
-        mistakes,
-    );
-    if http.url.starts_with("builtin:") && !http.url.starts_with("builtin:refunds/") {
-        mistakes.add(
-            &["tools", tool_name, "http", "url"],
-            "the built-in tools are `builtin:refunds/…`",
-        );
-    }
-}
-
-fn shell_tool(tool_name: &str, shell: &tool::shell::Settings, mistakes: &mut Mistakes) {
-    timeout(
-        &["tools", tool_name, "shell", "timeout"],
-        shell.timeout,
-        mistakes,
-    );
-    for variable in shell.env.0.keys() {
-        if variable.is_empty() || variable.contains(['=', '\0']) {
-            mistakes.add(
-                &["tools", tool_name, "shell", "env"],
-                "a variable's name is not empty and has no `=`",
-            );
-        } else if variable.contains(OPEN) {
-            mistakes.add(
-                        &["tools", tool_name, "shell", "env"],
-                        "a credential is the value of a variable, not its name: `env: { NAME: \"{{credential:…}}\" }`",
-                    );
-        }
-    }
-    if shell.max_output == 0 {
-        mistakes.add(
-            &["tools", tool_name, "shell", "max_output"],
-            "expected more than 0",
-        );
     }
 }
 
@@ -145,13 +75,6 @@ fn kind(tool: &str, node: &Node, mistakes: &mut Mistakes) {
             &["tools", tool],
             format!("only one of `{}` may be set", catalog::KINDS.join("`, `")),
         ),
-    }
-}
-
-fn timeout(place: &[&str], timeout: Duration, mistakes: &mut Mistakes) {
-    positive(place, timeout, mistakes);
-    if timeout > Duration::from_mins(10) {
-        mistakes.add(place, "a tool's timeout is `10m` at most");
     }
 }
 

@@ -329,19 +329,12 @@ const BAD_PARTS: &[(&str, &[&str])] = &[
         "models: { m: { provider: openai, model: x, base_url: nowhere, headers: { 'a b': '1', C: 1 }, body: { stream: true, messages: [], n: 1 } } }\nagents: { a: { model: m } }\n",
         &[
             "1:44: models.m.base_url: expected an address such as `https://api.openai.com/v1`",
-            "1:74: models.m.headers.a b: `a b` cannot be the name of a header",
             "1:86: models.m.headers.C: expected text, found a number",
-            "1:102: models.m.body.stream: a model's `body` may not name `stream`: the service writes it",
-            "1:116: models.m.body.messages: a model's `body` may not name `messages`: the service writes it",
         ],
     ),
     (
         "models: { m: { provider: anthropic, model: x, body: { system: [], stream: true, max_tokens: 9 } }, n: { provider: anthropic } }\nagents: { a: { model: m } }\n",
-        &[
-            "1:55: models.m.body.system: a model's `body` may not name `system`: the service writes it",
-            "1:67: models.m.body.stream: a model's `body` may not name `stream`: the service writes it",
-            "1:100: models.n: `model` is missing: the model's name at its provider",
-        ],
+        &["1:100: models.n: `model` is missing: the model's name at its provider"],
     ),
     (
         "models: { m: { provider: scripted, script: builtin:other } }\nagents: { 'a.b': { model: m } }\n",
@@ -391,10 +384,8 @@ const BAD_PARTS: &[(&str, &[&str])] = &[
             "5:3: tools.u: only one of `http`, `shell`, `external` may be set",
             "6:8: tools.v.http: `url` is missing",
             "6:16: tools.v.http.method: expected one of `GET`, `POST`, `PUT`, `PATCH`, `DELETE`",
-            "6:31: tools.v.http.timeout: a tool's timeout is `10m` at most",
             "7:8: tools.w.effect: expected one of `read_only`, `idempotent`, `once`",
             "7:23: tools.w.http: expected a map, found nothing",
-            "8:17: tools.x.shell.timeout: a tool's timeout is `10m` at most",
             "8:31: tools.x.shell.max_output: expected a size such as `64KiB` or `1MiB`",
             "8:50: tools.x.parameters: a shell tool's argument is `command`; it has no `parameters`",
             "9:3: tools.y y: `y y` cannot be the name of a tool: a name is 1 to 64 of `A-Z a-z 0-9 _ -`",
@@ -405,7 +396,6 @@ const BAD_PARTS: &[(&str, &[&str])] = &[
         &[
             "5:33: tools.t.parameters.properties.amount: the parameters `Amount` and `amount` differ only in case",
             "5:91: tools.t.parameters.properties.in.properties.a: the parameters `A` and `a` differ only in case",
-            "6:13: tools.t.http.url: the built-in tools are `builtin:refunds/…`",
             "6:46: tools.t.http.headers.Authorization: no credential is called `jira`",
             "6:97: tools.t.http.headers.X: the credential `crm` has no field `key`",
             "6:126: tools.t.http.headers.Y: a `{{credential:` has no `}}`",
@@ -416,11 +406,8 @@ const BAD_PARTS: &[(&str, &[&str])] = &[
         "models: { m: { provider: openai, model: x } }\nagents: { a: { model: m } }\ntools:\n  t: { http: { url: 'http://h/{{credential:crm.key}}' } }\n  u: { shell: { env: { A: '{{credential:gone.token}}', '{{credential:crm.token}}': b, C: 'x{{credential:crm.a b}}' } } }\n  v: { shell: { env: ['{{credential:crm.token}}', 'A={{credential:crm.token}}'] } }\n  w: { shell: { env: { A: '{{credential:crm.token}}' } } }\ncredentials: { crm: { fields: { token: {} } } }\n",
         &[
             "4:16: tools.t.http.url: the credential `crm` has no field `key`",
-            "5:17: tools.u.shell.env: a credential is the value of a variable, not its name: `env: { NAME: \"{{credential:…}}\" }`",
             "5:24: tools.u.shell.env.A: no credential is called `gone`",
             "5:87: tools.u.shell.env.C: a credential is named `{{credential:NAME.FIELD}}`",
-            "6:17: tools.v.shell.env: a variable's name is not empty and has no `=`",
-            "6:17: tools.v.shell.env: a credential is the value of a variable, not its name: `env: { NAME: \"{{credential:…}}\" }`",
             "7:24: tools.w.shell.env.A: a tool that takes a credential needs a key under `secrets.keys`, which seals it",
             "8:1: credentials: credentials need a key under `secrets.keys`, which seals them",
         ],

@@ -152,13 +152,10 @@ impl Settings {
                 ),
             );
         }
-        if self.timeout.is_zero() {
-            add(&["timeout"], "a timeout is longer than 0".to_owned());
-        }
         if self.key::<P>().is_some_and(|key| key.is_err()) {
             add(
                 &["api_key"],
-                "the key has characters that a header cannot hold".to_owned(),
+                "the key has a character that a header cannot carry".to_owned(),
             );
         }
         for (name, value) in &self.headers {
@@ -168,7 +165,10 @@ impl Settings {
         }
         for name in P::OURS {
             if self.body.contains_key(*name) {
-                add(&["body", name], format!("`body` may not name `{name}`"));
+                add(
+                    &["body", name],
+                    format!("a model's `body` may not name `{name}`: the service writes it"),
+                );
             }
         }
     }
@@ -233,11 +233,12 @@ impl Settings {
 
 fn header(name: &str, value: &Secret<String>) -> Result<(HeaderName, HeaderValue), String> {
     let read = HeaderName::from_bytes(name.as_bytes())
-        .map_err(|_| format!("`{name}` is no header name"))?;
+        .map_err(|_| format!("`{name}` cannot be the name of a header"))?;
     if read == CONTENT_LENGTH || read == TRANSFER_ENCODING {
         return Err(format!("the header `{name}` is set by the HTTP client"));
     }
-    let value = HeaderValue::from_str(value.reveal())
-        .map_err(|_| format!("the value of `{name}` has characters that a header cannot hold"))?;
+    let value = HeaderValue::from_str(value.reveal()).map_err(|_| {
+        format!("the value of the header `{name}` has a character that a header cannot carry")
+    })?;
     Ok((read, value))
 }

@@ -1,6 +1,7 @@
 //! The binary as an operator uses it: its commands, their output and exit codes, and the service.
 
 mod commands;
+mod configuration_mistakes;
 mod connections;
 mod credential_secrecy;
 mod decision_paths;

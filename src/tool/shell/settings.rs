@@ -114,8 +114,13 @@ impl Settings {
             add("max_output", "must be more than 0 and less than 1MiB");
         }
         for name in self.env.0.keys() {
-            if name.is_empty() || name.contains(['=', '\0']) || name.contains(credential::OPEN) {
-                add("env", "has a name that no variable can have");
+            if name.is_empty() || name.contains(['=', '\0']) {
+                add("env", "a variable's name is not empty and has no `=`");
+            } else if name.contains(credential::OPEN) {
+                add(
+                    "env",
+                    "a credential is the value of a variable, not its name: `env: { NAME: \"{{credential:…}}\" }`",
+                );
             }
         }
         for value in self.env.0.values().flatten() {

@@ -226,14 +226,16 @@ struct TextItem<'a> {
 #[derive(Deserialize)]
 struct AssistantMessage<'a> {
     #[serde(borrow)]
-    raw: &'a RawValue,
-    tool_calls: [ProposedCall; 1],
+    tool_calls: [ProposedCall<'a>; 1],
 }
 
 #[derive(Deserialize)]
-struct ProposedCall {
+struct ProposedCall<'a> {
+    name: String,
     provider_id: String,
-    arguments_text: String,
+    /// JSON text in a JSON text, as the model wants it back.
+    #[serde(borrow)]
+    arguments_text: &'a RawValue,
 }
 
 async fn resume<S: Store, W: ChangeWriter>(
@@ -243,10 +245,8 @@ async fn resume<S: Store, W: ChangeWriter>(
     let journal = server.store.read(request_id).await;
     let UserMessage { items: [input] } =
         serde_json::from_str(&journal.bodies[1]).expect("the second item");
-    let AssistantMessage {
-        raw,
-        tool_calls: [call],
-    } = serde_json::from_str(&journal.bodies[2]).expect("the third item");
+    let AssistantMessage { tool_calls: [call] } =
+        serde_json::from_str(&journal.bodies[2]).expect("the third item");
     let mut task = Task::new(
         journal.task_id,
         journal.session_id,
@@ -257,13 +257,17 @@ async fn resume<S: Store, W: ChangeWriter>(
 
     let decided = task.change(3, Some("Running"), RequestChange::Decided(request_id));
     server.committer.commit(decided).await;
-    let result = server.client.run_tool(call.arguments_text).await;
+    let arguments = serde_json::from_str(call.arguments_text.get()).expect("a JSON text");
+    let result = server.client.run_tool(arguments).await;
     task.set("result", &result);
     let returned = task.change(1, None, RequestChange::None);
     server.committer.commit(returned).await;
     let messages = [
         format!(r#"{{"role":"user","content":{}}}"#, input.content),
-        raw.get().to_owned(),
+        format!(
+            r#"{{"role":"assistant","content":null,"tool_calls":[{{"id":"{}","type":"function","function":{{"name":"{}","arguments":{}}}}}]}}"#,
+            call.provider_id, call.name, call.arguments_text
+        ),
         format!(
             r#"{{"role":"tool","tool_call_id":"{}","content":{}}}"#,
             call.provider_id,

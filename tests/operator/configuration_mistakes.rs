@@ -1,0 +1,79 @@
+//! Mistakes that only the module knows whose settings they are: each is reported at its place in the
+//! file, together with all others.
+
+use holdpoint::app;
+use holdpoint::config::{self, Environment, Flags, Source};
+
+/// The report about a file, each mistake on a line.
+fn report(models: &str, tools: &str) -> String {
+    let text = format!(
+        "models: {{ m: {{ {models} }} }}\nagents: {{ a: {{ model: m }} }}\ntools:\n{tools}"
+    );
+    let source = Source::File("file".into(), text);
+    let environment = Environment::of(&[], &[]);
+    let loaded = config::load(source, &environment, &Flags::default(), app::check);
+    loaded.expect_err("it has mistakes").to_string()
+}
+
+fn contains(report: &str, lines: &[&str]) {
+    for line in lines {
+        assert!(report.contains(line), "{line} in\n{report}");
+    }
+}
+
+#[test]
+fn member_or_header_of_a_model_that_the_service_sets_is_a_mistake() {
+    let tool = "  t: { http: { url: 'http://h/' } }\n";
+    let openai = "provider: openai, model: x, headers: { 'a b': '1' }, body: { stream: true, messages: [], system: [] }";
+    let found = report(openai, tool);
+    contains(
+        &found,
+        &[
+            "models.m.headers.a b: `a b` cannot be the name of a header",
+            "models.m.body.stream: a model's `body` may not name `stream`: the service writes it",
+            "models.m.body.messages: a model's `body` may not name `messages`: the service writes it",
+        ],
+    );
+    assert!(!found.contains("body.system"), "{found}");
+    let anthropic = "provider: anthropic, model: x, body: { system: [], stream: true }";
+    contains(
+        &report(anthropic, tool),
+        &[
+            "models.m.body.system: a model's `body` may not name `system`: the service writes it",
+            "models.m.body.stream: a model's `body` may not name `stream`: the service writes it",
+        ],
+    );
+}
+
+#[test]
+fn timeout_address_or_header_that_a_tool_cannot_have_is_a_mistake() {
+    let found = report(
+        "provider: openai, model: x",
+        "  t: { http: { url: 'builtin:other', timeout: 11m, headers: { 'a b': x, Host: h } } }\n  u: { http: { url: 'http://h/', timeout: 0s } }\n  v: { shell: { timeout: 11m, max_output: 0KiB } }\n",
+    );
+    contains(
+        &found,
+        &[
+            "4:16: tools.t.http.url: is no built-in endpoint; there are builtin:refunds/lookup_order and builtin:refunds/refund_payment",
+            "tools.t.http.timeout: must be more than 0 and at most 10m",
+            "tools.t.http.headers.a b: is no name of a header",
+            "tools.u.http.timeout: must be more than 0 and at most 10m",
+            "tools.v.shell.timeout: must be more than 0 and at most 10m",
+        ],
+    );
+}
+
+#[test]
+fn name_that_no_variable_of_a_command_can_have_is_a_mistake() {
+    let found = report(
+        "provider: openai, model: x",
+        "  u: { shell: { env: { '{{credential:crm.token}}': b } } }\n  v: { shell: { env: ['A=b'] } }\n",
+    );
+    contains(
+        &found,
+        &[
+            "tools.u.shell.env: a credential is the value of a variable, not its name: `env: { NAME: \"{{credential:…}}\" }`",
+            "tools.v.shell.env: a variable's name is not empty and has no `=`",
+        ],
+    );
+}
