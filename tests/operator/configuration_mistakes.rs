@@ -2,7 +2,9 @@
 //! file, together with all others.
 
 use holdpoint::app;
-use holdpoint::config::{self, Environment, Flags, Source};
+use holdpoint::config::environment::Environment;
+use holdpoint::config::layers::Flags;
+use holdpoint::config::{self, Source};
 
 /// The report about a file, each mistake on a line.
 fn report(models: &str, tools: &str) -> String {
