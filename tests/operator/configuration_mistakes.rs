@@ -51,16 +51,17 @@ fn member_or_header_of_a_model_that_the_service_sets_is_a_mistake() {
 fn timeout_address_or_header_that_a_tool_cannot_have_is_a_mistake() {
     let found = report(
         "provider: openai, model: x",
-        "  t: { http: { url: 'builtin:other', timeout: 11m, headers: { 'a b': x, Host: h } } }\n  u: { http: { url: 'http://h/', timeout: 0s } }\n  v: { shell: { timeout: 11m, max_output: 0KiB } }\n",
+        "  t: { http: { url: 'builtin:other', timeout: 11m, headers: { 'a b': x } } }\n  u: { http: { url: 'http://h/', timeout: 0s } }\n  v: { shell: { timeout: 11m, max_output: 0KiB } }\n",
     );
     contains(
         &found,
         &[
-            "4:16: tools.t.http.url: is no built-in endpoint; there are builtin:refunds/lookup_order and builtin:refunds/refund_payment",
-            "tools.t.http.timeout: must be more than 0 and at most 10m",
-            "tools.t.http.headers.a b: is no name of a header",
-            "tools.u.http.timeout: must be more than 0 and at most 10m",
-            "tools.v.shell.timeout: must be more than 0 and at most 10m",
+            "4:16: tools.t.http.url: `url` is no built-in endpoint; there are builtin:refunds/lookup_order and builtin:refunds/refund_payment",
+            "tools.t.http.timeout: `timeout` must be more than 0 and at most 10m",
+            "tools.t.http.headers.a b: `a b` is no name of a header",
+            "tools.u.http.timeout: `timeout` must be more than 0 and at most 10m",
+            "tools.v.shell.timeout: `timeout` must be more than 0 and at most 10m",
+            "tools.v.shell.max_output: `max_output` must be more than 0 and less than 1MiB",
         ],
     );
 }
@@ -74,8 +75,8 @@ fn name_that_no_variable_of_a_command_can_have_is_a_mistake() {
     contains(
         &found,
         &[
-            "tools.u.shell.env: a credential is the value of a variable, not its name: `env: { NAME: \"{{credential:…}}\" }`",
-            "tools.v.shell.env: a variable's name is not empty and has no `=`",
+            "4:17: tools.u.shell.env: `env` has a credential as the name of a variable, not as its value: `{ NAME: \"{{credential:…}}\" }`",
+            "5:17: tools.v.shell.env: `env` has a variable whose name is empty or has a `=`",
         ],
     );
 }

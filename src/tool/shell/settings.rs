@@ -115,11 +115,11 @@ impl Settings {
         }
         for name in self.env.0.keys() {
             if name.is_empty() || name.contains(['=', '\0']) {
-                add("env", "a variable's name is not empty and has no `=`");
+                add("env", "has a variable whose name is empty or has a `=`");
             } else if name.contains(credential::OPEN) {
                 add(
                     "env",
-                    "a credential is the value of a variable, not its name: `env: { NAME: \"{{credential:…}}\" }`",
+                    "has a credential as the name of a variable, not as its value: `{ NAME: \"{{credential:…}}\" }`",
                 );
             }
         }
