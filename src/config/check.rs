@@ -263,7 +263,6 @@ fn models(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         let Some(node) = root.at(&["models", name]).filter(|node| !node.broken) else {
             continue;
         };
-        positive(&["models", name, "timeout"], model.timeout, mistakes);
         // The other keys depend on the provider.
         let known = node
             .get("provider")

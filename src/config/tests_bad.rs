@@ -322,7 +322,6 @@ const BAD_PARTS: &[(&str, &[&str])] = &[
             "1:36: models.n: `provider` is missing",
             "1:53: models.o: `script` is missing: a scripted model has a file, or `builtin:refunds`",
             "1:113: models.p.script: only a `scripted` model has a `script`",
-            "1:124: models.p.timeout: expected more than 0",
         ],
     ),
     (

@@ -152,6 +152,9 @@ impl Settings {
                 ),
             );
         }
+        if self.timeout.is_zero() {
+            add(&["timeout"], "expected more than 0".to_owned());
+        }
         if self.key::<P>().is_some_and(|key| key.is_err()) {
             add(
                 &["api_key"],

@@ -26,11 +26,12 @@ fn contains(report: &str, lines: &[&str]) {
 #[test]
 fn member_or_header_of_a_model_that_the_service_sets_is_a_mistake() {
     let tool = "  t: { http: { url: 'http://h/' } }\n";
-    let openai = "provider: openai, model: x, headers: { 'a b': '1' }, body: { stream: true, messages: [], system: [] }";
+    let openai = "provider: openai, model: x, timeout: 0s, headers: { 'a b': '1' }, body: { stream: true, messages: [], system: [] }";
     let found = report(openai, tool);
     contains(
         &found,
         &[
+            "models.m.timeout: expected more than 0",
             "models.m.headers.a b: `a b` cannot be the name of a header",
             "models.m.body.stream: a model's `body` may not name `stream`: the service writes it",
             "models.m.body.messages: a model's `body` may not name `messages`: the service writes it",
