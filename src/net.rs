@@ -3,8 +3,8 @@
 //! read up to a bound, and each failure says whether anything can have been sent. A tool call has
 //! its own connection: the peer may close a reused connection just as the next request is written,
 //! which would leave the outcome of that request unknown; and a pool may hand over a connection long
-//! after the permit to send was asked for. Failure texts are fixed words and hold no
-//! URL, host or header.
+//! after the permit to send was asked for. Failure texts are fixed words and hold no URL, host or
+//! header.
 
 mod reach;
 
@@ -125,15 +125,7 @@ async fn permitted<T>(
         if let Ok(ended) = tokio::time::timeout_at(until, &mut exchange).await {
             return Some(ended);
         }
-        let later = if reach.waits_for_leave() {
-            Instant::now() + within
-        } else {
-            reach.given_at()? + within
-        };
-        if later <= until {
-            return None;
-        }
-        until = later;
+        until = reach.end_of(within).filter(|end| *end > until)?;
     }
 }
 

@@ -1,13 +1,13 @@
 //! Tracks whether a request can have been sent, and whether it may still be sent. Invariant:
-//! `is_connecting` is true only while the request's connection is being made. If neither
-//! `is_connecting` nor `is_refused` is true, the request may have been sent. On a new connection,
-//! nothing is written before the sender has confirmed its permit once more.
+//! `is_connecting` is true only while the request's connection is being made or waits for the permit
+//! to send. If neither `is_connecting` nor `is_refused` is true, the request may have been sent. On a
+//! new connection, nothing is written before the sender has confirmed its permit once more.
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -23,12 +23,20 @@ tokio::task_local! {
 pub(super) struct Reach(Arc<Way>);
 
 struct Way {
-    connecting: AtomicBool,
-    refused: AtomicBool,
-    waiting: AtomicBool,
+    stage: Mutex<Stage>,
     leave: Mutex<Option<Leave>>,
-    /// When the request was permitted.
-    given: OnceLock<Instant>,
+}
+
+#[derive(Clone, Copy)]
+enum Stage {
+    /// No connection was made yet, or none could be made.
+    Unconnected,
+    Connecting,
+    /// The connection is made, and it is not decided yet whether the request may be sent.
+    Undecided,
+    Refused,
+    /// The request may be sent, since this time.
+    Permitted(Instant),
 }
 
 /// Resolves once it is decided whether the request may be sent: to the time of that decision, or to
@@ -38,13 +46,9 @@ type Leave = BoxFuture<'static, Option<Instant>>;
 impl Reach {
     /// For a request that is sent only if `leave` returns a time once its connection is made.
     pub(super) fn with(leave: impl Future<Output = Option<Instant>> + Send + 'static) -> Self {
-        let (connecting, refused) = (AtomicBool::new(false), AtomicBool::new(false));
         Self(Arc::new(Way {
-            connecting,
-            refused,
-            waiting: AtomicBool::new(false),
+            stage: Mutex::new(Stage::Unconnected),
             leave: Mutex::new(Some(leave.boxed())),
-            given: OnceLock::new(),
         }))
     }
 
@@ -58,46 +62,44 @@ impl Reach {
 
     /// Whether the connection is still being made, or waits for leave, so that nothing was sent.
     pub(super) fn is_connecting(&self) -> bool {
-        self.0.connecting.load(Ordering::SeqCst)
+        matches!(self.stage(), Stage::Connecting | Stage::Undecided)
     }
 
     /// Whether the permit was gone when the connection was made, so that nothing was sent.
     pub(super) fn is_refused(&self) -> bool {
-        self.0.refused.load(Ordering::SeqCst)
+        matches!(self.stage(), Stage::Refused)
     }
 
-    /// Whether the connection is made and it is not decided yet whether the request may be sent.
-    pub(super) fn waits_for_leave(&self) -> bool {
-        self.0.waiting.load(Ordering::SeqCst)
+    /// The end of `within`, which begins when the request may be sent. `None` unless a connection
+    /// was made.
+    pub(super) fn end_of(&self, within: Duration) -> Option<Instant> {
+        match self.stage() {
+            Stage::Undecided => Some(Instant::now() + within),
+            Stage::Permitted(at) => Some(at + within),
+            Stage::Unconnected | Stage::Connecting | Stage::Refused => None,
+        }
     }
 
-    /// The time since which the request may be sent.
-    pub(super) fn given_at(&self) -> Option<Instant> {
-        self.0.given.get().copied()
+    fn stage(&self) -> Stage {
+        *self.0.stage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn connects(&self, connecting: bool) {
-        self.0.connecting.store(connecting, Ordering::SeqCst);
+    fn set(&self, stage: Stage) {
+        *self.0.stage.lock().unwrap_or_else(PoisonError::into_inner) = stage;
     }
 
     /// Asks, once the connection is made, whether anything may be written to it.
     async fn may_send(&self) -> bool {
-        let leave = self
-            .0
-            .leave
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        self.0.waiting.store(true, Ordering::SeqCst);
+        self.set(Stage::Undecided);
+        let leave = {
+            let mut leave = self.0.leave.lock().unwrap_or_else(PoisonError::into_inner);
+            leave.take()
+        };
         let given = match leave {
             Some(leave) => leave.await,
             None => None,
         };
-        self.0.waiting.store(false, Ordering::SeqCst);
-        self.0.refused.store(given.is_none(), Ordering::SeqCst);
-        if let Some(at) = given {
-            let _ = self.0.given.set(at);
-        }
+        self.set(given.map_or(Stage::Refused, Stage::Permitted));
         given.is_some()
     }
 }
@@ -135,7 +137,7 @@ where
     fn call(&mut self, to: R) -> Self::Future {
         let reach = REACH.try_with(Reach::clone);
         if let Ok(reach) = &reach {
-            reach.connects(true);
+            reach.set(Stage::Connecting);
         }
         let connection = self.0.call(to);
         Box::pin(async move {
@@ -143,16 +145,8 @@ where
             let Ok(reach) = reach else {
                 return Err("nobody looks on".into());
             };
-            let made = match made {
-                Ok(made) => made,
-                Err(error) => {
-                    reach.connects(false);
-                    return Err(error);
-                }
-            };
-            let may_send = reach.may_send().await;
-            reach.connects(false);
-            if may_send {
+            let made = made.inspect_err(|_| reach.set(Stage::Unconnected))?;
+            if reach.may_send().await {
                 Ok(made)
             } else {
                 Err("there is no leave to send any more".into())
