@@ -80,12 +80,13 @@ impl Driver<'_> {
         }
     }
 
-    /// An attempt as the tool sees it. Its permit is refused until the start is committed.
+    /// An attempt as the tool sees it.
     pub(crate) fn invocation(
         &self,
         state: &CallState,
         arguments: Value,
         decided_by: Option<String>,
+        permit: SendPermit,
     ) -> Invocation {
         let trace = self.session.own.row.root_task_id.0.simple();
         let span = self.engine.ids.fresh().as_u128() & u128::from(u64::MAX);
@@ -98,7 +99,7 @@ impl Driver<'_> {
             arguments,
             decided_by,
             traceparent: format!("00-{trace}-{span:016x}-01"),
-            permit: SendPermit::of(|| false),
+            permit,
             credentials: Credentials::default(),
         }
     }

@@ -15,7 +15,10 @@ use crate::task::id::CallId;
 use crate::task::item::{Fact, Outcome};
 use crate::task::step::{Budget, Ending};
 use crate::tool::credential::Credentials;
-use crate::tool::{Invocation, SendPermit, Tool, ToolAnswer, arguments};
+use crate::tool::{Invocation, PermitDecision, SendPermit, Tool, ToolAnswer, arguments};
+
+/// An attempt at a call, and the tool that performs it.
+type Attempt = (Arc<dyn Tool>, Invocation);
 
 impl Driver<'_> {
     /// Starts and sends these calls, if they may still run.
@@ -27,7 +30,7 @@ impl Driver<'_> {
         if self.ask_for_missing(calls, &credentials) {
             return Ok(());
         }
-        let mut attempts = self.journal_starts(calls, &credentials);
+        let (attempts, decisions) = self.journal_starts(calls, &credentials);
         if attempts.is_empty() {
             // No tool here performs these calls. Without results, `next_step` would return them
             // forever.
@@ -46,12 +49,6 @@ impl Driver<'_> {
             .iter()
             .map(|(_, call)| self.engine.in_flight_calls.register(call.call_id))
             .collect();
-        let mut decisions = Vec::with_capacity(attempts.len());
-        for (_, call) in &mut attempts {
-            let (decision, permit) = SendPermit::undecided();
-            call.permit = permit;
-            decisions.push(decision);
-        }
         // A tool that connects first does so while the start of its call is being committed.
         let mut answers = pin!(maybe_done(join_all(attempts.iter().map(perform))));
         match select(pin!(self.save(self.engine.take_lease())), &mut answers).await {
@@ -74,13 +71,14 @@ impl Driver<'_> {
         self.record_answers(&attempts, answers, began)
     }
 
-    /// Journals the start of each call that a tool here performs, and returns the attempts.
+    /// Journals the start of each call that a tool here performs. Returns the attempts, and the
+    /// decisions of their permits.
     fn journal_starts(
         &mut self,
         calls: &[CallId],
         credentials: &Credentials,
-    ) -> Vec<(Arc<dyn Tool>, Invocation)> {
-        let mut attempts = Vec::new();
+    ) -> (Vec<Attempt>, Vec<PermitDecision>) {
+        let (mut attempts, mut decisions) = (Vec::new(), Vec::new());
         for id in calls {
             let Some(state) = self.session.own.progress.call(*id).cloned() else {
                 continue;
@@ -108,7 +106,9 @@ impl Driver<'_> {
                 let names: Vec<_> = approval.by.iter().map(|vote| vote.by.as_str()).collect();
                 names.join(",")
             });
-            let invocation = self.invocation(&state, arguments, decided_by);
+            let (decision, permit) = SendPermit::undecided();
+            decisions.push(decision);
+            let invocation = self.invocation(&state, arguments, decided_by, permit);
             attempts.push((
                 tool,
                 Invocation {
@@ -117,7 +117,7 @@ impl Driver<'_> {
                 },
             ));
         }
-        attempts
+        (attempts, decisions)
     }
 
     /// Whether these calls may still start, according to the history, the stored requests that
@@ -173,7 +173,7 @@ impl Driver<'_> {
 }
 
 /// Performs one attempt. Only a tool that connects first is called before its permit is decided.
-async fn perform((tool, call): &(Arc<dyn Tool>, Invocation)) -> ToolAnswer {
+async fn perform((tool, call): &Attempt) -> ToolAnswer {
     if !tool.connects_first() {
         call.permit.decided().await;
     }

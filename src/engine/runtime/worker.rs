@@ -23,7 +23,7 @@ const POLL: Duration = Duration::from_millis(500);
 /// spellings of user ids that are not folded yet.
 const CLEANUP: Duration = Duration::from_mins(1);
 /// How long a claim waits for a free slot. The search for overdue requests waits meanwhile.
-const SLOT_WAIT: Duration = Duration::from_millis(250);
+const CLAIM_WAIT: Duration = Duration::from_millis(250);
 /// After a lone drive could not begin, no lone drive begins for this many times the duration of a
 /// lease.
 const POSTPONED: u32 = 4;
@@ -142,7 +142,7 @@ impl Engine {
     /// `Unavailable` when the database does not answer.
     pub async fn claim(self: &Arc<Self>) -> Result<Vec<BoxFuture<'static, ()>>, Refusal> {
         // Waits among the commands of this process, which may take each slot that becomes free.
-        let Some(first) = self.slot_within(SLOT_WAIT).await else {
+        let Some(first) = self.slot_within(CLAIM_WAIT).await else {
             self.backlog.store(true, Ordering::Relaxed);
             return Ok(Vec::new());
         };
