@@ -90,6 +90,10 @@ impl Default for Settings {
     }
 }
 
+/// The members of a request that a scripted model's `body` may not name, as that of a model that it
+/// stands for.
+const OURS_SCRIPTED: [&str; 4] = ["messages", "tools", "model", "stream"];
+
 /// Adds every mistake in a model's settings and in its script, never quoting a value of a key,
 /// header or query.
 pub fn check(settings: &Settings, clock: &Arc<dyn Clock>, mistakes: &mut Mistakes) {
@@ -98,6 +102,8 @@ pub fn check(settings: &Settings, clock: &Arc<dyn Clock>, mistakes: &mut Mistake
         Provider::Openai => OpenAi::check(settings, mistakes, &place),
         Provider::Anthropic => Anthropic::check(settings, mistakes, &place),
         Provider::Scripted => {
+            settings.check_timeout(mistakes, &place);
+            settings.check_request(&OURS_SCRIPTED, mistakes, &place);
             let _ = settings.scripted(clock, mistakes);
         }
     }
@@ -152,21 +158,29 @@ impl Settings {
                 ),
             );
         }
-        if self.timeout.is_zero() {
-            add(&["timeout"], "expected more than 0".to_owned());
-        }
+        self.check_timeout(mistakes, place);
         if self.key::<P>().is_some_and(|key| key.is_err()) {
-            add(
-                &["api_key"],
-                "the key has a character that a header cannot carry".to_owned(),
-            );
+            let detail = "the key has a character that a header cannot carry";
+            mistakes.add(&[place, &["api_key"]].concat(), detail);
         }
+        self.check_request(P::OURS, mistakes, place);
+    }
+
+    fn check_timeout(&self, mistakes: &mut Mistakes, place: &[&str]) {
+        if self.timeout.is_zero() {
+            mistakes.add(&[place, &["timeout"]].concat(), "expected more than 0");
+        }
+    }
+
+    /// Checks the headers and the body, which may not name a member that is `ours`.
+    fn check_request(&self, ours: &[&str], mistakes: &mut Mistakes, place: &[&str]) {
+        let mut add = |keys: &[&str], detail: String| mistakes.add(&[place, keys].concat(), detail);
         for (name, value) in &self.headers {
             if let Err(detail) = header(name, value) {
                 add(&["headers", name], detail);
             }
         }
-        for name in P::OURS {
+        for name in ours {
             if self.body.contains_key(*name) {
                 add(
                     &["body", name],

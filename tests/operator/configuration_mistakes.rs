@@ -38,6 +38,15 @@ fn member_or_header_of_a_model_that_the_service_sets_is_a_mistake() {
         ],
     );
     assert!(!found.contains("body.system"), "{found}");
+    let scripted = "provider: scripted, script: 'builtin:refunds', timeout: 0s, headers: { 'a b': '1' }, body: { stream: true }";
+    contains(
+        &report(scripted, tool),
+        &[
+            "models.m.timeout: expected more than 0",
+            "models.m.headers.a b: `a b` cannot be the name of a header",
+            "models.m.body.stream: a model's `body` may not name `stream`: the service writes it",
+        ],
+    );
     let anthropic = "provider: anthropic, model: x, body: { system: [], stream: true }";
     contains(
         &report(anthropic, tool),
