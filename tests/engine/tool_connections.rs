@@ -4,35 +4,52 @@
 use std::time::Duration;
 
 use holdpoint::task::decision::Action;
-use holdpoint::task::id::TaskId;
+use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::item::Outcome;
 use holdpoint::task::status::TaskStatus;
-use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
+use sqlx::{AssertSqlSafe, Executor as _, PgConnection};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::engine_harness::{EngineHarness, alice, outcomes, whole};
-use crate::store::store_fixture::StoreFixture;
+use crate::store::store_fixture::{StoreFixture, TASKS};
 
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":500}"#)];
 
-/// A held refund, whose tool is at `listener`.
-async fn held_refund(listener: &TcpListener) -> (EngineHarness, TaskId) {
-    let mut harness = EngineHarness::new(StoreFixture::postgres().await, LARGE).await;
-    let address = format!("http://{}", listener.local_addr().unwrap());
-    harness.configure(|yaml| yaml.replace("{tool}", &address));
-    let task = harness.held().await;
-    (harness, task)
+/// A held refund, whose task's row another transaction holds.
+struct HeldUp {
+    harness: EngineHarness,
+    task: TaskId,
+    request: RequestId,
+    other: PgConnection,
 }
 
-/// Another transaction, which holds the task's row.
-async fn holding(harness: &EngineHarness, task: TaskId) -> PgConnection {
-    let url = harness.fixture.settings.url.reveal();
-    let mut other = PgConnection::connect(url).await.unwrap();
-    other.execute("begin").await.unwrap();
-    let lock = format!("select 1 from agent_task where task_id = '{task}' for update");
-    other.execute(AssertSqlSafe(lock)).await.unwrap();
-    other
+impl HeldUp {
+    /// A refund whose tool is at `listener`.
+    async fn at(listener: &TcpListener) -> Self {
+        let mut harness = EngineHarness::new(StoreFixture::postgres().await, LARGE).await;
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        harness.configure(|yaml| yaml.replace("{tool}", &address));
+        let task = harness.held().await;
+        let request = harness.asked(task).await.remove(0).request_id;
+        let other = harness.fixture.holding(TASKS, task.0).await;
+        Self {
+            harness,
+            task,
+            request,
+            other,
+        }
+    }
+}
+
+/// Approves the request in a new engine.
+async fn approve(harness: &EngineHarness, request: RequestId) -> bool {
+    let approval = whole(Action::Approve, None);
+    let engine = harness.engine(1);
+    engine
+        .decide(&alice(), request, approval, None)
+        .await
+        .is_ok()
 }
 
 /// The connection to the tool, once the service has opened it. Asserts that it carries nothing yet.
@@ -47,13 +64,13 @@ async fn connected_early(listener: &TcpListener) -> TcpStream {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tool_is_connected_before_the_commit_of_the_start_and_called_after_it() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (harness, task) = held_refund(&listener).await;
-    let request = harness.asked(task).await.remove(0).request_id;
-    let engine = harness.engine(1);
-    let mut other = holding(&harness, task).await;
-    let alice = alice();
-    let approve = engine.decide(&alice, request, whole(Action::Approve, None), None);
-    let (approved, ()) = tokio::join!(approve, async {
+    let HeldUp {
+        harness,
+        task,
+        request,
+        mut other,
+    } = HeldUp::at(&listener).await;
+    let (approved, ()) = tokio::join!(approve(&harness, request), async {
         let mut peer = connected_early(&listener).await;
         other.execute("rollback").await.unwrap();
         let mut received = vec![0; 4096];
@@ -61,7 +78,7 @@ async fn tool_is_connected_before_the_commit_of_the_start_and_called_after_it() 
         let answer = "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\npaid";
         peer.write_all(answer.as_bytes()).await.unwrap();
     });
-    approved.unwrap();
+    assert!(approved);
     while harness.status(task).await == TaskStatus::Running {
         tokio::task::yield_now().await;
     }
@@ -71,13 +88,13 @@ async fn tool_is_connected_before_the_commit_of_the_start_and_called_after_it() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tool_receives_nothing_when_another_commit_wins_against_the_start() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (harness, task) = held_refund(&listener).await;
-    let request = harness.asked(task).await.remove(0).request_id;
-    let engine = harness.engine(1);
-    let mut other = holding(&harness, task).await;
-    let alice = alice();
-    let approve = engine.decide(&alice, request, whole(Action::Approve, None), None);
-    let (_, received) = tokio::join!(approve, async {
+    let HeldUp {
+        harness,
+        task,
+        request,
+        mut other,
+    } = HeldUp::at(&listener).await;
+    let (_, received) = tokio::join!(approve(&harness, request), async {
         let mut peer = connected_early(&listener).await;
         let wins = format!("update agent_task set version = version + 1 where task_id = '{task}'");
         other.execute(AssertSqlSafe(wins)).await.unwrap();

@@ -12,31 +12,16 @@ use holdpoint::task::item::{CloseReason, Fact};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::{RequestStatus, TaskStatus};
 use holdpoint::task::verdict::Terms;
-use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
+use sqlx::Executor as _;
 use uuid::Uuid;
 
 use super::store_fixture::{
-    LEASE, ManualClock, StoreFixture, asked, change, child_task, claim, finance, fresh, said,
-    status,
+    LEASE, ManualClock, Rows, StoreFixture, TASKS, asked, change, child_task, claim, finance,
+    fresh, said, status,
 };
 use super::tree_reads::counted;
 
-/// A table and its key column.
-type Rows = (&'static str, &'static str);
-
-const TASKS: Rows = ("agent_task", "task_id");
 const REQUESTS: Rows = ("intervention_request", "request_id");
-
-/// Another transaction, which holds one row until it is dropped or rolled back.
-async fn holding(fixture: &StoreFixture, (table, key): Rows, id: Uuid) -> PgConnection {
-    let mut other = PgConnection::connect(fixture.settings.url.reveal())
-        .await
-        .unwrap();
-    other.execute("begin").await.unwrap();
-    let sql = format!("select 1 from {table} where {key} = '{id}' for update");
-    other.execute(AssertSqlSafe(sql)).await.unwrap();
-    other
-}
 
 /// Returns once at least `statements` statements wait for a lock.
 async fn waiting(fixture: &StoreFixture, statements: i64) {
@@ -56,7 +41,7 @@ async fn locks_in_order(
     let mut sorted = ids.to_vec();
     sorted.sort_unstable();
     let middle = sorted.len() / 2;
-    let mut other = holding(fixture, rows, sorted[middle]).await;
+    let mut other = fixture.holding(rows, sorted[middle]).await;
     let looks = async {
         waiting(fixture, 1).await;
         let free = format!(
@@ -212,7 +197,7 @@ async fn simultaneous_changes_of_two_children_are_both_counted_on_their_root() {
             .await
             .unwrap();
     }
-    let mut holder = holding(&fixture, TASKS, root.0).await;
+    let mut holder = fixture.holding(TASKS, root.0).await;
     let mut changes = Vec::new();
     for child in [one, other] {
         let mut pauses = fixture.next(child).await;
@@ -278,7 +263,7 @@ async fn replica_with_a_fast_clock_ends_no_lease_no_deadline_and_no_key() {
 async fn claim_waits_for_no_row_locked_by_another_writer() {
     let fixture = StoreFixture::postgres().await;
     let (held, free) = (fixture.task().await, fixture.task().await);
-    let mut other = holding(&fixture, TASKS, held.0).await;
+    let mut other = fixture.holding(TASKS, held.0).await;
     assert_eq!(
         claim(&fixture.store, "me", 9).await,
         [free],
@@ -292,7 +277,7 @@ async fn claim_waits_for_no_row_locked_by_another_writer() {
 async fn locked_task_holds_up_only_its_own_root() {
     let fixture = StoreFixture::postgres().await;
     let (held, free) = (fixture.task().await, fixture.task().await);
-    let mut other = holding(&fixture, TASKS, held.0).await;
+    let mut other = fixture.holding(TASKS, held.0).await;
     let mut next = fixture.next(held).await;
     next.facts = vec![said("one")];
     let stuck = async { fixture.store.commit(change(held, vec![next])).await.is_ok() };

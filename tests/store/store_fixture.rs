@@ -72,6 +72,11 @@ pub enum KeptDatabase {
     Postgres { _kept: TestDatabase },
 }
 
+/// A table and its key column.
+pub type Rows = (&'static str, &'static str);
+
+pub const TASKS: Rows = ("agent_task", "task_id");
+
 /// A store with its database.
 pub struct StoreFixture {
     pub store: Store,
@@ -142,6 +147,17 @@ impl StoreFixture {
         Ok(sqlite_file::rows(&sqlite_file::connect(url), sql, |row| {
             row.get(0)
         })?)
+    }
+
+    /// Another transaction, which holds one row until it is dropped or rolled back. On Postgres only.
+    pub async fn holding(&self, (table, key): Rows, id: Uuid) -> PgConnection {
+        let mut other = PgConnection::connect(self.settings.url.reveal())
+            .await
+            .unwrap();
+        other.execute("begin").await.unwrap();
+        let sql = format!("select 1 from {table} where {key} = '{id}' for update");
+        other.execute(AssertSqlSafe(sql)).await.unwrap();
+        other
     }
 
     /// The database, without the store.
