@@ -31,10 +31,10 @@ fn member_or_header_of_a_model_that_the_service_sets_is_a_mistake() {
     contains(
         &found,
         &[
-            "models.m.timeout: expected more than 0",
-            "models.m.headers.a b: `a b` cannot be the name of a header",
-            "models.m.body.stream: a model's `body` may not name `stream`: the service writes it",
-            "models.m.body.messages: a model's `body` may not name `messages`: the service writes it",
+            "1:44: models.m.timeout: expected more than 0",
+            "1:68: models.m.headers.a b: `a b` cannot be the name of a header",
+            "1:90: models.m.body.stream: a model's `body` may not name `stream`: the service writes it",
+            "1:104: models.m.body.messages: a model's `body` may not name `messages`: the service writes it",
         ],
     );
     assert!(!found.contains("body.system"), "{found}");
@@ -42,17 +42,17 @@ fn member_or_header_of_a_model_that_the_service_sets_is_a_mistake() {
     contains(
         &report(scripted, tool),
         &[
-            "models.m.timeout: expected more than 0",
-            "models.m.headers.a b: `a b` cannot be the name of a header",
-            "models.m.body.stream: a model's `body` may not name `stream`: the service writes it",
+            "1:63: models.m.timeout: expected more than 0",
+            "1:87: models.m.headers.a b: `a b` cannot be the name of a header",
+            "1:109: models.m.body.stream: a model's `body` may not name `stream`: the service writes it",
         ],
     );
     let anthropic = "provider: anthropic, model: x, body: { system: [], stream: true }";
     contains(
         &report(anthropic, tool),
         &[
-            "models.m.body.system: a model's `body` may not name `system`: the service writes it",
-            "models.m.body.stream: a model's `body` may not name `stream`: the service writes it",
+            "1:55: models.m.body.system: a model's `body` may not name `system`: the service writes it",
+            "1:67: models.m.body.stream: a model's `body` may not name `stream`: the service writes it",
         ],
     );
 }
@@ -67,11 +67,11 @@ fn timeout_address_or_header_that_a_tool_cannot_have_is_a_mistake() {
         &found,
         &[
             "4:16: tools.t.http.url: `url` is no built-in endpoint; there are builtin:refunds/lookup_order and builtin:refunds/refund_payment",
-            "tools.t.http.timeout: `timeout` must be more than 0 and at most 10m",
-            "tools.t.http.headers.a b: `a b` is no name of a header",
-            "tools.u.http.timeout: `timeout` must be more than 0 and at most 10m",
-            "tools.v.shell.timeout: `timeout` must be more than 0 and at most 10m",
-            "tools.v.shell.max_output: `max_output` must be more than 0 and less than 1MiB",
+            "4:38: tools.t.http.timeout: `timeout` must be more than 0 and at most 10m",
+            "4:63: tools.t.http.headers.a b: `a b` is no name of a header",
+            "5:34: tools.u.http.timeout: `timeout` must be more than 0 and at most 10m",
+            "6:17: tools.v.shell.timeout: `timeout` must be more than 0 and at most 10m",
+            "6:31: tools.v.shell.max_output: `max_output` must be more than 0 and less than 1MiB",
         ],
     );
 }
