@@ -17,6 +17,10 @@ mod armed {
 
     /// A 1 ms sleep that took this long means the process was stopped and has been continued.
     const STANDSTILL: Duration = Duration::from_secs(1);
+    /// How long a stop waits for calls of other tasks that have their permits already. A process that
+    /// is stopped between a permit and its write can send afterwards, as docs/guarantees.md says; the
+    /// starts of several tasks are committed together, so a stop right after one would often hit it.
+    const BEFORE_STOP: Duration = Duration::from_millis(100);
 
     static ARMED: OnceLock<Armed> = OnceLock::new();
 
@@ -95,6 +99,7 @@ mod armed {
             return;
         }
         let how = if point.freezes {
+            std::thread::sleep(BEFORE_STOP);
             rustix::process::Signal::STOP
         } else {
             rustix::process::Signal::KILL

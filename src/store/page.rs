@@ -42,10 +42,10 @@ impl<T> Page<T> {
 }
 
 /// A page ends early once it has looked at this many ids.
-const MOST_LOOKED_AT: usize = 16_000;
+const MOST_LOOKED_AT: usize = 2_000;
 /// The number of ids found at once, if a filter may drop most of them: at first, and at most.
 const FILTERED: i64 = 500;
-const MOST_FILTERED: i64 = 8_000;
+const MOST_FILTERED: i64 = 1_500;
 
 /// A list that is read by looking at ids first, so that the cost of a page does not depend on the
 /// rows of other people.

@@ -17,6 +17,7 @@ use crate::support::database::Database;
 use crate::support::fake_chat_completions::{FakeModel, calls, says};
 use crate::support::fake_tool::FakeTool;
 use crate::support::postgres::{Cluster, run};
+use crate::support::repetitions;
 use crate::support::test_app::{ACCOUNTS, REFUNDS};
 
 /// Tasks that a process runs at once.
@@ -380,14 +381,14 @@ fn plain(cluster: &Cluster) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn base_backup_restored_after_500_cycles_runs_nothing_again() {
+async fn base_backup_restored_after_many_cycles_runs_nothing_again() {
     let world = World::new().await;
     let cluster = world.cluster().await;
     let process = world.serve(&plain(&cluster), &[]).await;
     let tasks = world.populate(&process, 40).await;
     let kept = world.path("kept");
     cluster.backup(&kept, false);
-    world.go_on(&process, &tasks, 500).await;
+    world.go_on(&process, &tasks, repetitions(120, 500)).await;
     drop(process);
     cluster.cut();
     let restored = Cluster::resume(&kept, "", std::process::id());

@@ -280,7 +280,7 @@ async fn bit_flip_between_approval_and_start_lets_nothing_else_run() {
     let cells = beside.cells();
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
     let (mut seen, mut counted) = (0, BTreeMap::<(Scene, End), usize>::new());
-    let rounds = repetitions(8, 28);
+    let rounds = repetitions(4, 28);
     for _ in 0..rounds {
         let (mut sql, mut flips) = (String::new(), BTreeMap::new());
         for (_, task) in &tasks {

@@ -24,6 +24,7 @@ use uuid::Uuid;
 
 use self::sub_agents::{CLERK, one_after_the_other};
 use super::invariants::{check, retried};
+use crate::support::repetitions;
 
 mod people;
 mod sub_agents;
@@ -378,7 +379,8 @@ fn status(status: TaskStatus) -> Fact {
 fn task_invariants_hold_over_random_runs_with_crashes() {
     let (mut crashes, mut runs, mut ends, mut edits, mut partial, mut children) =
         (0, 0, 0, 0, 0, 0);
-    for seed in 0..10_000 {
+    let seeds = repetitions(4_000, 10_000);
+    for seed in 0..seeds as u64 {
         let mut world = World::new(seed);
         for _ in 0..30 {
             if let Ok(on) = world.drive() {
@@ -420,12 +422,13 @@ fn task_invariants_hold_over_random_runs_with_crashes() {
         runs += world.ledger.len();
     }
     assert!(
-        crashes > 10_000 && runs > 10_000 && ends > 10_000,
+        crashes as usize > seeds && runs > seeds && ends as usize > seeds,
         "{crashes} crashes, {runs} runs, {ends} ends"
     );
-    assert!(children > 5_000, "{children} sub-agents that ended");
+    let few = seeds / 2;
+    assert!(children > few, "{children} sub-agents that ended");
     assert!(
-        edits > 5_000 && partial > 5_000,
+        edits > few && partial > few,
         "{edits} edits, {partial} answers that left something open"
     );
 }

@@ -273,7 +273,7 @@ both! {
 }
 
 #[tokio::test]
-async fn filtered_list_looks_at_16000_requests_and_says_where_it_goes_on() {
+async fn filtered_list_looks_at_2000_requests_and_says_where_it_goes_on() {
     let fixture = StoreFixture::postgres().await;
     fixture.paused(finance(1)).await;
     let agent = "'agent', case when ids.n = 20000 then 'billing' else 'other' end";
@@ -286,11 +286,17 @@ async fn filtered_list_looks_at_16000_requests_and_says_where_it_goes_on() {
         limit: 50,
         ..RequestFilter::default()
     };
-    let page = fixture.store.requests(&filter).await.unwrap();
-    assert!(page.is_empty() && page.more);
-    filter.after = page.looked_at.map(RequestId);
-    let page = fixture.store.requests(&filter).await.unwrap();
-    assert_eq!((page.len(), page.more, page.looked_at), (1, false, None));
+    // Only the last of the 20,000 requests matches.
+    let mut found = Vec::new();
+    loop {
+        let page = fixture.store.requests(&filter).await.unwrap();
+        found.push(page.len());
+        filter.after = page.looked_at.map(RequestId);
+        if !page.more {
+            break;
+        }
+    }
+    assert_eq!(found, [0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0]);
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ pub struct Database {
 
 impl Database {
     pub fn sqlite() -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = tempfile::tempdir_in(postgres::database_folder()).unwrap();
         let url = format!("sqlite://{}/holdpoint.db", folder.path().display());
         Self {
             url,

@@ -16,8 +16,8 @@ pub mod test_app;
 
 use std::net::SocketAddr;
 
-/// The number of repetitions of a scene whose interleaving is left to chance: `usual` in each run,
-/// `long` in `scripts/chaos counts`.
+/// How often a test repeats a scene whose interleaving is left to chance, or the stride in which it
+/// takes the moments of a crash: `usual` in each run, `long` in `scripts/chaos counts`.
 pub fn repetitions(usual: usize, long: usize) -> usize {
     if std::env::var_os("HOLDPOINT_TEST_LONG").is_some() {
         long

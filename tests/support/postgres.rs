@@ -236,7 +236,7 @@ impl PrivateCluster {
 
     /// Like `start`, with options of postgres, such as `-c max_connections=10`.
     pub fn with(options: &str) -> Self {
-        let folder = cluster_folder().join(format!("holdpoint-pg-{}", unique()));
+        let folder = database_folder().join(format!("holdpoint-pg-{}", unique()));
         Self {
             cluster: Cluster::start(&folder, options, std::process::id()),
         }
@@ -325,9 +325,10 @@ impl Cluster {
     }
 }
 
-/// The folder for clusters: in memory if 3 GiB are free there, because a new database is a copy of
-/// 8 MB and dropping it is a checkpoint. `TMPDIR` overrides it.
-fn cluster_folder() -> PathBuf {
+/// The folder for databases: in memory if 3 GiB are free there, because a new database of Postgres is
+/// a copy of 8 MB, dropping it is a checkpoint, and a commit of `SQLite` waits for the disk. `TMPDIR`
+/// overrides it.
+pub fn database_folder() -> PathBuf {
     let memory = Path::new("/dev/shm");
     let has_room = rustix::fs::statvfs(memory)
         .is_ok_and(|free| free.f_bavail.saturating_mul(free.f_frsize) >= 3 << 30);
@@ -350,7 +351,7 @@ fn own(folder: &Path) {
 /// One cluster for all processes of a test run (nextest starts one for each test).
 async fn shared_cluster() -> Cluster {
     let parent = std::os::unix::process::parent_id();
-    let place = cluster_folder();
+    let place = database_folder();
     let folder = place.join(format!("holdpoint-pg-{parent}"));
     let lock = File::create(place.join(format!("holdpoint-pg-{parent}.lock"))).unwrap();
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
