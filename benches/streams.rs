@@ -2,10 +2,11 @@
 //!
 //! `cargo bench --bench streams` runs the built service on SQLite, `cargo bench --bench streams --
 //! postgres://…` on a database that it may fill. For 500 readers of one task and for 500 tasks with
-//! one reader each, it prints the time from commit to reader, the memory of a stream and the
-//! processor time, beside the same readers on a bare server that sends events of the same size from
-//! memory. Then it shows the cost of 500 streams beside 10,000 waiting tasks while nothing happens.
-//! Times hold for one machine, whose processors readers and service share.
+//! one reader each, it prints the delay from commit to reader, the memory of a stream and the
+//! processor time. For comparison it prints the delay for 500 readers of a bare server that sends
+//! events of the same size from memory. Then it shows the cost of 500 streams beside 10,000 waiting
+//! tasks while nothing happens. The times hold for one machine: the readers share its processors
+//! with the service.
 
 #![expect(
     clippy::unwrap_used,
@@ -349,7 +350,8 @@ async fn one_task(service: &Service, address: &str) -> Seen {
     let memory = service.memory();
     let readers = Readers::at(address, vec![format!("/v1/tasks/{task}/events"); READERS]).await;
     let each = (service.memory() - memory) / READERS as f64;
-    // The task goes on once all readers have caught up: opening a stream is another cost.
+    // The task goes on only once all readers have caught up, so that the times exclude the opening
+    // of the streams.
     let (began, processor) = (Instant::now(), service.processor());
     service.approve(&task).await;
     let seen = readers.seen().await;
@@ -424,7 +426,7 @@ async fn idle(service: &Service, address: &str, database: Option<&str>) {
     }
 }
 
-/// Transactions of the database so far: each statement is one.
+/// The number of transactions of the database so far. Each statement is a transaction.
 async fn statements(database: Option<&str>) -> Option<i64> {
     let mut connection = PgConnection::connect(database?).await.ok()?;
     // Servers publish their statistics after a second.

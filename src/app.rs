@@ -44,7 +44,7 @@ use crate::world::{Clock, Ids, Mistakes, RandomIds, SystemClock};
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
     pub log_format: LogFormat,
-    /// A log line that says which configuration is used, if no flag or variable names one.
+    /// A log line that names the configuration in use, if no flag or variable names it.
     pub note: Option<&'static str>,
     /// The warnings about the configuration.
     pub warnings: Vec<Line>,

@@ -176,7 +176,7 @@ const DEMO: &str = "No configuration is named and there is no ./holdpoint.yaml: 
 /// A configuration without mistakes.
 struct Loaded {
     config: Config,
-    /// Holds its warnings.
+    /// The warnings about the configuration.
     report: Report,
     /// Names the source of the configuration when no flag or variable does.
     note: Option<&'static str>,
@@ -235,7 +235,8 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
         .build()
 }
 
-/// Runs to the end. Blocked threads (resolving a host name, say) do not keep the process alive.
+/// Runs `work` to its end. Threads that are still blocked then (resolving a host name, say) do not
+/// keep the process alive.
 fn run_to_end(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     let runtime = runtime()?;
     let done = runtime.block_on(work);

@@ -224,8 +224,8 @@ fn expand(
     interpolation.filled
 }
 
-/// Reports each `${…}` in a schema of a tool, outside a `description` or `title`: its value would
-/// be shown.
+/// Reports each `${…}` in a tool's schema, except in a `description` or `title`: models and
+/// approvers see the schema.
 fn published(filled: &[Filled], mistakes: &mut Mistakes) {
     for one in filled {
         if unexpanded::is_in_a_schema(&one.place) && !unexpanded::is_shown(&one.place) {
@@ -236,7 +236,8 @@ fn published(filled: &[Filled], mistakes: &mut Mistakes) {
     }
 }
 
-/// Reads each section, and each model, tool, agent and rule separately.
+/// Reads each section separately, and so each entry of a section that is a map or a list of
+/// settings.
 fn sections(root: &mut Node, mistakes: &mut Mistakes) -> Config {
     if !matches!(root.kind, Kind::Map(_)) {
         mistakes.add(&[], format!("expected a map, found {}", root.noun()));
@@ -346,8 +347,8 @@ fn list<T: for<'de> Deserialize<'de> + Default>(
     all
 }
 
-/// Completes the settings after reading: relative paths, the database's URL, and the variables that
-/// a shell's environment passes on.
+/// Completes the settings after reading: the models' names, the tools' unexpanded definitions,
+/// relative paths, the database's URL, and the variables that a shell's environment passes on.
 fn fill(
     config: &mut Config,
     root: &Node,

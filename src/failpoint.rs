@@ -32,7 +32,7 @@ mod armed {
 
     struct Point {
         freezes: bool,
-        /// How many more times the point must be reached before it fires.
+        /// The point fires when it has been reached this many more times.
         left: AtomicU64,
     }
 

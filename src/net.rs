@@ -2,9 +2,9 @@
 //! automatically, no redirect is followed, no proxy is taken from the environment, every body is
 //! read up to a bound, and each failure says whether anything can have been sent. A tool call has
 //! its own connection: the peer may close a reused connection just as the next request is written,
-//! which would leave the outcome of that request unknown; and a pool may hand over a connection long
-//! after the permit to send was asked for. Failure texts are fixed words and hold no URL, host or
-//! header.
+//! which would leave the outcome of that request unknown; and a pool may hand over a connection
+//! long after the permit to send was asked for. Failure texts are fixed words and hold no URL, host
+//! or header.
 
 mod reach;
 
@@ -43,7 +43,7 @@ pub struct Answer {
     pub status: StatusCode,
     /// The body, cut off at [`Room::most`] bytes.
     pub body: Vec<u8>,
-    /// Whether the body is longer than `body`, or may be because the rest was lost.
+    /// Whether the body is longer than `body`, or may be longer because the rest was lost.
     pub more: bool,
 }
 
@@ -76,11 +76,11 @@ impl Net {
         &self.kept
     }
 
-    /// Sends one request on its own connection and returns the response, all within `within`. After
-    /// the connection is made and right before the request is written, `leave` decides whether the
-    /// request may be sent: it returns the time since which it may be, or `None`. `within` begins
-    /// then, if `leave` was decided after the call of this function. `room` decides from the status
-    /// how much of the body is read.
+    /// Sends one request on its own connection and returns the response. `leave` is awaited once
+    /// the connection is made, right before the request is written: it returns the time since which
+    /// the request may be sent, or `None` if it must not be sent. The deadline is `within` after
+    /// the call of this function or after the time that `leave` returns, whichever is later. `room`
+    /// decides from the status how much of the body is read.
     ///
     /// # Errors
     /// [`Failure::NotSent`]: no connection was made, or `leave` returned `None`.
@@ -112,8 +112,7 @@ impl Net {
     }
 }
 
-/// Runs an exchange until `within` is over. The time begins anew when the exchange gets leave to
-/// send.
+/// Runs an exchange until `within` is over. The period begins anew when the request may be sent.
 async fn permitted<T>(
     reach: &Reach,
     within: Duration,
@@ -129,7 +128,7 @@ async fn permitted<T>(
     }
 }
 
-/// Stores the response in `partial` as it arrives.
+/// Sends the request, and stores the response in `partial` as it arrives.
 async fn exchange(
     client: &Client,
     request: Request,
@@ -173,7 +172,7 @@ fn keeping(builder: ClientBuilder) -> ClientBuilder {
 }
 
 /// Uses no connection twice. The `Connection: close` header makes the peer close first, which frees
-/// our ports at once. Without compression HTTP alone defines where a body ends.
+/// our ports at once. Without compression, HTTP alone defines where a body ends.
 fn closing(builder: ClientBuilder) -> ClientBuilder {
     let headers = HeaderMap::from_iter([
         (CONNECTION, HeaderValue::from_static("close")),
@@ -236,8 +235,8 @@ impl Failure {
             return Self::NotSent(connecting(error));
         }
         if error.is_timeout() {
-            // This may also be a timeout of the request itself that fires while connecting;
-            // `Net::alone` tells the two apart.
+            // A timeout of the whole request may fire while connecting, too. `Net::alone` has a
+            // timeout of its own, and knows whether a connection was made.
             return Self::Lost(NO_ANSWER_IN_TIME);
         }
         let unreadable = |kind| {

@@ -1,6 +1,5 @@
-//! Logs and metrics, and the one place where both are set up. Rooms only use `tracing`: a log line
-//! is an ordinary event; an observation is an event with the target [`TARGET`], which is never
-//! printed:
+//! Logs and metrics, and the one place where both are set up. Rooms only use `tracing`. An ordinary
+//! event is a log line. An event with the target [`TARGET`] is an observation and is not printed:
 //!
 //! | `metric` | fields | what it feeds |
 //! |---|---|---|
@@ -36,8 +35,8 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
 /// The target of observations.
 pub const TARGET: &str = "holdpoint::metric";
-/// The filter of log lines where `RUST_LOG` is not set. Whatever the filter, libraries log only
-/// `warn` and `error`: their lower levels would print URLs, headers and statements.
+/// The filter of log lines where `RUST_LOG` is not set or not valid. Whatever the filter, libraries
+/// log at most `warn` and `error`: their lower levels would print URLs, headers and statements.
 pub const DEFAULT_FILTER: &str = "info";
 
 /// How log lines look.
@@ -51,7 +50,7 @@ pub enum LogFormat {
 }
 
 /// Sends log lines to standard error and observations to the metrics. Only the first call in a
-/// process takes effect for log lines.
+/// process takes effect: the metrics that a later call returns record nothing.
 ///
 /// # Errors
 /// When the instruments cannot be built.
@@ -86,7 +85,7 @@ where
 {
     let printed = filter_fn(|about: &Metadata<'_>| {
         let ours = about.target() == "holdpoint" || about.target().starts_with("holdpoint::");
-        // The database's library would print parts of its URL; its errors reach the store anyway.
+        // `sqlx` would print parts of the database's URL; its errors reach the store anyway.
         let loud = *about.level() <= Level::WARN && !about.target().starts_with("sqlx");
         about.target() != TARGET && (ours || loud)
     });

@@ -1,5 +1,5 @@
-//! Rules of the code that the compiler does not check: imports, names, files, lengths, and the tests
-//! that `docs/guarantees.md` names.
+//! Rules of the code that the compiler does not check: imports, names, files, lengths, and the
+//! tests that `docs/guarantees.md` names.
 
 mod files;
 mod guarantees;

@@ -28,7 +28,7 @@ impl Demonstration {
         Self::serve(&mut command)
     }
 
-    /// Runs a command that serves the demonstration, until it has printed its commands.
+    /// Starts a command that serves the demonstration; returns once it has printed its commands.
     pub fn serve(command: &mut Command) -> Self {
         let mut process = command
             .process_group(0)

@@ -1,6 +1,7 @@
-//! The files that ship with the program: the image, the compose file, its configuration, the systemd
-//! unit, the npm package's file and the README's promises. Neither a Docker engine nor systemd is
-//! needed: the tests check the text of the files, and that the program accepts the configuration.
+//! The files that ship with the program: the image, the compose file, its configuration, the
+//! systemd unit, the npm package's file and the README's promises. Neither a Docker engine nor
+//! systemd is needed: the tests check the text of the files, and that the program accepts the
+//! configuration.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -132,7 +133,7 @@ fn systemd_unit_gives_the_service_no_rights_and_lets_running_calls_end() {
         ("MemoryDenyWriteExecute", "yes"),
         ("SystemCallFilter", "@system-service"),
         ("SystemCallFilter", "~@privileged"),
-        // A shutdown takes 30 s, in which a shell tool may end by itself.
+        // A shutdown takes at most 30 s. For the first 25 s a shell tool may end by itself.
         ("KillMode", "mixed"),
         ("TimeoutStopSec", "45"),
         // The exit code of a wrong configuration.

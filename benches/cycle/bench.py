@@ -181,7 +181,7 @@ class Bench:
                 for name, kind in kinds.items()
             ]
             self.postgres.sql(
-                # As a replica would: no trigger and no check of a foreign key.
+                # Like a replica, skips triggers and checks of foreign keys.
                 f"set session_replication_role = replica; insert into {table} ({', '.join(kinds)}) select {', '.join(values)}"
                 f" from {table} c, generate_series(1, {variant.growth}) n",
                 variant.database,

@@ -62,7 +62,7 @@ class Process:
 
 
 def processes():
-    """Each process's parent and its CPU seconds, those of its ended children included."""
+    """For each process: its parent, and its CPU seconds with those of its ended children."""
     found = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -181,7 +181,7 @@ class Postgres:
         return counted
 
     def task_updates(self, database):
-        """Updates of task rows, and those of them that changed no index. Sessions report when they end."""
+        """Updates of task rows, and those of them that changed no index. A session reports its updates when it ends."""
         rows = self.sql(
             "select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relname in ('agent_task', 'task')", database
         )
@@ -225,7 +225,7 @@ class CountingProxy:
         sink.close()
 
     async def count(self, client, server):
-        while True:  # requests for encryption come before the start message; none of them has a type
+        while True:  # requests for encryption precede the start message; these messages have no type byte
             head = await client.readexactly(8)
             server.write(head + await client.readexactly(int.from_bytes(head[:4], "big") - 8))
             if int.from_bytes(head[4:], "big") not in (80877103, 80877104):

@@ -60,13 +60,13 @@ impl OpenTo {
 }
 
 impl Agent {
-    /// The offer of the tool of this name, compared byte by byte.
+    /// The offer of the tool with exactly this name.
     #[must_use]
     pub fn offer(&self, name: &str) -> Option<&Offer> {
         self.tools.iter().find(|offer| offer.name == name)
     }
 
-    /// The sub-agent of this name, compared byte by byte.
+    /// The sub-agent with exactly this name.
     #[must_use]
     pub fn sub_agent(&self, name: &str) -> Option<&SubAgent> {
         self.sub_agents.iter().find(|sub| sub.agent == name)
@@ -114,8 +114,8 @@ impl Agents {
     /// The agent as defined under the stored `version`, with the current limits and `open_to`.
     ///
     /// # Errors
-    /// `Damaged` if `definition` does not match the digest `version`, or belongs to another agent;
-    /// `Missing` if a `${…}` in the definition can no longer be expanded.
+    /// Any `Unreadable`: `Damaged` also if `definition` does not match the digest `version`, or
+    /// belongs to another agent.
     pub fn pinned(
         &self,
         current: &Agent,
@@ -148,7 +148,7 @@ impl Agents {
         &self.default
     }
 
-    /// The named or default agent; `None` also if the person may not use it.
+    /// The named or the default agent; `None` if there is none, or if the person may not use it.
     #[must_use]
     pub fn find(
         &self,

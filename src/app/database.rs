@@ -20,7 +20,8 @@ pub struct DatabaseOptions {
 /// How long the start waits for a database that does not answer.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Opens the database, waiting for one that does not answer. The service listens only afterwards.
+/// Opens the database; tries again for [`PATIENCE`] while it does not answer. The service listens
+/// only afterwards.
 pub(super) async fn open(
     config: &Config,
     clock: &Arc<dyn Clock>,

@@ -72,7 +72,7 @@ pub(super) fn share(config: &Config) -> anyhow::Result<Share> {
     Ok(share)
 }
 
-/// Serves until `closed` is cancelled.
+/// Serves until `closed` is cancelled; open connections then have half of [`REST`] to end.
 #[expect(
     clippy::disallowed_methods,
     reason = "the root of the process's own tasks; `Replica::stop` waits for it"

@@ -43,7 +43,7 @@ impl Config {
         )
     }
 
-    /// The sealer for credentials, with all readable keys; `None` if there are none.
+    /// The sealer for credentials, with all readable keys; `None` if no key is readable.
     #[must_use]
     pub fn sealer(&self) -> Option<Sealer> {
         self.secrets.sealer()

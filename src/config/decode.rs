@@ -39,7 +39,8 @@ pub(crate) fn read<T: for<'de> Deserialize<'de> + Default>(
     }
 }
 
-/// Marks the node at a path as broken; false if it does not exist or is already broken.
+/// Marks the node at a path as broken. Returns false if the node does not exist or is already
+/// broken.
 pub(crate) fn set_aside(node: &mut Node, path: &[String]) -> bool {
     let mut at = node;
     for step in path {

@@ -52,7 +52,7 @@ impl Environment {
         self.variables.get(name).map(String::as_str)
     }
 
-    /// All variables, by name.
+    /// All variables: name and value, in the order of the names.
     pub fn variables(&self) -> impl Iterator<Item = (&str, &str)> {
         self.variables
             .iter()

@@ -1,6 +1,6 @@
 //! Expands `${NAME}`, `${NAME:-default}`, `${file:/path}` and `$${` (a literal `${`) in the strings
 //! of the parsed tree. Invariant: each filled-in value is recorded with its place, so that it can
-//! be kept out of everything shown; no message quotes a value.
+//! be redacted; no message quotes a value.
 
 use std::path::Path;
 

@@ -30,7 +30,7 @@ pub struct Flags {
 /// Applies the environment variables to the tree. Paths with fewer steps come first, so that `…__A`
 /// and `…__A__B` may both be set. `known` lists the keys of the file's schema. Where the file lacks
 /// a key, the override adds the known key that equals the variable's step ignoring case, `-` and
-/// `_`.
+/// `_`, or else the step in lower case.
 pub fn put_variables(
     root: &mut Node,
     environment: &Environment,
@@ -65,7 +65,7 @@ pub fn put_variables(
     }
 }
 
-/// Applies the flags, above everything else.
+/// Applies the flags, which override the file and the variables.
 pub fn put_flags(root: &mut Node, flags: &Flags) {
     let both = [
         ("--listen", "server", "listen", &flags.listen),

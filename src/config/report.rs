@@ -69,9 +69,9 @@ impl Report {
     }
 }
 
-/// Adds the mistakes that the rooms found. Skips a mistake if its place, or a place below it, is
-/// already reported. Skips it too if the room saw only a default, because the value is unreadable
-/// or already reported as missing.
+/// Adds the mistakes and warnings that the rooms found. Leaves out those whose place, or a place
+/// below it, already has a mistake. Leaves out also those about a default that replaces an
+/// unreadable value, or a value already reported as missing.
 pub(crate) fn merge(root: &Node, mistakes: &mut Mistakes, rooms: Mistakes) {
     let known: Vec<Vec<String>> = mistakes
         .found

@@ -5,8 +5,8 @@
 use super::tree::{Kind, Node};
 use crate::world::Mistakes;
 
-/// Places with required keys (`*` is any name or index), and these keys. The text, list or map at a
-/// required key must not be empty.
+/// The path of each map that has required keys (`*` is any name or index), and these keys. The
+/// text, list or map at a required key must not be empty.
 const NEEDED: [(&[&str], &[&str]); 9] = [
     (&["auth", "api_keys", "*"], &["user"]),
     (&["secrets", "keys", "*"], &["id", "key"]),

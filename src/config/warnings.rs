@@ -30,7 +30,7 @@ pub(crate) fn written(root: &Node, mistakes: &mut Mistakes) {
     });
 }
 
-/// Whether a text is `$NAME`, where `${NAME}` was probably meant.
+/// Whether a text begins like `$NAME`, where `${NAME}` was probably meant.
 fn forgets_braces(text: &str) -> bool {
     let name = text.strip_prefix('$').unwrap_or_default();
     let mut letters = name.bytes();

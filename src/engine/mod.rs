@@ -75,7 +75,7 @@ pub struct Parts {
     pub models: BTreeMap<String, Arc<dyn ModelClient>>,
     /// Current accounts. Approvals are checked against them again before a call starts.
     pub roster: Roster,
-    /// Seals credentials; `None` where the configuration has none.
+    /// Seals credentials; `None` without sealing keys.
     pub sealer: Option<Sealer>,
     /// Wall time, uptime and sleeps of this machine.
     pub clock: Arc<dyn Clock>,
@@ -89,7 +89,7 @@ pub struct Parts {
 pub struct Engine {
     store: Store,
     agents: Arc<Agents>,
-    /// Agents of earlier versions, by version.
+    /// Agents in versions that the configuration no longer has, by version.
     cached_agents: Locked<BTreeMap<String, Arc<Agent>>>,
     policy: Arc<Policy>,
     catalog: Arc<Catalog>,
@@ -110,13 +110,13 @@ pub struct Engine {
     drivers: TaskTracker,
     /// Whether a queued task may be waiting in the database for a slot of this process.
     backlog: AtomicBool,
-    /// Wakes the worker: a slot is free.
+    /// Wakes the worker: a slot may be free, or a task may be there to claim.
     room: Arc<Notify>,
     /// Whether a lone drive takes all slots.
     alone: Arc<Alone>,
     /// Canceled when the service goes down: no new effect begins.
     stop: CancellationToken,
-    /// Canceled when the grace period of the shutdown is over.
+    /// Canceled once the service goes down and no driver is left or the grace period is over.
     killed: CancellationToken,
 }
 

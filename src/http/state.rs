@@ -19,7 +19,6 @@ use crate::people::authenticator::Authenticator;
 use crate::store::Store;
 use crate::world::{Clock, Ids};
 
-/// The state that every operation shares.
 pub(crate) struct Http {
     pub engine: Arc<Engine>,
     pub store: Store,

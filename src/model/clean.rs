@@ -79,12 +79,13 @@ impl Cleaner {
 #[derive(Debug)]
 pub(crate) struct Passing {
     redacting: Redacting,
-    /// `Some` for arguments: the beginning of an escape at the end of the last piece.
+    /// `Some` for arguments: the incomplete escape at the end of the pieces so far, if there is
+    /// one.
     begun: Option<String>,
 }
 
 impl Passing {
-    /// Takes the next piece, returns the part that is safe to show now.
+    /// Takes the next piece, and returns the part that is safe to show now.
     pub(crate) fn push(&mut self, piece: &str) -> String {
         let Some(begun) = &mut self.begun else {
             return cleaned(self.redacting.push(piece));

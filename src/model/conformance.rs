@@ -2,7 +2,7 @@
 //! conversation and its expected answers once; `wire/PROVIDER/CASE.txt` holds the traffic of a
 //! conversation with one provider, written from the provider's documentation. The tests assert that
 //! requests are as documented, that an answer means the same whether it is streamed or not and
-//! however its bytes are cut, and that its emitted pieces add up to it.
+//! however its bytes are cut, and that the emitted pieces add up to the answer.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -398,8 +398,8 @@ fn every_traffic_file_belongs_to_a_case_and_every_case_has_one_per_provider() {
     }
 }
 
-/// Reads a stream whose bytes arrive in these pieces. Returns the answer, or the reason why there
-/// is no answer, and what was emitted.
+/// Reads a stream whose bytes arrive in these pieces. Returns the outcome (the answer, or the
+/// reason why there is none) and the emitted pieces.
 fn read<P: Protocol>(pieces: &[&[u8]]) -> (Result<Answer, String>, Heard) {
     let cleaner = Cleaner(Arc::new(Redactor::new([(
         "KEY",

@@ -105,7 +105,7 @@ pub struct Answer {
     pub finish_reason: FinishReason,
     pub usage: Usage,
     /// The provider's own JSON of the message, redacted. Later model calls send it back. Null if
-    /// they write the same from the other members.
+    /// the other members suffice to write the same JSON.
     pub raw: Value,
 }
 

@@ -29,7 +29,7 @@ const BUILT_IN: (&str, &str) = ("builtin:refunds", include_str!("refunds.yaml"))
 const NO_RULE: &str = "This model is scripted, and no rule of its script matches what was said.";
 
 /// How long the built-in script waits before it emits an answer to a listener: long enough for a
-/// page that has just posted a person's decision to reload.
+/// page to reload after it has posted a person's decision.
 const THINKS: Duration = Duration::from_millis(350);
 /// The pause per piece, and the longest time for all pieces.
 const PACE: (Duration, Duration) = (Duration::from_millis(60), Duration::from_millis(600));

@@ -90,8 +90,8 @@ impl Default for Settings {
     }
 }
 
-/// The members of a request that a scripted model's `body` may not name, as that of a model that it
-/// stands for.
+/// The members that a scripted model's `body` may not name, because the `body` of the model that it
+/// stands for may not name them.
 const OURS_SCRIPTED: [&str; 4] = ["messages", "tools", "model", "stream"];
 
 /// Adds every mistake in a model's settings and in its script, never quoting a value of a key,

@@ -1,7 +1,7 @@
 //! Tracks whether a request can have been sent, and whether it may still be sent. Invariant:
-//! `is_connecting` is true only while the request's connection is being made or waits for the permit
-//! to send. If neither `is_connecting` nor `is_refused` is true, the request may have been sent. On a
-//! new connection, nothing is written before the sender has confirmed its permit once more.
+//! `is_connecting` is true only while the request's connection is being made or waits for the
+//! permit to send. If neither `is_connecting` nor `is_refused` is true, the request may have been
+//! sent. On a new connection, nothing is written before the permit is given.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -44,7 +44,8 @@ enum Stage {
 type Leave = BoxFuture<'static, Option<Instant>>;
 
 impl Reach {
-    /// For a request that is sent only if `leave` returns a time once its connection is made.
+    /// The progress of a request that is sent only if `leave` returns a time. `leave` is awaited
+    /// once the request's connection is made.
     pub(super) fn with(leave: impl Future<Output = Option<Instant>> + Send + 'static) -> Self {
         Self(Arc::new(Way {
             stage: Mutex::new(Stage::Unconnected),
@@ -60,7 +61,8 @@ impl Reach {
         REACH.scope(self.clone(), request)
     }
 
-    /// Whether the connection is still being made, or waits for leave, so that nothing was sent.
+    /// Whether the connection is still being made, or waits for the permit, so that nothing was
+    /// sent.
     pub(super) fn is_connecting(&self) -> bool {
         matches!(self.stage(), Stage::Connecting | Stage::Undecided)
     }
@@ -70,8 +72,8 @@ impl Reach {
         matches!(self.stage(), Stage::Refused)
     }
 
-    /// The end of `within`, which begins when the request may be sent. `None` unless a connection
-    /// was made.
+    /// The end of a period of `within` that begins when the request may be sent, or now if that is
+    /// not decided yet. `None` without a connection, or if the request must not be sent.
     pub(super) fn end_of(&self, within: Duration) -> Option<Instant> {
         match self.stage() {
             Stage::Undecided => Some(Instant::now() + within),

@@ -1,5 +1,5 @@
 //! Authenticates an HTTP request by its headers: by key, or as `local` when there are no accounts.
-//! A browser session replaces the key that opened it. Invariant: `Holdpoint-User` and
+//! A browser session stands for the key that opened it. Invariant: `Holdpoint-User` and
 //! `Holdpoint-Groups` take effect only with a key that may speak for other people. With any other
 //! key or a session they are refused, never ignored. Unknown `Holdpoint-…` headers are refused,
 //! too.
@@ -26,7 +26,7 @@ pub trait Authenticator: Send + Sync {
         None
     }
 
-    /// The caller of a session: the currently configured account whose key yields the binding.
+    /// The caller of a session: the user of the configured account whose key yields the binding.
     ///
     /// # Errors
     /// `Missing` when no configured key fits any more; `Forbidden` on any `Holdpoint-…` header.
@@ -43,23 +43,23 @@ pub trait Authenticator: Send + Sync {
 /// Why a request is not admitted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AuthError {
-    /// The request has no key: `unauthorized`.
+    /// The request has no key, or no configured key fits its session: `unauthorized`.
     #[error("a key is needed: `Authorization: Bearer <key>`")]
     Missing,
-    /// The key is unknown: `unauthorized`.
+    /// The key is unknown or malformed: `unauthorized`.
     #[error("the key is not known")]
     Wrong,
     /// The key or session may not speak for other people: `forbidden`.
     #[error("{0}")]
     Forbidden(String),
-    /// A header cannot be parsed: `bad_request`.
+    /// A `Holdpoint-…` header is unknown or not valid: `bad_request`.
     #[error("{0}")]
     BadHeader(String),
 }
 
-/// The user that the key speaks for.
+/// The header with the user that the key speaks for.
 const USER: &str = "holdpoint-user";
-/// The groups of that user, separated by commas.
+/// The header with the groups of that user, separated by commas.
 const GROUPS: &str = "holdpoint-groups";
 /// Every `Holdpoint-…` header that a request may carry.
 const HEADERS: [&str; 4] = [USER, GROUPS, "holdpoint-runner", "holdpoint-session"];

@@ -1,5 +1,5 @@
-//! Authorization: who may read a tree, give a task a command and decide a request, and whether an
-//! earlier approval still counts. Checks of a key's permissions alone are in `http`.
+//! Authorization: who may read a tree, who may give a task a command, who may decide a request, and
+//! whether an earlier approval still counts. Checks of a key's permissions alone are in `http`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -149,8 +149,8 @@ impl Roster {
         is_approver(directory.ids(), &vote.by, groups, owner, approvers)
     }
 
-    /// Whether these approvals suffice today, under these approvers. If several approvals are
-    /// required, the approval of the arguments' editor does not count.
+    /// Whether these votes still suffice, with the current accounts and under these approvers. If
+    /// several approvals are required, the approval of the arguments' editor does not count.
     #[must_use]
     pub fn suffice(
         &self,
@@ -177,8 +177,8 @@ impl Roster {
     }
 }
 
-/// The owner is an approver only under `owner: true`, even if named as a user or a member of a
-/// named group.
+/// Whether the user is an approver. The owner is an approver only under `owner: true`, even if
+/// named as a user or a member of a named group.
 fn is_approver(
     ids: UserIds,
     user: &str,
@@ -409,7 +409,7 @@ mod tests {
     #[test]
     fn other_spelling_of_the_owner_is_the_owner() {
         let table = [
-            // approvers, and whether ALICE (the owner), Bob (an approver) and dave (neither) decide
+            // Columns: the approvers; whether ALICE, Bob and dave may decide. The owner is alice.
             (approvers(true, &[], &["finance"]), [true, false, false]),
             (
                 approvers(false, &["alice", "BOB"], &[]),

@@ -2,9 +2,9 @@
 //! is used, and only here. The evaluator of that crate is not used, because it absorbs errors
 //! (`err || true` is true there) and cannot be interrupted.
 //!
-//! Invariant: a hostile text is refused and never overflows the stack. So the text is short, it is
-//! parsed (and its tree dropped) on a thread with a large stack, and the resulting tree is shallow,
-//! small, and has no nested loops.
+//! Invariant: a hostile text is refused and never overflows the stack. Therefore the length of the
+//! text is limited, the text is parsed (and its tree dropped) on a thread with a large stack, and
+//! the resulting tree is shallow, small, and has no nested loops.
 
 mod expression;
 
@@ -26,8 +26,8 @@ const MAX_NODES: usize = 400;
 const MAX_PATTERN: usize = 64 * 1024;
 const STACK: usize = 64 * 1024 * 1024;
 
-/// Why a `when` is refused. Quotes names only, never a string in the text, because the string may
-/// come from an environment variable.
+/// Why a `when` is refused. Quotes names only, never a string literal, because the literal may come
+/// from an environment variable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Flaw {
     #[error("the expression is longer than {MAX_SOURCE} bytes")]
@@ -339,8 +339,8 @@ impl Reader {
     }
 }
 
-/// The item that `@result + [item]` appends; `None` if the step counts (`@result + 1`). The parser
-/// names the accumulator of an expanded macro `@result`.
+/// The item that `@result + [item]` appends; `None` if the step counts (`@result + 1`). `@result`
+/// is the parser's name for the accumulator of an expanded macro.
 fn appended(step: &IdedExpr) -> Result<Option<&IdedExpr>, Flaw> {
     let Expr::Call(call) = &step.expr else {
         return Err(Flaw::Unreadable);

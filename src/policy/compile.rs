@@ -51,7 +51,8 @@ struct Tools {
 }
 
 impl Tools {
-    /// Whether the rule applies to a tool. A `Human` tool must be named; a glob does not match it.
+    /// Whether a name or a glob matches a tool. A `Human` tool is matched by its name, never by a
+    /// glob.
     fn cover(&self, tool: &ToolSpec) -> bool {
         self.names.contains(&tool.name)
             || (!tool.kind.facts().asks_person
@@ -111,9 +112,8 @@ impl Policy {
     }
 
     /// Whether a call with arguments of this size should be judged on a blocking thread. The work
-    /// is bounded either way: after a million steps (a step is a part of an expression, an item of
-    /// a list, or 16 bytes of text) the current and all further conditions fault, and a fault never
-    /// allows.
+    /// is bounded either way: after a million steps (see `Fuel`) the current and all further
+    /// conditions fault, and a fault never allows.
     #[must_use]
     pub fn is_heavy(&self, args_bytes: usize) -> bool {
         args_bytes > HEAVY
@@ -176,8 +176,7 @@ impl Compiled {
     }
 }
 
-/// Reports entries that match no tool: a misspelt name in a `deny` would otherwise let every call
-/// pass.
+/// Reports entries that match no tool: a `deny` with a misspelt name would otherwise deny nothing.
 fn unknown_tools(rule: &Rule, index: &str, tools: &[(ToolSpec, Shape)], mistakes: &mut Mistakes) {
     for (at, entry) in rule.tools.iter().enumerate() {
         let alone = Rule {
@@ -211,7 +210,8 @@ fn compile_when(
         .map(|(tool, shape)| (tool.name.as_str(), look(&node, shape)))
         .collect();
     if found.is_empty() {
-        // No tool to type-check against, which is reported as a separate mistake.
+        // The rule matches no tool, so there is nothing to type-check against. A mistake of its own
+        // reports that.
         found.push(("", Findings::default()));
     }
     if report(rule, place, &found, mistakes) {

@@ -41,8 +41,8 @@ pub(super) enum Fault {
 pub(super) struct Fuel(Cell<u32>);
 
 impl Fuel {
-    /// A budget of `steps`. A step is one part of an expression, one visited item, or 16 bytes of
-    /// text.
+    /// A budget of `steps`. A step is one evaluated part of an expression, one copied or compared
+    /// item, 16 bytes of text, or one byte of text that `matches` searches.
     pub(super) fn new(steps: u32) -> Self {
         Self(Cell::new(steps))
     }
@@ -180,8 +180,8 @@ impl<'a> Run<'a> {
         call(function, &arguments?, self.scope.fuel)
     }
 
-    /// Replaces texts that are compared with a user's id by their comparison keys, so that no
-    /// spelling of an id gets around a rule.
+    /// The value with its comparison key in place of each text. Both sides of a comparison with a
+    /// user's id are keyed, so that no spelling of an id gets around a rule.
     fn keyed(&self, value: Val<'a>) -> Result<Val<'a>, Fault> {
         let key = |text: &str| -> Result<Val<'a>, Fault> {
             self.scope.fuel.spend_text(text.len())?;

@@ -1,6 +1,6 @@
 //! Judges one call, once for every agent of its path. Invariant: among the agents' verdicts, deny
-//! beats hold beats allow; a rule that cannot be evaluated never allows and never lets a later rule
-//! allow; and no judgement quotes an argument.
+//! beats hold, and hold beats allow; a rule that cannot be evaluated never allows and never lets a
+//! later rule allow; and no judgement quotes an argument.
 
 use super::Case;
 use super::compile::{Compiled, Policy, When};

@@ -10,7 +10,8 @@ use super::Redactor;
 pub struct Redacting {
     redactor: Arc<Redactor>,
     held: String,
-    /// The length at which the held text is searched again; 0 for after the next piece.
+    /// The length at which the held text is searched again; 0: after the next piece, whatever the
+    /// length.
     again: usize,
 }
 

@@ -1,7 +1,7 @@
-//! The search for known secrets in text from outside. Invariant: redacted text holds no secret of 8
-//! or more characters, neither plain nor in base64 at any offset, nor either of them under up to
-//! three levels of JSON or percent escapes. The search takes time linear in the length of the text,
-//! whatever the text holds.
+//! The search for known secrets in text from outside. Invariant: a secret of 8 or more characters
+//! is redacted wherever it is plain, or in base64 at any offset, each also under up to three levels
+//! of JSON or percent escapes. The search takes time linear in the length of the text, whatever the
+//! text holds.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;

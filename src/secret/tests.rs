@@ -289,7 +289,7 @@ fn encode(text: &str, escape: Escape, dice: &[bool]) -> String {
     text.chars().map(one).collect()
 }
 
-/// The text with its escapes undone, as a reader would.
+/// The text as a decoder of these escapes reads it.
 fn decode(text: &str, escape: Escape) -> String {
     match escape {
         Escape::Percent => percent_decode_str(text).decode_utf8_lossy().into_owned(),

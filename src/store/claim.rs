@@ -26,8 +26,9 @@ const BEGIN: Sql = sql!(
 .by_key();
 
 /// The statements differ because Postgres first locks the rows in order of id, as every writer of
-/// several rows does, and because only Postgres has `claimable_task`: its `due_at` moves on before
-/// it passes, but not each time, so that claims do not find the tasks that run.
+/// several rows does, and because only Postgres has `claimable_task`. A renewal changes `due_at`
+/// there only if it is less than half a lease away. So most renewals leave it alone, and claims
+/// still do not find tasks that run.
 const RENEW: Sql = Sql {
     postgres: "
 with mine as materialized (
@@ -49,9 +50,8 @@ returning task_id",
     by_key: false,
 };
 
-/// The statements differ for the reason given for [`RENEW`], and because only Postgres has
-/// `claimable_task`. The driver may still be finishing; the next claim increments the version and so
-/// fences off that driver's writes.
+/// The statements differ for the reasons given at [`RENEW`]. The driver may still be finishing; the
+/// next claim increments the version and so fences off that driver's writes.
 const RELEASE: Sql = Sql {
     postgres: "
 with mine as materialized (
@@ -213,7 +213,8 @@ impl Store {
         alone: bool,
     ) -> Result<Vec<Claimed>, ReadError> {
         let mut claimed = Vec::new();
-        // A candidate that was not to be claimed is none for the next statement.
+        // Each statement corrects `claimable_task` for the candidates that are not to be claimed,
+        // so the next statement does not find them again.
         for _ in 0..CLAIMS {
             let left = limit - i64::try_from(claimed.len()).unwrap_or(limit);
             let alone = alone

@@ -1,7 +1,7 @@
 //! The statement that claims tasks, in turns by tenant, and within a tenant by user: first one task
-//! of each tenant, then a second task of each tenant, and so on. A tenant's first task is the oldest
-//! task of one user, its second task is the oldest task of the next user. So a user with a thousand
-//! waiting tasks does not crowd out other users.
+//! of each tenant, then a second task of each tenant, and so on. A tenant's first task is the
+//! oldest task of one user, its second task is the oldest task of the next user. So a user with a
+//! thousand waiting tasks does not crowd out other users.
 //!
 //! The statement searches an index by (tenant, user, task) for the next name or task at each step,
 //! so its cost depends on the number of tasks that it may claim, not on the number that wait.
@@ -23,11 +23,11 @@
 use super::db::Sql;
 
 /// Candidates for a claim: four times as many queued tasks as may be claimed, since other processes
-/// may claim some of them at the same moment. The parameters are the FROM and WHERE clauses of
-/// queued tasks (`c`), and a SELECT of the last users served.
+/// may claim some of them at the same moment. The parameters of the macro are the FROM and WHERE
+/// clauses of queued tasks (`c`), and a SELECT of the user that each tenant was served last.
 ///
-/// `tenants` and `users` begin after the name that was served last, and go on from the start. Each
-/// of `n` tenants gets a share of the candidates, and each of its users a part of that share.
+/// `tenants` and `users` begin after the name that was served last, and wrap around. Each tenant
+/// gets an equal share of the candidates, and each of its users an equal part of that share.
 macro_rules! queued {
     ($queued:literal, $served:literal) => {
         concat!(
@@ -113,9 +113,9 @@ macro_rules! first {
 /// The statements differ because `SQLite` has no row locks: it runs only one writer at a time, and
 /// reads the tasks themselves. On Postgres the candidates are rows of `claimable_task`, whose
 /// `due_at` may be too early and whose `alone` may be out of date. So the tasks are locked and
-/// compared; a task that is not to be claimed gets its right `claimable_task`, and is returned with
-/// `taken` false. A task that another writer has locked is skipped (it is being driven), so a claim
-/// never waits and cannot deadlock.
+/// compared; for a task that is not to be claimed, the row of `claimable_task` is corrected, and
+/// `taken` is false. A task that another writer has locked is skipped (it is being driven), so a
+/// claim never waits and cannot deadlock.
 pub(super) const CLAIM: Sql = Sql {
     postgres: concat!(
         "

@@ -18,11 +18,11 @@ const PULSE: Duration = Duration::from_millis(500);
 /// A connection that has been idle for longer is checked before it is used.
 const STALE: Duration = Duration::from_secs(10);
 
-/// How long the answer to a statement is awaited whose caller is gone.
+/// How long to wait for the answer to a statement whose caller is gone.
 const ABANDONED: Duration = Duration::from_secs(12);
 /// The maximum age of a connection, so that changes of the server's settings take effect.
 const LIFE: Duration = Duration::from_mins(30);
-/// The pauses between attempts to connect to a server that is starting.
+/// The pause after the first failed attempt to open a connection; it doubles up to `LAST_PAUSE`.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -162,8 +162,9 @@ impl Pool {
         })
     }
 
-    /// A connection. A server that is just starting, or has no connection to spare, is asked again
-    /// until the time is over.
+    /// A connection. Until the pool's `timeout`, a failed attempt to open one is repeated if the
+    /// server is just starting or has no connection to spare, or if the comparison of its identity
+    /// failed.
     pub(super) async fn get(&self) -> Result<CheckedOut, sqlx::Error> {
         let patient = async {
             let mut pause = FIRST_PAUSE;
@@ -183,7 +184,7 @@ impl Pool {
         gotten.unwrap_or(Err(sqlx::Error::PoolTimedOut))
     }
 
-    /// Refuses further connections, and says goodbye to the server on those that are idle.
+    /// Refuses further connections, and closes the idle ones.
     pub(super) async fn close(&self) {
         let idle = self.connections.retain(|_, _| false).removed;
         self.connections.close();
@@ -206,7 +207,6 @@ fn starting(error: &sqlx::Error) -> bool {
 pub(super) struct CheckedOut(Option<Object<Connect>>);
 
 impl CheckedOut {
-    /// The connection.
     pub(super) fn connection(&mut self) -> Result<&mut PgConnection, sqlx::Error> {
         let connection = self.0.as_mut().ok_or(sqlx::Error::PoolClosed)?;
         Ok(connection)

@@ -289,7 +289,7 @@ impl Store {
             RequestStatus::Pending
         };
         row.status = closed.unwrap_or(stood);
-        // The row that was read has these values as of now, not as of the commit.
+        // The values that were read are not those at the time of the commit.
         (row.expired, row.doubted) = (false, false);
         Ok((row, last))
     }
@@ -308,7 +308,7 @@ impl Store {
     }
 
     /// The number of the first event of the change that stored an idempotency key; `None` if that
-    /// change wrote no events or the key has expired.
+    /// change wrote no events or the key is no longer stored.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -7,7 +7,7 @@ use super::outage;
 /// `read_only_sql_transaction`: the server was demoted, or set to read-only.
 pub(super) const READ_ONLY: &str = "25006";
 
-/// The error of a driver, or of the connections to a database.
+/// The error of a database driver or of a connection pool.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DriverError {
     #[error(transparent)]
@@ -53,7 +53,8 @@ impl Failure {
         }
     }
 
-    /// Whether the connection was lost during the statement, so that its outcome is unknown.
+    /// Whether the outcome of the statement is unknown: the connection was lost during it, or a
+    /// commit of `SQLite` failed.
     pub(super) fn lost(&self) -> bool {
         match &self.error {
             DriverError::Sqlx(sqlx::Error::Database(inner)) => inner

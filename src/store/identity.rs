@@ -109,8 +109,8 @@ impl Doubt {
     }
 }
 
-/// Compares the server behind a new connection with the recorded one, and records the server if it
-/// is another one.
+/// Compares the identity of the server behind a new connection with the recorded identity, and
+/// records it if it differs.
 ///
 /// # Errors
 /// The server cannot be asked, or is a standby: then the connection must not be used.

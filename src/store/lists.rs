@@ -16,7 +16,7 @@ pub(super) struct List {
     pub(super) name: &'static str,
     /// Name and Postgres type of each column.
     pub(super) columns: &'static [(&'static str, &'static str)],
-    /// One array for each column.
+    /// Turns a batch into one array for each column.
     pub(super) arrays: fn(&[&Rows]) -> Vec<Value>,
     /// Calls a function with the values of each line.
     pub(super) each: fn(&[&Rows], WithLine<'_>) -> rusqlite::Result<()>,
@@ -56,8 +56,8 @@ fn keys<'b>(batch: &[&'b Rows]) -> Vec<Of<'b, &'b IdempotencyRow>> {
     all(batch, |rows| rows.idempotency.as_slice())
 }
 
-/// The one request that a change of [`super::commit_single`] touches, and the numbers of its lines
-/// in the other lists. Numbers begin at 1; a range is empty where `from` is greater than `to`.
+/// A change of [`super::commit_single`], with the range of its lines (from, to) in each of the
+/// other lists. Lines are numbered from 1; a range is empty if `from` is greater than `to`.
 struct Place<'b> {
     rows: &'b Rows,
     items: (i64, i64),
@@ -148,8 +148,8 @@ macro_rules! cell {
     };
 }
 
-/// Declares a list: its name, its lines of a batch, and its columns, each with its type and its
-/// value in a line.
+/// Declares a list: its name, the function that takes its lines from a batch, and its columns, each
+/// with its type and its value in a line.
 macro_rules! list {
     ($name:literal, $lines:ident($($from:ident)?), |$of:ident| $($column:ident: $kind:ident = $value:expr),* $(,)?) => {
         List {
@@ -173,7 +173,7 @@ pub(super) const CHANGES: List = list!("changes", changes(), |of|
     root_task_id: uuid = of.rows.root.0,
 );
 
-/// `lease_time` is the duration of the lease, or the time until a parked task wakes. The members
+/// `lease_time` is the duration of the lease, or the time until a parked task wakes. The columns
 /// from `parent_task_id` on are null for a task that is stored already.
 pub(super) const TASKS: List = list!("tasks", all(tasks), |of|
     change: bigint = of.number,

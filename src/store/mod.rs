@@ -1,9 +1,10 @@
 //! The store: everything that the service keeps, on `SQLite` or Postgres, behind the struct
 //! [`Store`]. It is not a trait, because tests use `SQLite` on a temporary file.
 //!
-//! Invariant: tasks are written only by `commit`, which is atomic; `claim`, `begin`, `renew` and
-//! `release`, and on `SQLite` `open`, change only leases (`claim` also the version, as the fence).
-//! All other functions on tasks read.
+//! Invariant: only `commit` changes a task, except for its lease, and a commit is atomic. The lease
+//! is also changed by `claim`, `begin`, `renew` and `release`, and on `SQLite` by `open`. A claim
+//! also changes the version, as the fence, and the counts of lost leases. All other functions on
+//! tasks read.
 
 #![warn(missing_docs)]
 
@@ -150,8 +151,8 @@ impl Store {
     }
 
     /// Opens the database: locks a `SQLite` file, refuses a Postgres that may lose confirmed
-    /// commits (unless `unsafe_ok`), and migrates the schema (`migrate: true`) or refuses a schema
-    /// that this binary does not know.
+    /// commits (unless `unsafe_ok`), migrates an older schema if `migrate` is set, and refuses any
+    /// other schema that is not the one this binary knows.
     ///
     /// # Errors
     /// [`OpenError`], with the reason.
@@ -282,7 +283,7 @@ impl Store {
             if !failure.unreached() {
                 tracing::warn!(error = %failure.error, "an agent's definition could not be stored");
             }
-            // Whether it was written does not matter: the call may be repeated.
+            // Whether the definition was written does not matter: the call may be repeated.
             if !failure.sent || failure.lost() { CommitError::Unavailable } else { commit::refusal(&failure) }
         })
     }

@@ -76,9 +76,9 @@ pub const PLANNED_ONCE: [(&str, &str); 6] = [
 /// The allowance for the network, on top of the server's statement timeout.
 const WAY: Duration = Duration::from_secs(2);
 
-/// The settings of every Postgres session. A statement that waits too long for a lock fails, and
-/// can be repeated. A session whose client is gone (the machine died, the connection was cut) ends
-/// and releases its locks.
+/// The settings of every pooled Postgres connection (the writers' have a shorter `lock_timeout`). A
+/// statement that waits too long for a lock fails, and can be repeated. A session whose client is
+/// gone (the machine died, the connection was cut) ends and releases its locks.
 const SESSION: [(&str, &str); 7] = [
     ("jit", "off"),
     ("lock_timeout", "2s"),
@@ -128,7 +128,8 @@ async fn postgres(
             .options([("plan_cache_mode", "force_custom_plan")])
     };
     Ok(Engine::Postgres {
-        // A writer waits only shortly for a lock: the change is then repeated beside it.
+        // A writer waits only a short time for a lock. Then its changes are sent again on other
+        // connections.
         writers: pool(
             planned_once().options([("lock_timeout", "500ms")]),
             writers(),
@@ -294,7 +295,7 @@ pub(super) fn migrations(texts: &Texts) -> impl Iterator<Item = Migration> {
     })
 }
 
-/// Whether a schema must be migrated whose last migration is `found`.
+/// Whether a schema whose last migration is `found` must be migrated.
 ///
 /// # Errors
 /// The schema is newer than this binary knows, or is older and must not be migrated.
@@ -313,8 +314,8 @@ pub(super) fn is_older(found: i64, texts: &Texts, schema: Schema) -> Result<bool
     Ok(found < known)
 }
 
-/// Migrates the schema, or refuses one that this binary does not know. A caller that migrates holds
-/// the advisory lock against other processes.
+/// Migrates an older schema, or with [`Schema::Check`] refuses it; a newer one is always refused. A
+/// caller that migrates holds the advisory lock against other processes.
 async fn migrate_postgres(
     connection: &mut sqlx::PgConnection,
     schema: Schema,

@@ -43,7 +43,8 @@ impl<T> Page<T> {
 
 /// A page ends early once it has looked at this many ids.
 const MOST_LOOKED_AT: usize = 2_000;
-/// The number of ids found at once, if a filter may drop most of them: at first, and at most.
+/// The number of ids that are found first, if the filter may drop most of them. Each further step
+/// finds four times as many, up to `MOST_FILTERED`.
 const FILTERED: i64 = 500;
 const MOST_FILTERED: i64 = 1_500;
 

@@ -12,11 +12,11 @@ use crate::task::user::UserId;
 /// A request in its current state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestRow {
-    /// The question as asked.
+    /// The request as it was opened.
     pub asked: RequestSpec,
-    /// The `seq` of the item that asks the question, in the task's journal.
+    /// The `seq` of the item that opened the request, in the task's journal.
     pub asked_seq: i64,
-    /// The task that asked the question.
+    /// The task that opened the request.
     pub task_id: TaskId,
     /// The root of that task's tree.
     pub root_task_id: TaskId,
@@ -30,7 +30,7 @@ pub struct RequestRow {
     pub agent_path: Vec<String>,
     /// `Pending` until the commit that closes the request, even past `expires_at`; see `expired`.
     pub status: RequestStatus,
-    /// The time of the commit that asked.
+    /// The time of the commit that opened the request.
     pub created_at: Time,
     /// The deadline: later decisions are refused. `None` if the request does not expire.
     pub expires_at: Option<Time>,
@@ -45,7 +45,7 @@ pub struct RequestRow {
 
 impl RequestRow {
     /// An open request, put together from its task's row and items, each with its time. `None`
-    /// unless exactly one item asks the request. `expired` and `doubted` are set by [`Self::read_at`].
+    /// unless exactly one item opens the request. [`Self::read_at`] sets `expired` and `doubted`.
     pub(crate) fn of<'i>(
         row: &TaskRow,
         items: impl Iterator<Item = (Time, &'i Item)>,
@@ -91,8 +91,8 @@ impl RequestRow {
         request.map(|request| Self { answers, ..request })
     }
 
-    /// Sets `expired` and `doubted`. `now` is the time of the read, `uncertain` the time up to which
-    /// the history is uncertain.
+    /// Sets `expired` and `doubted`. `now` is the time of the read, `uncertain` the time up to
+    /// which the history is uncertain.
     pub(super) fn read_at(self, now: Time, uncertain: Option<Time>) -> Self {
         Self {
             expired: self.expires_at.is_some_and(|end| end <= now),
@@ -102,7 +102,7 @@ impl RequestRow {
     }
 }
 
-/// Selects the root tasks of a list.
+/// Selects the tasks of a list.
 #[derive(Clone, Debug, Default)]
 pub struct TaskFilter {
     /// Tasks of this tenant.

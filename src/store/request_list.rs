@@ -13,8 +13,8 @@ use super::{Person, ReadError, RequestFilter, RequestRow, Store};
 use crate::task::status::RequestStatus;
 
 /// Finds open requests that a person may decide: those of each of the person's keys ($3 kinds, $4
-/// names). The statements differ because `SQLite` has no lateral join; there each key is one
-/// statement.
+/// names). The statements differ because `SQLite` has no lateral join; there the statement runs
+/// once for each key.
 const INBOX: Sql = Sql {
     postgres: "
 select distinct x.request_id
@@ -60,7 +60,7 @@ const OPEN: Sql = sql!(
 )
 .by_key();
 
-/// Finds the requests of a tenant that match.
+/// Finds the requests of a tenant that match the filter.
 const OF_TENANT: Sql = sql!(
     "select r.request_id from intervention_request r join agent_task t on t.task_id = r.task_id
       where r.tenant = $1 and r.request_id > $2
@@ -77,7 +77,8 @@ const OF_TREES: Sql = sql!(
       order by r.request_id limit $3"
 );
 
-/// Reads those of the requests $2 that match. $8 says whether requests past their deadline do.
+/// Of the requests $2, reads those that match the filter. $8 says whether requests past their
+/// deadline can match.
 const MATCHING: Sql = sql!(
     "with page as (
         select r.request_id from intervention_request r join agent_task t on t.task_id = r.task_id
@@ -101,26 +102,25 @@ record! {
 }
 
 record! {
-    /// A `RequestRecord` of a list; `found` is the number of matching requests, up to one more than the
-    /// limit.
+    /// A `RequestRecord` of a list; `found` is the number of matching requests, up to one more than
+    /// the limit.
     struct ListedRecord {
         record: RequestRecord => flatten,
         found: i64,
     }
 }
 
-/// The ids that a filter begins with.
+/// Where a list finds its ids.
 enum Source {
-    /// The keys of a person, by kind and name.
+    /// Under the keys of a person (kind and name), with this statement.
     Keys(Sql, Vec<(&'static str, String)>),
-    /// All open requests of the tenant.
+    /// Among all open requests of the tenant.
     Open,
-    /// The tenant's requests that match the filter.
+    /// Among the tenant's requests; the statement compares the filter.
     Tenant,
     Trees,
 }
 
-/// A list of requests: the filter, and the ids that it begins with.
 struct RequestList<'f> {
     filter: &'f RequestFilter,
     source: Source,
@@ -242,7 +242,7 @@ impl Store {
         }
     }
 
-    /// The keys under which requests are stored that a person may decide.
+    /// The keys under which the requests that a person may decide are stored.
     async fn keys(
         &self,
         tenant: &str,

@@ -193,13 +193,13 @@ impl TaskLine {
         ENDS.iter().any(|end| self.status == Some(end.as_str()))
     }
 
-    /// Whether the task is to be claimed after this change: at once, or when its lease or its sleep
-    /// is over.
+    /// Whether this change makes the task claimable: at once, or when its lease or its sleep is
+    /// over.
     pub(super) fn queues(&self) -> bool {
         self.lease != KEEP && !self.parks()
     }
 
-    /// Whether the task is not to be claimed after this change.
+    /// Whether this change parks the task without a wake-up time, so that it is not to be claimed.
     pub(super) fn parks(&self) -> bool {
         self.lease == PARK && self.lease_time.is_none()
     }
@@ -214,7 +214,7 @@ impl Rows {
             .map(|status| status == TaskStatus::Running.as_str())
     }
 
-    /// Whether no text contains a NUL, which only one of the engines accepts. (JSON escapes it.)
+    /// Whether no text contains a NUL, which Postgres refuses. (The JSON of an item escapes it.)
     pub(super) fn storable(&self) -> bool {
         let tasks = self.tasks.iter().flat_map(|line| {
             let fixed = line.immutable.iter().flat_map(|fixed| {
@@ -277,8 +277,8 @@ impl Rows {
                 .sum::<usize>()
     }
 
-    /// Task id and `seq` of the first item, by which a change is found whose commit result was
-    /// lost.
+    /// Task id and `seq` of the first item: by these a change is looked up when its commit result
+    /// was lost.
     pub(super) fn first_item(&self) -> Option<(Uuid, i64)> {
         self.items.first().map(|item| (item.task_id, item.seq))
     }

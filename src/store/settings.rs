@@ -113,8 +113,8 @@ impl Settings {
     }
 }
 
-/// Whether another server cannot pose as the configured server, because the configured server is on
-/// this machine or its certificate is verified.
+/// Whether the configured server cannot be impersonated: it is on this machine, or its certificate
+/// is verified.
 fn is_verified(options: &PgConnectOptions) -> bool {
     let host = options.get_host();
     let address = host

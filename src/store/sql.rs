@@ -1,6 +1,6 @@
 //! A statement in the dialect of each engine: written once with the `sql!` macro, which spells the
-//! few expressions that differ, or as an explicit [`Sql`] with a comment that begins *Differs
-//! because*.
+//! few expressions that differ, or as an explicit [`Sql`] with a comment that says why the texts
+//! differ.
 
 /// One statement in the dialect of each engine.
 #[derive(Clone, Copy, Debug)]
@@ -25,17 +25,18 @@ impl Sql {
     }
 }
 
-/// Writes a statement for both engines, from literals, which are the same on both, and placeholders,
-/// where `n` is the number of a parameter:
+/// Writes a statement for both engines, from literals, which are the same on both, and
+/// placeholders, where `n` is the number of a parameter:
 /// - `(now n)`: the current time in microseconds; parameter `n` must be `Value::Now`;
 /// - `(any n type)`: membership in the list `$n`; `(none n type)`: whether that list is empty;
 /// - `(task)`, `(request)`: the columns that several statements read;
-/// - `(first_of_changes)`: completes a statement that begins with a recursive common table expression
-///   `back` of events (root, number, change). It walks back to the first event of their changes;
+/// - `(first_of_changes)`: completes a statement that begins a recursive common table expression
+///   `back` with events of one change (root, number, change). It walks back from them to the first
+///   event of that change;
 /// - `(fitting_tasks n)`, `(fitting_requests n)`: complete a statement that begins with a common
-///   table expression `page` of ids. They read the first rows of `page` whose sizes add up to at most
-///   `$n` bytes, and the first row whatever its size. `(fitting_requests n)` also needs `Value::Now`
-///   as parameter 1.
+///   table expression `page` of ids. They read the first rows of `page` whose sizes add up to at
+///   most `$n` bytes, and the first row whatever its size. `(fitting_requests n)` also needs
+///   `Value::Now` as parameter 1.
 ///
 /// On Postgres the time is a subquery, so that it is evaluated once and can be used to search an
 /// index.

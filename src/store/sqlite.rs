@@ -1,6 +1,6 @@
-//! Connections to a `SQLite` file: one that writes, a few that only read. The driver's calls block,
-//! so each job runs on a thread for blocking work, with its connection, from its first statement to
-//! its last.
+//! Connections to a `SQLite` file: one that writes, a few that only read. Calls of `rusqlite`
+//! block, so each job runs on a thread for blocking work, with its connection, from its first
+//! statement to its last.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,7 +16,8 @@ use super::lists::List;
 use super::record::Record;
 use super::rows::Rows;
 
-/// More than the number of statements of this crate, so that each is compiled once a connection.
+/// More than the number of statements of this crate, so that each connection compiles each
+/// statement only once.
 const CACHED_STATEMENTS: usize = 128;
 const MOST_READERS: usize = 8;
 
@@ -197,8 +198,8 @@ pub(super) fn records<R: Record>(
     decoded(&mut prepared(connection, sql, values)?.raw_query())
 }
 
-/// Runs a statement for each line of a list. Its parameters are the columns of the line, and after
-/// them the time `at`, if it has so many.
+/// Runs a statement for each line of a list. The parameters are the columns of the line and, if the
+/// statement has one parameter more, the time `at`.
 pub(super) fn execute_each(
     connection: &Connection,
     sql: &str,

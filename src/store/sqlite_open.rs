@@ -33,8 +33,8 @@ pub(super) async fn open(
     Ok((Engine::Sqlite(opened), lock))
 }
 
-/// Migrates the schema of the file, or refuses one that this binary does not know. The table of
-/// applied migrations is that of sqlx, so both engines are migrated alike.
+/// Migrates an older schema of the file, or with [`Schema::Check`] refuses it; a newer one is
+/// always refused. The applied migrations are recorded in sqlx's table, as on Postgres.
 fn migrate_sqlite(connection: &mut rusqlite::Connection, schema: Schema) -> Result<(), OpenError> {
     let failed = |error: rusqlite::Error| OpenError::Migration(error.to_string());
     let exists = connection.table_exists(None, MIGRATIONS).map_err(failed)?;

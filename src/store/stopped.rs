@@ -18,12 +18,12 @@ pub struct Stopped {
     pub row: TaskRow,
     /// The task's open requests, in the order they were asked.
     pub requests: Vec<RequestRow>,
-    /// The moment up to which the history was uncertain when the task was loaded.
+    /// `history_uncertain_until` as it was when the task was loaded.
     pub history_uncertain_until: Option<Time>,
 }
 
-/// Takes the place of the commit's time, in what the commit itself writes, until that time is
-/// known.
+/// Stands for the time of the commit, in the parts of [`Stopped`] that the commit writes, until
+/// that time is known.
 pub const UNCOMMITTED: Time = Time(i64::MAX);
 
 impl Stopped {
@@ -78,7 +78,7 @@ impl Store {
             return;
         }
         for (read, committed) in requests.iter_mut().zip(&stopped.requests) {
-            // The deadline may have passed since.
+            // The deadline may have passed since the commit.
             read.expired = committed.expired;
         }
         assert_eq!(stopped.row, row, "a committed row differs from a read");

@@ -1,6 +1,6 @@
 //! The columns of the tables that a commit writes, each declared once: the inserted value and, for
-//! a task, the new value of a row that is there. The statements of both engines take them from
-//! here, by name.
+//! a task, the new value in a stored row. The statements of both engines take them from here, by
+//! name.
 //!
 //! `{at}` is the time of the commit, `{base}` the number of the tree's last event before it. An
 //! alias names the list that a value comes from: `n` tasks, `i` items, `a` asked, `p` approvers,

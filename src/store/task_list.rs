@@ -1,4 +1,5 @@
-//! Lists tasks: first finds their ids, by ranges of an index, then reads those that match the filter.
+//! Lists tasks: first finds their ids, by ranges of an index, then reads those that match the
+//! filter.
 
 use std::cmp::Reverse;
 
@@ -12,7 +13,7 @@ use super::{ReadError, Store, TaskFilter};
 use crate::task::change::TaskRow;
 
 /// Finds the root tasks of some users ($2), the newest first. The statements differ because
-/// `SQLite` has no lateral join; there each user is one statement.
+/// `SQLite` has no lateral join; there the statement runs once for each user.
 const OF_USERS: Sql = Sql {
     postgres: "
 select x.task_id from unnest($2::text[]) as p (user_id)
@@ -27,7 +28,7 @@ select t.task_id from agent_task t
     by_key: true,
 };
 
-/// Finds the root tasks of a tenant that match.
+/// Finds the root tasks of a tenant that match the filter.
 const OF_TENANT: Sql = sql!(
     "select t.task_id from agent_task t where t.tenant = $1 and t.parent_task_id is null and t.task_id < $2
         and (" (none 4 text) " or t.status " (any 4 text) ")
@@ -43,7 +44,7 @@ const OF_TREES: Sql = sql!(
       order by t.task_id desc limit $3"
 );
 
-/// Reads those of the tasks $1 that match.
+/// Of the tasks $1, reads those that match the filter.
 const MATCHING: Sql = sql!(
     "with page (task_id) as (select t.task_id from agent_task t
       where t.task_id " (any 1 uuid) "
@@ -79,7 +80,8 @@ struct TaskList<'f> {
 }
 
 impl TaskList<'_> {
-    /// Whether the list begins with all root tasks of the tenant.
+    /// Whether the list selects neither trees nor users, so that its ids are found among all root
+    /// tasks of the tenant.
     fn of_tenant(&self) -> bool {
         self.filter.roots.is_empty() && self.users.is_empty()
     }

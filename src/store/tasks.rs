@@ -70,8 +70,9 @@ impl TaskRecord {
         TaskId(self.task_id)
     }
 
-    /// The row, and whether all of it could be decoded. An undecodable result is left out, an
-    /// undecodable agent path is replaced by the agent's own name.
+    /// The row, and whether all of it could be decoded. An undecodable status item is left out,
+    /// with the output or error that it holds. An undecodable agent path is replaced by the agent's
+    /// own name.
     pub(super) fn row_as_far_as_it_goes(mut self) -> Result<(TaskRow, bool), ReadError> {
         let ended = self
             .status_body

@@ -141,7 +141,7 @@ impl Store {
         let whole =
             i64::try_from(records.len()).is_ok_and(|items| items == (last_event - after).max(0));
         tree.unreadable.extend(tree.with_gaps(after));
-        // A report ends the task, so terminal tasks are not reported.
+        // A report leads to the end of the task, so terminal tasks are not reported.
         for row in tree.rows.iter().filter(|row| !row.status.is_terminal()) {
             if tree.unreadable.contains(&row.task_id) {
                 self.report_unreadable(row.task_id);

@@ -1,6 +1,7 @@
-//! Adds the rows that replicas of an older version, which run beside this one during an upgrade, do
-//! not write: those of `claimable_task` and of `inbox`, for a day after their migration. For Postgres only, because one process has a
-//! `SQLite` file to itself.
+//! Corrects the tables `claimable_task` and `inbox`, which replicas of an older version do not
+//! write while they run beside this version during an upgrade. Each table is corrected for a day
+//! after the migration that created it. For Postgres only, because one process has a `SQLite` file
+//! to itself.
 
 use std::time::Duration;
 
@@ -10,8 +11,9 @@ use super::db::{Engine, Sql, Value};
 use super::record::record;
 use super::{ReadError, Store};
 
-/// Reads the tasks after `$1`, at most `$2`, and returns the last of them. A `due_at` may be too
-/// early, so a row of an older snapshot does no harm.
+/// Adds the missing rows of the tasks after `$1`, at most `$2` tasks, corrects each `due_at` that
+/// is too late, and returns the last of the tasks. A `due_at` may be too early, so values from an
+/// older snapshot do no harm.
 const CLAIMABLE: Sql = Sql {
     postgres: "
 with upgraded as materialized (
@@ -32,8 +34,9 @@ select task_id, '' as tenant, '' as kind, '' as name, (select count(*) from page
     by_key: true,
 };
 
-/// Reads the rows of `request_approver` after (`$3`, `$4`, `$5`, `$1`), at most `$2`, and returns the
-/// last of them. The request is locked, so no commit closes it meanwhile.
+/// Corrects `inbox` for the rows of `request_approver` after (`$3`, `$4`, `$5`, `$1`), at most
+/// `$2`, and returns the last of those rows. The request is locked, so no commit closes it
+/// meanwhile.
 const INBOX: Sql = Sql {
     postgres: "
 with upgraded as materialized (
@@ -83,7 +86,7 @@ record! {
 /// The time between the end of one pass and the next.
 const PAUSE: Duration = Duration::from_mins(10);
 
-/// The last rows that were looked at; none at first, and again after the last page.
+/// The last rows that were looked at; `None` before the first page and after the last.
 #[derive(Debug, Default)]
 pub struct UpgradeCursor {
     task: Option<Last>,
@@ -93,7 +96,7 @@ pub struct UpgradeCursor {
 }
 
 impl Store {
-    /// Adds missing rows of one page, and returns whether more pages follow.
+    /// Corrects one page of each table, and returns whether more pages follow.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

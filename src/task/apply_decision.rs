@@ -145,8 +145,8 @@ impl Progress {
         if matches!(answer.action, Action::Approve | Action::Retry) {
             open.approvals.entry(id).or_default().push(decision.vote());
             let over = decision.closes && decision.then.is_none_or(|then| then == Then::Continue);
-            // Comparing spellings `Folded` finds the fewest distinct people. If the setting in use
-            // found more, and enough, the answer itself carries `leave`.
+            // Counting people by `Folded` gives the smallest number. If the setting in use counts
+            // more people, and they are enough, the answer itself carries `leave`.
             let people =
                 u32::try_from(open.approved(id, UserIds::Folded).len()).unwrap_or(u32::MAX);
             leave |= over || people >= open.asked.required();

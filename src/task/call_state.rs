@@ -24,7 +24,7 @@ pub enum Phase {
     Asked(RequestId),
     /// Approved by as many people as required, or to run with a person's edit.
     Approved(Approval),
-    /// Will not run; its result is known and not written yet.
+    /// Will not run (again); its result is known and not written yet.
     Settled(Outcome, String),
     /// Started, without a result yet.
     Started(Start),
@@ -211,8 +211,9 @@ impl CallState {
     }
 
     /// Applies a later user message. A call that was not started is withdrawn (this program closes
-    /// such calls in the commit of the message). A call that was started counts as started again,
-    /// even if a person had approved another attempt.
+    /// such calls in the commit of the message). A call that was to be started again goes back to
+    /// `Started`, even if a person had approved the repetition. A delegated call is settled as
+    /// canceled.
     pub(super) fn passed_over(&mut self) {
         self.phase = match (&self.phase, &self.start) {
             (

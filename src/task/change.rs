@@ -155,7 +155,7 @@ pub struct IdempotencyRow {
 /// Result of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Committed {
-    /// Time of its items, by the database's clock.
+    /// Time of the items that the commit wrote, by the database's clock.
     pub at: Time,
 }
 

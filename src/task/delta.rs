@@ -1,5 +1,6 @@
 //! Deltas of a model's answer that is not complete yet. Deltas are sent to subscribers and never
-//! stored. The complete answer becomes an item of the journal; it equals the sum of its deltas.
+//! stored. The complete answer becomes an item of the journal; its deltas after the last `Reset`,
+//! joined, are its text and its calls.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;

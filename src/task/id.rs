@@ -1,5 +1,5 @@
-//! Identifiers: UUIDv7 that this service generates (`Ids` in `world.rs`). None is taken from a
-//! model provider, so no two tasks share an id.
+//! Identifiers: UUIDv7 that this service generates (`Ids` in `world.rs`). None comes from a model
+//! provider, so no two calls share an id.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,8 +1,8 @@
 //! Items of a task's append-only journal, which is the state, the event stream and the audit trail.
 //!
 //! An item is stored as the JSON of its [`Fact`]. Some members are internal and never on the wire,
-//! for example `raw`, `provider_id`, `terms`, `groups`, `timeout_ms`, `performer`, and an asked
-//! call's `definition`.
+//! for example `raw`, `provider_id`, `terms`, `groups`, `timeout_ms`, `performer`, and the
+//! `definition` of a call in a request.
 
 use std::collections::BTreeMap;
 
@@ -227,8 +227,8 @@ pub struct Turn {
     pub finish_reason: FinishReason,
     /// Tokens that the answer took.
     pub usage: Usage,
-    /// The provider's own JSON of the answer, sent back unchanged; null if a request writes the same
-    /// from the other members. Not on the wire.
+    /// The provider's own JSON of the answer, which later model calls send back unchanged; null if
+    /// the other members say the same. Not on the wire.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub raw: Value,
 }

@@ -1,6 +1,6 @@
 //! Quarantined tools. A call that must not happen twice puts its tool into quarantine when its
 //! outcome is unknown, or when it was sent and failed with a 5xx status. No rule lets a quarantined
-//! tool run. A person's answer about a call of the tool lifts the quarantine, unless the request is
+//! tool run. A person who decides a call of the tool lifts the quarantine, unless the request is
 //! for credentials. A message, a cancel or a retry of the task does not lift it.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use super::request::RequestKind;
 use super::status::TaskStatus;
 use super::tool_spec::Effect;
 
-/// The quarantined tools, each with the call that caused it.
+/// The quarantined tools, each with the call that caused its quarantine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Quarantine(BTreeMap<String, Quarantined>);
 

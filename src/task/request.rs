@@ -15,7 +15,8 @@ use super::verdict::{Terms, Verdict};
 pub struct Warning {
     /// Stable code of the warning.
     pub code: String,
-    /// JSON pointer into the arguments, to the warning's place.
+    /// JSON pointer to the value of the arguments that the warning is about; empty for the
+    /// arguments as a whole.
     pub pointer: String,
     /// One sentence for a person.
     pub detail: String,
@@ -145,8 +146,8 @@ pub struct RequestSpec {
     /// JSON Schema of the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<Value>,
-    /// Digest over the members that the other digests leave out: the request's id, kind, terms and
-    /// question, the service of a credentials request, which calls the request decides, and who
+    /// Digest over these members, which the other digests leave out: the request's id, kind, terms
+    /// and question, the service of a credentials request, which calls the request decides, and who
     /// edited their arguments. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seal: Option<String>,
@@ -220,7 +221,7 @@ impl RequestSpec {
     }
 
     /// The actions that this request takes, whoever answers, where `required` people have to agree.
-    /// Only an approval has fewer actions than its kind: the rule's `allow` limits them, and
+    /// Only an approval can have fewer actions than its kind: the rule's `allow` limits them, and
     /// `respond` is not possible where 2 or more people have to agree.
     #[must_use]
     pub fn actions(&self, required: u32) -> Vec<Action> {
@@ -289,7 +290,8 @@ pub fn call_digest(
     sha256(&hash.finalize())
 }
 
-/// Digest of a request, over the digests of the calls that it decides, in order.
+/// Digest over texts, in order, each length-prefixed. A request's digest is over the digests of the
+/// calls that it decides.
 #[must_use]
 pub fn request_digest<'a>(calls: impl Iterator<Item = &'a str>) -> String {
     let mut hash = Sha256::new();
@@ -376,7 +378,7 @@ mod tests {
         .sealed()
     }
 
-    /// A member of a request, to be changed.
+    /// Returns a member of a request, for the test to change.
     type Member = fn(&mut RequestSpec) -> &mut String;
 
     #[test]

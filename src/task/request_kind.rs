@@ -185,7 +185,7 @@ impl RequestKind {
         self.facts().word
     }
 
-    /// The kind with this word, compared byte by byte.
+    /// The kind with exactly this word (letter case counts).
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == word)
@@ -197,7 +197,8 @@ impl RequestKind {
         self.facts().human.map(HumanKind::tool)
     }
 
-    /// The kind of request that a model opens with the tool of this name, compared byte by byte.
+    /// The kind of request that a model opens with the tool of exactly this name (letter case
+    /// counts).
     #[must_use]
     pub fn of_tool(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.tool() == Some(name))

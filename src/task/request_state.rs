@@ -57,9 +57,9 @@ impl<'a> RequestState<'a> {
             let Some(given) = answer.decisions.get(&call) else {
                 return false;
             };
-            // Comparing spellings `Folded` finds the fewest distinct people. If the setting in use
-            // found more, and enough, the answer that completed the number carries `leave` and so
-            // settles the call.
+            // Counting people by `Folded` gives the smallest number. If the setting in use counted
+            // more people, and they were enough, the answer that completed the number carries
+            // `leave` and so settles the call.
             people.insert(UserIds::Folded.key(&answer.by));
             given.settles() || people.len() >= required
         });

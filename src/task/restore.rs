@@ -15,7 +15,8 @@ use super::verdict::Verdict;
 pub(crate) const FORGOTTEN: &str = "Whether this call has run is not known: the database was restored from a backup, or a \
     standby was promoted, after it was asked for.";
 
-/// Reason for holding a call of a later turn, until the user's next message.
+/// Reason for holding a `once` call that the model proposes after the uncertain history and before
+/// the user's next message.
 pub(crate) const HISTORY_LOST: &str = "The database was restored from a backup, or a standby was promoted, since the user's \
     last message: what this task has done meanwhile is not known.";
 

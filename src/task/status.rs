@@ -27,7 +27,7 @@ impl TaskStatus {
         Self::Canceled,
     ];
 
-    /// Whether the task is terminal: only a command continues it.
+    /// Whether the task has ended. Only a command or a new message continues it.
     #[must_use]
     pub fn is_terminal(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Canceled)
@@ -45,7 +45,7 @@ impl TaskStatus {
         }
     }
 
-    /// The status with this word, compared byte by byte.
+    /// The status with exactly this word (letter case counts).
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|status| status.as_str() == word)
@@ -91,7 +91,7 @@ impl RequestStatus {
         }
     }
 
-    /// The status with this word, compared byte by byte.
+    /// The status with exactly this word (letter case counts).
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|status| status.as_str() == word)

@@ -27,8 +27,8 @@ pub enum Step {
     Start(Vec<CallId>),
     /// Run these calls together; `next_step` is not asked again while any of them is in flight.
     Run(Vec<CallId>),
-    /// Ask a person about the outcome of these calls. Each was started, has no result and is no
-    /// longer in flight, or may have run in an uncertain history.
+    /// Ask a person about the outcome of these calls. Each of them either was started, has no
+    /// result and is no longer in flight, or may have run in the lost part of an uncertain history.
     Reconcile(Vec<CallId>),
     /// Write the results (outcome and text) of these calls, which will not run (again).
     Settle(Vec<(CallId, Outcome, String)>),
@@ -136,7 +136,8 @@ pub fn next_step(progress: &Progress, budget: &Budget) -> Step {
     after_turn(progress, budget)
 }
 
-/// The step when no call lacks its result. A last turn without calls completes the task.
+/// The step when every call has its result. If the last message is a turn without calls, the task
+/// is completed.
 fn after_turn(progress: &Progress, budget: &Budget) -> Step {
     match (&progress.last, budget.spent) {
         (Last::Model(turn), _) if turn.tool_calls.is_empty() => {

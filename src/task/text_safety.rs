@@ -42,7 +42,8 @@ static HIDDEN: LazyLock<Option<Regex>> = LazyLock::new(|| {
     .ok()
 });
 
-/// An emoji of several characters, drawn as one picture: its joiners hide nothing.
+/// An emoji. Several characters may be drawn as one emoji, so the joiners between them hide
+/// nothing.
 static EMOJI: LazyLock<Option<Regex>> = LazyLock::new(|| {
     const ONE: &str = r"\p{Extended_Pictographic}[\u{1f3fb}-\u{1f3ff}]?[\u{fe0e}\u{fe0f}]?";
     Regex::new(&format!(

@@ -116,15 +116,16 @@ pub struct ToolSpec {
     pub effect: Effect,
     /// How its calls are performed.
     pub kind: ToolKind,
-    /// Target of its calls, as their digests contain it: `POST http://payments.internal`, `shell
-    /// /srv/ops`.
+    /// Target of its calls, as their digests contain it, for example `shell /srv/ops` or
+    /// `POST http://payments.internal`.
     pub target: String,
     /// Template of the line an approver reads: `Refund {amount} for order {order}`.
     pub summary: Option<String>,
     /// Timeout of one attempt.
     pub timeout: Duration,
-    /// `sha256:…` over kind, method and whole URL (or target), parameters, effect, and the
-    /// unexpanded headers and env. Texts and timeout are left out.
+    /// `sha256:…` over kind, target (of an HTTP tool: method and whole URL), parameters, effect,
+    /// the unexpanded headers and env, and the services of `request_credentials`. Texts and timeout
+    /// are left out.
     pub definition: String,
     /// The credentials that its headers, `url` and `env` refer to, each once, ordered by name.
     pub needs: Vec<String>,

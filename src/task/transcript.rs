@@ -24,7 +24,7 @@ pub enum Message {
     /// A turn of the model.
     Assistant {
         /// The provider's own JSON, sent back unchanged except for call ids that had to be
-        /// replaced.
+        /// replaced; null if the other members say the same.
         raw: Value,
         /// Text of the turn, as we parse it.
         text: Option<String>,
@@ -39,7 +39,7 @@ pub enum Message {
         name: String,
         /// Text of the result, cut after 64 KiB with a note.
         content: String,
-        /// Whether the tool, or a person in its place, gave a result.
+        /// Whether the call succeeded, or a person supplied its result.
         succeeded: bool,
     },
 }

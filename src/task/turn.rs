@@ -329,8 +329,8 @@ impl Progress {
             Verdict::Deny | Verdict::Invalid if started => {
                 Phase::Settled(Outcome::Unknown, UNKNOWN.to_owned())
             }
-            // The new verdict would let the call run, but the call has started and must not happen
-            // twice: it stays started, and a person is asked about its outcome.
+            // The new verdict does not refuse the call, but the call has started and must not
+            // happen twice: it stays started, and a person is asked about its outcome.
             Verdict::Allow | Verdict::Hold | Verdict::Human if started && !effect.repeatable() => {
                 state.phase.clone()
             }

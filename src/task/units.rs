@@ -36,7 +36,6 @@ pub(crate) fn size(text: &str) -> Option<usize> {
     }
 }
 
-/// Formats a duration.
 #[must_use]
 pub(crate) fn write_duration(duration: Duration) -> String {
     let millis = duration.as_millis();
@@ -55,7 +54,6 @@ pub(crate) fn write_duration(duration: Duration) -> String {
     )
 }
 
-/// Formats a size.
 #[must_use]
 pub(crate) fn write_size(bytes: usize) -> String {
     const MIB: usize = 1024 * 1024;

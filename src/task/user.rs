@@ -267,7 +267,7 @@ mod tests {
                 (text.nfc().collect(), text.nfd().collect());
             assert_eq!(folded(&composed), folded(&text), "{text:?}");
             assert_eq!(folded(&decomposed), folded(&text), "{text:?}");
-            // The dotless i shares the capital of the dotted i, and is another letter.
+            // The dotless i has the same capital as the dotted i, but is another letter.
             if c != '\u{131}' {
                 let (upper, lower) = (text.to_uppercase(), text.to_lowercase());
                 assert!(

@@ -347,7 +347,7 @@ fn surviving(text: &str, whole: bool) -> Option<Number> {
 
 /// Whether the double equals the integer.
 fn exact(double: f64, integer: i128) -> bool {
-    // Without a fraction and below 2^64, `{:.0}` writes every digit.
+    // `{:.0}` writes every digit of a double without a fraction.
     format!("{double:.0}").parse() == Ok(integer)
 }
 

@@ -1,7 +1,7 @@
 //! The demonstration's two endpoints, `builtin:refunds/lookup_order` and
 //! `builtin:refunds/refund_payment`, answered by the process itself. They keep no state: a lookup
 //! of the same order always gives the same answer, and the same `Idempotency-Key` always gives the
-//! same refund, as a real endpoint has to treat the key.
+//! same refund id.
 
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};

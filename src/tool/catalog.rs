@@ -361,8 +361,8 @@ impl Catalog {
         self
     }
 
-    /// The tool that calls the agent named exactly `name` (letter case counts). `None` if no agent of
-    /// the configuration has it as a sub-agent.
+    /// The tool that calls the agent named exactly `name` (letter case counts). `None` if no agent
+    /// of the configuration has it as a sub-agent.
     #[must_use]
     pub fn agent(&self, name: &str) -> Option<&Entry> {
         self.agents.get(name)
@@ -386,8 +386,8 @@ impl Catalog {
         self
     }
 
-    /// The tool of this name, compared byte by byte, with which the agent asks a human; `None` if
-    /// the agent is not offered such a tool.
+    /// The tool named exactly `tool_name` with which the agent asks a human; `None` if the agent is
+    /// offered no such tool.
     #[must_use]
     pub fn human(&self, agent: &str, tool_name: &str) -> Option<&Entry> {
         self.human
@@ -403,7 +403,7 @@ impl Catalog {
         self.human.get(agent).map_or(&[], |human| &human.services)
     }
 
-    /// The configured tool of this name, compared byte by byte.
+    /// The configured tool named exactly `name`.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Entry> {
         self.entries.get(name)

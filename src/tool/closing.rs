@@ -10,8 +10,8 @@
 //!   and is closed at the schema that refers to it.
 //! - A schema that is a condition (`not`, `if`, `contains`, `propertyNames`) is not closed inside:
 //!   a stricter condition can make the whole schema accept more.
-//! - A schema with `additionalProperties` or `unevaluatedProperties`, or without `properties`, is
-//!   not closed.
+//! - A schema with `additionalProperties` or `unevaluatedProperties` is not closed. Nor is a schema
+//!   if none of the schemas that apply to its value has `properties`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,14 +26,15 @@ const CHILD: [&str; 4] = [
     "unevaluatedItems",
     "unevaluatedProperties",
 ];
-/// Keywords whose value is a condition. It is not closed inside: that would change the condition,
+/// Keywords whose value is a condition. A condition is not closed inside: closing would change it,
 /// and make a `not` accept more.
 const ASKING: [&str; 4] = ["not", "if", "contains", "propertyNames"];
 /// Keywords whose value is a list of schemas for nested values.
 const CHILD_LIST: [&str; 1] = ["prefixItems"];
 /// Keywords whose value holds schemas for nested values, by name.
 const CHILD_MAP: [&str; 2] = ["properties", "patternProperties"];
-/// Keywords that hold a schema for the same instance, or for one that is not an object.
+/// Keywords that hold a schema for the same instance. `contentSchema` is about a text's content,
+/// but the 2020-12 draft checks nothing against it.
 const SAME: [&str; 3] = ["then", "else", "contentSchema"];
 /// Keywords that hold a list of schemas for the same instance.
 const SAME_LIST: [&str; 3] = ["allOf", "anyOf", "oneOf"];
@@ -312,8 +313,8 @@ impl Rewriter<'_> {
     }
 }
 
-/// Refuses a schema that applies more than [`WEIGHT`] schemas to any one value, or in which a `$ref`
-/// leads back to itself for the same value.
+/// Refuses a schema that applies more than [`WEIGHT`] schemas to any one value, or in which a
+/// `$ref` leads back to itself for the same value.
 fn weigh(schema: &Value, copies: &Map<String, Value>) -> Result<(), String> {
     let light = |weight: u64| {
         let is_light = weight <= WEIGHT;

@@ -6,8 +6,9 @@
 //! Invariant: the guard signals the group only while the group's leader is not yet reaped, so that
 //! the group's number cannot have passed to another group. The command begins only after the guard
 //! has reported its group: without that report nothing ran, and with it the service can end the
-//! group of a guard that was killed. The guard reports exactly what happened, or nothing. Without a
-//! complete report the service treats the outcome as unknown.
+//! group of a guard that was killed. The guard reports exactly what happened, or nothing. If the
+//! group was reported and the rest of the report is missing, the service treats the outcome as
+//! unknown.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -32,8 +33,7 @@ const ORDER: u32 = 8 * 1024 * 1024;
 /// input. It unsets the variables that shells export by themselves.
 const WAITING: &str =
     r#"read -r _go && unset _go PWD OLDPWD SHLVL && exec /bin/sh -c "$0" </dev/null"#;
-/// How long the last output may take to arrive when a process outside the group holds the pipe
-/// open.
+/// How long the guard waits for the last output if a process outside the group holds the pipe open.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// The command to run. Its environment may hold secrets.
@@ -109,9 +109,9 @@ pub(crate) fn guard_main(_arguments: &[String]) -> i32 {
     }
 }
 
-/// Takes from this thread's children the capabilities to read the memory and environment of
-/// undumpable processes. Commands would have these capabilities where the service runs as root.
-/// Fails if the capabilities cannot be taken.
+/// Removes the capabilities to read the memory and environment of undumpable processes, for all
+/// children of this thread. Otherwise commands would have these capabilities where the service runs
+/// as root. Fails if the capabilities cannot be taken.
 fn forbid_spying() -> io::Result<()> {
     // `SYS_PTRACE` is the capability of ptrace; Linux lets holders of the other two read another
     // process's memory as well.

@@ -75,7 +75,7 @@ impl Default for Settings {
     }
 }
 
-/// The method's name in the configuration.
+/// Reads and writes a method by its name in the configuration.
 mod method {
     use reqwest::Method;
     use schemars::JsonSchema;
@@ -265,7 +265,7 @@ impl Checked {
         self.method != Method::GET && self.method != Method::DELETE
     }
 
-    /// The target for the calls' digests: never includes the path.
+    /// The target that the digests of calls cover. It never includes the path.
     pub(super) fn target(&self) -> String {
         match &self.goal {
             Goal::Url(template) => format!("{} {}", self.method, template.origin),

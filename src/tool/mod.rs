@@ -72,7 +72,7 @@ pub struct Invocation {
     pub arguments_text: String,
     /// `arguments_text`, as parsed by `arguments.rs`.
     pub arguments: Value,
-    /// The approver, if the call needed one.
+    /// The approvers, joined by commas, if the call was approved by people.
     pub decided_by: Option<String>,
     /// The W3C trace context to pass on.
     pub traceparent: String,
@@ -83,8 +83,8 @@ pub struct Invocation {
 }
 
 impl Invocation {
-    /// Redacts the configuration's secrets and every credential of the call, whether the tool uses
-    /// it or not.
+    /// A redactor for `known`, the configuration's secrets, and for the call's credentials, also
+    /// for those that the tool does not use.
     fn redactor<'r>(&self, known: &'r Redactor) -> Cow<'r, Redactor> {
         if self.credentials.is_empty() {
             return Cow::Borrowed(known);
@@ -93,20 +93,20 @@ impl Invocation {
     }
 }
 
-/// The permit to send one attempt. It is decided once the start of the call is committed, or is not.
-/// A tool asks for it once, right before the first byte is sent (after a connection is made). The
-/// permit is refused if the task's lease or the time to send has run out, for example because the
-/// process was suspended, or if the task was canceled.
+/// The permit to send one attempt. It is decided once the start of the call is committed, and never
+/// holds if that commit fails. A tool asks for it once, right before the first byte is sent (after
+/// a connection is made). The permit is refused if the task's lease or the time to send has run
+/// out, for example because the process was suspended, or if the task was canceled.
 #[derive(Clone)]
 pub struct SendPermit {
     decided: watch::Receiver<Option<Decided>>,
     refused: Arc<AtomicBool>,
 }
 
-/// Decides a permit. If it is dropped before, the permit is refused.
+/// Decides a permit. If this value is dropped without a decision, the permit is refused.
 pub struct PermitDecision(watch::Sender<Option<Decided>>);
 
-/// The start of an attempt is committed.
+/// The decision about a permit, made once the start of the attempt is committed.
 #[derive(Clone)]
 struct Decided {
     at: Instant,
@@ -143,8 +143,8 @@ impl SendPermit {
         permit
     }
 
-    /// Waits until the permit is decided. Returns the time at which it was, or `None` if it never
-    /// will be.
+    /// Waits until the permit is decided. Returns the time of the decision, or `None` if there will
+    /// be none.
     pub async fn decided(&self) -> Option<Instant> {
         let mut decided = self.decided.clone();
         let found = decided.wait_for(Option::is_some).await.ok()?;
@@ -197,7 +197,8 @@ pub enum ToolAnswer {
     },
 }
 
-/// Performs an attempt and records its outcome, and its duration since its permit was decided.
+/// Performs an attempt and records its outcome and duration. The duration begins with the attempt,
+/// or with the decision of its permit if that comes later.
 async fn metric(
     tool: &str,
     permit: &SendPermit,

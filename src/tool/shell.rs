@@ -1,7 +1,7 @@
 //! Shell tools: `/bin/sh -c` under a guard (`guard.rs`), a second process of this program.
 //! Invariant: the command ends with the call, even if the service is killed or the call is dropped;
 //! its environment is exactly what the operator named; without the guard's report the outcome is
-//! unknown.
+//! unknown, unless the guard ended before it reported the command's group.
 
 use std::fmt::Write as _;
 use std::io;
@@ -30,7 +30,8 @@ mod settings;
 pub(crate) use self::settings::Env;
 pub(crate) use self::settings::Settings;
 
-/// How long after the guard's timeout we still wait for its report.
+/// How long after the command's timeout the guard's report may arrive, and how long the guard may
+/// then take to end.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long the guard may take to read its order.
 const ORDERED: Duration = Duration::from_secs(10);
@@ -86,7 +87,7 @@ pub(super) struct ShellTool {
 
 /// The outcome of a command that was handed to a guard.
 enum Outcome {
-    /// The command was not started: the reason.
+    /// The command was not started, for this reason.
     NotStarted(String),
     /// The command has ended. Each output: its first bytes, and whether they are all of it.
     Over {

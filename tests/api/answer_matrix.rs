@@ -103,8 +103,8 @@ async fn no_other_answer_is_taken(app: &TestApp, question: &Question, kind: &str
     }
 }
 
-/// Sends a valid answer from the wrong callers, with the wrong digest, and with bodies that do not
-/// fit.
+/// Asserts that an otherwise valid answer is refused from the wrong callers, with the wrong digest,
+/// and with a wrong body or content type.
 async fn in_the_wrong_way(
     app: &TestApp,
     question: &Question,
@@ -138,7 +138,7 @@ async fn in_the_wrong_way(
     shows(&other, question, "pending");
     let more = app.owner().post(path, &with(body, "zzz", json!(1))).await;
     is(&more, 422, "invalid", about);
-    // An error about a credential names no member: the name may be the secret.
+    // The refusal of an answer to a credential request names no member: the name may be the secret.
     let place = if about.starts_with("credentials") {
         ""
     } else {
@@ -188,7 +188,7 @@ async fn one_is_taken(app: &TestApp, taken: &Taken) {
             "the document does not know {body}"
         );
     }
-    // An edit as a person types it: those exact bytes run.
+    // An edit is sent with the arguments spelled as in `EDITED`: exactly these bytes must run.
     let text = if door {
         String::new()
     } else {

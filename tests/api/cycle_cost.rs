@@ -37,8 +37,8 @@ async fn cycle_takes_six_round_trips_to_the_database() {
         trips.push(line.round_trips() - before);
     }
     trips.sort_unstable();
-    // The relay and the worker read once in a while, more often per cycle on a slow machine: the
-    // lower quartile has the cycles that none of these reads fell into.
+    // The relay and the worker also read once in a while, on a slow machine more often per cycle.
+    // The lower quartile is a cycle without such a read.
     assert_eq!(
         trips[CYCLES / 4],
         TRIPS,

@@ -57,7 +57,8 @@ struct Person(
 
 #[derive(Clone, Copy, PartialEq)]
 enum Reads {
-    /// The caller is the task's owner or an admin, and may read everything.
+    /// The caller is the task's owner or an admin, with a key that may read: everything is
+    /// readable.
     Everything,
     /// The caller may read a tree if they may decide one of its requests.
     What(HeDecides),

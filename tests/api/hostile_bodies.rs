@@ -13,7 +13,7 @@ use crate::support::test_app::{On, TestApp};
 /// The time limit for a reply: long enough for a slow machine, and far too short to read the whole
 /// body once for each call that the body names.
 const SOON: Duration = Duration::from_mins(2);
-/// The size of the largest accepted body, in bytes.
+/// The size of the largest accepted body of a decision, in bytes.
 const MOST: usize = 1024 * 1024;
 
 on_both! {

@@ -17,9 +17,9 @@ auth:
     - { user: carol, tenant: acme, groups: [finance], key: "carol-key-0123456789" }
 "#;
 
-/// Sends the same body twice with the actor's `Idempotency-Key`: the second reply must equal the
-/// first and be marked as replayed. Then sends another body with that key, which must be refused.
-/// Returns the first reply.
+/// Sends the same body twice with the actor's `Idempotency-Key`: the second reply must show the
+/// same task, unchanged, and be marked as replayed. Then sends the body with one more space under
+/// that key, which must be refused. Returns the first reply.
 async fn twice(actor: &Actor<'_>, path: &str, body: &Value) -> Reply {
     let first = actor.post(path, body).await;
     assert!(first.status < 300, "{path}: {}", first.text);

@@ -1,5 +1,5 @@
-//! Lists as a client pages through them: a page ends before 4 MiB, but not before its first entry;
-//! long arguments are cut; and an overdue request that is not closed yet is pending.
+//! Lists as a client pages through them: a page has at most 4 MiB, or a single larger entry; long
+//! arguments are cut; and an overdue request that is not closed yet is pending.
 
 use serde_json::{Value, json};
 

@@ -11,7 +11,7 @@ use crate::support::fake_chat_completions::{calls, says};
 use crate::support::model_stream::Stream;
 use crate::support::test_app::{On, TestApp};
 
-/// For each turn: its text, and the name and the arguments of each call by its id.
+/// The text of each turn, and by call id the name and the arguments of its calls.
 type Turns = BTreeMap<u64, (String, BTreeMap<String, (String, String)>)>;
 
 /// Puts the deltas together as a client does; fails on a gap.
@@ -197,8 +197,8 @@ async fn reader_on_another_replica_sees_the_same_stream() {
     for watch in [&mut here, &mut there] {
         both.push(watch.until("caught_up").await);
     }
-    // Once a delta of any tree arrives at the other replica, this replica also knows that the other
-    // one listens to the task.
+    // Once a delta of any tree from `app` arrives at `other`, `app` also knows that `other` listens
+    // to the task.
     known(&app, &other).await;
     app.model.go_on();
     for (watch, events) in [&mut here, &mut there].into_iter().zip(&mut both) {

@@ -24,8 +24,9 @@ use super::request_kinds::items;
 use crate::support::fake_chat_completions::{calls, says};
 use crate::support::test_app::{ACCOUNTS, Actor, On, Reply, TestApp};
 
-/// A supervisor; below it an analyst and a clerk, which may call each other at any depth; and a
-/// scribe with a session. `{more}` is replaced by rules that come before all others.
+/// A supervisor with three sub-agents: an analyst and a clerk, which may call each other at any
+/// depth, and a scribe that keeps its conversation. `{more}` is replaced by rules that come before
+/// all others.
 const TREES: &str = r#"
 models:
   main: { provider: openai, base_url: "{model}", model: fake, api_key: "${MODEL_KEY}", retries: 1 }

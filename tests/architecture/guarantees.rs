@@ -53,7 +53,7 @@ fn code_spans() -> Vec<String> {
         .collect()
 }
 
-/// Whether a source contains the test of this path, of which modules may be left out.
+/// Whether a source contains the test at `path`, which may leave out modules.
 fn is_in(source: &Source, path: &str) -> bool {
     let mut modules: Vec<_> = path.split("::").collect();
     let name = modules.pop().unwrap_or_default();

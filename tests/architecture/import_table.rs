@@ -1,7 +1,7 @@
 //! Which module may import which, by the table in `ARCHITECTURE.md`.
 //!
-//! The table is read from that page, so that the page and the check cannot differ. Paths are found by
-//! reading tokens, not lines, so a `crate::module` in the middle of an expression, in a group or
+//! The table is read from that page, so that the page and the check cannot differ. Paths are found
+//! by reading tokens, not lines, so a `crate::module` in the middle of an expression, in a group or
 //! behind `super::super` counts as an import too; comments and strings do not.
 
 use std::collections::{BTreeMap, BTreeSet};

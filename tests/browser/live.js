@@ -77,7 +77,8 @@ async function openPage(browser, request, options = {}) {
   return opened;
 }
 
-// The browser's own EventSource, by the cookie: over a pause, a restart and the end; then it stops asking.
+// The browser's own EventSource, authorized by the cookie, reads the stream over a pause and a restart to the end of
+// the task; then it stops asking.
 async function aBrowserFollowsByItself(browser) {
   const { task, request } = await refund();
   const { context, page, wrong } = await openPage(browser, request);
@@ -235,7 +236,7 @@ const nothing = () => ({});
 const completed = (id) => [id, "task.completed", () => ({ status: "Completed", output: "", error: null })];
 const text = (offset, delta) => [0, "output_text.delta", () => ({ turn: 2, offset, delta })];
 
-// An event's content stays text; nothing hides in it, and it is marked as not ours.
+// An event's content stays text; nothing hides in it, and it is marked as not the service's own.
 async function hostileEventsStayText(browser) {
   const evil = `</pre><script>alert(1)</script><img src=x onerror=alert(2)>\u202e\u200b{user}`;
   const shown = evil.replace("\u202e", "\\u{202e}").replace("\u200b", "\\u{200b}");
@@ -275,7 +276,8 @@ async function hostileEventsStayText(browser) {
   await context.close();
 }
 
-// Deltas are shown only when none is missing, and dropped when they are void.
+// Deltas are shown up to the first gap. A reset, a delta of a later turn, the stored answer and the task's end drop
+// them.
 async function piecesAreShownOnlyWhole(browser) {
   const both = (name, turn, call, offset, delta) => [0, name, () => ({ turn, tool_call_id: call, offset, delta })];
   const now = async (answer) => {
@@ -349,8 +351,7 @@ async function aPartialAnswerLeavesTheForm(browser) {
   await next.context.close();
 }
 
-// A refused stream is not retried for ever: less and less often, from where it stopped; then the page says that it
-// stopped.
+// The page retries a refused stream less and less often, each time from where it stopped. Then it gives up and says so.
 async function aRefusalIsNotAskedForEver(browser) {
   const refused = { status: 503, contentType: "application/problem+json", body: "{}" };
   const begun = [[1, "task.created", () => ({ status: "Running" })], [2, "task.paused", () => ({ status: "Paused" })], [0, "caught_up", nothing]];

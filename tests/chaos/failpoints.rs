@@ -1,6 +1,6 @@
 //! The real binary, killed before and after the commits of the driver's loop and of decisions,
-//! after those of the worker, and around each call, on SQLite and on Postgres; then restarted until
-//! every task has ended. A failpoint of the list that is never reached fails the test.
+//! after the worker's commits, and around each call, on SQLite and on Postgres; then restarted
+//! until every task has ended. A failpoint of the list that is never reached fails the test.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -44,7 +44,7 @@ static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 /// How many processes run at the same time.
 const AT_ONCE: usize = 6;
 
-/// The failpoints at which a process is killed at its first pass.
+/// The failpoints that kill a process when it first reaches them.
 fn first() -> Vec<String> {
     let commits = OFTEN
         .iter()
@@ -60,8 +60,8 @@ fn first() -> Vec<String> {
     commits.chain(others.map(str::to_owned)).collect()
 }
 
-/// The failpoints at which a process is killed at its second pass (`@2`): those that each run
-/// passes several times.
+/// The failpoints that kill a process when it reaches them for the second time (`@2`). Each run
+/// reaches them several times.
 fn second() -> Vec<String> {
     let commits = OFTEN.iter().map(|point| format!("{point}.committed"));
     let others = ["submit.committed", "call.before", "call.answered"];
@@ -337,8 +337,9 @@ async fn killed_at(
     (wrong, tasks)
 }
 
-/// Restarts the process after each kill, each time with a later clock, so that all leases have run
-/// out. Returns only if the process ends by itself or the deadline passes, and says which.
+/// Starts the process with the failpoint `armed`. After each kill, restarts it without the
+/// failpoint, each time with a later clock, so that all leases have run out. Returns only if the
+/// process ends by itself or the deadline passes, and says which.
 async fn keeps_alive(
     place: &Place,
     armed: &str,

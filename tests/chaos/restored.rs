@@ -394,7 +394,8 @@ async fn base_backup_restored_after_many_cycles_runs_nothing_again() {
     let restored = Cluster::resume(&kept, "", std::process::id());
     let process = world.serve(&plain(&restored), &["--restored"]).await;
     world.nothing_runs_again(&process, &tasks).await;
-    // The cluster's watcher processes remove the folder's content.
+    // A server still runs in the folder, so the folder is not deleted here. The clusters' watcher
+    // processes end the servers and remove their data.
     let _ = world.folder.keep();
 }
 
@@ -444,6 +445,7 @@ async fn promoted_standby_is_recognized_by_a_running_replica_and_runs_nothing_ag
     standby.promote();
     while process.ready().await != Some(200) {}
     world.nothing_runs_again(&process, &tasks).await;
-    // The cluster's watcher processes remove the folder's content.
+    // A server still runs in the folder, so the folder is not deleted here. The clusters' watcher
+    // processes end the servers and remove their data.
     let _ = world.folder.keep();
 }

@@ -340,7 +340,7 @@ impl Weather<'_> {
         process.signal(Signal::CONT);
         self.zombies.fetch_add(1, Ordering::Relaxed);
         within(Duration::from_millis(1_500)).await;
-        // The process may have stopped itself at its failpoint only after the first signal.
+        // After the first `SIGCONT` the process may have reached its failpoint and stopped itself.
         process.signal(Signal::CONT);
     }
 

@@ -62,7 +62,7 @@ impl Reader {
         }
     }
 
-    /// Writes the file that a block shows, or runs its commands.
+    /// Writes the file that a block shows, or runs its JavaScript or its shell commands.
     fn read(&mut self, block: &Block) {
         if let Some(name) = block.file_name() {
             fs::write(self.folder.path().join(name), &block.text).expect("a file");
@@ -139,7 +139,8 @@ impl Reader {
         self.service = Some(Service { process, address });
     }
 
-    /// Runs a command to its end. Fails if a `curl` is answered with an error.
+    /// Runs a command to its end. Fails if the command fails or its `curl` is answered with an
+    /// error.
     fn ask(&mut self, place: &str, command: &str) {
         if command.contains(SHOWN_ADDRESS) && self.service.is_none() {
             self.serve(place, "holdpoint");

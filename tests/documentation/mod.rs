@@ -43,8 +43,8 @@ impl Block {
     }
 }
 
-/// The pages whose blocks are tested: the README and `docs/*.md`. `operator/refunds_example.rs` runs the
-/// commands of `examples/refunds`.
+/// The pages whose blocks are tested: the README and `docs/*.md`. `operator/refunds_example.rs`
+/// runs the commands of `examples/refunds`.
 fn pages() -> Vec<String> {
     let mut pages: Vec<String> = fs::read_dir(root().join("docs"))
         .expect("the folder docs")
@@ -119,8 +119,8 @@ fn root() -> PathBuf {
 #[test]
 fn every_block_has_a_language_whose_blocks_are_tested_or_shown_only() {
     let tested = ["sh", "bash", "console", "yaml", "json", "js", "python"];
-    // The programs that read these languages are not installed here; `scripts/clients` compiles
-    // TypeScript.
+    // These blocks are not tested, because the programs that read these languages are not installed
+    // here. `scripts/clients` compiles TypeScript clients, but not these blocks.
     let shown = ["ts", "nginx", "caddy", "sql", "text", "toml"];
     for block in pages().iter().flat_map(|page| blocks(page)) {
         let language = block.language.as_str();

@@ -172,8 +172,8 @@ async fn killed_on_the_way(harness: &EngineHarness) -> TaskId {
     task
 }
 
-/// Loses a repeatable call, then replaces its tool's effect and URL in the configuration by `now`,
-/// and asserts that the call is not repeated.
+/// Loses the result of a repeatable call, then replaces the tool's effect and URL in the
+/// configuration by `now`, and asserts that the call is not repeated.
 async fn not_repeated(fixture: StoreFixture, now: &str) {
     let mut harness = EngineHarness::new(fixture, TAG).await;
     let task = killed_on_the_way(&harness).await;

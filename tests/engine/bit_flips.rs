@@ -132,8 +132,8 @@ impl Dice {
     }
 }
 
-/// Flips one bit of one cell. Four times in five the cell is an item's body, chosen with a
-/// probability in proportion to its length. Returns the SQL, and a description of the flip.
+/// SQL that flips one bit of one cell, and a description of the flip. Four times in five the cell
+/// is an item's body, chosen with a probability in proportion to its length.
 fn flip(dice: &mut Dice, cells: &[Cell]) -> (String, String) {
     let bodies: Vec<_> = cells.iter().filter(|cell| cell.column == "body").collect();
     let beside: Vec<_> = cells.iter().filter(|cell| cell.column != "body").collect();

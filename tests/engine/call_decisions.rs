@@ -175,7 +175,7 @@ pub fn bodies(harness: &EngineHarness, task: TaskId, path: &str) -> Vec<(String,
         .collect()
 }
 
-/// The results in the last prompt, in its order.
+/// The results in the last prompt, in the prompt's order.
 pub fn shown(harness: &EngineHarness) -> Vec<String> {
     let messages = harness.prompted().1.messages.into_iter();
     let content = |message| {

@@ -56,7 +56,8 @@ impl Clock for Stalling {
     }
 }
 
-/// Waits until about the start of the task's call, or not at all in a third of the rounds.
+/// Waits until the task's call has started, except in a third of the rounds; then yields up to 89
+/// times.
 async fn around_its_start(store: &Store, task: TaskId, round: usize) {
     let mut news = store.watch(task);
     let started = async {
@@ -68,7 +69,6 @@ async fn around_its_start(store: &Store, task: TaskId, round: usize) {
             news.changed().await.unwrap();
         }
     };
-    // A third of the rounds cancel before the start, the others after it.
     if round.is_multiple_of(3) {
         drop(started);
     } else {
@@ -79,7 +79,8 @@ async fn around_its_start(store: &Store, task: TaskId, round: usize) {
     }
 }
 
-/// More than the tasks of two chunks: no worker claims a task that finds no slot.
+/// More than the tasks of two chunks, so that each task finds a slot: no worker runs here that
+/// would claim a queued task.
 const SLOTS: usize = 256;
 
 async fn canceled_around_their_start(fixture: StoreFixture, elsewhere: bool) {

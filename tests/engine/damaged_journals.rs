@@ -25,7 +25,8 @@ fn quoted(fixture: &StoreFixture, task: TaskId) -> String {
     }
 }
 
-/// Applies the SQL statement `what` to those items of the task that match the condition `which`.
+/// Runs an SQL statement, of which `what` is the part before `where`, on the task's items that
+/// match the condition `which`.
 async fn damage(fixture: &StoreFixture, task: TaskId, what: &str, which: &str) {
     let id = quoted(fixture, task);
     fixture

@@ -30,7 +30,7 @@ const TAG: &[(&str, &str)] = &[("tag", r#"{"text":"x"}"#)];
 const TAGGED: &str = r#"{ "text" : "\u0079" }"#;
 const AGAIN: &str = r#"{"order":3,"amount":1e2}"#;
 
-/// Rules on the arguments; they come before the harness's rules.
+/// Rules on the arguments, put before the harness's rule `small`, whose beginning is the last line.
 const RULES: &str = r#"
   - { name: odd, tools: [refund], when: "args.order == 666", decide: deny, reason: Not that order. }
   - { name: huge, tools: [refund], when: "args.amount > 1000.0", decide: hold, approvers: { users: [carol] } }

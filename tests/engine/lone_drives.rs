@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 use super::engine_harness::{EngineHarness, alice, claimed, go, spawn, turn};
 use crate::store::store_fixture::both;
 
-/// Longer than a lease, so that each lease has run out.
+/// Longer than a lease: after this time each lease has run out.
 const LEASE: Duration = Duration::from_secs(31);
 /// The message of a task that kills its process.
 const POISON: &str = "poison";
@@ -273,7 +273,8 @@ both! {
         harness.tool.close();
         let here = model.engine(&harness, 4);
         let alone = spawn(here.claim().await.unwrap().pop().unwrap());
-        // `tool_started` is committed before the call is sent.
+        // The tool has received the call, so `tool_started` is committed, and the lone drive is
+        // over.
         harness.tool.reached(1).await;
         let other = here.create(&alice(), go(), None).await.unwrap().task_id;
         let row = harness.journal(other).await.row;

@@ -114,7 +114,7 @@ impl Scene {
         self.order(Order::Text(text.to_owned()));
     }
 
-    /// Waits until the model has carried out all orders so far. Returns the turn it is asked for.
+    /// Waits until the model has carried out all orders so far. Returns the turn of its prompt.
     async fn reached(&self) -> u32 {
         let (told, reached) = oneshot::channel();
         self.order(Order::Reached(told));

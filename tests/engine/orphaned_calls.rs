@@ -212,8 +212,8 @@ impl Scene {
     }
 }
 
-/// Each turn is followed by one result for each call, in the calls' order; the ids within a turn
-/// are present and differ.
+/// Asserts that each turn is followed by one result for each call, in the calls' order, and that
+/// the ids within a turn are present and differ.
 fn well_formed(messages: &[Message]) {
     let mut wanted: Vec<String> = Vec::new();
     for message in messages {

@@ -60,7 +60,8 @@ async fn status(harness: &EngineHarness, request: RequestId) -> RequestStatus {
         .status
 }
 
-/// Asserts that the request is pending, and that no call of the turn has run or can be claimed.
+/// Asserts that the request is pending, that all results so far are rejections, and that the task
+/// cannot be claimed.
 async fn waits(harness: &EngineHarness, task: TaskId, request: RequestId) {
     assert_eq!(
         (status(harness, request).await, harness.status(task).await),

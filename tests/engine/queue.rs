@@ -1,5 +1,5 @@
-//! Tasks beyond a process's slots wait for a slot for a moment, and then in the database. Tenants take turns, and no new task
-//! overtakes a waiting task.
+//! Tasks beyond a process's slots wait for a slot for a moment, and then in the database. Tenants
+//! take turns, and no new task overtakes a waiting task.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -71,10 +71,11 @@ async fn paused(
     (task, clock.0.load(Ordering::SeqCst) >= 0)
 }
 
-/// Stalls the process of a new task at the first, second, third … reading of its clock, until a
-/// task ends before the stall. Asserts that at least once a start is committed and its call is not
-/// sent, and that `known` is then the call's outcome when the driver ends; that no call is sent
-/// twice; and that every task completes.
+/// Drives one new task after another, and stalls the process at the first reading of its clock,
+/// then at the second, the third …, until a task ends before the stall. Asserts that no call is
+/// sent twice and that every task completes. Asserts also that at least one call was not sent
+/// although its start was committed, and that the outcome of such a call is `known` when its driver
+/// ends.
 async fn unsent(fixture: StoreFixture, lease: Duration, pause: Duration, known: Option<Outcome>) {
     let harness = EngineHarness::new(fixture, SMALL).await;
     let (mut at, mut unsent) = (0, 0);

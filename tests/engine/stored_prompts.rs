@@ -140,8 +140,8 @@ fn named(session: &str) -> TaskInput {
     }
 }
 
-/// A harness whose model asks for guidance when told `guide …`, and otherwise makes a refund that is
-/// held.
+/// A harness whose model asks for guidance when told `guide …`, and otherwise makes a refund that
+/// is held.
 async fn asking(fixture: StoreFixture) -> EngineHarness {
     let mut harness = EngineHarness::new(fixture, &[]).await;
     harness.configure(|yaml| {
@@ -163,7 +163,7 @@ async fn asking(fixture: StoreFixture) -> EngineHarness {
     harness
 }
 
-/// The answer of person number `person`. Every text in it names the person.
+/// Answer number `person`. Every text in it has this number.
 fn answer(kind: RequestKind, call: CallId, person: usize) -> DecisionInput {
     match (kind, person % 3) {
         (RequestKind::Guidance, _) => fills(&json!({"answer": format!("the shop of p{person}")})),
@@ -186,7 +186,7 @@ fn answer(kind: RequestKind, call: CallId, person: usize) -> DecisionInput {
     }
 }
 
-/// Creates a task with one request, which `deciders` people answer at once on both replicas.
+/// Creates a task with one request, which gets `deciders` answers at once, on both replicas.
 async fn answered_at_once(pair: &Pair, round: usize, deciders: usize) -> TaskId {
     let plan = if round.is_multiple_of(2) {
         "guide"
@@ -215,7 +215,7 @@ async fn answered_at_once(pair: &Pair, round: usize, deciders: usize) -> TaskId 
     task
 }
 
-/// Many requests, each answered by many people at once.
+/// Many requests, each answered many times at once.
 async fn questions(fixture: StoreFixture, questions: usize, deciders: usize) {
     let mut harness = asking(fixture).await;
     let witness = harness.witness();

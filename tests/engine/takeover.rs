@@ -35,8 +35,8 @@ async fn polled(driver: impl Future<Output = ()>, when: Drop, left: &mut usize) 
     .await
 }
 
-/// Drives a new task in a process whose drivers are polled `left` times in all. If the task has not
-/// ended by then, other processes finish it. Returns whether no other process was needed.
+/// Drives a new task in a process whose drivers are polled at most `left` times in all. If the task
+/// has not ended by then, other processes finish it. Returns whether no other process was needed.
 pub(super) async fn lived(harness: &EngineHarness, when: Drop, mut left: usize) -> (TaskId, bool) {
     let door = harness.engine(0);
     let task = door.create(&alice(), go(), None).await.unwrap().task_id;

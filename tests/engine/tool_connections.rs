@@ -105,7 +105,8 @@ async fn tool_receives_nothing_when_another_commit_wins_against_the_start() {
             .await
             .expect("the connection is closed")
             .unwrap();
-        // The command loads the task again, and its second attempt may go through.
+        // The command loads the task again and may then start the call. The connection of this
+        // second attempt is refused.
         drop(listener);
         received
     });

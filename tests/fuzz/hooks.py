@@ -30,7 +30,7 @@ def is_positive(case) -> bool:
 
 @schemathesis.hook
 def before_call(context, case, kwargs) -> None:
-    """Sets names and keys that a schema cannot know: some of the valid data gets a meaning."""
+    """Sets, in some of the valid data, names, ids and keys that exist in this service: a schema cannot know them."""
     operation = case.operation.definition.raw["operationId"]
     if not is_positive(case):
         return
@@ -59,8 +59,8 @@ def after_call(context, case, response) -> None:
 
 
 def aim(case, agent: str, place: str) -> None:
-    """Points a case at a fresh task, or its request: those of another case may be over. Removes the members that could
-    still cause a refusal."""
+    """Points a case at a new task, or at its request, because those of earlier cases may be over. Removes the members
+    that could still cause a refusal."""
     headers = {"Authorization": f"Bearer {os.environ['FUZZ_KEY']}", "Content-Type": "application/json"}
     body = json.dumps({"input": "go", "agent": agent}).encode()
     request = urllib.request.Request(os.environ["FUZZ_URL"] + "/v1/tasks", body, headers)

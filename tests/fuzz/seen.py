@@ -1,4 +1,4 @@
-"""Prints which operations of the document succeeded under the fuzzer; fails if one never did."""
+"""Prints which operations of the document succeeded under the fuzzer. Fails if one never did, or gave a 5xx."""
 
 import json
 import sys

@@ -1,5 +1,5 @@
-//! Mistakes that only the module knows whose settings they are: each is reported at its place in the
-//! file, together with all others.
+//! Mistakes in a room's own settings, which only that room can find: each is reported at its place
+//! in the file, together with all others.
 
 use holdpoint::app;
 use holdpoint::config::environment::Environment;

@@ -11,7 +11,7 @@ use crate::support::test_app::ALICE;
 const CONFIGURATION: &str = include_str!("data/older_version.yaml");
 const SCRIPT: &str = include_str!("data/older_version_script.yaml");
 /// A database that a service of version 0.1.0 wrote, as SQL, with the ids of its four tasks and of
-/// their requests. The second task was created with the idempotency key `once-only`.
+/// the two open requests. The second task was created with the idempotency key `once-only`.
 struct Older {
     dump: &'static str,
     finished: &'static str,
@@ -24,7 +24,7 @@ struct Older {
     question: &'static str,
 }
 
-/// By `sqlite3 holdpoint.db .dump`, of the program at b0c1832.
+/// Written by the program at commit b0c1832, then dumped by `sqlite3 holdpoint.db .dump`.
 const SQLITE: Older = Older {
     dump: include_str!("data/older_version_sqlite.sql"),
     finished: "01a2050d-5c06-751d-9f29-1d838c490f5d",
@@ -35,7 +35,7 @@ const SQLITE: Older = Older {
     question: "01a2050d-5c88-74cc-a1ad-53bab4c14dc4",
 };
 
-/// By `pg_dump --inserts`, of the program at 293922e.
+/// Written by the program at commit 293922e, then dumped by `pg_dump --inserts`.
 const POSTGRES: Older = Older {
     dump: include_str!("data/older_version_postgres.sql"),
     finished: "01a206c5-0d1b-72ed-9a2a-ead5492b4328",

@@ -1,6 +1,7 @@
-//! The packages of `scripts/release`, each installed into an empty folder, where its commands run the
-//! cycle of the demonstration. The suite packs the binary under test; with `HOLDPOINT_TEST_PACKAGES`
-//! (set by `scripts/release --check`) it takes the packages in that folder, and also runs `uvx`.
+//! The packages of `scripts/release`, each installed into an empty folder, where its commands run
+//! the cycle of the demonstration. The suite packs the binary under test. If
+//! `HOLDPOINT_TEST_PACKAGES` names a folder (as `scripts/release --check` sets it), the suite takes
+//! the packages there instead, and also runs `uvx`.
 
 use std::ffi::OsStr;
 use std::fs;

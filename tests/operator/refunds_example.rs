@@ -23,7 +23,8 @@ struct Shell {
 }
 
 impl Shell {
-    /// Runs a script until it says `words`, on standard output or on standard error.
+    /// Starts a script; returns once it has printed `words`, on standard output or on standard
+    /// error.
     fn until(words: &str, script: &str, folder: &Path, variables: &[(&str, &str)]) -> Self {
         let mut command = shell(script, folder, variables);
         let mut process = command

@@ -24,7 +24,7 @@ pub(crate) struct Lossy {
     listener: tokio::task::JoinHandle<()>,
 }
 
-/// Text that only the committer's statement contains.
+/// The text of an item, by which the proxy recognizes the commit that writes the item.
 const MARK: &[u8] = b"the text that marks the commit";
 
 /// A proxy that may lose the replies to commits that contain `mark`.

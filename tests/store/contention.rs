@@ -6,8 +6,9 @@ use holdpoint::task::id::TaskId;
 
 use super::store_fixture::{both, change, child_task, fresh, said};
 
-/// In each round, one commit at freshly read versions adds two items to every child of one tree and
-/// counts their model calls on the root. Returns the number of commits that were written.
+/// In each round, one commit at freshly read versions adds two items and a model call to every
+/// child of one tree, and counts these calls on the root. Returns the number of commits that were
+/// written.
 async fn write_on(
     store: Store,
     trees: Vec<(TaskId, Vec<TaskId>)>,

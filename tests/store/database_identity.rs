@@ -174,6 +174,7 @@ async fn unprivileged_user_can_read_the_server_identity_and_a_silent_server_is_s
     )
     .await;
     assert!(open().await.unwrap().history_uncertain_until() > untold);
-    // The cluster's watcher process removes the folder's content.
+    // The server still runs in the folder, so the folder is not deleted here. The cluster's watcher
+    // process ends the server and removes its data.
     let _ = folder.keep();
 }

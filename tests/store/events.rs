@@ -29,7 +29,8 @@ both! {
             (100, 1_000_000, vec![8]),
             (3, 1_000_000, vec![3, 3, 2]),
             (100, 1, vec![1; 8]),
-            // An item that begins within the byte limit is returned whole: two long ones each time.
+            // An item that begins within the byte limit is returned whole, so each portion has two
+            // long items.
             (100, 1500, vec![4, 2, 2]),
         ] {
             let (mut seen, mut read, mut more) = (0, Vec::new(), true);

@@ -82,7 +82,8 @@ both! {
     }
 
     async fn spent_key_is_used_anew_in_another_spelling_of_its_user(fixture) {
-        // `alice` stored a row when ids were compared byte by byte: now both spellings have one.
+        // `alice` stores a row while ids are compared byte by byte; later `Alice` stores a second
+        // row.
         let (_, exact) = create_as("alice", UserIds::Exact, "k");
         fixture.store.commit(exact).await.unwrap();
         fixture.forward(DAY);

@@ -254,7 +254,7 @@ async fn replica_with_a_fast_clock_ends_no_lease_no_deadline_and_no_key() {
             .expired
     );
     assert!(!replica.remove_spent_keys().await.unwrap());
-    // A renewed lease lasts no longer than the renewal says.
+    // The renewed lease ends by the database's clock, not by the replica's.
     fixture.forward(LEASE + Duration::from_secs(1));
     assert_eq!(claim(&fixture.store, "other", 9).await, [leased]);
 }
@@ -296,6 +296,7 @@ async fn locked_task_holds_up_only_its_own_root() {
     };
     let (written, time) = tokio::join!(stuck, others);
     assert!(written);
-    // A statement on an ordinary connection waits for a lock for two seconds.
+    // The stuck change is repeated on an ordinary connection, where it waits for the lock for two
+    // seconds. The commits of the other root did not wait for it.
     assert!(time < Duration::from_millis(1900), "{time:?}");
 }

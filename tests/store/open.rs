@@ -252,7 +252,8 @@ async fn migration_of_an_index_that_was_killed_is_repeated_at_the_next_start() {
         "create unique index agent_task_item_event on agent_task_item (root_task_id, event_number);
         delete from _sqlx_migrations where version >= 13;";
     let built = "select count(*) from pg_index where indexrelid = to_regclass('agent_task_item_tree') and indisvalid";
-    // Killed while it built, or after it had built the index and before it recorded that.
+    // The process was killed while it built the index, or after that and before it recorded the
+    // migration.
     for invalid in [true, false] {
         run(url, undo.to_owned()).await;
         if invalid {
@@ -301,7 +302,8 @@ async fn postgres_without_fsync_is_refused() {
     };
     let refused = open(&settings).await.unwrap_err();
     assert!(matches!(refused, OpenError::Unsafe("fsync")), "{refused:?}");
-    // The cluster's watcher process removes the folder's content.
+    // The server still runs in the folder, so the folder is not deleted here. The cluster's watcher
+    // process ends the server and removes its data.
     let _ = folder.keep();
 }
 

@@ -67,7 +67,7 @@ async fn lists_read_few_pages_however_many_requests_are_open() {
     let fixture = StoreFixture::postgres().await;
     let (_, question) = fixture.paused(finance(1)).await;
     fixture.many_requests("'user_id', 'u' || ids.n % 100").await;
-    // The samples miss the few others.
+    // These samples are so small that they miss the few rows that are not copies.
     for sql in ["set default_statistics_target = 1; analyze", "vacuum"] {
         crate::support::postgres::run(fixture.settings.url.reveal(), sql.to_owned()).await;
     }

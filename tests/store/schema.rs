@@ -67,7 +67,7 @@ async fn both_schemas_have_the_same_tables_columns_nullability_and_indexes() {
     }
 }
 
-/// Tables, columns, indexes, functions, triggers and constraints.
+/// Queries for the columns, the indexes, the constraints and the triggers of a schema.
 const PARTS: [&str; 4] = [
     "select table_name || '.' || column_name || ' ' || data_type || ' ' || is_nullable || ' '
         || coalesce(column_default, '') from information_schema.columns where table_schema = 'public'",
@@ -279,7 +279,8 @@ async fn statement_that_is_planned_once_searches_every_table_by_a_key() {
         let single = sql.postgres.starts_with("with n as");
         for (at, line) in lines.iter().enumerate() {
             assert!(!line.contains("Seq Scan on"), "{}", lines.join("\n"));
-            // A join of two lists would cost the square of the batch; the moment is one row.
+            // A join of two lists would cost the square of the batch. The join that compares
+            // `h.in_time` is with a single row, the moment.
             let joins_lists = line.contains("Join Filter") && !line.contains("h.in_time");
             assert!(!single || !joins_lists, "{}", lines.join("\n"));
             if line.contains("Index Scan using") || line.contains("Index Only Scan using") {

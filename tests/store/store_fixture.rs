@@ -149,7 +149,8 @@ impl StoreFixture {
         })?)
     }
 
-    /// Another transaction, which holds one row until it is dropped or rolled back. On Postgres only.
+    /// Another transaction, which holds one row until it is dropped or rolled back. On Postgres
+    /// only.
     pub async fn holding(&self, (table, key): Rows, id: Uuid) -> PgConnection {
         let mut other = PgConnection::connect(self.settings.url.reveal())
             .await
@@ -179,9 +180,9 @@ impl StoreFixture {
         changed.len()
     }
 
-    /// Copies the only task and its request 20,000 times, in the order of their numbers `n`; the group
-    /// `many` may decide the copies. `members` are pairs of columns and values of the copied tasks.
-    /// On Postgres only.
+    /// Copies the only task and its request 20,000 times; the ids of the copies rise with their
+    /// numbers `ids.n`. The group `many` may decide the copies. `members` is SQL: for the copied
+    /// tasks, names of columns and their values, in turn. On Postgres only.
     pub async fn many_requests(&self, members: &str) {
         let sql = format!("
             create temporary table ids as

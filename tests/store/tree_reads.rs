@@ -195,8 +195,8 @@ pub fn agrees(grown: &Grown, tree: &TreeSnapshot, after: i64) {
     }
 }
 
-/// Writes pairs of items into one task after the other, and counts on the task's ancestors, until
-/// `commits` commits are stored.
+/// Commits to one task after another until `commits` commits are stored. Each commit writes two
+/// items into the task, and counts a model call on the task and on its ancestors.
 pub async fn write_on(store: Store, grown: Grown, salt: usize, commits: usize) {
     let all: Vec<TaskId> = grown.all().collect();
     let (mut written, mut tried) = (0, salt * 11);

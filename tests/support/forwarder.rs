@@ -30,7 +30,7 @@ pub struct Forwarder {
 struct Messages {
     /// The start of a message whose end has not passed yet.
     rest: Vec<u8>,
-    /// The first message has no type.
+    /// Whether the first message, which has no type, has passed.
     started: bool,
     trips: Arc<AtomicUsize>,
 }

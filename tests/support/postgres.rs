@@ -2,9 +2,9 @@
 //! test. A test that hurts its server has a [`PrivateCluster`].
 //!
 //! `TEST_DATABASE_URL` names a server to use instead (its user may create databases). The cluster
-//! listens on a unix socket only, keeps fsync on (a store refuses to open without), never runs as
-//! root, and is ended and removed by a detached watcher when the process that runs the tests is
-//! gone, however it ended.
+//! listens on a unix socket only, keeps fsync on (without it a store refuses to open), and never
+//! runs as root. A detached watcher ends and removes the cluster when the process that runs the
+//! tests is gone, however that process ended.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -348,7 +348,7 @@ fn own(folder: &Path) {
     }
 }
 
-/// One cluster for all processes of a test run (nextest starts one for each test).
+/// The cluster that all processes of a test run share (nextest starts a process for each test).
 async fn shared_cluster() -> Cluster {
     let parent = std::os::unix::process::parent_id();
     let place = database_folder();
@@ -377,7 +377,7 @@ fn watch(folder: &Path, watched: u32) {
     let script = format!(
         "while kill -0 {watched} 2>/dev/null && [ -e '{0}' ]; do sleep 1; done
          server=$(head -n 1 '{0}/data/postmaster.pid' 2>/dev/null)
-         # The children of a frozen one are killed by it.
+         # A frozen server takes the first signal once it goes on, and kills its children.
          if [ -n \"$server\" ]; then kill -QUIT $server; kill -CONT $server; fi 2>/dev/null
          while [ -n \"$server\" ] && kill -0 $server 2>/dev/null; do sleep 0.1; done
          rm -rf '{0}' '{0}.lock'",

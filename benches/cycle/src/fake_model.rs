@@ -1,9 +1,10 @@
 //! A model endpoint and a tool that answer at once.
 //!
-//! `POST …/chat/completions` answers like `OpenAI`'s, as JSON or as a stream: a call of the first
-//! offered tool, or the final text if the last message is a tool's result. `POST /tool` is the tool
-//! that is called. `GET /stats` counts the answers and this process's CPU time. HTTP is written by
-//! hand, because the fake shares the processors with the measured service and must cost little.
+//! `POST …/chat/completions` answers like `OpenAI`'s, as JSON or as a stream: with a call of the
+//! first offered tool, or with the final text if the last message is a tool's result or no tool is
+//! offered. `POST /tool` is the tool that is called. `GET /stats` returns the numbers of answers
+//! and the CPU time of this process. HTTP is written by hand, because the fake shares the
+//! processors with the measured service and must cost little.
 //!
 //! `fake-model [--listen 127.0.0.1:9100]`
 
@@ -210,7 +211,8 @@ fn parse(buffer: &[u8]) -> std::io::Result<Option<(Request, usize)>> {
     Ok(body.map(|(body, length)| (Request { path, body }, head + length)))
 }
 
-/// The body in chunks at the start of `rest` and its length; `None` until it is complete.
+/// The chunked body at the start of `rest`: the decoded bytes, and the length of the encoded ones.
+/// `None` until the body is complete.
 fn dechunk(rest: &[u8]) -> Option<(Vec<u8>, usize)> {
     let (mut at, mut body) = (0, Vec::new());
     loop {
@@ -262,7 +264,7 @@ fn main() {
         let listener = TcpListener::bind(address).await.expect("a free address");
         loop {
             let (stream, _) = listener.accept().await.expect("a connection");
-            // A connection that the client cuts concerns this client only.
+            // An error of a connection concerns only its client.
             tokio::spawn(serve(stream));
         }
     };

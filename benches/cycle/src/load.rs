@@ -123,7 +123,7 @@ impl Connection {
         let (sender, connection) = handshake(TokioIo::new(stream))
             .await
             .map_err(|error| error.to_string())?;
-        // An error of the connection reaches its sender, too.
+        // The sender gets the connection's errors, too.
         tokio::spawn(connection);
         Ok(sender)
     }

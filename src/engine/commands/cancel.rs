@@ -18,8 +18,9 @@ use crate::task::time::Time;
 use crate::task::turn::Progress;
 
 impl Engine {
-    /// Cancels a task. Once this has returned, no call of the task starts: the version fences off a
-    /// start that was not committed before the cancel.
+    /// Cancels a task and its descendants. Returns once none of their calls can be sent any more:
+    /// the version fences off a start that was not committed before the cancel, and an earlier
+    /// start is waited for.
     ///
     /// # Errors
     /// `NotFound`, `Forbidden`; `Conflict` when the task is completed or failed.
@@ -84,8 +85,8 @@ impl Engine {
             .flat_map(|progress| &progress.calls)
             .filter_map(CallState::unanswered)
         {
-            // This also stops a driver of this process that is about to start the same call; the
-            // commit of that start will be refused.
+            // Forbids sending also for a start that a driver of this process has not committed yet;
+            // that commit will be refused.
             sent_here.extend(self.in_flight_calls.cancel(call));
             if !self.store.is_sole() && start.replica != self.replica {
                 elsewhere = elsewhere.max((start.at + SEND_WINDOW + TIME_TO_WIRE).since(now));

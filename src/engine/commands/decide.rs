@@ -31,9 +31,9 @@ impl Engine {
     ///
     /// # Errors
     /// In this order: `NotFound`, `Forbidden`, `Invalid`, `DigestMismatch`, `Expired`, then
-    /// `Withdrawn` or `AlreadyDecided`. A refusal stores nothing, except that `Withdrawn` may close
-    /// a request whose tool has changed, or fail a damaged task. `Unavailable` when the database
-    /// does not answer.
+    /// `Withdrawn` or `AlreadyDecided`. A refusal stores nothing, with two exceptions, both
+    /// answered with `Withdrawn`: a request whose tool has changed is closed, and a damaged task
+    /// fails. `Unavailable` when the database does not answer.
     pub async fn decide(
         self: &Arc<Self>,
         caller: &Caller,
@@ -129,7 +129,7 @@ impl Engine {
         read.ok_or(Refusal::NotFound)
     }
 
-    /// The session of a request's task, from its journal where that was read.
+    /// The session of a request's task: from `journal`, or read now if that is `None`.
     async fn loaded(
         &self,
         row: &RequestRow,
@@ -258,9 +258,9 @@ impl Engine {
     /// if the call is not approved by the edit and its judgement has changed.
     ///
     /// # Errors
-    /// `Invalid` when a rule refuses the arguments, or when the call was already sent: its receiver
-    /// recognizes a repetition by the idempotency key that was sent, and expects the same
-    /// arguments.
+    /// `Invalid` when a rule refuses the arguments, when they do not fit, when the tool is gone, or
+    /// when the call was already sent: its receiver recognizes a repetition by the idempotency key
+    /// that was sent, and expects the same arguments.
     async fn edited(
         &self,
         caller: &Caller,

@@ -1,4 +1,4 @@
-//! A person's answer as sent, and its validation against the request's rule and form. Writes nothing.
+//! A person's answer as sent, and its validation against the request. Writes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -81,8 +81,8 @@ pub struct CallReply {
 /// Validates an answer against the request that it answers.
 ///
 /// # Errors
-/// `Forbidden` for an approval of arguments that the caller wrote; `Invalid` with every place that
-/// does not fit.
+/// `Forbidden` for an approval of arguments that the caller wrote; `Invalid` with one or more
+/// places that do not fit.
 pub(crate) fn fitting(
     roster: &Roster,
     caller: &Caller,
@@ -207,7 +207,7 @@ fn misfits_of(call: &CallSpec, allowed: &[Action], reply: &CallReply) -> Vec<(St
     misfits
 }
 
-/// Reads the filled-in form, by the request's schema.
+/// Reads the filled-in form and checks it against the request's `form`.
 fn read_response(
     asked: &RequestSpec,
     action: Action,

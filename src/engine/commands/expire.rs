@@ -48,7 +48,7 @@ impl Engine {
         request_id: RequestId,
         task: TaskId,
     ) -> Result<bool, Refusal> {
-        // The commit fails if another request of the tree expires, or a decision is stored, first.
+        // The commit may fail because another commit of the tree, such as a decision, came first.
         for _ in 0..TRIES {
             let Some(mut session) = self.load(task).await? else {
                 return Ok(false);

@@ -58,7 +58,7 @@ pub struct MessageInput {
     pub supersede: bool,
 }
 
-/// The result of a command: its effect is stored.
+/// The result of a command whose effect is stored.
 #[derive(Debug)]
 pub struct Accepted {
     /// Task that the command returns.
@@ -70,7 +70,7 @@ pub struct Accepted {
     /// Subscription to the tree's events, opened before the commit so that no later event is
     /// missed. `None` where nothing was started.
     pub news: Option<Listener>,
-    /// Position of the commit; `None` where nothing was stored.
+    /// Position of the commit; `None` for a cancel.
     pub written: Option<Written>,
 }
 
@@ -99,7 +99,7 @@ impl Accepted {
 /// An error in the body of an HTTP request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
-    /// JSON pointer to the place.
+    /// JSON pointer to the place of the error.
     pub pointer: String,
     /// The expected value or form; never the value sent.
     pub detail: String,
@@ -186,8 +186,9 @@ impl From<ReadError> for Refusal {
 }
 
 impl Engine {
-    /// Whether `caller` may give this command. The agent of the root task must be open to the
-    /// caller in the current configuration; an agent that is gone is open to no caller.
+    /// Whether `caller` may give this command, by the rules of [`may_command`]. `open` there means
+    /// that the root task's agent is open to the caller in the current configuration; an agent that
+    /// is gone is open to no caller.
     ///
     /// # Errors
     /// The reason, in words for the caller.

@@ -19,8 +19,8 @@ use crate::task::delta::{Delta, Said};
 use crate::task::id::{CallId, TaskId};
 use crate::world::{Clock, Ids};
 
-/// Time between two deltas of text: fewer than 20 a second, including the deltas that complete an
-/// answer.
+/// Time between two deltas of text: fewer than 20 a second. The deltas that complete an answer do
+/// not wait.
 const BETWEEN: Duration = Duration::from_millis(60);
 
 /// The deltas of one answer. Dropping this before the answer is stored retracts the deltas.
@@ -189,7 +189,7 @@ impl DeltaPublisher {
         }
     }
 
-    /// Publishes all text of a part that is not published yet, as one delta.
+    /// Publishes the unpublished text of a part, as one delta.
     fn publish_text(&self, published: &mut Published, part: Part) {
         let id = match part {
             Part::Text => None,
@@ -345,7 +345,8 @@ impl DeltaStream {
         self.publisher.published().received = false;
     }
 
-    /// The ids of the answer's calls, the same as in its deltas.
+    /// Publishes the rest of the answer, or retracts its deltas. Returns the ids of the answer's
+    /// calls, the same as in the deltas.
     pub(crate) fn ids(&self, answer: &Answer) -> Vec<CallId> {
         self.publisher.finish(answer)
     }

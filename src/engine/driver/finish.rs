@@ -70,8 +70,8 @@ impl Engine {
         self.finish(session, Ending::Failed(failure)).await
     }
 
-    /// Commits the change from a terminal status to Running separately: the database accepts no
-    /// other change of a terminal row.
+    /// Commits the change from a terminal status to Running separately: a stored terminal status
+    /// may change only to Running.
     pub(in crate::engine) async fn reopen(&self, session: &mut TaskSession) -> Result<(), Stop> {
         if session.own.row.status.is_terminal() && session.unsaved() {
             self.save(session, self.take_lease()).await?;

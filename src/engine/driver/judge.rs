@@ -95,8 +95,8 @@ impl Driver<'_> {
         })
     }
 
-    /// Holds a call that a rule allows while its tool is in quarantine, unless a person approved
-    /// the call.
+    /// Holds a call whose tool is in quarantine even if the policy allows the call, unless a person
+    /// approved it.
     fn unless_quarantined(&self, state: &CallState, judgement: Judgement) -> Judgement {
         if judgement.verdict != Verdict::Allow || state.approval.is_some() {
             return judgement;
@@ -116,16 +116,16 @@ impl Driver<'_> {
         }
     }
 
-    /// Holds a `once` call that a rule allows, while part of the history is lost: the model may
-    /// repeat a call that the lost part already made. This ends with the user's next message. While
-    /// another task of the tree cannot be read, a `once` call is also held, unless it starts a
-    /// sub-agent or a person approved it.
+    /// Holds a `once` call that a rule allows if it is of a turn after a lost part of the history:
+    /// the model may repeat a call that was made in that part. The user's next message ends this.
+    /// While another task of the tree cannot be read, a `once` call is also held, unless it starts
+    /// a sub-agent or a person approved it.
     fn unless_history_lost(&self, state: &CallState, judgement: Judgement) -> Judgement {
         let spec = self.offered(&state.call.name).map(|entry| &entry.spec);
         let repeatable = spec.is_some_and(|spec| spec.effect.repeatable());
         let later = self.session.own.progress.message_uncertain && !state.of_uncertain_turn;
-        // The calls and rejections of a task that cannot be read are not known: they may include
-        // this call.
+        // A task that cannot be read may have run the same call, or a person may have rejected the
+        // call there.
         let alone =
             spec.is_some_and(|spec| spec.kind != ToolKind::Agent) && state.approval.is_none();
         let damaged = alone && self.session.tree.is_damaged();
@@ -179,8 +179,9 @@ impl Driver<'_> {
         }
     }
 
-    /// Judges calls again right before they start. `true` if a judgement became stricter, or if the
-    /// effect of repeating a call has changed: then nothing runs and `next_step` is asked again.
+    /// Judges calls again right before they start. `true` if a call may not run any more
+    /// (`tightened`), or if the effect of repeating it has changed: then nothing runs and
+    /// `next_step` is asked again.
     pub(crate) async fn recheck(&mut self, calls: &[CallId]) -> bool {
         let mut differs = false;
         for id in calls {
@@ -206,9 +207,9 @@ impl Driver<'_> {
         differs
     }
 
-    /// The effect that a repetition would have now. If the tool has changed since the call was
-    /// started, the effect is `once`, because the repetition would be a second call, perhaps to
-    /// another receiver. Reads are exempt.
+    /// The call's effect by the current configuration. If the tool has changed since the call was
+    /// started, the effect is `once`, because a repetition would be a second call, perhaps to
+    /// another receiver. A call that was and is `read_only` is exempt.
     fn effect_now(&self, state: &CallState) -> Effect {
         let Some(entry) = self.offered(&state.call.name) else {
             return Effect::Once;
@@ -239,9 +240,9 @@ impl Driver<'_> {
         }
     }
 
-    /// The judgement to journal if the call may not run any more: because `now` does not allow it;
-    /// or, for an approved call, because `now` denies it, its tool has changed, or its approvers do
-    /// not suffice any more.
+    /// The judgement to journal if the call may not run any more. A call without an approval may
+    /// not run if `now` does not allow it. An approved call may not run if `now` is deny or
+    /// invalid, if its tool has changed, or if its approvals do not suffice any more.
     fn tightened(&self, state: &CallState, now: Judgement) -> Option<Judgement> {
         let Some(approval) = &state.approval else {
             return (now.verdict != Verdict::Allow).then_some(now);

@@ -29,8 +29,8 @@ impl Driver<'_> {
         levels
     }
 
-    /// If the call would start a sub-agent: a reached limit, of this task or of an ancestor, that
-    /// forbids the start. The text is for the model.
+    /// The reached limit, of this task or of an ancestor, that forbids the call to start a
+    /// sub-agent. `None` also for a call that starts none. The text is for the model.
     pub(crate) fn sub_agent_limit(&self, state: &CallState) -> Option<String> {
         let name = &state.call.name;
         self.agent.sub_agent(name)?;

@@ -107,9 +107,10 @@ impl Driver<'_> {
         Ok(true)
     }
 
-    /// Whether another driver holds the task, perhaps with calls in flight. That driver reads this
-    /// commit before its own next commit, and continues from there. If a decision or a deadline has
-    /// ended the task, this driver continues nevertheless.
+    /// Whether another driver holds the task, perhaps with calls in flight. This driver then only
+    /// commits its facts; the other driver reads them before its own next commit, and continues
+    /// from there. If a decision or a deadline has ended the task, this driver continues
+    /// nevertheless.
     fn is_driven_elsewhere(&self) -> bool {
         let (engine, own) = (self.engine, &self.session.own);
         let (Some(owner), Some(until)) = (&own.row.lease_owner, own.row.lease_until) else {
@@ -136,9 +137,10 @@ impl Driver<'_> {
         self.session.slot.is_none() || self.engine.stop.is_cancelled() || to_lone
     }
 
-    /// A slot, if tasks that are queued in the database do not take it first, each tenant in turn.
-    /// A command whose facts are not stored yet waits for a slot, because to queue its task costs a
-    /// claim and a reading of its journal.
+    /// A slot; `None` if none is free, while tasks are queued in the database (they get slots
+    /// first, each tenant in turn), or during a lone drive. A command whose facts are not stored
+    /// yet waits up to [`SLOT_WAIT`] for a slot, because to queue its task costs a claim and a
+    /// reading of the journal.
     async fn slot(&self) -> Option<OwnedSemaphorePermit> {
         let engine = self.engine;
         let admitted = || !engine.backlog.load(Ordering::Relaxed) && !engine.alone.is_taken();

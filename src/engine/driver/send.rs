@@ -13,7 +13,7 @@ use crate::tool::credential::Credentials;
 use crate::tool::{Invocation, SendPermit, Tool, ToolAnswer};
 
 impl Driver<'_> {
-    /// Records the results of these calls, which began to be sent at `began`.
+    /// Records the results of these calls. Their permits were decided at the uptime `began`.
     ///
     /// # Errors
     /// `Lost` when the lease was over before a call was sent, and there is no result to store.

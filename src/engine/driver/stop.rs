@@ -6,6 +6,7 @@ pub(crate) enum Stop {
     /// Another commit came first, and the session now continues from the new journal: ask
     /// `next_step` again.
     Again,
-    /// Another driver has the task, or the command that opened the session was refused.
+    /// Another driver has the task, the command that opened the session was refused, the task
+    /// cannot be read, or the service has gone down.
     Lost,
 }

@@ -37,7 +37,7 @@ struct Entry {
     ended: CancellationToken,
 }
 
-/// A call in flight, until this is dropped.
+/// A call in flight; dropping the value ends the registration.
 #[derive(Debug)]
 pub(crate) struct InFlightCall {
     pub call: CallId,

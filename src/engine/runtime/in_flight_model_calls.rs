@@ -1,6 +1,6 @@
 //! The model calls that this process has in flight. A call in flight counts against the limits of
-//! its tree before its answer is stored. So relatives that call a model at the same time cannot
-//! exceed a limit together.
+//! its tree before its answer is stored. So relatives that call a model in this process at the same
+//! time cannot exceed a limit together.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The leases of this process. A lease is dropped with the driver that holds it, also when the
-//! driver panics or is dropped: a task without a driver must not be renewed.
+//! The leases of this process. A lease ends with the driver that holds it, also when the driver
+//! panics or is dropped: the lease of a task without a driver must not be renewed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

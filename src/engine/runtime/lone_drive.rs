@@ -1,7 +1,8 @@
 //! A lone drive takes every slot of this process, so that this process drives no other task.
 //! Invariant: after a lone drive, other tasks are claimed first, and each other task stores an item
 //! before it gives way to a lone drive. So neither starves the other. A lone drive waits for other
-//! tasks at most as long as a lease lasts, and keeps them out at most as long.
+//! tasks at most as long as a lease lasts; once it has begun, it keeps them out at most as long
+//! again.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use super::Locked;
 #[derive(Debug, Default)]
 pub(crate) struct Alone {
     state: Locked<State>,
-    /// Tells the worker that a lone drive is over.
+    /// Tells the worker that other tasks are admitted again.
     over: Arc<Notify>,
 }
 
@@ -31,8 +32,9 @@ enum State {
     Taken,
 }
 
-/// The right to the only lone drive of this process. A claim gets it before it knows whether there
-/// is a task for it. Dropping it frees the slots and ends the lone drive, if a task was claimed.
+/// The right to the only lone drive of this process. It exists before the claim that may find a
+/// task for the lone drive. Dropping it frees the slots, and ends the lone drive if there was such
+/// a task.
 #[derive(Debug)]
 pub(crate) struct LoneDrive {
     alone: Arc<Alone>,

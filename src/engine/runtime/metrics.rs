@@ -1,6 +1,6 @@
-//! Metrics and log lines of a commit, once it is durable: pauses, decisions, calls that did not
-//! succeed, failed tasks and closed requests. A log line holds ids and names of the configuration;
-//! a tool name that the model invented is left out.
+//! Metrics and log lines of a commit, once it is durable: pauses, opened and closed requests,
+//! decisions, failed tasks, and calls that failed, are invalid or have an unknown outcome. A log
+//! line holds ids and names of the configuration; a tool name that the model invented is left out.
 
 use crate::engine::session::task_draft::TaskDraft;
 use crate::task::id::RequestId;
@@ -9,7 +9,8 @@ use crate::task::request::RequestKind;
 use crate::task::status::TaskStatus;
 use crate::task::time::Time;
 
-/// Observes a task's items of a commit at `at`, before the draft marks them as saved.
+/// Measures and logs the items that a commit at the time `at` has stored for a task. Called before
+/// the draft marks them as saved.
 pub(crate) fn observe(draft: &TaskDraft, at: Time) {
     for item in draft.pushed() {
         measure(draft, &item.fact, at);

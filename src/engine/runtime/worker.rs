@@ -19,8 +19,9 @@ use crate::task::id::TaskId;
 
 /// Time between two polls: the worker notices a passed deadline within a second.
 const POLL: Duration = Duration::from_millis(500);
-/// Time between two cleanups of expired idempotency keys, browser sessions and credentials, and of
-/// spellings of user ids that are not folded yet.
+/// Time between two cleanups. A cleanup removes expired idempotency keys, browser sessions and
+/// credentials, folds new spellings of user ids, and adds rows that an older version of the service
+/// did not write.
 const CLEANUP: Duration = Duration::from_mins(1);
 /// How long a claim waits for a free slot. The search for overdue requests waits meanwhile.
 const CLAIM_WAIT: Duration = Duration::from_millis(250);
@@ -39,7 +40,8 @@ impl Engine {
         let (mut round_at, mut clean_at) = (self.clock.uptime(), self.clock.uptime());
         let mut cursor = UpgradeCursor::default();
         while !self.stop.is_cancelled() {
-            // A slot that is free again costs a claim, and no search for overdue requests.
+            // Woken before the next round is due, because a slot is free for example, the worker
+            // only claims; it does not search for overdue requests.
             let claimed = if self.clock.uptime() >= round_at {
                 round_at = self.clock.uptime() + POLL;
                 self.round().await
@@ -141,7 +143,8 @@ impl Engine {
     /// # Errors
     /// `Unavailable` when the database does not answer.
     pub async fn claim(self: &Arc<Self>) -> Result<Vec<BoxFuture<'static, ()>>, Refusal> {
-        // Waits among the commands of this process, which may take each slot that becomes free.
+        // Waits in the same queue as the commands of this process: they could otherwise take each
+        // slot that becomes free.
         let Some(first) = self.slot_within(CLAIM_WAIT).await else {
             self.backlog.store(true, Ordering::Relaxed);
             return Ok(Vec::new());
@@ -237,7 +240,8 @@ impl Engine {
             () = self.leases_pass(1) => {}
         }
         // A model or a tool may take minutes: after the duration of a lease, other tasks run at the
-        // same time. The store has recorded that work on this task began.
+        // same time. The store has recorded that work on this task began, so a lost lease is
+        // counted nevertheless.
         others.admit();
         drive.await;
     }

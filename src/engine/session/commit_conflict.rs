@@ -42,10 +42,10 @@ impl Engine {
             if !session.unsaved() {
                 return Stop::Lost;
             }
-            // A result is pending here, but another driver may hold the task. If no driver holds it
-            // (the task was parked until this attempt is over, or paused for the reconcile request
-            // about the attempt) and the result lets the task run, any worker may continue the task
-            // now.
+            // A result is pending here, but another driver may hold the task. A task that was
+            // parked until this attempt is over, or paused for the reconcile request about the
+            // attempt, has no driver. If the result lets such a task run, any worker may continue
+            // it now.
             let idle = session.own.row.lease_owner.is_none()
                 && session.own.progress.status == Some(TaskStatus::Running);
             let lease = if idle {

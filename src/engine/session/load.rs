@@ -37,7 +37,7 @@ impl Engine {
     }
 
     /// Replaces the task of a session by `journal`, which was read later, and loads the tree. The
-    /// session keeps its pending results of calls, also when this fails.
+    /// session keeps its pending results of calls, also on an error.
     ///
     /// # Errors
     /// [`ReadError`]: then the session has the new journal, but perhaps not the tree.

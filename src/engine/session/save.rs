@@ -20,7 +20,8 @@ impl Engine {
         }
     }
 
-    /// Commits the pending facts. Without any, writes only a `lease` that queues or parks the task.
+    /// Commits the pending facts and `lease`. Without pending facts, commits only a `lease` that
+    /// queues or parks the task.
     ///
     /// # Errors
     /// `Again` when another commit came first and this driver still holds the task. `Lost` when

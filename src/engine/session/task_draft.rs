@@ -255,8 +255,9 @@ impl TaskDraft {
         }
     }
 
-    /// Makes the changes to `row` that the commit of the pending facts and `lease` makes to the
-    /// task's row at time `at`, except the lease's owner and end. `sums` are added to the counters.
+    /// Changes `row` as a commit of the pending facts and `lease` at time `at` changes the stored
+    /// row, with `sums` added to the counters. Leaves out `next_event`, the owner and the end of
+    /// the lease, and the counts of takeovers.
     pub(crate) fn advance(&self, row: &mut TaskRow, lease: &LeaseChange, sums: Counters, at: Time) {
         if self.guard.is_some() {
             row.created_at = at;

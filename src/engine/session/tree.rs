@@ -40,8 +40,8 @@ pub(crate) struct RelatedDraft {
     pub begins: bool,
 }
 
-/// The order of tasks in a commit: ending descendants, the task itself, the tasks that it starts,
-/// its ancestors.
+/// The order of tasks in a commit: descendants and relatives of side branches, the task itself, the
+/// tasks that it starts, its ancestors.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     Below,
@@ -199,7 +199,7 @@ impl TaskTree {
         self.drafts.values()
     }
 
-    /// Drops all drafts.
+    /// Drops all drafts, and marks the last read as outdated.
     pub(crate) fn clear_drafts(&mut self) {
         self.drafts.clear();
         self.fresh = false;

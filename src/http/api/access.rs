@@ -1,6 +1,7 @@
 //! Loads tasks and requests for a caller. A task or request of another tenant is a 404. In the
-//! caller's own tenant, a task or request that the caller may not read is a 403. Every operation
-//! loads through this module, so no operation shows more than another.
+//! caller's own tenant, a task or request that the caller may not read is a 403. Every operation on
+//! a task or request checks the caller through this module, so no operation shows more than
+//! another.
 
 use crate::http::Http;
 use crate::http::server::problem::Problem;
@@ -93,7 +94,7 @@ pub(crate) async fn request(
         .ok_or_else(Problem::not_found)
 }
 
-/// Like [`request`], with the journal of the request's task where that can be decoded.
+/// Like [`request`], with the journal of the request's task, if the journal can be decoded.
 ///
 /// # Errors
 /// `not_found`.

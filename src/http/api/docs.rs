@@ -1,4 +1,4 @@
-//! `/openapi.json`, and `/docs`: the page that shows this document. The page's assets are in the
+//! `/openapi.json`, and `/docs`, the page that shows that document. The page's assets are in the
 //! binary, compressed, and load nothing from elsewhere.
 
 use std::borrow::Cow;

@@ -22,7 +22,7 @@ pub(crate) struct Listing {
 }
 
 impl Listing {
-    /// An empty page; `member` holds the entries.
+    /// An empty page. Its member `member` will hold the entries.
     #[must_use]
     pub(super) fn of(member: &str) -> Self {
         let text = format!("{{\"{member}\":[");
@@ -32,7 +32,7 @@ impl Listing {
         }
     }
 
-    /// Whether it has no entry yet.
+    /// Whether the page has no entry yet.
     #[must_use]
     pub(super) fn is_empty(&self) -> bool {
         self.text.len() == self.start
@@ -55,7 +55,7 @@ impl Listing {
         Ok(true)
     }
 
-    /// The whole page; `member` says where the next page begins.
+    /// The whole page. Its member `member` holds `next`, which says where the next page begins.
     ///
     /// # Errors
     /// `internal` when `next` cannot be serialized.

@@ -1,5 +1,6 @@
-//! Waits for a task to stop running. A commit of this process wakes the wait at once; polling finds
-//! commits of other replicas. A shutdown ends the wait early.
+//! Waits for a task to stop running. A commit of this process wakes the wait at once. Polling finds
+//! commits of other replicas; after the first poll, their announcements wake the wait, too. A
+//! shutdown ends the wait early.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,9 +56,9 @@ pub(crate) async fn task_when_stopped(
 
 /// The end of a wait.
 enum Found {
-    /// The commit that stopped the task, by this process.
+    /// A commit of this process stopped the task.
     Committed(Arc<Stopped>),
-    /// The task's row, read after the task stopped or the time was over.
+    /// The task's row, read at the end of the wait.
     Read(Box<TaskRow>),
 }
 
@@ -77,15 +78,16 @@ async fn when_stopped(
     if time.is_zero() {
         return row(http, task).await;
     }
-    // A subscription from before the caller's own commit has news of that commit at least. Any other
-    // one may begin with news that a commit of another replica has overtaken: it reads first.
+    // A subscription from before the caller's own commit has news of that commit at least. Any
+    // other subscription may begin with old news, after which another replica has committed; so the
+    // row is read first.
     let mut is_current = news.is_some();
     // Subscribes before the first read, so that no commit in between is missed.
     let mut news = news.unwrap_or_else(|| http.store.watch(root));
     let end = Instant::now() + time;
     let mut poll = FIRST_POLL;
     let mut first = true;
-    // A longer wait also listens for commits of other replicas.
+    // Set after the first poll: a longer wait also listens for commits of other replicas.
     let mut listener = None;
     loop {
         let seen = news.borrow_and_update().clone();

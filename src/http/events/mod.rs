@@ -1,10 +1,10 @@
 //! Event streams: the events of a task and of all tasks below it, live.
 //!
 //! A stream subscribes first, then reads the stored events after its start position (an event
-//! number), then waits for notifications and takes the new events from the tail of its tree, which
-//! reads them once for all streams. It sends every stored event of its task's
-//! subtree after that position. It sends a delta of a model's answer once the events of that
-//! model's prompt are sent. Deltas are not stored: a stream that misses some goes on without them.
+//! number), then waits for notifications. The tail of the tree (`tail.rs`) reads the new events
+//! once for all streams of the process. A stream sends every stored event of its task's subtree
+//! after its start position. It sends a delta of a model's answer once the events of that model's
+//! prompt are sent. Deltas are not stored: a stream that misses some goes on without them.
 
 pub(crate) mod opening;
 mod partial;

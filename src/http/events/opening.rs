@@ -106,7 +106,8 @@ pub(crate) fn permit(http: &Http, posted: &Posted) -> Result<Option<StreamPermit
         .transpose()
 }
 
-/// The event stream of the tree that a POST has changed, from the first event of its commit on.
+/// The event stream of the tree that a POST has changed, from the first event of the POST's commit
+/// on.
 pub(crate) async fn from_commit(
     http: &Arc<Http>,
     posted: &Posted,

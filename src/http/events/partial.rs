@@ -24,8 +24,8 @@ pub(crate) struct DeltaFilter {
 }
 
 impl DeltaFilter {
-    /// Notes whether the task of an event is in the subtree that the stream sends; the sub-agent
-    /// that the event starts is there, too.
+    /// Notes whether the task of an event is in the subtree that the stream sends. The same holds
+    /// for the sub-agent's task that the event starts, if any.
     pub(super) fn note_task(&mut self, event: &RenderedEvent, own: bool) {
         let tasks = event.child.into_iter().chain([event.task]);
         self.own.extend(tasks.map(|task| (task, own)));
@@ -79,8 +79,8 @@ impl DeltaFilter {
             .is_none_or(|stored| *stored < delta.after_seq)
     }
 
-    /// The events to send for a delta; none if the task has stored items after the model's prompt.
-    /// Called when the stream has sent every item of the model's prompt.
+    /// The events to send for a delta. If the task has stored items after the model's prompt, only
+    /// a reset has an event. Called when the stream has sent every item of the model's prompt.
     pub(super) async fn visible_events(
         &mut self,
         store: &Store,

@@ -25,8 +25,8 @@ pub(crate) struct EventReader {
     pub status: TaskStatus,
     journals: JournalCache,
     follower: Option<Follower>,
-    /// The tail's last event before the stream's own last read, which therefore found every event
-    /// of `part` up to it.
+    /// The number of the tail's last event when the stream's own last read began. That read
+    /// therefore found every event of `part` up to this number.
     reached: i64,
 }
 

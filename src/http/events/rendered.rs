@@ -29,9 +29,9 @@ pub(super) struct RenderedEvent {
     pub seq: i64,
     /// The status that the event gives its task.
     pub status: Option<TaskStatus>,
-    /// Whether it is an answer of the model.
+    /// Whether the event is an answer of the model.
     pub is_answer: bool,
-    /// The sub-agent's task that it starts.
+    /// The sub-agent's task that the event starts.
     pub child: Option<TaskId>,
     pub text: String,
 }

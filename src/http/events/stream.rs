@@ -62,7 +62,7 @@ pub(crate) struct EventStream {
     waiting: Vec<Arc<Delta>>,
     listening: bool,
     ended: bool,
-    /// Uptimes of the process clock.
+    /// A time of `Clock::uptime`, as are the next two members.
     opened_at: Duration,
     checked_at: Duration,
     last_write: Duration,

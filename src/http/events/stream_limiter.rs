@@ -1,5 +1,5 @@
-//! Limits the open streams of this process and of each caller. A stream keeps its permit until it
-//! is dropped.
+//! Limits the open streams of this process and of each caller. A stream keeps its permit until the
+//! stream is dropped.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

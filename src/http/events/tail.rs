@@ -20,8 +20,8 @@ use crate::http::Http;
 use crate::store::{News, Part, Store};
 use crate::task::id::TaskId;
 
-/// Events beyond this many bytes, the newest portion apart, are dropped even if a follower has not
-/// taken them.
+/// If the buffer has more bytes than this before a portion is added, the oldest events are dropped,
+/// even if a follower has not taken them.
 const KEPT: usize = 1024 * 1024;
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -33,7 +33,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct Tails(Arc<Mutex<HashMap<TaskId, Weak<Tail>>>>);
 
 impl Tails {
-    /// A follower of the tree's tail, which has yet to join.
+    /// A follower of the tree's tail. The follower has not joined yet.
     pub(super) fn follower(&self, store: &Store, root: TaskId) -> Follower {
         let mut tails = locked(&self.0);
         let known = tails.get(&root).and_then(Weak::upgrade);
@@ -55,8 +55,8 @@ impl Tails {
 #[derive(Debug)]
 struct Tail {
     root: TaskId,
-    /// Counts the tree's notifications. It also keeps the count from starting anew while the tail
-    /// exists.
+    /// Counts the tree's notifications. While the tail holds this receiver, the count does not
+    /// start anew.
     news: watch::Receiver<News>,
     buffer: Mutex<Buffer>,
     /// Notified after each read.
@@ -158,9 +158,9 @@ impl Buffer {
             .collect()
     }
 
-    /// Adds the events of a read that began after the number `after`.
+    /// Adds the events of a read of the rows after the number `after`.
     fn add(&mut self, after: i64, read: RenderedEvents, heard: u64) {
-        // Without followers in between, the buffer may begin elsewhere by now.
+        // If all followers left during the read, the buffer may begin elsewhere by now.
         if after != self.last {
             return;
         }
@@ -183,8 +183,8 @@ impl Buffer {
         true
     }
 
-    /// Moves a follower, which comes or leaves where a place is `None`. Drops the events that every
-    /// follower has taken.
+    /// Moves a follower from one event number to another. It joins if `from` is `None`, and leaves
+    /// if `to` is `None`. Drops the events that every follower has taken.
     fn move_follower(&mut self, from: Option<i64>, to: Option<i64>) {
         if let Some(to) = to {
             if self.places.is_empty() {
@@ -308,8 +308,8 @@ impl Tail {
         }
     }
 
-    /// Reads the rows after the number `after`, as a task of its own: its end must not depend on
-    /// the client whose stream has started it.
+    /// Reads the rows after the number `after` in a Tokio task of its own, so that the end of the
+    /// read does not depend on the client whose stream started it.
     fn start_read(self: &Arc<Self>, http: &Arc<Http>, after: i64) {
         let (tail, work) = (Arc::clone(self), Arc::clone(http));
         let reading = Reading {
@@ -317,7 +317,7 @@ impl Tail {
             failed: true,
         };
         http.tracker.spawn(async move {
-            // The whole value moves here, so that it ends with the task.
+            // Moves the whole value into the Tokio task, whose end drops it.
             let mut reading = reading;
             let heard = tail.news.borrow().commits;
             let journals = &mut JournalCache::default();

@@ -78,7 +78,7 @@
 
   // --- Deltas of models -------------------------------------------------------------------------------------------
 
-  // By task: the turn, its box, and its texts, each with the number of its characters received.
+  // For each task: the turn, its box, and its texts, each with the number of characters received.
   const saying = new Map();
 
   const hush = (task) => {
@@ -104,7 +104,7 @@
     texts.set(call, undefined);
   };
 
-  // Adds a delta to its text. After a gap it is not shown: the complete message follows.
+  // Adds a delta to its text. A delta after a gap is not shown: the complete message follows.
   const more = (data, which, settings = PROSE) => {
     const into = speaker(data);
     let text = into.texts.get(which);
@@ -317,7 +317,7 @@
       // A change between the rendering and the stream's start has not updated the headline.
       if (!isNews && (openAtFirst !== "pending" || !meanwhile.matches(":empty"))) refresh();
       isNews = true;
-      // Later entries are new, and are read out.
+      // Entries from now on are new, so screen readers read them out.
       log.parentElement.setAttribute("aria-busy", "false");
       said(connection, words.live_follows);
     });

@@ -1,5 +1,5 @@
-//! Whether a client wants a page or an event stream, or takes gzip. The header has to name the
-//! media type itself: a browser always does, a program does only on purpose.
+//! Whether a client wants a page or an event stream, or takes gzip. `Accept` has to name the media
+//! type itself (`*/*` does not count): a browser always does, a program does only on purpose.
 
 use http::HeaderMap;
 use http::header::{ACCEPT, ACCEPT_ENCODING, HeaderName};
@@ -27,7 +27,7 @@ fn prefers(headers: &HeaderMap, kind: &str) -> bool {
     wanted > 0.0 && wanted >= weight(headers, ACCEPT, "application/json")
 }
 
-/// The quality that a header gives `wanted`; 0 where it does not name it.
+/// The quality that a header gives `wanted`; 0 if the header does not name it.
 fn weight(headers: &HeaderMap, header: HeaderName, wanted: &str) -> f32 {
     headers
         .get_all(header)

@@ -144,8 +144,10 @@ impl AsRef<[u8]> for LargeBody {
     }
 }
 
-/// Reads the body of a request of `caller`. A short body is read at once. A large body first waits
-/// for memory; the timeout for its arrival starts after that wait.
+/// Reads the body of a request of `caller`. A body of up to `MAX_INLINE_SIZE` bytes is read at
+/// once. A larger body waits for memory: before its first byte if it has a `Content-Length`,
+/// otherwise after `MAX_INLINE_SIZE` bytes. The timeout for its arrival begins anew after that
+/// wait.
 async fn read_body(
     http: &Http,
     parts: &Parts,

@@ -17,7 +17,7 @@ impl FromRequestParts<Arc<Http>> for CurrentCaller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &Arc<Http>) -> Result<Self, Problem> {
-        // The guard of an operation of `AuthClass::Key` always sets it.
+        // The guard of an operation of `AuthClass::Key` always sets the caller.
         parts
             .extensions
             .get::<Self>()

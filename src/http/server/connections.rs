@@ -25,7 +25,7 @@ pub(crate) struct Connections(Arc<Shared>);
 struct Shared {
     most: usize,
     open: Mutex<Open>,
-    /// A slot is free, or the set of idle connections has changed.
+    /// Notified when a slot becomes free or the set of idle connections changes.
     changed: Notify,
 }
 
@@ -177,7 +177,7 @@ impl ConnectionSlot {
         }
     }
 
-    /// Notes received bytes; bytes of a body do not begin the next request.
+    /// Notes received bytes. They begin the next request unless they belong to a body.
     pub(crate) fn received(&self) {
         if !self.serves() {
             self.received.store(true, Ordering::Relaxed);
@@ -189,8 +189,8 @@ impl ConnectionSlot {
         self.unwritten.store(waits, Ordering::Relaxed);
     }
 
-    /// The phase, and how many requests have begun. A connection that stopped serving counts as
-    /// idle from now on.
+    /// Returns the phase, and how many requests have begun. Marks a connection that has stopped
+    /// serving as idle.
     pub(crate) fn phase(&self) -> (ConnectionPhase, u64) {
         let served = self.served.load(Ordering::Relaxed);
         if self.serves() {
@@ -251,7 +251,7 @@ impl Drop for Serving {
     }
 }
 
-/// A body that keeps its connection in the serving phase until it is dropped.
+/// A body that keeps its connection in the serving phase until the body is dropped.
 #[derive(Debug)]
 pub(crate) struct CountedBody<B> {
     body: B,

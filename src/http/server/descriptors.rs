@@ -7,7 +7,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// Descriptors reserved for standard streams, listeners, the async runtime, and connections to the
 /// metrics listener.
 const OWN: u64 = 64;
-/// Descriptors of one database connection: an SQLite connection opens the file and its log.
+/// Descriptors of one database connection: an SQLite connection opens the file, its log, and the
+/// index of the log.
 const OF_DATABASE: u64 = 3;
 /// Descriptors of one running task: the calls that run together, and a model's connection.
 const OF_TASK: u64 = 9;
@@ -58,8 +59,8 @@ impl Share {
         })
     }
 
-    /// The most event streams: `wanted`, or fewer, so that up to 24 connections are left for other
-    /// requests.
+    /// The most event streams: `wanted`, or fewer, so that a quarter of the connections, but at
+    /// most 24, is left for other requests.
     #[must_use]
     pub(crate) fn streams(&self, wanted: u32) -> u32 {
         wanted.min(self.connections - self.connections.min(96) / 4)

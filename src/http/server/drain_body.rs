@@ -60,7 +60,8 @@ pub(crate) async fn drain(mut body: BodyDataStream) {
     let _ = timeout(DRAIN_TIMEOUT, all).await;
 }
 
-/// A body that is sent to its [`UnreadBody`] when it is dropped before its end.
+/// A request's body. If it is dropped before its end, its unread part is sent to the
+/// [`UnreadBody`].
 struct TrackedBody {
     body: Option<BodyDataStream>,
     give_back: Option<oneshot::Sender<BodyDataStream>>,

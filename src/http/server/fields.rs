@@ -117,8 +117,8 @@ impl Fields {
     }
 }
 
-/// The longest JSON pointer that is built from a member name of the body, in bytes, without its
-/// last `/` and escapes. A mistake whose pointer would be longer is reported at the parent's
+/// The most bytes of a JSON pointer that ends with a member name chosen by the client; its last `/`
+/// and escapes do not count. A mistake whose pointer would be longer is reported at the parent's
 /// pointer, so that a long member name is not copied for each value below it.
 const PLACE: usize = 1024;
 

@@ -126,8 +126,8 @@ async fn or_session(
     }
 }
 
-/// Authenticates the request by its key. The inner result is the authenticator's. Counts a wrong
-/// key.
+/// Authenticates the request by its key, and counts a wrong key. The inner result is that of the
+/// authenticator.
 ///
 /// # Errors
 /// `too_many` after too many wrong keys of one client. A correct key never gets `too_many`.

@@ -77,7 +77,7 @@ pub(crate) struct ItemQuery {
     limit: Option<i64>,
 }
 
-/// The parameters of `stream_task_events`.
+/// The query of `stream_task_events`.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(
@@ -90,7 +90,7 @@ pub(crate) struct EventQuery {
     after: Option<i64>,
 }
 
-/// The parameters of `stream_task_events`.
+/// The header of `stream_task_events`.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Header)]
 #[expect(

@@ -173,7 +173,7 @@ impl Problem {
         Self::new(Code::Forbidden, detail)
     }
 
-    /// A header cannot be read.
+    /// A part of the request cannot be read.
     #[must_use]
     pub(crate) fn bad_request(detail: impl Into<String>) -> Self {
         Self::new(Code::BadRequest, detail)

@@ -1,7 +1,7 @@
-//! Counts wrong keys for each source address. After ten wrong keys in a minute, further wrong keys
-//! get 429, and the log names the address. Requests with a correct key, a session or no key are
-//! not counted. Invariant: the size of the table and the rate of log lines are bounded, however
-//! many addresses send wrong keys.
+//! Counts wrong keys for each source address and logs them with the address. After ten wrong keys
+//! in a minute, further wrong keys get 429, and only the first of these is logged. Requests with a
+//! correct key, a session or no key are not counted. Invariant: the size of the table and the rate
+//! of log lines are bounded, however many addresses send wrong keys.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -76,7 +76,8 @@ struct Table {
 struct Recent {
     /// The times of the last wrong keys, oldest first; at most [`MOST`].
     at: VecDeque<Duration>,
-    /// Whether the last wrong key was over the limit. If so, the log names the source already.
+    /// Whether the last wrong key was over the limit. If so, further ones over the limit are not
+    /// logged.
     refused: bool,
 }
 

@@ -213,7 +213,7 @@ fn finish_reason(said: &str, has_calls: bool) -> FinishReason {
     }
 }
 
-/// Cache reads and cache writes count as prompt tokens: the model read them too.
+/// Tokens read from and written to the cache count as prompt tokens: the model read them, too.
 fn usage(sent: &Map<String, Value>) -> Usage {
     let count = |name: &str| {
         sent.get(name)

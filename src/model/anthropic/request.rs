@@ -166,8 +166,8 @@ fn messages(conversation: &[Message], thoughts: Thoughts) -> Vec<Spoken> {
     spoken
 }
 
-/// Appends to the last message if it has the same role. Empty messages are left out: the endpoint
-/// refuses them.
+/// Adds blocks to the last message if that has the same role, otherwise as a new message. Without
+/// blocks nothing is added: the endpoint refuses an empty message.
 fn say(spoken: &mut Vec<Spoken>, role: Role, blocks: impl IntoIterator<Item = Block>) {
     let mut blocks = blocks.into_iter().peekable();
     if blocks.peek().is_none() {

@@ -71,8 +71,8 @@ fn name(name: &str) -> String {
     }
 }
 
-/// The blocks of a turn; empty if no block of the turn may be sent. Each call is its stored id, its
-/// tool's name and its arguments.
+/// The blocks of a turn; empty if no block of the turn may be sent. Each of `calls` is a call's
+/// stored id, its tool's name and its arguments.
 pub(super) fn assistant(
     raw: &Value,
     text: Option<&str>,

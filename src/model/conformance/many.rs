@@ -78,8 +78,8 @@ fn counted(attempt: Attempt) -> Result<usize, String> {
     }
 }
 
-/// Reads a stream of this many calls. Returns how many calls were read before reading ended, and
-/// the outcome.
+/// Reads a stream of this many calls. Returns the number of calls that were read, including one
+/// that ended the reading with an error, and the outcome.
 fn streamed<P: Protocol>(provider: Provider, calls: usize) -> (usize, Result<usize, String>) {
     let (heard, mut reading) = (Heard::default(), P::reading(&cleaner()));
     let mut telling = Telling::new(&heard);

@@ -13,8 +13,8 @@ use crate::model::protocol::Telling;
 /// The bytes counted for each call in addition to its texts.
 const CALL: usize = 1024;
 
-/// Before its arguments come, a name whose end may begin a secret is emitted only if that end is
-/// shorter than this many bytes: half of the shortest secret searched for.
+/// A call's name is held back until its arguments come if this many bytes or more at the end of the
+/// name may begin a secret. The number is half of the shortest secret that is searched for.
 const PART: usize = 4;
 
 /// The calls so far, in their final order.
@@ -256,7 +256,8 @@ impl Call {
 
     /// Whether a fragment with an id and with this call's index may continue the call. Index and id
     /// alone cannot decide: some endpoints send index 0 for every call, and some give each fragment
-    /// of a call a new id. But of the fragments with an id, only a call's first has a name.
+    /// of a call a new id. The name decides: of a call's fragments with an id, only the first has
+    /// a name.
     fn may_have(&self, fragment: &Fragment) -> bool {
         self.id.is_empty() || self.id == fragment.id || fragment.name.is_empty()
     }

@@ -39,8 +39,8 @@ fn text(name: &str, said: &mut String, more: &str) {
 }
 
 /// Adds an element to a list. An element with an `index` is merged into the list's element with the
-/// same `index`; an element without an `index`, into the last element if it continues that
-/// element's text or thinking. Any other element is appended.
+/// same `index`, unless their types differ. An element without an `index` is merged into the last
+/// element if it continues that element's text or thinking. Any other element is appended.
 fn element(all: &mut Vec<Value>, piece: Value) {
     let place = match piece.get("index").filter(|index| index.is_u64()) {
         Some(index) => {

@@ -1,6 +1,6 @@
 //! Reads an answer: `choices[0].message` and the members around it. `raw` keeps unknown members; it
-//! is null if the message has nothing that its parsed form has not.
-//! Missing members are tolerated if the meaning is clear; otherwise the answer is rejected.
+//! is null if the parsed form has everything that the message has. Missing members are tolerated if
+//! the meaning is clear; otherwise the answer is rejected.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;

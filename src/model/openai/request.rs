@@ -96,7 +96,7 @@ fn function(tool: &OfferedTool) -> Value {
 
 /// A turn as an assistant message: the provider's own JSON, with the call ids that the results will
 /// name. A turn of another protocol (an agent's model may change while a task waits) is written
-/// from our parsed form. Each call is its id, its tool's name and its arguments.
+/// from our parsed form. Each of `calls` is a call's id, its tool's name and its arguments.
 fn assistant(raw: &Value, text: Option<&str>, calls: &[(String, String, String)]) -> Value {
     let Some(mut message) = raw
         .as_object()
@@ -136,7 +136,7 @@ fn assistant(raw: &Value, text: Option<&str>, calls: &[(String, String, String)]
     Value::Object(message)
 }
 
-/// Whether a request writes the same message from its parsed form alone.
+/// Whether a request would write exactly the message `raw` from its parsed form alone.
 pub(super) fn is_derivable(raw: &Value, text: Option<&str>, calls: &[AnswerCall]) -> bool {
     let calls = calls.iter().cloned();
     let calls = calls.map(|call| (call.provider_id, call.name, call.arguments_text));

@@ -23,7 +23,7 @@ fn nested(depth: usize) -> String {
     )
 }
 
-/// Arguments that are refused for a refund, each with a part of the refusal's text.
+/// Refused arguments of a refund, each with a part of the refusal's text.
 const HOSTILE: &[(&str, &str)] = &[
     (
         r#"{"order":1,"amount":"20"}"#,

@@ -9,7 +9,7 @@ use crate::tool::url_template::UrlTemplate;
 use crate::tool::{external, names};
 use crate::world::Mistakes;
 
-/// Adds the mistakes `wrong`, each the path of its keys below `at`, and its detail.
+/// Adds the mistakes in `wrong`. Each has the keys that lead from `at` to its place, and a detail.
 pub(super) fn add_all(mistakes: &mut Mistakes, at: &[&str], wrong: Vec<(Vec<String>, String)>) {
     for (keys, detail) in wrong {
         let place: Vec<&str> = at

@@ -160,7 +160,7 @@ fn is_name(name: &str) -> bool {
     (1..=NAME).contains(&name.len()) && name.bytes().all(letter)
 }
 
-/// The required fields: existing names, each once.
+/// Reads `required`, which may name only existing fields, each once.
 fn required(members: &Map<String, Value>, fields: &Map<String, Value>) -> Result<Value, String> {
     let Some(written) = members.get("required") else {
         return Ok(json!([]));
@@ -342,7 +342,8 @@ fn no_secret(at: &str) -> String {
     format!("{at} looks like a secret: use request_credentials, a form's answer is not kept secret")
 }
 
-/// Whether a text names a secret, ignoring case, `_`, `-`, blanks and invisible characters.
+/// Whether a text names a secret: one of `SECRETS` anywhere, where only letters and digits count,
+/// or one of `SECRET_WORDS` as a whole word. Case does not count.
 pub(super) fn is_secret(text: &str) -> bool {
     let together: String = folded(text)
         .chars()

@@ -26,7 +26,7 @@ pub struct Taken {
     pub outcome: &'static str,
     /// The content of the result, or a part of it.
     pub says: &'static str,
-    /// The number of runs of the tool that the answer causes.
+    /// How many runs of the tool the answer causes.
     pub runs: usize,
     /// The `action` of the request's `decision`.
     pub action: &'static str,

@@ -40,7 +40,8 @@ const TABLE: [&str; 23] = [
 ];
 
 /// Reads the stream of the tree of `root` to its end; returns the durable events. Asserts that they
-/// are numbered from 1 and equal the journal items of the tree's tasks.
+/// are numbered from 1 and, apart from the members that only events have, equal the journal items
+/// of the tree's tasks.
 async fn checked(app: &TestApp, root: &str) -> Vec<Event> {
     let events = durable(&app.owner().events(root, None).await);
     assert!(

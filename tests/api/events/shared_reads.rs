@@ -26,7 +26,7 @@ async fn held_again(app: &TestApp, task: &str) {
     assert_eq!(reply.str("/status"), "Paused", "{}", reply.text);
 }
 
-/// The round trips to the database of a conversation that so many streams show.
+/// The number of round trips to the database during a conversation that `readers` streams show.
 async fn round_trips(readers: usize) -> usize {
     let database = Database::postgres().await;
     let line = Forwarder::to(database.url()).await;
@@ -92,7 +92,7 @@ on_both! {
     }
 }
 
-/// A client that reads its stream only up to `caught_up`, until it is told to go on.
+/// The slow client reads its stream up to `caught_up`, and the rest once the task has completed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_stream_beside_a_fast_one_misses_no_event() {
     let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS;

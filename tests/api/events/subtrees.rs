@@ -1,4 +1,4 @@
-//! A sub-agent's own stream is its subtree's part of the root's stream.
+//! The stream of a sub-agent's task has the events of the root's stream that belong to its subtree.
 
 use serde_json::{Value, json};
 

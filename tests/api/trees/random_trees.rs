@@ -87,7 +87,8 @@ async fn answer(actor: &Actor<'_>, root: &str, request: &Value, way: u64) {
     assert!([200, 202, 409].contains(&reply.status), "{}", reply.text);
 }
 
-/// Answers three requests at a time until none is open; then the root must have completed.
+/// Sends three random answers at a time until no request is open; then the root must have
+/// completed.
 async fn played(replicas: &[&TestApp], dice: &mut Dice, root: &str) {
     for _ in 0..200 {
         let shown = still(replicas[0], root).await;

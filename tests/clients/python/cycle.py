@@ -26,7 +26,7 @@ from holdpoint_client.models import (
 
 
 def import_everything() -> int:
-    """A module that does not import is a mistake of the document or of the generator."""
+    """Imports every module of the client; a failure is a mistake of the document or of the generator."""
     names = [module.name for module in pkgutil.walk_packages(holdpoint_client.__path__, "holdpoint_client.")]
     for name in names:
         importlib.import_module(name)

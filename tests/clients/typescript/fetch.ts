@@ -67,7 +67,7 @@ const ran = journal.data.items.flatMap((item) =>
 );
 assert.deepEqual(ran, ["succeeded"], "the approved call ran exactly once");
 
-// The data of an event names its event: that alone tells which members it has.
+// The member `event` of an event's data alone tells which members the data has.
 const decided = (event: Event): string | undefined =>
   event.event === "request.decided" ? event.decision.by : event.event === "task.completed" ? event.status : undefined;
 const stream = await client.GET("/v1/tasks/{task_id}/events", {

@@ -57,7 +57,7 @@ const ran = journal.data.items.flatMap((item) =>
 );
 assert.deepEqual(ran, ["succeeded"], "the approved call ran exactly once");
 
-// The data of an event names its event: that alone tells which members it has.
+// The member `event` of an event's data alone tells which members the data has.
 const told: unknown[] = [];
 const { stream } = await api.streamTaskEvents({ path: { task_id: task.task_id } });
 for await (const data of stream) {

@@ -112,7 +112,7 @@ impl World {
     }
 }
 
-/// The calls of one conversation never overlap.
+/// Asserts that the calls of one conversation never overlap.
 pub(super) fn one_after_the_other(journal: &[Item]) {
     let mut at_work: BTreeMap<CallId, &str> = BTreeMap::new();
     for item in journal {

@@ -157,8 +157,8 @@ async fn root_is_paused_when_two_children_pause_simultaneously_on_two_replicas()
     paused_in_the_same_instant(StoreFixture::postgres().await, repetitions(60, 200)).await;
 }
 
-/// The tool results in the boss's second prompt after the first `since` prompts; asserts that there
-/// are exactly two of the boss.
+/// Asserts that the boss has had exactly two prompts after the first `since` prompts. Returns the
+/// tool results in the second one.
 fn told_the_boss(harness: &EngineHarness, since: usize) -> Vec<String> {
     let prompts = harness.prompts_since(since).into_iter();
     let bosses: Vec<_> = prompts.filter(|(name, _)| name == "boss").collect();

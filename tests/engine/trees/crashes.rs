@@ -86,7 +86,7 @@ pub(super) async fn lived(
     (root, false)
 }
 
-/// Checks a tree at its end, whenever its process died.
+/// Checks an ended tree, at whichever moment its process died.
 async fn ends_well(
     harness: &EngineHarness,
     shape: Shape,
@@ -150,7 +150,8 @@ async fn ends_well(
     }
 }
 
-/// An agent is shown its own messages, its own calls and their results, and nothing else.
+/// Asserts that an agent is shown its own messages, its own calls and their results, and nothing
+/// else.
 fn shown_its_own(shape: Shape, (name, prompt): &(String, Prompt)) {
     let level = (0..=shape.depth)
         .find(|level| shape.name(*level) == name)

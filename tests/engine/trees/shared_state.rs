@@ -223,8 +223,8 @@ both! {
     }
 
     async fn parent_that_fails_beside_waiting_children_cancels_them_and_a_retry_goes_on(fixture) {
-        // The agent is removed from the configuration before its first child's result is handed
-        // back.
+        // The boss is renamed in the configuration before the root has stored its first child's
+        // result.
         let mut harness = EngineHarness::of_trees(fixture, Shape::flat(2), one_large).await;
         let parts = harness.parts(0);
         let root = harness.grown(&parts).await;

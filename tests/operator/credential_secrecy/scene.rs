@@ -128,8 +128,8 @@ impl Scene {
         }
     }
 
-    /// Asserts that no planted value is in any of these texts and, with `shows`, that the harmless
-    /// text is.
+    /// Asserts that none of these texts has a planted value and, if `shows`, that one of them has
+    /// [`SEEN`].
     pub fn is_silent(&self, what: &str, texts: &[(String, String)], shows: bool) {
         let lower: Vec<_> = texts
             .iter()

@@ -1,6 +1,6 @@
 //! A cycle of five changes, as the service makes them: created; paused with a request; decided and
 //! the tool started; the tool's result; completed. The journal's items are those that the service
-//! writes in this cycle, byte for byte but for ids and the parts that the model and the tool said.
+//! writes in this cycle, byte for byte, except for ids and for the texts of the model and the tool.
 
 use std::sync::Arc;
 use std::sync::LazyLock;
@@ -21,7 +21,7 @@ use super::committer::{Committer, LARGEST_BATCH, Writer};
 pub struct Change {
     pub change_id: Uuid,
     pub task_id: Uuid,
-    /// The number of the task's earlier changes; 0 creates it.
+    /// The number of the task's earlier changes; 0 creates the task.
     pub version: i64,
     pub session_id: Uuid,
     /// The new status, if it changes.
@@ -86,8 +86,8 @@ pub fn router<S: Store, W: ChangeWriter>((store, writers): (S, Vec<W>), client: 
         .with_state(Arc::new(server))
 }
 
-/// The lines of `bodies.txt`: twelve items in the order of the journal and the two answers, each
-/// with its type, its role and a body, in which `@name@` stands for a value.
+/// The lines of `bodies.txt`: the twelve items of the journal in their order, then the answers to
+/// the two requests. Each line has a type, a role and a body, in which `@name@` stands for a value.
 static BODIES: LazyLock<Vec<[&str; 3]>> = LazyLock::new(|| {
     let lines = include_str!("bodies.txt").lines();
     let mut parts = lines.map(|line| line.splitn(3, ' '));
@@ -109,7 +109,7 @@ struct Task {
     call_id: Uuid,
     version: i64,
     last_seq: usize,
-    /// The values that bodies name.
+    /// The values of the names in the bodies (`@name@`).
     values: Vec<(&'static str, String)>,
 }
 
@@ -131,7 +131,7 @@ impl Task {
         }
     }
 
-    /// Sets a value to a text as JSON.
+    /// Sets the value of a name to a text, as JSON.
     fn set(&mut self, name: &'static str, text: &str) {
         let json = serde_json::to_string(text).expect("text");
         self.values.push((name, json));
@@ -233,7 +233,7 @@ struct AssistantMessage<'a> {
 struct ProposedCall<'a> {
     name: String,
     provider_id: String,
-    /// JSON text in a JSON text, as the model wants it back.
+    /// The arguments as a JSON string that holds JSON text, as the model gets them back.
     #[serde(borrow)]
     arguments_text: &'a RawValue,
 }

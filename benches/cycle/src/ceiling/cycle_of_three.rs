@@ -1,5 +1,5 @@
 //! A cycle of three changes: created and paused; decided; completed with the tool's result. The
-//! tool is a constant and the journal has four short items.
+//! tool's result is a constant, and the journal has four short items.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -159,7 +159,7 @@ fn push<T, const N: usize>(columns: &mut [Vec<T>; N], row: [T; N]) {
 
 impl Writer for PostgresWriter {
     type Change = Change;
-    /// The conversation so far, in answer to a decision.
+    /// For a decision: the messages of the conversation so far. For other changes: empty.
     type Done = Vec<String>;
 
     async fn write(&mut self, batch: Vec<Change>) -> Vec<Vec<String>> {

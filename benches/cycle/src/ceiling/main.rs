@@ -11,8 +11,8 @@
 //! | `batch5` | five, as the service; concurrent changes share commits | stream; tool over HTTP |
 //! | `sqlite5` | the same on `SQLite` | the same |
 //!
-//! A writer is a connection that commits. `batch5` has one: on two processors its larger batches
-//! gain more than overlapping flushes of several writers.
+//! A writer is a connection that commits. `batch5` has one by default: on two processors the larger
+//! batches of one writer gain more than the overlapping flushes of several.
 
 mod client;
 mod committer;

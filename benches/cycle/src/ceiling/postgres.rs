@@ -75,7 +75,7 @@ pub async fn connect(url: &str) -> Connection {
     let (connection, driver) = tokio_postgres::connect(url, NoTls)
         .await
         .expect("a database");
-    // Ends with the process; an error reaches the pending statement, too.
+    // The driver runs until the process ends. The pending statement gets its errors, too.
     tokio::spawn(driver);
     connection
         .batch_execute(
@@ -137,7 +137,7 @@ impl Writer for PostgresWriter {
             .query_one(&self.write, &columns.values())
             .await
             .expect("a written batch");
-        // A version or a request that another change took would be missing here.
+        // The counts would be lower if another change had taken a version or decided a request.
         assert_eq!(row.get::<_, i64>(0), length(&batch));
         assert_eq!(row.get::<_, i64>(1), length(&columns.decided));
         vec![(); batch.len()]

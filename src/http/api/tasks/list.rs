@@ -75,7 +75,7 @@ pub(crate) async fn list_tasks(
     query.finish()?;
     let mut page = http.store.tasks(&filter).await?;
     while page.is_empty() && page.more {
-        // The tasks looked at did not match; a page has at least one entry.
+        // None of the tasks read so far matched. Only the last page may be empty.
         filter.before = page.looked_at.map(TaskId);
         page = http.store.tasks(&filter).await?;
     }
@@ -99,8 +99,8 @@ pub(crate) async fn list_tasks(
     listing.close("next_cursor", &next.map(cursor_of))
 }
 
-/// The owners to filter by; empty for all. An admin may name any `users`. Other callers may name
-/// only themselves, and get only their own tasks unless they list trees.
+/// The owners to filter by; empty for all. An admin may name any `users`, other callers only
+/// themselves. A caller who is no admin gets only their own tasks from a list of root tasks.
 fn whose(caller: &Caller, users: Vec<UserId>, roots_only: bool) -> Result<Vec<UserId>, Problem> {
     if caller.admin {
         return Ok(users);

@@ -29,7 +29,8 @@ fn events(numbers: std::ops::RangeInclusive<i64>, bytes: usize, more: bool) -> R
 }
 
 impl Buffer {
-    /// The answer to a follower at `seen`, in a word and the numbers of its events.
+    /// The answer to a follower at `seen`: a word, and the numbers of its events (for `read`, the
+    /// number after which to read).
     fn told(&mut self, seen: i64, fresh: bool, commits: u64) -> (&'static str, Vec<i64>) {
         let question = Question {
             seen,
@@ -46,7 +47,7 @@ impl Buffer {
         }
     }
 
-    /// The end of a read after `after` that began when `heard` commits were known.
+    /// Ends a read of the rows after `after`, which began when `heard` commits were known.
     fn read(&mut self, after: i64, read: RenderedEvents, heard: u64) {
         self.add(after, read, heard);
         self.reading = false;

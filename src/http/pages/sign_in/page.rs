@@ -92,7 +92,8 @@ fn key_form(next: Option<&str>, wrong: bool, prefix: &str, words: &SignInTexts) 
     }
 }
 
-/// The page of a signed-in person, with links to the requested page and to another account.
+/// The page of a signed-in person, with a link to the requested page and a form to sign in as
+/// another user.
 #[must_use]
 pub(crate) fn signed_in(
     caller: &Caller,

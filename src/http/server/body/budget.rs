@@ -1,7 +1,7 @@
 //! Limits the bytes of large bodies that are in memory at once, for this process and for each
-//! caller. A body reserves its bytes before it is read and keeps the reservation until its
-//! operation is stored. Invariant: a body reserves only once, so that no two bodies wait for each
-//! other.
+//! caller. A body reserves its bytes before it is read and keeps the reservation until the effect
+//! of its operation is stored. Invariant: a body reserves only once, so that no two bodies wait for
+//! each other.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -17,7 +17,7 @@ const ALL: usize = 256 * 1024 * 1024;
 /// ones, does not block other callers.
 const SHARE: usize = ALL / 4;
 
-/// A tenant and a user of it; `None` for all HTTP requests without an API key.
+/// A tenant and a user of it; `None` for all HTTP requests without a caller, such as a sign-in.
 type Person = Option<(String, UserKey)>;
 
 /// The memory for large bodies.

@@ -84,7 +84,7 @@ fn read<'p>(
 }
 
 /// The answer of a stream. Asserts that the answer is the same wherever the stream is cut, and that
-/// the pieces add up to it.
+/// the emitted pieces add up to the answer.
 fn answered(stream: &str) -> (Answer, Told) {
     let (stream, heard) = (stream.as_bytes(), Heard::default());
     let answer = read([stream], &heard).unwrap_or_else(|(why, _)| panic!("{why}"));

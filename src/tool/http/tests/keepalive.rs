@@ -10,7 +10,7 @@ use super::*;
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nconnection: keep-alive\r\ncontent-length: 2\r\n\r\nok";
 
-/// Threads that keep the processors busy, until dropped.
+/// Threads that keep the processors busy until this value is dropped.
 struct Load(Arc<AtomicBool>);
 
 impl Load {

@@ -40,8 +40,8 @@ fn ok(content: &str) -> Became {
 }
 
 /// A server that takes these steps on its first connection and answers every later connection with
-/// a success. Returns its origin, its task, which returns the number of connections, and a sender
-/// that ends the task.
+/// a success. Returns the origin, a task that returns the number of connections, and a sender that
+/// ends the task.
 async fn server(steps: Vec<Step>) -> (String, JoinHandle<usize>, tokio::sync::oneshot::Sender<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let origin = format!("http://{}", listener.local_addr().unwrap());
