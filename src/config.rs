@@ -443,10 +443,12 @@ fn sqlite_beside(url: &str, directory: &Path) -> String {
     )
 }
 
-/// The values to redact, each with the name that is shown instead. They are: expanded values,
-/// except those that may be shown (`unexpanded::is_shown`); API keys and sealing keys, also where
-/// the file has them literally; values that an environment variable put where a secret may be
-/// (`unexpanded::is_secret`); and the password in the database's URL.
+/// The values to redact, each with the name that is shown instead:
+/// - the value of each `${…}` in the file, unless it may be shown (`unexpanded::is_shown`);
+/// - API keys and sealing keys, however they are set;
+/// - the value of an override by an environment variable (`HOLDPOINT_…`), at a place that may hold a
+///   secret (`unexpanded::is_secret`);
+/// - the password in the database's URL.
 fn secret_values(root: &Node, filled: &[Filled]) -> Vec<(String, Secret<String>)> {
     let shown = filled
         .iter()

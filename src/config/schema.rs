@@ -36,8 +36,7 @@ struct File {
     agents: BTreeMap<String, agent::Settings>,
     /// The agent of a task that names none. Required if there are several agents.
     default_agent: Option<String>,
-    /// The rules. The first rule that matches a call decides it; a call that no rule matches is
-    /// held.
+    /// The rules, in the order in which they are tried.
     policy: Vec<Rule>,
 }
 

@@ -13,7 +13,8 @@ use crate::task::units::{duration, duration_text};
 use crate::task::verdict::{Approvers, OnExpiry, Terms};
 use crate::world::Mistakes;
 
-/// A rule. The first rule that matches a call decides it; a call that no rule matches is held.
+/// A rule. The first rule that matches a call decides it. If none does, a call of a tool is held, and
+/// a call of a sub-agent, of an external tool or of a human tool is allowed.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(extend("required" = ["name", "tools", "decide"]))]

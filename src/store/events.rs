@@ -45,8 +45,8 @@ const OF_ROOT: Sql = sql!(
 )
 .by_key();
 
-/// Like `OF_ROOT`, for a sub-agent's task and its descendants, whose events all have numbers of
-/// their own.
+/// Like `OF_ROOT`, for a sub-agent's task and its descendants. The event number of their items is
+/// never their `seq`, so the index on the event number finds them all.
 const OF_PART: Sql = sql!(
     "with recursive below (task_id) as (
         select task_id from agent_task where task_id = $5

@@ -188,7 +188,8 @@ fn call(name: &str, arguments: &Value) -> Value {
     json!([name, arguments])
 }
 
-/// A refund that its owner has to approve.
+/// A call of `refund`, which the rules hold for the task's owner unless a test adds a rule before
+/// them.
 fn refund(order: u32) -> Value {
     call("refund", &json!({"order": order, "amount": 120}))
 }

@@ -108,8 +108,8 @@ async fn canceled_around_their_start(fixture: StoreFixture, elsewhere: bool) {
     };
     let mut canceled: BTreeMap<String, Instant> = BTreeMap::new();
     let mut tasks = Vec::new();
-    // A cancel on another replica than the driver's may wait until the call can no longer be sent,
-    // so many run at once.
+    // If the driver is on another replica, a cancel may wait until the call can no longer be sent. To
+    // save time, 48 rounds run together then.
     let together = if elsewhere { 48 } else { 1 };
     for rounds in (0..TIMES).collect::<Vec<_>>().chunks(together) {
         answered.store(false, Ordering::SeqCst);

@@ -18,7 +18,8 @@ impl TaskSession {
         self.tree.update_statuses(&mut self.own, lease, self.now);
     }
 
-    /// Sets a paused task Running if its next step waits for no request.
+    /// Sets a paused task Running if it can go on now: nothing blocks it, and some of its work waits
+    /// neither for a request nor for a sub-agent.
     pub(crate) fn resume_if_unblocked(&mut self) {
         if self.own.progress.status == Some(TaskStatus::Paused) && self.own.progress.goes_on() {
             self.own.status(TaskStatus::Running, self.now);

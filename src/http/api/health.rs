@@ -46,7 +46,7 @@ pub(crate) async fn get_health() -> &'static str {
 
 /// Check that the service is ready
 ///
-/// 503 when the database or the agent catalogue is not usable, or when the service is shutting down.
+/// 503 when the database is not usable, or when the service is shutting down.
 #[utoipa::path(
     get, path = "/readyz", operation_id = "get_readiness", tag = "service", security(()),
     responses((status = 200, body = String, content_type = "text/plain", description = "The service is ready"))

@@ -168,7 +168,8 @@ pub(crate) fn marker(headers: &HeaderMap, uri: &Uri) -> Result<i64, Problem> {
     }
 }
 
-/// Parses the number of an event (0 for none). `None` when `text` is not a number.
+/// Parses the number of an event; 0 stands for "before the first event". `None` if `text` is not a
+/// number, or is too large for one.
 fn number(text: &str) -> Option<i64> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| digits)

@@ -197,7 +197,8 @@ pub(crate) struct ApproveCall {
 pub(crate) struct RejectCall {
     /// `reject`.
     pub action: String,
-    /// The task to cancel, if any.
+    /// The task to cancel, or `continue`; default: `on_reject` of the rule once every call of the
+    /// request is rejected.
     pub then: Option<super::decision::ThenAction>,
     /// The reason; at most 4 KiB.
     #[schema(max_length = 4096)]

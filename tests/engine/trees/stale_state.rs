@@ -336,7 +336,7 @@ both! {
             harness.fixture.numbers(&format!("delete from agent_task_item where task_id = {id} and {which}")).await.unwrap();
             EngineHarness::like(&parts, 0).message(&alice(), root, superseding("more"), None).await.unwrap();
             looked_after(&harness, &parts, root).await;
-            // The outcome of the lost call is unknown, so no rule allows the sibling's refund.
+            // The effects of the damaged leaf are unknown, so no rule allows the refund of the next leaf.
             let [asked] = &harness.asked_by_tree(root).await[..] else { panic!("{which}: {}", harness.told(root).await) };
             let reason = asked.asked.pending_tool_calls[0].reason.as_deref().unwrap_or_default();
             assert!(reason.contains("cannot be read"), "{reason}");
