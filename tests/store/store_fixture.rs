@@ -408,6 +408,7 @@ pub fn decided(asked: &RequestSpec, by: &str, action: Action, closes: bool) -> F
         by: by.to_owned(),
         via: None,
         groups: Vec::new(),
+        door: None,
         reason: None,
         then: None,
         response: None,

@@ -4,6 +4,7 @@
 //! such members out.
 
 pub(crate) mod body;
+pub(crate) mod brief;
 pub(crate) mod decision;
 pub(crate) mod event;
 pub(crate) mod exact;

@@ -11,7 +11,8 @@ use crate::http::server::json;
 use crate::people::Caller;
 use crate::people::may::{answers, can_decide};
 use crate::store::RequestRow;
-use crate::task::request::{CallSpec, RequestKind, Warning};
+use crate::task::id::RequestId;
+use crate::task::request::{CallSpec, RequestKind, RequestSpec, Warning};
 use crate::task::request_state::RequestState;
 use crate::task::restore::MAY_ALREADY_HAVE_RUN;
 use crate::task::user::UserIds;
@@ -226,6 +227,33 @@ pub(crate) fn state(row: &RequestRow) -> RequestState<'_> {
     }
 }
 
+/// The rule's own message, or the one that every request without it has.
+#[must_use]
+pub(super) fn message(asked: &RequestSpec) -> String {
+    let own = asked.terms.message.clone();
+    own.unwrap_or_else(|| "Human intervention required.".to_owned())
+}
+
+/// The address of the page for a person: the operator's own, or ours.
+#[must_use]
+pub(super) fn url(request: RequestId, settings: &Settings) -> String {
+    match &settings.request_url {
+        Some(url) => url.replace("{request_id}", &request.to_string()),
+        None => format!("{}/resume/{request}", settings.public_url),
+    }
+}
+
+impl From<&verdict::Approvers> for WireApprovers {
+    fn from(approvers: &verdict::Approvers) -> Self {
+        Self {
+            owner: approvers.owner,
+            users: approvers.users.clone(),
+            groups: approvers.groups.clone(),
+            required: approvers.required,
+        }
+    }
+}
+
 impl InterventionRequest {
     /// The request as `caller` sees it.
     #[must_use]
@@ -265,31 +293,19 @@ impl InterventionRequest {
             agent_path: row.agent_path.clone(),
             kind: asked.kind,
             status: row.status.into(),
-            message: asked
-                .terms
-                .message
-                .clone()
-                .unwrap_or_else(|| "Human intervention required.".to_owned()),
+            message: message(asked),
             tool_calls: asked
                 .pending_tool_calls
                 .iter()
                 .map(|call| answered_call(row, call, extent, ids))
                 .collect(),
-            approvers: WireApprovers {
-                owner: asked.terms.approvers.owner,
-                users: asked.terms.approvers.users.clone(),
-                groups: asked.terms.approvers.groups.clone(),
-                required: asked.terms.approvers.required,
-            },
+            approvers: (&asked.terms.approvers).into(),
             allowed_actions: allowed.map(Into::into).collect(),
             can_decide: decider.is_some(),
             question: asked.question.clone(),
             details: asked.details.clone(),
             form: asked.form.clone(),
-            url: settings.request_url.as_ref().map_or_else(
-                || page.clone(),
-                |url| url.replace("{request_id}", &asked.request_id.to_string()),
-            ),
+            url: url(asked.request_id, settings),
             approval_url: asked
                 .kind
                 .can_be_approved()
@@ -303,15 +319,21 @@ impl InterventionRequest {
     }
 }
 
+/// Whether an open call gets the warning that it may have run in the lost part of the history.
+#[must_use]
+pub(super) fn may_have_run(row: &RequestRow, call: &CallSpec) -> bool {
+    let known = || {
+        let mut codes = call.warnings.iter().map(|warning| &warning.code);
+        codes.any(|code| code == MAY_ALREADY_HAVE_RUN)
+    };
+    let open = row.status == status::RequestStatus::Pending;
+    row.doubted && open && !call.effect.repeatable() && !known()
+}
+
 fn answered_call(row: &RequestRow, call: &CallSpec, extent: Extent, ids: UserIds) -> RequestedCall {
     let mut shown = call_within(call, extent);
     if call.needs_decision {
-        let known = call
-            .warnings
-            .iter()
-            .any(|warning| warning.code == MAY_ALREADY_HAVE_RUN);
-        let open = row.status == status::RequestStatus::Pending;
-        if row.doubted && open && !known && !call.effect.repeatable() {
+        if may_have_run(row, call) {
             shown
                 .warnings
                 .push(warning(&Warning::may_already_have_run()));
