@@ -121,6 +121,10 @@ pub(crate) fn operations() -> Vec<Operation> {
         (&tasks::cancel::OP, routes!(tasks::cancel::cancel_task)),
         (&tasks::retry::OP, routes!(tasks::retry::retry_task)),
         (&requests::list::OP, routes!(requests::list::list_requests)),
+        (
+            &requests::events::OP,
+            routes!(requests::events::stream_inbox),
+        ),
         (&agents::OP, routes!(agents::list_agents)),
         (&me::OP, routes!(me::get_me)),
         (&requests::show::OP, routes!(requests::show::get_request)),

@@ -101,7 +101,14 @@ async fn lists_read_few_pages_however_many_requests_are_open() {
             format!("'acme', '{{u7,alice}}', '{}', 51", uuid::Uuid::max()),
         ),
         (
-            "where r.request_id = any($2",
+            "as answered",
+            format!(
+                "0, '{{{}}}', 'acme', '{{}}', '{{}}', '{{}}', '{{}}', '{{bob}}', false",
+                question.request_id
+            ),
+        ),
+        (
+            "order by r.request_id limit $9",
             format!(
                 "0, '{{{}}}', 'acme', '{{}}', '{{}}', '{{}}', '{{}}', true, 51, 4194304",
                 question.request_id

@@ -93,7 +93,6 @@ pub(crate) struct BriefDecision {
 impl RequestBrief {
     /// The brief of a request, with the summaries of its calls.
     #[must_use]
-    #[cfg_attr(not(test), expect(dead_code, reason = "for events and messages"))]
     pub(crate) fn of(row: &RequestRow, settings: &Settings) -> Self {
         let asked = &row.asked;
         let own: Vec<&CallSpec> = asked.own_calls().collect();
