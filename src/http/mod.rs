@@ -29,6 +29,7 @@ use utoipa_axum::routes;
 
 use self::api::{agents, docs, health, me, problems, requests, tasks};
 use self::pages::follow;
+use self::pages::inbox::script;
 use self::server::edge;
 use self::server::guard::guard;
 use self::server::operation::Op;
@@ -74,6 +75,10 @@ fn service(http: &Arc<Http>, operations: Vec<Operation>) -> Router {
         .route(
             "/follow.js",
             guarded(http, &follow::OP, get(follow::get_follow_script)),
+        )
+        .route(
+            "/inbox.js",
+            guarded(http, &script::OP, get(script::get_inbox_script)),
         )
         .route(
             "/docs/",
