@@ -43,8 +43,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct InboxTails(Arc<Mutex<HashMap<String, Weak<InboxTail>>>>);
 
-/// The news of a tenant's requests: their rows, or `None` if rows may be missing.
-type News = Option<Arc<Vec<RequestRow>>>;
+/// The rows of a tenant's requests that changed.
+type News = Arc<Vec<RequestRow>>;
 
 /// The tail of one tenant, as long as it has followers.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ struct InboxTail {
     news: broadcast::Sender<News>,
     shown: Mutex<ShownRequests>,
     /// Notified when requests with an earlier deadline may be shown.
-    more_shown: Notify,
+    more_shown: Arc<Notify>,
     tails: InboxTails,
     /// Stops the reader.
     _stop: DropGuard,
@@ -91,7 +91,7 @@ impl InboxTails {
                 tenant: tenant.to_owned(),
                 news: broadcast::channel(BEHIND).0,
                 shown: Mutex::default(),
-                more_shown: Notify::new(),
+                more_shown: Arc::default(),
                 tails: self.clone(),
                 _stop: stop.clone().drop_guard(),
             });
@@ -123,9 +123,9 @@ impl Drop for InboxTail {
 
 impl InboxFollower {
     /// Waits for rows; `None` if rows may be missing. Cancel-safe.
-    pub(super) async fn next(&mut self) -> News {
+    pub(super) async fn next(&mut self) -> Option<News> {
         match self.news.recv().await {
-            Ok(news) => news,
+            Ok(news) => Some(news),
             Err(broadcast::error::RecvError::Lagged(_)) => None,
             Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
         }
@@ -221,6 +221,7 @@ impl ShownRequests {
 struct Reader {
     http: Arc<Http>,
     tail: Weak<InboxTail>,
+    more_shown: Arc<Notify>,
     tenant: String,
     listener: InboxListener,
     stop: CancellationToken,
@@ -240,6 +241,7 @@ impl Reader {
         Self {
             http: Arc::clone(http),
             tail: Arc::downgrade(tail),
+            more_shown: Arc::clone(&tail.more_shown),
             tenant: tail.tenant.clone(),
             listener: http.store.listen_to_inbox(&tail.tenant),
             stop,
@@ -280,10 +282,10 @@ impl Reader {
                 .await;
             return true;
         }
-        let Some(tail) = self.tail.upgrade() else {
+        if self.tail.strong_count() == 0 {
             return false;
-        };
-        let deadline = locked(&tail.shown).first_deadline();
+        }
+        let deadline = self.first_deadline();
         let until = deadline.map(|at| now + at.since(self.http.clock.now()));
         let next = until.unwrap_or(self.look_at).min(self.look_at);
         let next = next.max(self.not_before);
@@ -294,17 +296,25 @@ impl Reader {
                 None => self.look_at = now,
             },
             () = self.http.clock.sleep(next.saturating_sub(now)) => {}
-            () = tail.more_shown.notified() => {}
+            () = self.more_shown.notified() => {}
         }
         true
+    }
+
+    /// The first deadline of a shown request. The tail is not held any longer, or it would not end
+    /// while the reader waits.
+    fn first_deadline(&self) -> Option<Time> {
+        let tail = self.tail.upgrade()?;
+        let shown = locked(&tail.shown);
+        shown.first_deadline()
     }
 
     /// Reads what is due, and tells it to the followers.
     async fn tell(&mut self) -> Result<(), ReadError> {
         let now = self.http.clock.uptime();
         if now >= self.look_at {
-            self.look().await?;
-            self.look_at = now + LOOK;
+            let more = self.look().await?;
+            self.look_at = if more { now } else { now + LOOK };
         }
         let Some(tail) = self.tail.upgrade() else {
             return Ok(());
@@ -329,23 +339,20 @@ impl Reader {
             shown.told(row);
         }
         drop(shown);
-        let _ = tail.news.send(Some(Arc::new(rows)));
+        let _ = tail.news.send(Arc::new(rows));
         Ok(())
     }
 
-    /// Finds the requests that changed without a notification.
-    async fn look(&mut self) -> Result<(), ReadError> {
+    /// Finds the requests that changed without a notification; `true` if there may be more.
+    async fn look(&mut self) -> Result<bool, ReadError> {
         let Some(tail) = self.tail.upgrade() else {
-            return Ok(());
+            return Ok(false);
         };
         let shown: Vec<RequestId> = locked(&tail.shown).0.keys().copied().collect();
         let store = &self.http.store;
         let look = store
             .look_at_inbox(&self.tenant, &shown, self.since)
             .await?;
-        if look.more {
-            let _ = tail.news.send(None);
-        }
         let all = locked(&tail.shown);
         let changed = all.0.iter().filter(|(id, shown)| {
             let answers = look.open.get(id);
@@ -355,11 +362,15 @@ impl Reader {
         drop(all);
         let unknown = look.new.iter().filter(|id| !self.known.contains(id));
         self.touched.extend(unknown);
-        if let Some(last) = look.new.last() {
-            self.since = self.since.max(earlier(*last, OVERLAP));
-            self.known = self.known.split_off(&self.since);
-        }
-        Ok(())
+        let newest = look.new.last().max(self.known.last()).copied();
+        let since = match (look.more, look.new.last().copied(), newest) {
+            (true, Some(last), _) => last,
+            (_, _, Some(newest)) => earlier(newest, OVERLAP),
+            (_, _, None) => self.since,
+        };
+        self.since = self.since.max(since);
+        self.known = self.known.split_off(&self.since);
+        Ok(look.more)
     }
 }
 

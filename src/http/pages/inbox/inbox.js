@@ -53,7 +53,8 @@
     if (reason === "decided" && decision) told(row, fill(words.row_decided, values));
     else if (reason === "expired") told(row, words.row_expired);
     else if (reason === "answered") told(row, words.row_answered);
-    else told(row, words.row_withdrawn);
+    else if (reason === "withdrawn") told(row, words.row_withdrawn);
+    else told(row, words.row_over);
   };
 
   const back = (row) => {
@@ -119,7 +120,7 @@
     const whole = !more && open === requests.length;
     for (const row of rows.children) {
       if (ids.has(row.dataset.request)) back(row);
-      else if (whole && !row.classList.contains("over")) over(row.dataset.request, "withdrawn");
+      else if (whole && !row.classList.contains("over")) over(row.dataset.request);
     }
     fresh.clear();
     if (isLastPage) for (const id of ids) if (!rowOf(id)) fresh.add(id);
@@ -139,7 +140,9 @@
     },
     "request.changed": ({ request, open }) => {
       const row = rowOf(request.request_id);
-      if (row) told(row, fill(words.have_approved, { have: request.approvals, required: request.approvers.required }));
+      const approved = row?.querySelector(".approved");
+      const values = { have: request.approvals, required: request.approvers.required };
+      if (approved) approved.textContent = fill(words.have_approved, values);
       counted(open, false);
     },
     "request.gone": ({ request_id: id, reason, decision, open }) => {

@@ -51,22 +51,27 @@ pub(super) fn facts(site: &Site<'_>, row: &RequestRow, settings: &Settings, now:
     let rule = row.asked.own_calls().find_map(|call| call.rule.as_deref());
     let mut counts = Vec::new();
     if brief.calls > 1 {
-        counts.push(fill(texts.calls, &[("count", &brief.calls.to_string())]));
+        let text = fill(texts.calls, &[("count", &brief.calls.to_string())]);
+        counts.push(html! { (text) });
     }
     if brief.approvers.required > 1 {
         let (have, required) = (
             brief.approvals.to_string(),
             brief.approvers.required.to_string(),
         );
-        counts.push(fill(
+        let text = fill(
             texts.have_approved,
             &[("have", &have), ("required", &required)],
-        ));
+        );
+        counts.push(html! { span.approved { (text) } });
     }
     match brief.warnings {
         0 => {}
-        1 => counts.push(texts.warning.to_owned()),
-        count => counts.push(fill(texts.warnings, &[("count", &count.to_string())])),
+        1 => counts.push(html! { (texts.warning) }),
+        count => {
+            let text = fill(texts.warnings, &[("count", &count.to_string())]);
+            counts.push(html! { (text) });
+        }
     }
     html! {
         p.soft {
@@ -75,7 +80,14 @@ pub(super) fn facts(site: &Site<'_>, row: &RequestRow, settings: &Settings, now:
             " · " (fill(texts.asked_ago, &[("time", &age)]))
             @if let Some(rule) = rule { " · " bdi { (fill(texts.by_rule, &[("rule", &visible(rule))])) } }
         }
-        @if !counts.is_empty() { p.counts { (counts.join(" · ")) } }
+        @if !counts.is_empty() {
+            p.counts {
+                @for (place, count) in counts.iter().enumerate() {
+                    @if place > 0 { " · " }
+                    (count)
+                }
+            }
+        }
     }
 }
 
@@ -103,7 +115,8 @@ pub(super) fn link(site: &Site<'_>, row: &RequestRow, settings: &Settings) -> Ma
     }
 }
 
-/// An open request as a row.
+/// An open request as a row. The script writes into `told` what became of the request; it takes the
+/// place of the facts, so that no row changes its height.
 pub(super) fn open_row(
     site: &Site<'_>,
     row: &RequestRow,
@@ -122,7 +135,7 @@ pub(super) fn open_row(
                 }
             }
             (link(site, row, settings))
-            (facts(site, row, settings, now))
+            div.facts { (facts(site, row, settings, now)) }
             p.told {}
         }
     }

@@ -65,6 +65,7 @@ texts! {
     warning: "1 warning", "1 个警告";
     warnings: "{count} warnings", "{count} 个警告";
     row_decided: "{what} by {user}, {at}: nothing left to do here", "{what}（{user}，{at}）：无需再处理";
+    row_over: "Nothing left to do here", "无需再处理";
     row_expired: "Expired: nothing left to do here", "已过期：无需再处理";
     row_withdrawn: "Withdrawn: nothing left to do here", "已撤回：无需再处理";
     row_answered: "You have answered: it waits for other people", "您已答复：等待其他人";
@@ -107,7 +108,7 @@ texts! {
     failed: "Failed", "失败";
     canceled: "Canceled", "已取消";
     task_title: "Task {agent}: {status}", "任务 {agent}：{status}";
-    usage: "{calls} model calls, {tokens} tokens", "{calls} 次模型调用，{tokens} 个 token";
+    usage: "model calls: {calls}, tokens: {tokens}", "模型调用：{calls}，token：{tokens}";
     part_of: "Part of a larger task", "隶属于更大的任务";
     open_questions: "Open questions", "未决请求";
     review: "Review", "查看";

@@ -26,7 +26,7 @@ use crate::http::server::params::TimelineQuery;
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem, prefix};
 use crate::http::server::query::Query;
-use crate::store::{Part, RequestRow};
+use crate::store::{Part, ReadError, RequestRow};
 use crate::task::change::TaskRow;
 use crate::task::id::TaskId;
 
@@ -66,10 +66,14 @@ pub(crate) async fn get_task_page(
     let part = Part { root, task: id };
     let end = before.map_or(head, |before| (before - 1).min(head));
     let timeline = Timeline::read(&http, part, end).await?;
-    let pending = if row.open_requests == 0 {
-        Vec::new()
-    } else {
-        http.store.pending(root, id).await?
+    let pending = match row.open_requests {
+        0 => Vec::new(),
+        _ => match http.store.pending(root, id).await {
+            Ok(pending) => pending,
+            // The timeline says which entry cannot be read.
+            Err(ReadError::Corrupt(_)) => Vec::new(),
+            Err(error) => return Err(error.into()),
+        },
     };
     let prefix = prefix(&http.settings.public_url);
     let site = Site {

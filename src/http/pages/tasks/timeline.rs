@@ -120,7 +120,12 @@ pub(super) fn entry(site: &Site<'_>, shown: &Shown) -> Markup {
             html! { li { p { span.soft { "#" (number) } " " (site.texts().unreadable) } } }
         }
         Shown::Event(event) => {
-            let (line, parts) = said(site, &event.item.fact);
+            let (line, parts) = if event.item.seq == 1 {
+                let words = Translations::of(site.language);
+                (html! { (words.happens_created) }, html! {})
+            } else {
+                said(site, &event.item.fact)
+            };
             html! {
                 li.below[!event.of_root] {
                     p {
