@@ -89,7 +89,18 @@ async fn lists_read_few_pages_however_many_requests_are_open() {
             format!("'acme', {none}, '{{user,group}}', '{{bob,many}}', 51"),
         ),
         (
-            "(select distinct d.request_id from decision d",
+            "d.user_id = p.user_id and d.request_id < $3",
+            format!("'acme', '{{bob,many}}', '{}', 51", uuid::Uuid::max()),
+        ),
+        (
+            "a.name = p.name and a.request_id < $4",
+            format!(
+                "'acme', '{{user,group}}', '{{bob,many}}', '{}', 51",
+                uuid::Uuid::max()
+            ),
+        ),
+        (
+            "d.user_id = p.name and p.kind = 'user'",
             format!("'acme', {none}, '{{user,group}}', '{{bob,many}}', 51"),
         ),
         (
@@ -97,7 +108,7 @@ async fn lists_read_few_pages_however_many_requests_are_open() {
             format!("'acme', {none}, 51"),
         ),
         (
-            "as p (user_id)",
+            "t.user_id = p.user_id and t.parent_task_id",
             format!("'acme', '{{u7,alice}}', '{}', 51", uuid::Uuid::max()),
         ),
         (

@@ -14,20 +14,20 @@ use crate::task::id::RequestId;
 const BEHIND: usize = 256;
 
 /// The requests that a commit has touched; `None` if any request may have been touched.
-type Touched = Option<Arc<[RequestId]>>;
+type RequestIds = Option<Arc<[RequestId]>>;
 
 /// The channels of the tenants whose inboxes are read in this process.
 #[derive(Debug, Default)]
-pub(super) struct Inboxes(HashMap<String, broadcast::Sender<Touched>>);
+pub(super) struct Inboxes(HashMap<String, broadcast::Sender<RequestIds>>);
 
 /// A subscription to the requests of one tenant.
 #[derive(Debug)]
-pub struct InboxListener(broadcast::Receiver<Touched>);
+pub struct InboxListener(broadcast::Receiver<RequestIds>);
 
 impl InboxListener {
     /// Waits for the next commit that opens, answers or closes requests, and returns their ids.
     /// `None` if commits may have been missed. Cancel-safe.
-    pub async fn next(&mut self) -> Touched {
+    pub async fn next(&mut self) -> RequestIds {
         match self.0.recv().await {
             Ok(touched) => touched,
             Err(broadcast::error::RecvError::Lagged(_)) => None,
