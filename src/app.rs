@@ -20,6 +20,7 @@ use crate::config::report::Line;
 use crate::engine::{self, Engine, Parts};
 use crate::failpoint;
 use crate::http::api::agents::{AgentCard, ToolCard};
+use crate::http::events::inbox::tail::InboxTails;
 use crate::http::events::stream_limiter::StreamLimiter;
 use crate::http::events::tail::Tails;
 use crate::http::server::body::BodyParser;
@@ -189,6 +190,7 @@ impl Replica {
             tracker: handlers.clone(),
             stream_limiter: StreamLimiter::default(),
             tails: Tails::default(),
+            inbox_tails: InboxTails::default(),
             body_parser: BodyParser::default(),
             wrong_keys: WrongKeys::default(),
             metrics: Arc::new(move || {

@@ -29,6 +29,7 @@ use utoipa_axum::routes;
 
 use self::api::{agents, docs, health, me, problems, requests, tasks};
 use self::pages::follow;
+use self::pages::inbox::script;
 use self::server::edge;
 use self::server::guard::guard;
 use self::server::operation::Op;
@@ -76,6 +77,10 @@ fn service(http: &Arc<Http>, operations: Vec<Operation>) -> Router {
             guarded(http, &follow::OP, get(follow::get_follow_script)),
         )
         .route(
+            "/inbox.js",
+            guarded(http, &script::OP, get(script::get_inbox_script)),
+        )
+        .route(
             "/docs/",
             guarded(http, &docs::ASSETS, get(docs::get_docs_folder)),
         )
@@ -121,6 +126,10 @@ pub(crate) fn operations() -> Vec<Operation> {
         (&tasks::cancel::OP, routes!(tasks::cancel::cancel_task)),
         (&tasks::retry::OP, routes!(tasks::retry::retry_task)),
         (&requests::list::OP, routes!(requests::list::list_requests)),
+        (
+            &requests::events::OP,
+            routes!(requests::events::stream_inbox),
+        ),
         (&agents::OP, routes!(agents::list_agents)),
         (&me::OP, routes!(me::get_me)),
         (&requests::show::OP, routes!(requests::show::get_request)),

@@ -9,6 +9,7 @@ use tokio_util::task::TaskTracker;
 use super::Settings;
 use super::api::agents::AgentCard;
 use super::api::health;
+use super::events::inbox::tail::InboxTails;
 use super::events::stream_limiter::StreamLimiter;
 use super::events::tail::Tails;
 use super::server::body::BodyParser;
@@ -39,6 +40,8 @@ pub(crate) struct Http {
     pub stream_limiter: StreamLimiter,
     /// The newest events of the trees that streams follow.
     pub tails: Tails,
+    /// The newest changes of the tenants whose inboxes are streamed.
+    pub inbox_tails: InboxTails,
     /// Parses large bodies.
     pub body_parser: BodyParser,
     pub wrong_keys: WrongKeys,

@@ -19,6 +19,7 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use crate::engine::{Engine, Parts};
+use crate::http::events::inbox::tail::InboxTails;
 use crate::http::events::stream_limiter::StreamLimiter;
 use crate::http::events::tail::Tails;
 use crate::http::openapi::sample;
@@ -104,6 +105,7 @@ pub(crate) fn http(open: bool, cors_origins: &[&str]) -> Http {
         tracker: TaskTracker::new(),
         stream_limiter: StreamLimiter::default(),
         tails: Tails::default(),
+        inbox_tails: InboxTails::default(),
         body_parser: crate::http::server::body::BodyParser::default(),
         wrong_keys: crate::http::server::wrong_keys::WrongKeys::default(),
         metrics: Arc::new(|| Box::pin(async { "metric 1\n".to_owned() })),

@@ -10,6 +10,7 @@ use http::header::AUTHORIZATION;
 use super::directory::{Account, Directory, is_user};
 use super::session::Token;
 use super::{Caller, May};
+use crate::task::decision::Door;
 use crate::task::user::{UserId, UserIds, is_normal};
 
 /// Identifies the caller of an HTTP request.
@@ -87,7 +88,7 @@ impl Authenticator for Keys {
         let speaks = headers.contains_key(USER) || headers.contains_key(GROUPS);
         if !speaks {
             only_ours(headers)?;
-            return Ok(self.own(account));
+            return Ok(self.own(account, Door::Key));
         }
         if !account.act_as {
             let detail = "This key may not act for other users: `Holdpoint-User` and `Holdpoint-Groups` need a key with `act_as`.";
@@ -104,7 +105,10 @@ impl Authenticator for Keys {
         }
         let groups = groups(single(headers, GROUPS)?.unwrap_or(""))?;
         let user = self.directory.user(&account.tenant, user);
-        Ok(caller(account, user, groups, Some(account.user.clone())))
+        Ok(Caller {
+            via: Some(account.user.clone()),
+            ..caller(account, user, groups, Door::Key)
+        })
     }
 
     fn bind(&self, token: &Token, key: &str) -> Option<String> {
@@ -122,15 +126,15 @@ impl Authenticator for Keys {
             .by_binding(token, binding)
             .ok_or(AuthError::Missing)?;
         speaks_for_nobody(headers)?;
-        Ok(self.own(account))
+        Ok(self.own(account, Door::Session))
     }
 }
 
 impl Keys {
-    /// The caller when a key speaks for its own user.
-    fn own(&self, account: &Account) -> Caller {
+    /// The caller when a key or its session speaks for its own user.
+    fn own(&self, account: &Account, door: Door) -> Caller {
         let user = self.directory.user(&account.tenant, &account.user);
-        caller(account, user, account.groups.clone(), None)
+        caller(account, user, account.groups.clone(), door)
     }
 }
 
@@ -165,12 +169,13 @@ pub(crate) fn speaks_for_nobody(headers: &HeaderMap) -> Result<(), AuthError> {
     Ok(())
 }
 
-fn caller(account: &Account, user_id: UserId, groups: Vec<String>, via: Option<String>) -> Caller {
+fn caller(account: &Account, user_id: UserId, groups: Vec<String>, door: Door) -> Caller {
     Caller {
         user_id,
         tenant: account.tenant.clone(),
         groups,
-        via,
+        via: None,
+        door: Some(door),
         admin: account.admin,
         may: account.may,
         unaccounted: false,
@@ -253,6 +258,7 @@ impl Authenticator for Open {
             tenant: "default".to_owned(),
             groups: Vec::new(),
             via: None,
+            door: None,
             admin: false,
             may: May::ALL,
             unaccounted: true,

@@ -252,6 +252,7 @@ mod tests {
     use super::*;
     use crate::people::May;
     use crate::people::directory::Account;
+    use crate::task::decision::Door;
 
     const READ: May = May {
         create: false,
@@ -275,6 +276,7 @@ mod tests {
             tenant: tenant.to_owned(),
             groups: groups.iter().map(ToString::to_string).collect(),
             via: None,
+            door: Some(Door::Key),
             admin,
             may,
             unaccounted: user == "local",

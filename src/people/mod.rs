@@ -7,6 +7,7 @@ pub mod may;
 pub(crate) mod session;
 pub(crate) mod settings;
 
+use crate::task::decision::Door;
 use crate::task::user::UserId;
 
 /// The user id of every caller when there are no accounts.
@@ -24,6 +25,8 @@ pub struct Caller {
     pub groups: Vec<String>,
     /// The key's user, when the key speaks for another person.
     pub via: Option<String>,
+    /// How the caller proved who they are; `None` in a service without accounts.
+    pub door: Option<Door>,
     /// Whether the key belongs to an admin.
     pub admin: bool,
     /// The permissions of the key.

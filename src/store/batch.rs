@@ -22,6 +22,7 @@ use crate::task::status::{RequestStatus, TaskStatus};
 pub(super) fn rows(change: Change) -> Option<Rows> {
     let mut rows = Rows {
         root: change.root,
+        tenant: change.tenant,
         change: change.id.0,
         tasks: Vec::with_capacity(change.tasks.len() + 1),
         items: Vec::new(),

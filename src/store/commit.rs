@@ -267,6 +267,7 @@ impl Committer {
             let stopped = stopped.map(|stopped| stopped.committed(*at));
             self.feed
                 .tell(rows.root, rows.root_runs(), rows.items.len(), stopped);
+            self.feed.touch(&rows.tenant, rows.touched_requests());
             if rows.tasks.iter().any(|line| line.lease == QUEUE) {
                 self.feed.queued();
             }

@@ -1,7 +1,10 @@
 //! Notifies readers of a tree's commits and of its models' deltas. The notification of a commit
 //! says whether the root runs, so that a reader that waits for the root need not read its row each
 //! time. A reader that misses a notification loses only time, because the rows hold the state. The
-//! relay (`relay.rs`) sends notifications to the replicas that have asked for them.
+//! relay (`relay.rs`) sends notifications to the replicas that have asked for them. Readers of
+//! inboxes subscribe to a tenant instead of a tree (`feed/inbox.rs`).
+
+mod inbox;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,9 +13,11 @@ use std::time::Duration;
 use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::Instant;
 
+pub use self::inbox::InboxListener;
+use self::inbox::Inboxes;
 use super::Stopped;
 use crate::task::delta::Delta;
-use crate::task::id::TaskId;
+use crate::task::id::{RequestId, TaskId};
 
 /// How many deltas a listener may fall behind. A listener that falls further behind misses the
 /// oldest ones.
@@ -103,6 +108,7 @@ impl Listener {
 #[derive(Debug, Default)]
 pub(super) struct Feed {
     trees: Mutex<Trees>,
+    inboxes: Mutex<Inboxes>,
     abroad: Mutex<Abroad>,
     /// Wakes the relay when it has something to send.
     outgoing: Notify,
@@ -158,6 +164,8 @@ struct Abroad {
     open: bool,
     /// The trees that other replicas subscribe to, with the end of each subscription.
     wanted: HashMap<TaskId, Instant>,
+    /// The tenants whose inboxes other replicas subscribe to, with the end of each subscription.
+    inboxes: HashMap<String, Instant>,
     /// Until when another replica is assumed to exist.
     others: Option<Instant>,
     out: Outgoing,
@@ -180,6 +188,10 @@ pub(super) struct Outgoing {
     pub(super) said: Vec<Arc<Delta>>,
     /// The trees that this replica subscribes to.
     pub(super) wants: BTreeSet<TaskId>,
+    /// The tenants whose inboxes this replica subscribes to.
+    pub(super) inboxes: BTreeSet<String>,
+    /// Requests that commits have opened, answered or closed, by tenant.
+    pub(super) touched: BTreeMap<String, BTreeSet<RequestId>>,
     /// Whether tasks were queued that any worker may claim.
     pub(super) work: bool,
 }
@@ -398,13 +410,17 @@ impl Feed {
             senders.last_event = None;
             senders.tell(|_| None, None);
         }
+        self.touched_unknown();
     }
 
     /// Announces this replica's subscriptions again, as a replica that has just started does not
     /// know them.
     pub(super) fn want_again(&self) {
-        let wants = self.listened();
-        self.hand_over(|abroad| abroad.out.wants.extend(wants));
+        let (wants, inboxes) = (self.listened(), self.listened_inboxes());
+        self.hand_over(|abroad| {
+            abroad.out.wants.extend(wants);
+            abroad.out.inboxes.extend(inboxes);
+        });
     }
 
     /// The trees with a subscriber on this replica.
@@ -430,8 +446,21 @@ impl Feed {
 }
 
 impl Outgoing {
-    fn is_empty(&self) -> bool {
-        self.news.is_empty() && self.said.is_empty() && self.wants.is_empty() && !self.work
+    pub(super) fn is_empty(&self) -> bool {
+        let Self {
+            news,
+            said,
+            wants,
+            inboxes,
+            touched,
+            work,
+        } = self;
+        news.is_empty()
+            && said.is_empty()
+            && wants.is_empty()
+            && inboxes.is_empty()
+            && touched.is_empty()
+            && !work
     }
 }
 

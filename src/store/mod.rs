@@ -24,6 +24,7 @@ mod failure;
 mod feed;
 mod idempotency;
 mod identity;
+mod inbox;
 mod journal;
 mod lists;
 mod open;
@@ -67,7 +68,8 @@ use self::db::{Db, Engine, Value, sql};
 pub use self::events::{Event, Events, Part, Portion};
 pub use self::failure::{CommitError, ReadError};
 use self::feed::Feed;
-pub use self::feed::{Heard, Listener, News};
+pub use self::feed::{Heard, InboxListener, Listener, News};
+pub use self::inbox::{InboxLook, OpenRequest, OpenRequests};
 #[doc(hidden)]
 pub use self::open::PLANNED_ONCE;
 pub use self::outage::Outage;
@@ -339,6 +341,12 @@ impl Store {
         self.inner.feed.listen(root, attends)
     }
 
+    /// A listener for the commits, on any replica, that open, answer or close requests of this
+    /// tenant.
+    pub fn listen_to_inbox(&self, tenant: &str) -> InboxListener {
+        self.inner.feed.listen_to_inbox(tenant)
+    }
+
     /// Whether the tree has a listener on any replica, as far as this replica knows.
     pub fn is_listened_to(&self, root: TaskId) -> bool {
         self.inner.feed.is_listened_to(root)
@@ -396,6 +404,7 @@ impl Store {
         .chain(events::STATEMENTS.iter().copied())
         .chain(idempotency::STATEMENTS.iter().copied())
         .chain(identity::STATEMENTS.iter().copied())
+        .chain(inbox::STATEMENTS.iter().copied())
         .chain(journal::STATEMENTS.iter().copied())
         .chain(relay::STATEMENTS.iter().copied())
         .chain(damaged_task::STATEMENTS.iter().copied())

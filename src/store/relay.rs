@@ -6,6 +6,7 @@
 //! Each replica announces the trees that it listens to. Commits and deltas are sent only for trees
 //! that another replica has announced.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -20,7 +21,7 @@ use super::db::{Db, Engine, Sql, Value, sql};
 use super::feed::{Feed, INTEREST, Outgoing};
 use super::record::record;
 use crate::task::delta::{Delta, Said};
-use crate::task::id::TaskId;
+use crate::task::id::{RequestId, TaskId};
 
 const CHANNEL: &str = "holdpoint_feed";
 /// The pause after each batch of messages to other replicas.
@@ -70,6 +71,12 @@ struct Word {
     /// The trees that the sender subscribes to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     wants: Vec<TaskId>,
+    /// The tenants whose inboxes the sender reads.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    inboxes: Vec<String>,
+    /// Requests that commits have opened, answered or closed, by tenant.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    touched: Vec<(String, Vec<RequestId>)>,
     /// Trees with a commit, each with whether its root runs, if known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     news: Vec<(TaskId, Option<bool>)>,
@@ -243,6 +250,10 @@ impl Relay {
             self.feed.has_work();
         }
         self.feed.wanted(word.wants);
+        self.feed.wanted_inboxes(word.inboxes);
+        for (tenant, ids) in word.touched {
+            self.feed.heard_touched(&tenant, &ids.into());
+        }
         for (root, running) in word.news {
             self.feed.heard(root, running);
         }
@@ -271,8 +282,7 @@ fn words(replica: Uuid, out: Outgoing, hello: bool) -> Vec<String> {
         ..Word::default()
     };
     let mut words = Vec::new();
-    let nothing = out.news.is_empty() && out.said.is_empty() && out.wants.is_empty();
-    if hello || out.work || nothing {
+    if hello || out.work || out.is_empty() {
         words.push(Word {
             hello,
             work: out.work,
@@ -284,6 +294,7 @@ fn words(replica: Uuid, out: Outgoing, hello: bool) -> Vec<String> {
         wants: wants.to_vec(),
         ..word()
     }));
+    words.extend(inbox_words(replica, out.inboxes, out.touched));
     // Deltas are sent before the news of the commit that follows them.
     for delta in out.said {
         let parts = parts(&delta);
@@ -304,6 +315,32 @@ fn words(replica: Uuid, out: Outgoing, hello: bool) -> Vec<String> {
         .iter()
         .filter_map(|word| serde_json::to_string(word).ok())
         .collect()
+}
+
+/// The messages about inboxes. A tenant's name is short enough for the chunks to fit.
+fn inbox_words(
+    replica: Uuid,
+    inboxes: BTreeSet<String>,
+    touched: BTreeMap<String, BTreeSet<RequestId>>,
+) -> Vec<Word> {
+    let word = || Word {
+        from: replica,
+        ..Word::default()
+    };
+    let inboxes: Vec<_> = inboxes.into_iter().collect();
+    let wants = inboxes.chunks(10).map(|inboxes| Word {
+        inboxes: inboxes.to_vec(),
+        ..word()
+    });
+    let mut words: Vec<_> = wants.collect();
+    for (tenant, ids) in touched {
+        let ids: Vec<_> = ids.into_iter().collect();
+        words.extend(ids.chunks(120).map(|ids| Word {
+            touched: vec![(tenant.clone(), ids.to_vec())],
+            ..word()
+        }));
+    }
+    words
 }
 
 /// Splits a delta into parts that fit in one message each. A part that is too long and cannot be

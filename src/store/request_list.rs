@@ -111,7 +111,7 @@ record! {
 }
 
 /// Where a list finds its ids.
-enum Source {
+pub(super) enum Source {
     /// Under the keys of a person (kind and name), with this statement.
     Keys(Sql, Vec<(&'static str, String)>),
     /// Among all open requests of the tenant.
@@ -121,9 +121,9 @@ enum Source {
     Trees,
 }
 
-struct RequestList<'f> {
-    filter: &'f RequestFilter,
-    source: Source,
+pub(super) struct RequestList<'f> {
+    pub(super) filter: &'f RequestFilter,
+    pub(super) source: Source,
 }
 
 impl IdsFirst for RequestList<'_> {
@@ -227,7 +227,7 @@ impl Store {
         list.page(self, filter.limit, after).await
     }
 
-    async fn source(&self, filter: &RequestFilter) -> Result<Source, ReadError> {
+    pub(super) async fn source(&self, filter: &RequestFilter) -> Result<Source, ReadError> {
         if !filter.roots.is_empty() {
             return Ok(Source::Trees);
         }
@@ -243,7 +243,7 @@ impl Store {
     }
 
     /// The keys under which the requests that a person may decide are stored.
-    async fn keys(
+    pub(super) async fn keys(
         &self,
         tenant: &str,
         person: &Person,
@@ -270,7 +270,7 @@ impl RequestFilter {
     }
 
     /// The statuses, kinds, agents and sessions, as parameters.
-    fn values(&self) -> [Value; 4] {
+    pub(super) fn values(&self) -> [Value; 4] {
         let statuses = self.statuses.iter();
         let statuses = statuses.map(|status| status.as_str().to_owned());
         [

@@ -4,13 +4,14 @@ use uuid::Uuid;
 
 use crate::task::change::IdempotencyRow;
 use crate::task::credential::SealedCredential;
-use crate::task::id::TaskId;
+use crate::task::id::{RequestId, TaskId};
 use crate::task::status::{RequestStatus, TaskStatus};
 
 /// A change, ready to be written.
 #[derive(Debug)]
 pub(super) struct Rows {
     pub(super) root: TaskId,
+    pub(super) tenant: String,
     pub(super) change: Uuid,
     /// The affected tasks; always includes the root if there are items.
     pub(super) tasks: Vec<TaskLine>,
@@ -212,6 +213,13 @@ impl Rows {
         let root = self.tasks.iter().find(|line| line.task_id == self.root.0)?;
         root.status
             .map(|status| status == TaskStatus::Running.as_str())
+    }
+
+    /// The requests that the change opens, answers or closes.
+    pub(super) fn touched_requests(&self) -> impl Iterator<Item = RequestId> {
+        let asked = self.asked.iter().map(|line| line.request_id);
+        let touched = self.touched.iter().map(|line| line.request_id);
+        asked.chain(touched).map(RequestId)
     }
 
     /// Whether no text contains a NUL, which Postgres refuses. (The JSON of an item escapes it.)

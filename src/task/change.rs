@@ -22,6 +22,8 @@ pub struct Change {
     pub id: ChangeId,
     /// Root of the changed tree. Two changes of one root never share a batch.
     pub root: TaskId,
+    /// Tenant of the tree.
+    pub tenant: String,
     /// The changed tasks, each once.
     pub tasks: Vec<TaskChange>,
     /// Requests whose decisions have now taken effect: `responded` → `resumed`.

@@ -53,6 +53,20 @@ impl Action {
     }
 }
 
+/// How a person proved who they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Door {
+    /// With an API key.
+    Key,
+    /// With the cookie of a browser session.
+    Session,
+    /// With a sealed link from a message.
+    Link,
+    /// As the user of a chat who is mapped to a person.
+    Slack,
+}
+
 /// What follows a rejection.
 #[derive(
     Clone,
@@ -154,6 +168,10 @@ pub struct Decision {
     /// The person's groups, if a service key spoke for the person. Not on the wire.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
+    /// How the person proved who they are. `None` in a service without accounts, and in decisions
+    /// from before this was recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub door: Option<Door>,
     /// The person's reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

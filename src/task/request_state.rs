@@ -200,6 +200,7 @@ mod tests {
             by: by.into(),
             via: None,
             groups: Vec::new(),
+            door: None,
             reason: None,
             then: None,
             response: None,

@@ -350,6 +350,7 @@ on_both! {
             assert_eq!((done.status, done.str("/status").as_str()), (200, status), "{by}: {}", done.text);
             let shown = owner.get(&format!("/resume/{request}")).await;
             assert_eq!((shown.str("/decision/by").as_str(), &shown.body["decision"]["via"]), (by, &via), "{}", shown.text);
+            assert_eq!(shown.str("/decision/door"), "key", "{}", shown.text);
             let seen = actor.get(&format!("/resume/{request}")).await;
             assert_eq!(seen.status, 200, "a decider still reads it: {}", seen.text);
         }

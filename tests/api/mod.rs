@@ -16,6 +16,8 @@ mod hostile_bodies;
 mod hostile_calls;
 mod human_requests;
 mod idempotency;
+mod inbox_pages;
+mod inbox_stream;
 mod lists;
 mod live_streaming;
 mod logs;

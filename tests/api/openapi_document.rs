@@ -35,7 +35,10 @@ fn post_operations_declare_no_stream_and_one_success_type_each() {
             assert!(types.len() <= 1, "{method} {path}: {types:?}");
         }
     }
-    assert_eq!(streams, ["get /v1/tasks/{task_id}/events"]);
+    assert_eq!(
+        streams,
+        ["get /v1/events", "get /v1/tasks/{task_id}/events"]
+    );
 }
 
 /// The examples of a body that the documentation page offers.

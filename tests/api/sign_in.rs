@@ -34,7 +34,7 @@ async fn cookie(app: &TestApp, key: &str) -> String {
     let entered = post(&app.nobody(), "/sign-in", &format!("key={key}")).await;
     assert_eq!(
         (entered.status, entered.header("location")),
-        (303, "/sign-in"),
+        (303, "/inbox"),
         "{}",
         entered.text
     );
@@ -167,7 +167,7 @@ on_both! {
         assert!(set.starts_with("__Secure-holdpoint_session="), "{set}");
         assert!(set.ends_with("; Path=/base; Max-Age=43200; HttpOnly; SameSite=Lax; Secure"), "{set}");
         let elsewhere = post(&app.nobody(), "/sign-in", &format!("key={BOB}&next=%2Fneighbour")).await;
-        assert_eq!(elsewhere.header("location"), "/base/sign-in", "the neighbour behind the proxy is not ours");
+        assert_eq!(elsewhere.header("location"), "/base/inbox", "the neighbour behind the proxy is not ours");
         let cookie = entered.header("set-cookie").split(';').next().unwrap().to_owned();
         let home = browser(&app, &cookie).get("/sign-in").await;
         assert!(home.text.contains(r#"action="/base/sign-out""#), "{}", home.text);
@@ -207,7 +207,7 @@ on_both! {
                 let page = app.nobody().get(&format!("/sign-in?next={}", encoded(next))).await;
                 assert!(page.status == 200 && !page.text.contains(r#"name="next""#), "{next:?}: {}", page.text);
                 let entered = post(&app.nobody(), "/sign-in", &format!("key={ALICE}&next={value}")).await;
-                assert_eq!((entered.status, entered.header("location")), (303, "/sign-in"), "{name} {next:?}");
+                assert_eq!((entered.status, entered.header("location")), (303, "/inbox"), "{name} {next:?}");
                 assert_eq!(entered.headers.get_all("set-cookie").iter().count(), 1);
             }
         }

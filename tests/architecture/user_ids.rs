@@ -4,7 +4,7 @@ use super::{Source, sources};
 
 /// Raw comparisons that are allowed: the ids are not users' ids, or `UserId` compares them, or the
 /// comparison is byte-exact on purpose.
-const COMPARED: [&str; 10] = [
+const COMPARED: [&str; 12] = [
     "Phase::Asked(by) | Phase::OutcomeUnknown(by) if by == request",
     "approvers.owner == Some(false)",
     "*owner == engine.replica",
@@ -14,6 +14,8 @@ const COMPARED: [&str; 10] = [
     "k.user_id = $2 and k.path = $3",
     // These parameters are stored spellings, from `Store::spellings`.
     "kind = $3 and name = $4",
+    "kind = $2 and name = $3",
+    "user_id = $2 and request_id < $3",
     "user_id = $4 and $3 = 'user'",
     "t.user_id = $2 and t.parent_task_id is null",
 ];

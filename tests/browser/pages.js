@@ -58,13 +58,14 @@ async function decidesByKeyboard(browser) {
   const focused = () =>
     page.evaluate(() => {
       const { tagName, innerText, name } = document.activeElement;
-      return { what: tagName === "BUTTON" ? innerText : name, outline: getComputedStyle(document.activeElement).outlineStyle };
+      return { what: tagName === "BUTTON" ? innerText : name, isLink: tagName === "A", outline: getComputedStyle(document.activeElement).outlineStyle };
     });
   const passed = [];
   for (let steps = 0; steps < 30 && passed.at(-1) !== "Reject"; steps += 1) {
     await page.keyboard.press("Tab");
-    const { what, outline } = await focused();
+    const { what, outline, isLink } = await focused();
     assert.notEqual(outline, "none", `${what} shows that it has the focus`);
+    if (isLink) continue;
     if (what === "then") await page.keyboard.press("ArrowDown");
     passed.push(what);
   }

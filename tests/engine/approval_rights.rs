@@ -64,6 +64,7 @@ fn vouched(user: &str) -> Caller {
 
 fn local() -> Caller {
     Caller {
+        door: None,
         unaccounted: true,
         ..keyed("local", &[])
     }

@@ -20,7 +20,7 @@ use holdpoint::people::{Caller, May};
 use holdpoint::policy::Policy;
 use holdpoint::secret::Secret;
 use holdpoint::task::change::Journal;
-use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::decision::{Action, Door, Then};
 use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::item::{Fact, FinishReason, Outcome, Part, PartType, Usage};
 use holdpoint::task::request::{RequestKind, RequestSpec};
@@ -386,6 +386,7 @@ pub fn person(user: &str) -> Caller {
         tenant: "acme".to_owned(),
         groups: Vec::new(),
         via: Some("web".to_owned()),
+        door: Some(Door::Key),
         admin: false,
         may: May::ALL,
         unaccounted: false,

@@ -89,7 +89,18 @@ async fn lists_read_few_pages_however_many_requests_are_open() {
             format!("'acme', {none}, '{{user,group}}', '{{bob,many}}', 51"),
         ),
         (
-            "(select distinct d.request_id from decision d",
+            "d.user_id = p.user_id and d.request_id < $3",
+            format!("'acme', '{{bob,many}}', '{}', 51", uuid::Uuid::max()),
+        ),
+        (
+            "a.name = p.name and a.request_id < $4",
+            format!(
+                "'acme', '{{user,group}}', '{{bob,many}}', '{}', 51",
+                uuid::Uuid::max()
+            ),
+        ),
+        (
+            "d.user_id = p.name and p.kind = 'user'",
             format!("'acme', {none}, '{{user,group}}', '{{bob,many}}', 51"),
         ),
         (
@@ -97,11 +108,18 @@ async fn lists_read_few_pages_however_many_requests_are_open() {
             format!("'acme', {none}, 51"),
         ),
         (
-            "as p (user_id)",
+            "t.user_id = p.user_id and t.parent_task_id",
             format!("'acme', '{{u7,alice}}', '{}', 51", uuid::Uuid::max()),
         ),
         (
-            "where r.request_id = any($2",
+            "as answered",
+            format!(
+                "0, '{{{}}}', 'acme', '{{}}', '{{}}', '{{}}', '{{}}', '{{bob}}', false",
+                question.request_id
+            ),
+        ),
+        (
+            "order by r.request_id limit $9",
             format!(
                 "0, '{{{}}}', 'acme', '{{}}', '{{}}', '{{}}', '{{}}', true, 51, 4194304",
                 question.request_id

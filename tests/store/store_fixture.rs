@@ -303,6 +303,7 @@ pub fn change(root: TaskId, tasks: Vec<TaskChange>) -> Change {
     Change {
         id: ChangeId(fresh()),
         root,
+        tenant: "acme".to_owned(),
         tasks,
         resumed: Vec::new(),
         idempotency: None,
@@ -409,6 +410,7 @@ pub fn decided(asked: &RequestSpec, by: &str, action: Action, closes: bool) -> F
         by: by.to_owned(),
         via: None,
         groups: Vec::new(),
+        door: None,
         reason: None,
         then: None,
         response: None,

@@ -35,10 +35,22 @@ pub struct Watch {
     response: reqwest::Response,
     bytes: Vec<u8>,
     said: VecDeque<Said>,
+    /// The component of the API document that describes the events.
+    described_by: &'static str,
 }
 
 impl Watch {
+    /// A stream of a task.
     pub fn new(response: reqwest::Response) -> Self {
+        Self::described(response, "StreamedEvent")
+    }
+
+    /// A stream of an inbox.
+    pub fn of_inbox(response: reqwest::Response) -> Self {
+        Self::described(response, "InboxStreamedEvent")
+    }
+
+    fn described(response: reqwest::Response, described_by: &'static str) -> Self {
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         Self {
             status,
@@ -46,6 +58,7 @@ impl Watch {
             response,
             bytes: Vec::new(),
             said: VecDeque::new(),
+            described_by,
         }
     }
 
@@ -77,8 +90,10 @@ impl Watch {
             self.bytes.extend_from_slice(&chunk);
             while let Some(end) = self.bytes.windows(2).position(|pair| pair == b"\n\n") {
                 let block: Vec<u8> = self.bytes.drain(..end + 2).collect();
-                self.said
-                    .push_back(block_of(std::str::from_utf8(&block).unwrap()));
+                self.said.push_back(block_of(
+                    std::str::from_utf8(&block).unwrap(),
+                    self.described_by,
+                ));
             }
         }
     }
@@ -141,7 +156,7 @@ pub fn names(events: &[Event]) -> Vec<&str> {
     events.iter().map(|event| event.name.as_str()).collect()
 }
 
-fn block_of(block: &str) -> Said {
+fn block_of(block: &str, described_by: &str) -> Said {
     let (mut id, mut name, mut data) = (None, None, Vec::new());
     for line in block.trim_end_matches('\n').split('\n') {
         match line.split_once(':').unwrap() {
@@ -157,6 +172,6 @@ fn block_of(block: &str) -> Said {
         name.unwrap(),
         serde_json::from_str(&data.join("\n")).unwrap(),
     );
-    api_contract::is_an_event(&name, &data);
+    api_contract::is_an_event(described_by, &name, &data);
     Said::Event(Event { id, name, data })
 }

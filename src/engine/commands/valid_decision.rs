@@ -146,6 +146,7 @@ impl ValidDecision {
                 .as_ref()
                 .map(|_| caller.groups.clone())
                 .unwrap_or_default(),
+            door: caller.door,
             reason: self.reason.clone(),
             then,
             response: shown,

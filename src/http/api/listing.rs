@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use axum::response::{IntoResponse, Response};
 use http::header::CONTENT_TYPE;
 use serde::Serialize;
+use serde_json::{Map, Value};
 
 use crate::http::server::problem::Problem;
 
@@ -59,14 +60,20 @@ impl Listing {
     ///
     /// # Errors
     /// `internal` when `next` cannot be serialized.
-    pub(super) fn close(
-        mut self,
-        member: &str,
-        next: &impl Serialize,
-    ) -> Result<Response, Problem> {
-        let next = serde_json::to_string(next).map_err(|_| Problem::internal())?;
-        let _ = write!(self.text, "],\"{member}\":{next}}}");
-        Ok(([(CONTENT_TYPE, "application/json")], self.text).into_response())
+    pub(super) fn close(self, member: &str, next: &impl Serialize) -> Result<Response, Problem> {
+        let next = serde_json::to_value(next).map_err(|_| Problem::internal())?;
+        let members = [(member.to_owned(), next)].into_iter().collect();
+        Ok(self.close_with(members))
+    }
+
+    /// The whole page, with these members after the entries.
+    pub(super) fn close_with(mut self, members: Map<String, Value>) -> Response {
+        self.text.push(']');
+        for (name, value) in members {
+            let _ = write!(self.text, ",\"{name}\":{value}");
+        }
+        self.text.push('}');
+        ([(CONTENT_TYPE, "application/json")], self.text).into_response()
     }
 }
 
@@ -76,7 +83,7 @@ mod tests {
     use crate::http::openapi::sample;
     use crate::http::wire::list::RequestList;
     use crate::http::wire::request::InterventionRequest;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     async fn text(response: Response) -> String {
         let bytes = axum::body::to_bytes(response.into_body(), usize::MAX)
@@ -96,10 +103,14 @@ mod tests {
                 assert!(listing.push(request).unwrap());
             }
             let next_cursor = (count == 2).then(|| "x".to_owned());
-            let page = text(listing.close("next_cursor", &next_cursor).unwrap()).await;
+            let members = json!({"next_cursor": next_cursor, "open": 7, "open_more": false});
+            let members = members.as_object().unwrap().clone();
+            let page = text(listing.close_with(members)).await;
             let expected = serde_json::to_value(RequestList {
                 requests,
                 next_cursor,
+                open: 7,
+                open_more: false,
             })
             .unwrap();
             assert_eq!(serde_json::from_str::<Value>(&page).unwrap(), expected);

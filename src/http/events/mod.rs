@@ -6,6 +6,7 @@
 //! after its start position. It sends a delta of a model's answer once the events of that model's
 //! prompt are sent. Deltas are not stored: a stream that misses some goes on without them.
 
+pub(crate) mod inbox;
 pub(crate) mod opening;
 mod partial;
 mod reader;

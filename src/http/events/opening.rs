@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::header::{CACHE_CONTROL, CONTENT_LOCATION, CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{HeaderMap, StatusCode, Uri};
@@ -80,7 +81,12 @@ pub(crate) async fn open(
     if !stream.begin().await? && !posted {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    let mut response = stream.body().into_response();
+    Ok(streamed(stream.body()))
+}
+
+/// The response with this stream as its body.
+pub(super) fn streamed(body: Body) -> Response {
+    let mut response = body.into_response();
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(
@@ -91,7 +97,7 @@ pub(crate) async fn open(
         HeaderName::from_static("x-accel-buffering"),
         HeaderValue::from_static("no"),
     );
-    Ok(response)
+    response
 }
 
 /// Takes a stream permit if a POST asks for the event stream instead of the task; otherwise `None`.

@@ -28,14 +28,14 @@ use crate::task::delta::Delta;
 use crate::task::id::TaskId;
 
 /// The client's reconnection delay, in milliseconds.
-const RETRY: u32 = 1000;
+pub(super) const RETRY: u32 = 1000;
 /// A comment is sent after this much silence.
-const SILENCE: Duration = Duration::from_secs(15);
+pub(super) const SILENCE: Duration = Duration::from_secs(15);
 /// The most deltas that are kept while the stream still reads stored events; further deltas are
 /// dropped.
 const WAITING: usize = 256;
 /// How often the caller's access is checked again.
-const CHECK: Duration = Duration::from_mins(1);
+pub(super) const CHECK: Duration = Duration::from_mins(1);
 
 /// The client of a stream.
 #[derive(Debug)]
@@ -46,6 +46,20 @@ pub(crate) struct Watcher {
     /// Whether the stream is the response to a POST. A caller who may change the task may then
     /// watch it, even without the right to read it.
     pub posted: bool,
+}
+
+impl Watcher {
+    /// The caller by today's keys and sessions; `None` if the credentials no longer identify the
+    /// same person.
+    ///
+    /// # Errors
+    /// `unauthorized`, `forbidden`, or the problem of a failed database access.
+    pub(super) async fn caller_now(&self, http: &Http) -> Result<Option<Caller>, Problem> {
+        let before = &self.caller;
+        let now = authenticate(http, &self.headers).await?;
+        let same = |now: &Caller| (&now.tenant, &now.user_id) == (&before.tenant, &before.user_id);
+        Ok(now.filter(same))
+    }
 }
 
 /// An open stream.
@@ -273,13 +287,9 @@ impl EventStream {
     }
 
     async fn may_read(&mut self) -> Result<bool, Problem> {
-        let Some(now) = authenticate(&self.http, &self.watcher.headers).await? else {
+        let Some(now) = self.watcher.caller_now(&self.http).await? else {
             return Ok(false);
         };
-        let before = &self.watcher.caller;
-        if (&now.tenant, &now.user_id) != (&before.tenant, &before.user_id) {
-            return Ok(false);
-        }
         self.watcher.caller = now;
         let (caller, task) = (&self.watcher.caller, self.reader.part.task);
         match access::readable_task(&self.http, caller, task).await {
@@ -298,7 +308,7 @@ impl EventStream {
 }
 
 /// Logs why a stream was ended; the client learns it from its next connection.
-fn log_failure(error: &ReadError) {
+pub(super) fn log_failure(error: &ReadError) {
     match error {
         ReadError::Unavailable => {
             tracing::debug!("an event stream was ended: the database does not answer");

@@ -248,10 +248,10 @@ mod tests {
             .to_string()
             .matches("x-constraint")
             .count();
-        // `cursor` belongs to two lists.
+        // `cursor` belongs to two lists and three pages.
         assert_eq!(
             said,
-            PARAMETERS.len() + 1 + OF_OPERATIONS.len() + ACTIONS.len()
+            PARAMETERS.len() + 4 + OF_OPERATIONS.len() + ACTIONS.len()
         );
     }
 }

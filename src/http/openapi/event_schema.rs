@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::{every_operation, put, sample};
+use super::{every_operation, inbox_schema, put, sample};
 use crate::http::wire::event::{CaughtUpEvent, EventData, OF_A_CALLER, TransientEvent};
 use crate::http::wire::request::InterventionRequest;
 use crate::store::{Event, RequestRow};
@@ -61,7 +61,7 @@ const STREAMED: &str = "With `Accept: text/event-stream` a success responds with
     `stream_task_events` does, from the first event of this POST's own commit on; `Content-Location` is the address to \
     reconnect to. A refusal is a problem as usual.";
 
-fn reference(component: &str) -> String {
+pub(super) fn reference(component: &str) -> String {
     format!("#/components/schemas/{component}")
 }
 
@@ -104,6 +104,7 @@ pub(crate) fn add(schemas: &mut Map<String, Value>) {
     });
     schemas.insert("TaskEvent".to_owned(), durable);
     schemas.insert("StreamedEvent".to_owned(), streamed());
+    inbox_schema::add(schemas);
 }
 
 /// Whether a component is the data of an item's event.
@@ -219,9 +220,11 @@ pub(crate) fn describe(document: &mut Value) {
             let said = format!("{said}\n\n{STREAMED}");
             operation.insert("description".to_owned(), json!(said.trim()));
         }
-        if id != "stream_task_events" {
-            continue;
-        }
+        let component = match id.as_str() {
+            "stream_task_events" => "StreamedEvent",
+            "stream_inbox" => "InboxStreamedEvent",
+            _ => continue,
+        };
         let Some(responses) = operation.get_mut("responses") else {
             continue;
         };
@@ -229,7 +232,7 @@ pub(crate) fn describe(document: &mut Value) {
         let stream = json!({ "schema": {
             "type": "string",
             "contentMediaType": "text/event-stream",
-            "contentSchema": { "$ref": reference("StreamedEvent") },
+            "contentSchema": { "$ref": reference(component) },
         } });
         put(responses, &["200", "content", "text/event-stream"], stream);
         let said = |text: &str| json!({ "description": text, "schema": { "type": "string" } });
@@ -270,6 +273,7 @@ pub(crate) fn examples() -> Vec<(&'static str, Vec<Value>)> {
             vec![json!(CaughtUpEvent::at(task.next_event))],
         ),
     ];
+    all.extend(inbox_schema::examples(&row, &settings));
     for (component, said) in transient_examples(&row) {
         let delta = Delta {
             root_task_id: event.task_id,

@@ -16,6 +16,10 @@ pub(super) fn add(schemas: &mut Map<String, Value>) {
     }
 }
 
+fn list_of(request: &InterventionRequest) -> Value {
+    json!({ "requests": [request], "next_cursor": null, "open": 1, "open_more": false })
+}
+
 pub(super) fn all() -> Vec<(&'static str, Vec<Value>)> {
     let (row, settings) = (sample::request(), sample::settings());
     let request = InterventionRequest::of(&row, &sample::approver(), &settings);
@@ -65,10 +69,7 @@ pub(super) fn all() -> Vec<(&'static str, Vec<Value>)> {
             "TaskList",
             vec![json!({ "tasks": [task], "next_cursor": null })],
         ),
-        (
-            "RequestList",
-            vec![json!({ "requests": [request], "next_cursor": null })],
-        ),
+        ("RequestList", vec![list_of(&request)]),
         ("AgentTask", vec![json!(task)]),
         ("InterventionRequest", vec![json!(request)]),
     ]

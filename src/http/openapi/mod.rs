@@ -4,6 +4,7 @@
 mod constraints;
 pub(crate) mod event_schema;
 mod examples;
+mod inbox_schema;
 mod links;
 mod operations;
 pub(crate) mod sample;
@@ -21,6 +22,7 @@ use crate::http::wire::event::{
     CaughtUpEvent, MessageResetEvent, OutputTextDeltaEvent, ToolCallArgumentsDeltaEvent,
     ToolCallNamedEvent,
 };
+use crate::http::wire::inbox::{InboxEvent, InboxGoneEvent, InboxRequestEvent};
 use crate::http::wire::problem::ProblemDocument;
 
 /// The document's summary of the service.
@@ -38,12 +40,16 @@ const SUMMARY: &str = "Runs AI-agent tasks and stops them at the point where a h
         OutputTextDeltaEvent,
         ToolCallNamedEvent,
         ToolCallArgumentsDeltaEvent,
-        MessageResetEvent
+        MessageResetEvent,
+        InboxEvent,
+        InboxRequestEvent,
+        InboxGoneEvent
     )),
     tags(
         (name = "tasks", description = "One conversation of one agent for one user"),
         (name = "requests", description = "Questions to humans, and their answers"),
         (name = "agents", description = "The agents that a caller may use"),
+        (name = "pages", description = "The pages of a person's inbox and tasks"),
         (name = "sign-in", description = "Sessions of browsers, started with a key"),
         (name = "service", description = "The service itself; no key is needed")
     )

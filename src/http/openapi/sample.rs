@@ -13,6 +13,7 @@ use crate::people::may::Roster;
 use crate::people::{Caller, May};
 use crate::store::RequestRow;
 use crate::task::change::TaskRow;
+use crate::task::decision::Door;
 use crate::task::id::{CallId, RequestId, TaskId};
 use crate::task::item::Usage;
 use crate::task::request::{Address, CallSpec, RequestKind, RequestSpec};
@@ -39,6 +40,7 @@ pub(crate) fn caller() -> Caller {
         tenant: "acme".into(),
         groups: vec!["support".into()],
         via: None,
+        door: Some(Door::Key),
         admin: false,
         may: May::ALL,
         unaccounted: false,

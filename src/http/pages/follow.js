@@ -7,6 +7,7 @@
   const live = document.getElementById("live");
   if (!live || !window.EventSource) return;
   const { events, request, requests, status: openAtFirst, answers: answersAtFirst } = live.dataset;
+  const page = live.dataset.page ?? requests + request;
   const words = JSON.parse(live.dataset.words);
   const [state, connection, others, log, now] = ["state", "connection", "others", "log", "now"].map((part) =>
     document.getElementById(`live-${part}`),
@@ -134,12 +135,12 @@
     if (asksAnew) return;
     asksAnew = true;
     const asked = new XMLHttpRequest();
-    asked.open("GET", requests + request);
+    asked.open("GET", page);
     asked.setRequestHeader("accept", "text/html");
     asked.responseType = "document";
     asked.addEventListener("loadend", () => {
       const fresh = asked.responseXML?.getElementById("headline");
-      if (fresh) {
+      if (fresh && headline) {
         said(headline, fresh.textContent);
         headline.className = fresh.className;
         document.title = asked.responseXML.title;
@@ -151,7 +152,7 @@
   };
 
   const tell = (text) => {
-    const again = element("a", words.live_reload, { href: requests + request });
+    const again = element("a", words.live_reload, { href: page });
     const told = element("p", undefined, { className: "status" });
     told.append(`${text} `, again);
     meanwhile.replaceChildren(told);
@@ -294,7 +295,7 @@
 
   let source;
   let isNews = false;
-  let last = 0;
+  let last = Number(live.dataset.after ?? 0);
   let tries = 0;
   let later;
 
@@ -337,7 +338,7 @@
   };
 
   const over = () => {
-    connection.replaceChildren(`${words.live_over} `, element("a", words.live_reload, { href: requests + request }));
+    connection.replaceChildren(`${words.live_over} `, element("a", words.live_reload, { href: page }));
   };
 
   // A browser has few connections to one host, so a hidden page keeps none.

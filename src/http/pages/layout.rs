@@ -17,7 +17,7 @@ use crate::engine::FieldError;
 use crate::http::server::problem::{Code, Problem, prefix};
 pub(crate) use crate::task::text_safety::visible;
 
-const STYLE: &str = include_str!("layout.css");
+const STYLE: &str = concat!(include_str!("layout.css"), include_str!("inbox/inbox.css"));
 
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| policy_with(""));
 
@@ -46,6 +46,12 @@ pub(crate) fn frame(title: &str, body: &Markup) -> Markup {
 /// A whole page in a language; its heading is part of `body`.
 #[must_use]
 pub(crate) fn frame_in(language: Language, title: &str, body: &Markup) -> Markup {
+    frame_named(language, &format!("{title} · Holdpoint"), body)
+}
+
+/// A whole page with this text as the whole title of its tab.
+#[must_use]
+pub(super) fn frame_named(language: Language, title: &str, body: &Markup) -> Markup {
     html! {
         (DOCTYPE)
         html lang=(language.tag()) {
@@ -53,7 +59,7 @@ pub(crate) fn frame_in(language: Language, title: &str, body: &Markup) -> Markup
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="robots" content="noindex";
-                title { (title) " · Holdpoint" }
+                title { (title) }
                 style { (PreEscaped(STYLE)) }
             }
             body { main { (body) } }

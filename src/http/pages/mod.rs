@@ -1,10 +1,13 @@
 //! The pages that a person sees in a browser, in English and Chinese.
 
 pub(crate) mod follow;
+pub(crate) mod inbox;
 pub(crate) mod language;
 pub(crate) mod layout;
 pub(crate) mod request;
 pub(crate) mod sign_in;
+pub(crate) mod site;
+pub(crate) mod tasks;
 pub(crate) mod translations;
 
 use utoipa_axum::routes;
@@ -14,11 +17,16 @@ use super::Operation;
 
 /// The paths of the pages whose content depends on the caller. No cache stores a response at or
 /// below these paths, and a browser gets a problem there as a page.
-pub(crate) const PATHS: [&str; 3] = ["/resume", "/sign-in", "/sign-out"];
+pub(crate) const PATHS: [&str; 5] = ["/resume", "/sign-in", "/sign-out", "/inbox", "/tasks"];
 
 /// The operations of the pages.
 pub(super) fn operations() -> Vec<Operation> {
     vec![
+        (&inbox::home::OP, routes!(inbox::home::get_home)),
+        (&inbox::list::OP, routes!(inbox::list::get_inbox)),
+        (&inbox::decided::OP, routes!(inbox::decided::get_decided)),
+        (&tasks::list::OP, routes!(tasks::list::get_tasks_page)),
+        (&tasks::show::OP, routes!(tasks::show::get_task_page)),
         (&approve_page::OP, routes!(approve_page::get_approve_page)),
         (&reject_page::OP, routes!(reject_page::get_reject_page)),
         (&sign_in::show::OP, routes!(sign_in::show::get_sign_in)),

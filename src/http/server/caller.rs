@@ -52,6 +52,18 @@ pub(crate) fn must_read(caller: &Caller) -> Result<(), Problem> {
     }
 }
 
+/// Refuses a key that may neither read nor decide.
+///
+/// # Errors
+/// `forbidden`.
+pub(crate) fn must_read_or_decide(caller: &Caller) -> Result<(), Problem> {
+    if caller.may.decide {
+        Ok(())
+    } else {
+        must_read(caller)
+    }
+}
+
 /// Refuses a key without the right to create and change tasks.
 ///
 /// # Errors

@@ -130,6 +130,88 @@ pub(crate) struct TaskQuery {
     cursor: Option<String>,
 }
 
+/// The query of `stream_inbox`.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(
+    dead_code,
+    reason = "read from the query itself; this is what the document says of it"
+)]
+pub(crate) struct InboxQuery {
+    /// Only requests of these kinds.
+    kind: Option<Vec<RequestKind>>,
+    /// Only requests of these agents.
+    agent: Option<Vec<String>>,
+    /// Only requests of these sessions.
+    session_id: Option<Vec<String>>,
+}
+
+/// The query of `get_inbox`. A parameter without a value counts as left out.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(
+    dead_code,
+    reason = "read from the query itself; this is what the document says of it"
+)]
+pub(crate) struct InboxPageQuery {
+    /// Only requests of these kinds.
+    kind: Option<Vec<RequestKind>>,
+    /// Only requests of these agents.
+    agent: Option<Vec<String>>,
+    /// Only requests of these sessions.
+    session_id: Option<Vec<String>>,
+    /// The cursor in the link to the next page.
+    cursor: Option<String>,
+}
+
+/// The query of `get_decided`. A parameter without a value counts as left out.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(
+    dead_code,
+    reason = "read from the query itself; this is what the document says of it"
+)]
+pub(crate) struct DecidedQuery {
+    /// `1`: also requests that others decided and the caller could have.
+    #[param(pattern = "^1?$")]
+    all: Option<String>,
+    /// Only requests of these kinds.
+    kind: Option<Vec<RequestKind>>,
+    /// Only requests of these agents.
+    agent: Option<Vec<String>>,
+    /// Only requests of these sessions.
+    session_id: Option<Vec<String>>,
+    /// The cursor in the link to the next page.
+    cursor: Option<String>,
+}
+
+/// The query of `get_tasks_page`. A parameter without a value counts as left out.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(
+    dead_code,
+    reason = "read from the query itself; this is what the document says of it"
+)]
+pub(crate) struct TasksPageQuery {
+    /// Only tasks with one of these statuses.
+    status: Option<Vec<wire::task::WireTaskStatus>>,
+    /// The cursor in the link to the next page.
+    cursor: Option<String>,
+}
+
+/// The query of `get_task_page`.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(
+    dead_code,
+    reason = "read from the query itself; this is what the document says of it"
+)]
+pub(crate) struct TimelineQuery {
+    /// Only events before this number.
+    #[param(minimum = 0)]
+    before: Option<i64>,
+}
+
 /// The query of `list_requests`.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]

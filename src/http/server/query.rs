@@ -36,6 +36,11 @@ impl Query {
         Self { pairs, errors }
     }
 
+    /// Drops parameters without a value, which a browser sends for the empty fields of a form.
+    pub(crate) fn drop_empty(&mut self) {
+        self.pairs.retain(|(_, value)| !value.is_empty());
+    }
+
     /// Takes every value of a filter.
     pub(crate) fn texts(&mut self, name: &str) -> Vec<String> {
         let mut values = Vec::new();

@@ -20,6 +20,10 @@ wire_enum! {
     DecisionAction as DecisionAction from Action, "snake_case" { Approve, Reject, Edit, Respond, Retry, Mixed }
 }
 wire_enum! {
+    /// How the person proved who they are.
+    WireDoor as Door from decision::Door, "snake_case" { Key, Session, Link, Slack }
+}
+wire_enum! {
     /// The task to cancel after a rejection, if any.
     ThenAction as ThenAction from decision::Then, "snake_case" { Continue, Cancel, CancelRoot }
 }
@@ -34,6 +38,9 @@ pub(crate) struct WireDecision {
     pub by: String,
     /// The user of the service key that acted for them.
     pub via: Option<String>,
+    /// How the person proved who they are; null in a service without accounts, and in decisions
+    /// from before this was recorded.
+    pub door: Option<WireDoor>,
     /// The time of the answer.
     #[schema(format = DateTime)]
     pub at: String,
@@ -59,6 +66,9 @@ pub(crate) struct CallDecision {
     pub by: String,
     /// The user of the service key that acted for them.
     pub via: Option<String>,
+    /// How the person proved who they are; null in a service without accounts, and in decisions
+    /// from before this was recorded.
+    pub door: Option<WireDoor>,
     /// The time of the answer.
     #[schema(format = DateTime)]
     pub at: String,
@@ -92,6 +102,7 @@ impl WireDecision {
             action: answer.action.into(),
             by: answer.by.clone(),
             via: answer.via.clone(),
+            door: answer.door.map(Into::into),
             at: at.to_string(),
             reason: answer.reason.clone(),
             then: answer.then.map(Into::into),
@@ -139,6 +150,7 @@ fn of_call(at: Time, answer: &decision::Decision, call: CallId) -> Option<CallDe
         action: given.action.into(),
         by: answer.by.clone(),
         via: answer.via.clone(),
+        door: answer.door.map(Into::into),
         at: at.to_string(),
         reason: given.reason.clone(),
         arguments: given
@@ -176,6 +188,7 @@ mod tests {
             by: "bob".into(),
             via: None,
             groups: Vec::new(),
+            door: None,
             reason: None,
             then: None,
             response: None,
@@ -194,8 +207,8 @@ mod tests {
         let whole = WireDecision::of_request(&state);
         assert_eq!(
             serde_json::to_value(&whole).unwrap(),
-            json!({"action": "approve", "by": "bob", "via": null, "at": at, "reason": null, "then": null, "response": null,
-                "result": null, "decisions": {call.to_string(): {"action": "approve", "by": "bob", "via": null, "at": at,
+            json!({"action": "approve", "by": "bob", "via": null, "door": null, "at": at, "reason": null, "then": null, "response": null,
+                "result": null, "decisions": {call.to_string(): {"action": "approve", "by": "bob", "via": null, "door": null, "at": at,
                 "reason": null, "arguments": null, "result": null}}})
         );
         assert_eq!(WireDecision::of_call(&state, call), whole);

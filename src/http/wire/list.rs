@@ -33,6 +33,11 @@ pub(crate) struct RequestList {
     pub requests: Vec<InterventionRequest>,
     /// The value of `cursor` for the next page; null on the last page.
     pub next_cursor: Option<String>,
+    /// How many requests wait for this caller under the filters of the list, whatever its `status`
+    /// and `cursor`: 1,000 at most.
+    pub open: usize,
+    /// Whether more than `open` requests wait for this caller.
+    pub open_more: bool,
 }
 
 /// The agents that this caller may use.

@@ -4,9 +4,11 @@
 //! such members out.
 
 pub(crate) mod body;
+pub(crate) mod brief;
 pub(crate) mod decision;
 pub(crate) mod event;
 pub(crate) mod exact;
+pub(crate) mod inbox;
 pub(crate) mod item;
 pub(crate) mod list;
 pub(crate) mod problem;

@@ -10,7 +10,7 @@ use super::request::InterventionRequest;
 use crate::http::openapi::event_schema::NAMES;
 use crate::http::openapi::{self, sample};
 use crate::store::Event;
-use crate::task::decision::{Action, CallAnswer, Decision, Then};
+use crate::task::decision::{Action, CallAnswer, Decision, Door, Then};
 use crate::task::failure::Failure;
 use crate::task::id::{CallId, ChangeId, RequestId, TaskId};
 use crate::task::item::{
@@ -76,6 +76,7 @@ fn decision() -> Decision {
         response: None,
         result_text: None,
         groups: vec!["private".into()],
+        door: Some(Door::Session),
         decisions: [(ids().2, answer)].into(),
         closes: true,
     }
@@ -148,7 +149,7 @@ fn request_facts() -> Vec<Shape> {
     let asked = sample::request().asked;
     let shown_call =
         serde_json::to_value(super::request::asked_call(&asked.pending_tool_calls[0])).unwrap();
-    let decided = json!({"action": "reject", "by": "bob", "via": "web", "at": at, "reason": "no", "arguments": null,
+    let decided = json!({"action": "reject", "by": "bob", "via": "web", "door": "session", "at": at, "reason": "no", "arguments": null,
         "result": null});
     vec![
         (
@@ -162,7 +163,7 @@ fn request_facts() -> Vec<Shape> {
                 decision: decision(),
             },
             "human",
-            json!({"request_id": request, "decision": {"action": "reject", "by": "bob", "via": "web", "at": at,
+            json!({"request_id": request, "decision": {"action": "reject", "by": "bob", "via": "web", "door": "session", "at": at,
                 "reason": "no", "then": "continue", "response": null, "result": null,
                 "decisions": {call.to_string(): decided}}}),
         ),

@@ -35,6 +35,7 @@ fn waiting(root: TaskId, items: usize) -> Waiting {
     let change = Change {
         id: ChangeId(Uuid::nil()),
         root,
+        tenant: "acme".to_owned(),
         tasks: vec![task],
         resumed: Vec::new(),
         idempotency: None,

@@ -32,9 +32,9 @@ pub fn decision(question: &Question, taken: &Taken, at: &Value) -> Value {
         Value::Null
     };
     json!({
-        "action": taken.action, "by": "alice", "via": null, "at": at, "reason": null, "then": taken.then,
+        "action": taken.action, "by": "alice", "via": null, "door": "key", "at": at, "reason": null, "then": taken.then,
         "response": response, "result": result,
-        "decisions": {question.call.as_str(): {"action": taken.action, "by": "alice", "via": null, "at": at, "reason": null,
+        "decisions": {question.call.as_str(): {"action": taken.action, "by": "alice", "via": null, "door": "key", "at": at, "reason": null,
             "arguments": arguments, "result": own}},
     })
 }

@@ -112,6 +112,7 @@ impl World {
                 by,
                 via: None,
                 groups: Vec::new(),
+                door: None,
                 reason: None,
                 then,
                 response: None,

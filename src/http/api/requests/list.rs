@@ -5,11 +5,14 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use http::Uri;
+use serde_json::Map;
 
+use super::inbox_filter::InboxFilter;
 use crate::http::Http;
 use crate::http::api::access;
 use crate::http::api::listing::Listing;
-use crate::http::server::caller::CurrentCaller;
+use crate::http::events::inbox::COUNTED;
+use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
 use crate::http::server::operation::{AuthClass, Op, SMALL};
 use crate::http::server::params::RequestQuery;
 use crate::http::server::problem::{Code, Problem};
@@ -18,9 +21,8 @@ use crate::http::wire::list::RequestList;
 use crate::http::wire::request::{InterventionRequest, state};
 use crate::people::Caller;
 use crate::people::may::can_decide;
-use crate::store::RequestFilter;
+use crate::store::{RequestFilter, RequestRow};
 use crate::task::id::{RequestId, TaskId};
-use crate::task::request::RequestKind;
 use crate::task::status::RequestStatus;
 
 pub(crate) const OP: Op = Op {
@@ -33,7 +35,8 @@ pub(crate) const OP: Op = Op {
 /// List requests
 ///
 /// Returns the requests that this caller may decide and has not answered, oldest first. With
-/// `task_id`: every request of that tree.
+/// `task_id`: every request of that tree. `open` counts the requests that wait for the caller under
+/// these filters, whatever `status` says.
 #[utoipa::path(
     get, path = "/v1/requests", operation_id = "list_requests", tag = "requests", params(RequestQuery),
     responses((status = 200, body = RequestList, description = "A page of requests"))
@@ -46,11 +49,10 @@ pub(crate) async fn list_requests(
     let mut query = Query::of(&uri);
     let tasks = query.many("task_id", "a task id", |text| text.parse::<TaskId>().ok());
     let mut wanted = query.many("status", "a request status", RequestStatus::parse);
-    let kinds = query.many("kind", "a kind of request", RequestKind::parse);
-    let (agents, sessions) = (query.texts("agent"), query.texts("session_id"));
+    let filter = InboxFilter::of(&mut query);
     let (after, limit) = (query.cursor().map(RequestId), query.limit());
-    if tasks.is_empty() && !caller.may.read && !caller.may.decide {
-        return Err(Problem::forbidden("This key may not read."));
+    if tasks.is_empty() {
+        must_read_or_decide(&caller)?;
     }
     let mut roots = Vec::new();
     for task in &tasks {
@@ -70,25 +72,50 @@ pub(crate) async fn list_requests(
         && wanted
             .iter()
             .all(|status| *status == RequestStatus::Pending);
+    let open = open_requests(&http, &caller, &filter, &roots).await?;
     let filter = RequestFilter {
-        tenant: caller.tenant.clone(),
         person: tasks.is_empty().then(|| access::inbox_person(&caller)),
         statuses: wanted,
-        kinds: kinds
-            .into_iter()
-            .map(|kind| kind.as_str().to_owned())
-            .collect(),
-        agents,
-        sessions,
         roots,
         overdue: !inbox,
         after,
-        limit,
+        ..filter.open_for(&caller, limit)
     };
     if inbox && !caller.may.decide {
-        return Listing::of("requests").close("next_cursor", &None::<String>);
+        return Ok(closed(Listing::of("requests"), None, open));
     }
-    list_page(&http, &caller, filter, inbox).await
+    list_page(&http, &caller, filter, inbox, open).await
+}
+
+/// How many requests wait for the caller under these filters, up to [`COUNTED`], and whether more
+/// do. With `roots`, those of these trees.
+async fn open_requests(
+    http: &Http,
+    caller: &Caller,
+    filter: &InboxFilter,
+    roots: &[TaskId],
+) -> Result<(usize, bool), Problem> {
+    if !caller.may.decide {
+        return Ok((0, false));
+    }
+    if roots.is_empty() {
+        let open = filter.open_for(caller, 0);
+        let open = http.store.open_requests(&open, COUNTED).await?;
+        return Ok((open.requests.len(), open.more));
+    }
+    let mine = |row: &&RequestRow| {
+        filter.fits(row) && can_decide(caller, &row.tenant, &row.owner, &state(row))
+    };
+    let pending = http.store.pending_of(roots).await?;
+    Ok((pending.iter().filter(mine).count(), false))
+}
+
+fn closed(listing: Listing, next: Option<String>, (open, open_more): (usize, bool)) -> Response {
+    let mut members = Map::new();
+    members.insert("next_cursor".to_owned(), next.into());
+    members.insert("open".to_owned(), open.into());
+    members.insert("open_more".to_owned(), open_more.into());
+    listing.close_with(members)
 }
 
 /// Reads until the page has an entry or no request follows. The inbox skips requests that this
@@ -98,6 +125,7 @@ async fn list_page(
     caller: &Caller,
     mut filter: RequestFilter,
     inbox: bool,
+    open: (usize, bool),
 ) -> Result<Response, Problem> {
     let mut listing = Listing::of("requests");
     let (limit, mut shown) = (filter.limit, 0);
@@ -123,8 +151,6 @@ async fn list_page(
         // The next requests may all be for other people; large reads skip them fastest.
         filter.limit = MOST;
     };
-    listing.close(
-        "next_cursor",
-        &filter.after.filter(|_| more).map(|id| cursor_of(id.0)),
-    )
+    let next = filter.after.filter(|_| more);
+    Ok(closed(listing, next.map(|id| cursor_of(id.0)), open))
 }

@@ -50,7 +50,7 @@ pub(crate) fn event_section(view: &View<'_>) -> Markup {
 }
 
 /// The texts of the script, by name.
-fn script_texts(words: &Translations) -> Map<String, Value> {
+pub(crate) fn script_texts(words: &Translations) -> Map<String, Value> {
     macro_rules! named {
         ($($name:ident)*) => { [$((stringify!($name), words.$name)),*] };
     }

@@ -7,7 +7,7 @@
 pub(crate) mod approve_page;
 mod call;
 mod choices;
-mod deadline;
+pub(crate) mod deadline;
 pub(crate) mod form;
 mod forms;
 mod headline;
@@ -15,7 +15,7 @@ mod history;
 mod inputs;
 pub(crate) mod invalid_form;
 mod kind;
-mod live;
+pub(crate) mod live;
 mod question;
 pub(crate) mod reject_page;
 mod schema;
@@ -34,9 +34,11 @@ use self::headline::{asked_by_agent, headline};
 use self::history::RequestHistory;
 use self::submitted::SubmittedForm;
 use super::follow;
+use super::inbox::next_question::after_answer;
 use super::language::Language;
 use super::layout::{frame_in, in_order, visible};
 use super::sign_in::{sign_in_again, signed_in_bar};
+use super::site::Site;
 use super::translations::Translations;
 use crate::http::api::access;
 use crate::http::server::problem::{Problem, prefix};
@@ -69,6 +71,8 @@ pub(crate) struct View<'a> {
     /// The journal's facts about the calls since the request was opened; `None` for an open request
     /// or an unreadable journal.
     pub history: Option<RequestHistory>,
+    /// After an answer, the line that leads to the next question.
+    pub next: Option<Markup>,
     /// The page to return to after signing in as another user.
     pub path: String,
 }
@@ -95,6 +99,7 @@ impl<'a> View<'a> {
             now,
             submitted: None,
             history: None,
+            next: None,
             path: format!(
                 "{}/resume/{}",
                 prefix(&settings.public_url),
@@ -114,7 +119,17 @@ impl<'a> View<'a> {
         if row.status != status::RequestStatus::Pending {
             view.history = load_history(http, row).await?;
         }
+        view.next = after_answer(http, row, &view.site()).await?;
         Ok(view)
+    }
+
+    /// The frame of the page.
+    fn site(&self) -> Site<'_> {
+        Site {
+            caller: self.caller,
+            prefix: &self.prefix,
+            language: self.words.language,
+        }
     }
 
     /// Says why there is nothing to answer. If other people decide the request, links to sign-in
@@ -277,6 +292,8 @@ fn page(view: &View<'_>, answers: &Markup) -> Markup {
         view.words.language,
         &format!("{error_prefix}{}: {title}", visible(agent)),
         &html! {
+            header { (view.site().links(None)) }
+            @if let Some(next) = &view.next { (next) }
             @if let Some(submitted) = view.submitted { (inputs::mistake_list(view, submitted)) }
             p.soft { bdi { (visible(&view.request.agent_path.join(" › "))) } }
             @match &closed_headline {

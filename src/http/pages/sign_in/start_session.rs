@@ -44,8 +44,7 @@ pub(crate) const OP: Op = Op {
 pub(crate) struct SignIn {
     /// The key.
     key: String,
-    /// The path of this service to open afterwards; any other value leads to a page that shows the
-    /// signed-in user.
+    /// The path of this service to open afterwards; any other value leads to the inbox.
     #[schema(value_type = String, required = false)]
     next: Option<String>,
 }
@@ -66,7 +65,7 @@ impl std::fmt::Debug for SignIn {
     responses(
         (status = 200, body = String, content_type = "text/html", description = "Without accounts: no sign-in is needed"),
         (status = 303, description = "Signed in: on to `next`",
-            headers(("Location" = String, description = "`next`, or the page that says who is signed in"),
+            headers(("Location" = String, description = "`next`, or the inbox"),
                 ("Set-Cookie" = String, description = "`holdpoint_session`"))),
         (status = 401, body = String, content_type = "text/html", description = "The key is not known: the page again",
             headers(("WWW-Authenticate" = String, description = "`Bearer`"))),
@@ -111,7 +110,7 @@ pub(crate) async fn sign_in(
         // The browser replaces the cookie of the old session.
         http.store.end_session(&old.digest()).await?;
     }
-    let mut response = see_other(next.unwrap_or(&format!("{prefix}/sign-in")));
+    let mut response = see_other(next.unwrap_or(&format!("{prefix}/inbox")));
     response
         .headers_mut()
         .insert(SET_COOKIE, cookie::set(&token, &http.settings.public_url)?);

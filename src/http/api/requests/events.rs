@@ -1,0 +1,53 @@
+//! `GET /v1/events`: what waits for the caller, kept up to date.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use http::{HeaderMap, Uri};
+
+use super::inbox_filter::InboxFilter;
+use crate::http::Http;
+use crate::http::events::inbox;
+use crate::http::events::stream::Watcher;
+use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
+use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::params::InboxQuery;
+use crate::http::server::problem::{Code, Problem};
+use crate::http::server::query::Query;
+
+pub(crate) const OP: Op = Op {
+    id: "stream_inbox",
+    auth: AuthClass::Key,
+    body: SMALL,
+    problems: &[Code::Invalid, Code::TooMany],
+};
+
+/// Watch the inbox
+///
+/// Returns server-sent events: first `inbox` with the requests that this caller may decide and has
+/// not answered, then `request.created`, `request.changed` and `request.gone` as they change. The
+/// events have no `id`, and nothing is resumed: each connection begins with `inbox`, which is also
+/// sent again when the service cannot say what changed.
+#[utoipa::path(
+    get, path = "/v1/events", operation_id = "stream_inbox", tag = "requests", params(InboxQuery),
+    responses((status = 200, description = "The stream"))
+)]
+pub(crate) async fn stream_inbox(
+    State(http): State<Arc<Http>>,
+    CurrentCaller(caller): CurrentCaller,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    must_read_or_decide(&caller)?;
+    let mut query = Query::of(&uri);
+    let filter = InboxFilter::of(&mut query);
+    query.finish()?;
+    let permit = http.stream_limiter.take(&caller, &http.settings)?;
+    let watcher = Watcher {
+        caller,
+        headers,
+        posted: false,
+    };
+    inbox::open(&http, watcher, filter, permit).await
+}

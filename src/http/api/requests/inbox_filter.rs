@@ -1,0 +1,53 @@
+//! The filters of an inbox: kinds of request, agents and sessions. The list, the stream and the
+//! pages of an inbox read the same ones.
+
+use crate::http::api::access;
+use crate::http::server::query::Query;
+use crate::people::Caller;
+use crate::store::{RequestFilter, RequestRow};
+use crate::task::request::RequestKind;
+use crate::task::status::RequestStatus;
+
+/// Which requests of an inbox are wanted; an empty list is any.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct InboxFilter {
+    pub kinds: Vec<RequestKind>,
+    pub agents: Vec<String>,
+    pub sessions: Vec<String>,
+}
+
+impl InboxFilter {
+    /// Takes the filters out of a query.
+    #[must_use]
+    pub(crate) fn of(query: &mut Query) -> Self {
+        Self {
+            kinds: query.many("kind", "a kind of request", RequestKind::parse),
+            agents: query.texts("agent"),
+            sessions: query.texts("session_id"),
+        }
+    }
+
+    /// Whether a request is wanted.
+    #[must_use]
+    pub(crate) fn fits(&self, row: &RequestRow) -> bool {
+        let agent = |name: &String| row.agent_path.last() == Some(name);
+        (self.kinds.is_empty() || self.kinds.contains(&row.asked.kind))
+            && (self.agents.is_empty() || self.agents.iter().any(agent))
+            && (self.sessions.is_empty() || self.sessions.contains(&row.session_id))
+    }
+
+    /// The open requests of the caller's inbox that are wanted, without those past their deadline.
+    #[must_use]
+    pub(crate) fn open_for(&self, caller: &Caller, limit: i64) -> RequestFilter {
+        RequestFilter {
+            tenant: caller.tenant.clone(),
+            person: Some(access::inbox_person(caller)),
+            statuses: vec![RequestStatus::Pending],
+            kinds: self.kinds.iter().map(|kind| kind.as_str().into()).collect(),
+            agents: self.agents.clone(),
+            sessions: self.sessions.clone(),
+            limit,
+            ..RequestFilter::default()
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! The inbox of one caller as a stream has told it, and the event that a change of a request is to
+//! that caller.
+
+use std::collections::BTreeMap;
+
+use crate::http::api::requests::inbox_filter::InboxFilter;
+use crate::http::wire::inbox::GoneReason;
+use crate::http::wire::request::state;
+use crate::people::Caller;
+use crate::people::may::{can_decide, may_decide};
+use crate::store::{OpenRequests, RequestRow};
+use crate::task::id::RequestId;
+use crate::task::status::RequestStatus;
+
+/// The most requests that are counted.
+pub(crate) const COUNTED: usize = 1000;
+/// With more than [`COUNTED`] requests open, the state is read again once this few of the counted
+/// ones are left.
+const FEW: usize = 900;
+
+/// The change of a request, as one caller is told of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// It waits for the caller from now on.
+    Created,
+    /// It still waits, and has one more answer.
+    Changed,
+    /// It no longer waits for the caller.
+    Gone(GoneReason),
+}
+
+/// What waits for a caller: the oldest [`COUNTED`] requests, each with its number of answers.
+#[derive(Debug, Default)]
+pub(super) struct InboxView {
+    open: BTreeMap<RequestId, usize>,
+    /// Whether more requests wait than are in `open`.
+    more: bool,
+}
+
+impl InboxView {
+    /// The view of an inbox that was just read.
+    #[must_use]
+    pub(super) fn of(read: &OpenRequests) -> Self {
+        let requests = read.requests.iter();
+        Self {
+            open: requests
+                .map(|request| (request.id, request.answers))
+                .collect(),
+            more: read.more,
+        }
+    }
+
+    /// How many requests wait, up to [`COUNTED`].
+    #[must_use]
+    pub(super) fn count(&self) -> usize {
+        if self.more { COUNTED } else { self.open.len() }
+    }
+
+    /// The ids of the counted requests.
+    pub(super) fn ids(&self) -> impl Iterator<Item = RequestId> {
+        self.open.keys().copied()
+    }
+
+    /// Whether so many of the counted requests are gone that the next ones have to be read.
+    #[must_use]
+    pub(super) fn is_outdated(&self) -> bool {
+        self.more && self.open.len() < FEW
+    }
+
+    /// Takes note of a request as it is now. `None` if the caller is not to be told of it.
+    pub(super) fn note(
+        &mut self,
+        row: &RequestRow,
+        caller: &Caller,
+        filter: &InboxFilter,
+    ) -> Option<Change> {
+        let approvers = &row.asked.terms.approvers;
+        if !filter.fits(row) || !may_decide(caller, &row.tenant, &row.owner, approvers) {
+            return None;
+        }
+        let (id, answers) = (row.asked.request_id, row.answers.len());
+        if !can_decide(caller, &row.tenant, &row.owner, &state(row)) {
+            // A request beyond the counted ones may be known from its `request.created`.
+            let known = self.open.remove(&id).is_some() || self.more;
+            return known.then(|| Change::Gone(reason(row)));
+        }
+        if let Some(known) = self.open.get_mut(&id) {
+            if *known >= answers {
+                return None;
+            }
+            *known = answers;
+            return Some(Change::Changed);
+        }
+        if self.more || self.open.len() >= COUNTED {
+            self.more = true;
+        } else {
+            self.open.insert(id, answers);
+        }
+        Some(if self.more && answers > 0 {
+            Change::Changed
+        } else {
+            Change::Created
+        })
+    }
+}
+
+/// Why a request does not wait for a caller who may decide it.
+fn reason(row: &RequestRow) -> GoneReason {
+    match row.status {
+        RequestStatus::Pending if !row.expired => GoneReason::Answered,
+        RequestStatus::Pending | RequestStatus::Expired => GoneReason::Expired,
+        RequestStatus::Responded | RequestStatus::Resumed => GoneReason::Decided,
+        RequestStatus::Withdrawn => GoneReason::Withdrawn,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::openapi::sample;
+    use crate::task::decision::Action;
+    use crate::task::id::CallId;
+    use uuid::Uuid;
+
+    fn note(view: &mut InboxView, row: &RequestRow) -> Option<Change> {
+        view.note(row, &sample::approver(), &InboxFilter::default())
+    }
+
+    #[test]
+    fn caller_is_told_of_a_request_when_it_opens_and_when_it_closes() {
+        for (status, expected) in [
+            (RequestStatus::Resumed, GoneReason::Decided),
+            (RequestStatus::Responded, GoneReason::Decided),
+            (RequestStatus::Expired, GoneReason::Expired),
+            (RequestStatus::Withdrawn, GoneReason::Withdrawn),
+        ] {
+            let (mut view, mut row) = (InboxView::default(), sample::request());
+            assert_eq!(note(&mut view, &row), Some(Change::Created));
+            assert_eq!(note(&mut view, &row), None, "told once");
+            assert_eq!(view.count(), 1);
+            row.status = status;
+            assert_eq!(note(&mut view, &row), Some(Change::Gone(expected)));
+            assert_eq!((note(&mut view, &row), view.count()), (None, 0));
+        }
+    }
+
+    #[test]
+    fn request_past_its_deadline_is_gone_although_its_row_is_pending() {
+        let (mut view, mut row) = (InboxView::default(), sample::request());
+        note(&mut view, &row);
+        row.expired = true;
+        let gone = note(&mut view, &row);
+        assert_eq!(gone, Some(Change::Gone(GoneReason::Expired)));
+    }
+
+    #[test]
+    fn answer_of_another_changes_a_request_and_the_own_answer_takes_it_out() {
+        let (mut view, mut row) = (InboxView::default(), sample::request());
+        row.asked.terms.approvers.required = 3;
+        note(&mut view, &row);
+        let call: CallId = row.asked.pending_tool_calls[0].tool_call_id;
+        let approves = |who| sample::answer(who, Action::Approve, &[call], false);
+        row.answers.extend(approves("carol"));
+        assert_eq!(note(&mut view, &row), Some(Change::Changed));
+        assert_eq!(note(&mut view, &row), None);
+        row.answers.extend(approves("bob"));
+        let gone = note(&mut view, &row);
+        assert_eq!(gone, Some(Change::Gone(GoneReason::Answered)));
+    }
+
+    #[test]
+    fn caller_hears_nothing_of_a_request_that_they_may_not_decide() {
+        let row = sample::request();
+        let mut foreign = sample::approver();
+        foreign.tenant = "other".into();
+        let mut reader = sample::approver();
+        reader.may.decide = false;
+        for caller in [sample::caller(), foreign, reader] {
+            let mut view = InboxView::default();
+            let told = view.note(&row, &caller, &InboxFilter::default());
+            assert_eq!((told, view.count()), (None, 0), "{caller:?}");
+        }
+    }
+
+    #[test]
+    fn count_ends_at_a_thousand_and_the_rest_is_read_later() {
+        let mut view = InboxView::default();
+        let mut row = sample::request();
+        for number in 0..1002 {
+            row.asked.request_id = RequestId(Uuid::from_u128(number));
+            assert_eq!(note(&mut view, &row), Some(Change::Created));
+        }
+        assert_eq!((view.count(), view.ids().count()), (1000, 1000));
+        row.status = RequestStatus::Withdrawn;
+        for number in (0..=100).chain([1001]) {
+            assert!(!view.is_outdated());
+            row.asked.request_id = RequestId(Uuid::from_u128(number));
+            let gone = note(&mut view, &row);
+            assert_eq!(gone, Some(Change::Gone(GoneReason::Withdrawn)), "{number}");
+            if number == 100 {
+                break;
+            }
+        }
+        assert!(view.is_outdated() && view.count() == 1000);
+    }
+}

@@ -1,0 +1,228 @@
+//! `GET /inbox/decided`: the requests that a person has answered, newest first; with `all=1` also
+//! those that others decided and the person could have.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use http::{HeaderMap, Uri};
+use maud::{Markup, html};
+
+use super::rows::link;
+use super::words::Texts;
+use crate::http::Http;
+use crate::http::api::access::inbox_person;
+use crate::http::api::requests::inbox_filter::InboxFilter;
+use crate::http::pages::language::Language;
+use crate::http::pages::layout::{moment, visible};
+use crate::http::pages::request::deadline::span;
+use crate::http::pages::site::{Place, Site};
+use crate::http::pages::translations::{Translations, fill};
+use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
+use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::params::DecidedQuery;
+use crate::http::server::problem::{Code, Problem, prefix};
+use crate::http::server::query::{Query, cursor_of};
+use crate::http::wire::brief::RequestBrief;
+use crate::http::wire::request::state;
+use crate::people::Caller;
+use crate::people::may::may_decide;
+use crate::store::RequestRow;
+use crate::task::decision::{Action, Decision};
+use crate::task::id::RequestId;
+use crate::task::status::RequestStatus;
+use crate::task::time::Time;
+
+pub(crate) const OP: Op = Op {
+    id: "get_decided",
+    auth: AuthClass::Key,
+    body: SMALL,
+    problems: &[Code::Invalid],
+};
+
+/// The most rows of a page.
+const ROWS: usize = 50;
+/// How many requests are read at once, and how often, until the page is full.
+const READ_AT_ONCE: i64 = 50;
+const MOST_READS: usize = 40;
+
+/// The page of decided requests
+///
+/// Shows the requests that this caller has answered, newest first.
+#[utoipa::path(
+    get, path = "/inbox/decided", operation_id = "get_decided", tag = "pages", params(DecidedQuery),
+    responses((status = 200, body = String, content_type = "text/html", description = "The page"))
+)]
+pub(crate) async fn get_decided(
+    State(http): State<Arc<Http>>,
+    CurrentCaller(caller): CurrentCaller,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Result<Markup, Problem> {
+    must_read_or_decide(&caller)?;
+    let mut query = Query::of(&uri);
+    query.drop_empty();
+    let filter = InboxFilter::of(&mut query);
+    let all = query.one("all", "1", |text| (text == "1").then_some(()));
+    let before = query.cursor().map(RequestId);
+    query.finish()?;
+    let (rows, next) = read(&http, &caller, &filter, all.is_some(), before).await?;
+    let prefix = prefix(&http.settings.public_url);
+    let site = Site {
+        caller: &caller,
+        prefix: &prefix,
+        language: Language::of(&headers),
+    };
+    Ok(page(&site, &http, &rows, all.is_some(), next))
+}
+
+/// A page of decided requests, and the last one looked at where more may follow.
+async fn read(
+    http: &Http,
+    caller: &Caller,
+    filter: &InboxFilter,
+    all: bool,
+    mut before: Option<RequestId>,
+) -> Result<(Vec<RequestRow>, Option<RequestId>), Problem> {
+    let (person, mut shown) = (inbox_person(caller), Vec::new());
+    for _ in 0..MOST_READS {
+        let ids = http
+            .store
+            .decided_requests(&caller.tenant, &person, all, before, READ_AT_ONCE)
+            .await?;
+        let whole = i64::try_from(ids.len()).is_ok_and(|count| count < READ_AT_ONCE);
+        let mut rows = http.store.requests_of(&caller.tenant, &ids).await?;
+        rows.reverse();
+        for row in rows {
+            if shown.len() == ROWS {
+                return Ok((shown, before));
+            }
+            before = Some(row.asked.request_id);
+            if filter.fits(&row) && is_shown(&row, caller, all) {
+                shown.push(row);
+            }
+        }
+        if whole {
+            return Ok((shown, None));
+        }
+        before = ids.last().copied();
+    }
+    Ok((shown, before))
+}
+
+/// Whether a request is in the list: one that the caller has answered, and with `all` a decided one
+/// that the caller may decide.
+fn is_shown(row: &RequestRow, caller: &Caller, all: bool) -> bool {
+    let own = || state(row).answer_of(&caller.user_id, None).is_some();
+    let decided = || state(row).resolution().is_some();
+    let could = || may_decide(caller, &row.tenant, &row.owner, &row.asked.terms.approvers);
+    own() || (all && decided() && could())
+}
+
+fn page(
+    site: &Site<'_>,
+    http: &Http,
+    rows: &[RequestRow],
+    all: bool,
+    next: Option<RequestId>,
+) -> Markup {
+    let texts = site.texts();
+    let address = format!("{}/inbox/decided", site.prefix);
+    let (other, label) = if all {
+        (address.clone(), texts.own_only)
+    } else {
+        (format!("{address}?all=1"), texts.others_too)
+    };
+    site.page(
+        Some(Place::Decided),
+        texts.decided,
+        &html! {
+            h1 { (texts.decided) }
+            p { a href=(other) { (label) } }
+            @if rows.is_empty() { p { (texts.nothing_decided) } }
+            ul.rows { @for row in rows { (decided_row(site, http, row)) } }
+            @if let Some(next) = next {
+                @let all = if all { "all=1&" } else { "" };
+                p { a href=(format!("{address}?{all}cursor={}", cursor_of(next.0))) { (texts.older) } }
+            }
+        },
+    )
+}
+
+fn decided_row(site: &Site<'_>, http: &Http, row: &RequestRow) -> Markup {
+    let (texts, words) = (site.texts(), Translations::of(site.language));
+    let state = state(row);
+    let own = state.answer_of(&site.caller.user_id, None);
+    let answer = own.or_else(|| state.resolution().map(|resolution| resolution.last));
+    let is_own = own.is_some();
+    html! {
+        li {
+            (link(site, row, &http.settings))
+            @if let Some((at, answer)) = answer { (answer_line(site, row, *at, answer, is_own)) }
+            p.soft {
+                bdi { (visible(&row.agent_path.join(" › "))) }
+                " · " bdi { (fill(texts.for_user, &[("user", &visible(&row.owner))])) }
+                " · " (status_word(row, texts))
+                @if let Some(missing) = missing(row, http, texts) { " · " (missing) }
+            }
+            @let reason = answer.and_then(|(_, answer)| answer.reason.as_deref());
+            @if let Some(reason) = reason { p { (words.reason) (words.colon) bdi { (visible(reason)) } } }
+        }
+    }
+}
+
+/// Who answered what, when, and how long the request had waited.
+fn answer_line(
+    site: &Site<'_>,
+    row: &RequestRow,
+    at: Time,
+    answer: &Decision,
+    is_own: bool,
+) -> Markup {
+    let (texts, words) = (site.texts(), Translations::of(site.language));
+    let what = match answer.action {
+        Action::Approve => words.did_approve,
+        Action::Reject => words.did_reject,
+        Action::Edit => words.did_edit,
+        Action::Respond => words.did_respond,
+        Action::Retry => words.did_retry,
+        Action::Mixed => words.did_mixed,
+    };
+    let user = if is_own {
+        texts.by_you.to_owned()
+    } else {
+        visible(&answer.by)
+    };
+    let by = fill(
+        words.by_at,
+        &[("user", &user), ("at", &moment(&at.to_string()))],
+    );
+    let waited = span(at.since(row.created_at), words);
+    html! {
+        p.status {
+            (what) " " bdi { (by) } " · " (fill(texts.waited, &[("time", &waited)]))
+        }
+    }
+}
+
+fn status_word(row: &RequestRow, texts: &Texts) -> &'static str {
+    match row.status {
+        RequestStatus::Pending if row.expired => texts.state_expired,
+        RequestStatus::Pending => texts.state_pending,
+        RequestStatus::Responded => texts.state_responded,
+        RequestStatus::Resumed => texts.state_resumed,
+        RequestStatus::Expired => texts.state_expired,
+        RequestStatus::Withdrawn => texts.state_withdrawn,
+    }
+}
+
+/// How many more people have to approve an open request.
+fn missing(row: &RequestRow, http: &Http, texts: &Texts) -> Option<String> {
+    let brief = RequestBrief::of(row, &http.settings);
+    let required = usize::try_from(brief.approvers.required).unwrap_or(usize::MAX);
+    let left = required.saturating_sub(brief.approvals);
+    match left {
+        _ if !state(row).is_open() || required < 2 => None,
+        1 => Some(texts.waits_for_one.to_owned()),
+        left => Some(fill(texts.waits_for_more, &[("count", &left.to_string())])),
+    }
+}

@@ -1,0 +1,40 @@
+//! `GET /`: leads a browser to its inbox.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use http::{HeaderMap, Method};
+
+use crate::http::Http;
+use crate::http::pages::sign_in::session::{see_other, wants_page};
+use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::problem::{Code, Problem, prefix};
+
+pub(crate) const OP: Op = Op {
+    id: "get_home",
+    auth: AuthClass::Open,
+    body: SMALL,
+    problems: &[Code::NotFound],
+};
+
+/// The way to the inbox
+///
+/// Leads a browser (`Accept: text/html`) to its inbox; for any other client there is nothing here.
+#[utoipa::path(
+    get, path = "/", operation_id = "get_home", tag = "pages", security(()),
+    responses((status = 303, description = "On to the inbox",
+        headers(("Location" = String, description = "`/inbox`"))))
+)]
+pub(crate) async fn get_home(
+    State(http): State<Arc<Http>>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    if wants_page(&Method::GET, &headers) {
+        return Ok(see_other(&format!(
+            "{}/inbox",
+            prefix(&http.settings.public_url)
+        )));
+    }
+    Err(Problem::not_found())
+}

@@ -1,0 +1,307 @@
+//! `GET /inbox`: what waits for a person, oldest first. Requests that expire within an hour stand
+//! first on the first page.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::Response;
+use http::{HeaderMap, Uri};
+use maud::{Markup, html};
+use serde_json::{Map, Value};
+use url::form_urlencoded::Serializer;
+
+use super::rows::{kind_word, open_row};
+use super::script;
+use super::words::Texts;
+use crate::http::Http;
+use crate::http::api::requests::inbox_filter::InboxFilter;
+use crate::http::events::inbox::COUNTED;
+use crate::http::pages::follow;
+use crate::http::pages::language::Language;
+use crate::http::pages::layout::{moment, visible};
+use crate::http::pages::site::{Place, Site};
+use crate::http::pages::translations::{Translations, fill};
+use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
+use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::params::InboxPageQuery;
+use crate::http::server::problem::{Code, Problem, prefix};
+use crate::http::server::query::{Query, cursor_of};
+use crate::people::Caller;
+use crate::people::may::can_decide;
+use crate::store::{OpenRequest, OpenRequests, RequestRow};
+use crate::task::id::RequestId;
+use crate::task::request::RequestKind;
+use crate::task::time::Time;
+
+pub(crate) const OP: Op = Op {
+    id: "get_inbox",
+    auth: AuthClass::Key,
+    body: SMALL,
+    problems: &[Code::Invalid],
+};
+
+/// A request with less time left stands first.
+pub(super) const URGENT: Duration = Duration::from_hours(1);
+/// The most rows of a page.
+const ROWS: usize = 50;
+/// Requests that expire soon are searched among so many of the oldest ones.
+const LOOKED_THROUGH: usize = 200;
+
+/// The page of the inbox
+///
+/// Shows the requests that this caller may decide and has not answered, oldest first.
+#[utoipa::path(
+    get, path = "/inbox", operation_id = "get_inbox", tag = "pages", params(InboxPageQuery),
+    responses((status = 200, body = String, content_type = "text/html", description = "The page"))
+)]
+pub(crate) async fn get_inbox(
+    State(http): State<Arc<Http>>,
+    CurrentCaller(caller): CurrentCaller,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    must_read_or_decide(&caller)?;
+    let mut query = Query::of(&uri);
+    query.drop_empty();
+    let (filter, after) = (InboxFilter::of(&mut query), query.cursor().map(RequestId));
+    query.finish()?;
+    let inbox = Inbox::read(&http, &caller, filter, after).await?;
+    let prefix = prefix(&http.settings.public_url);
+    let site = Site {
+        caller: &caller,
+        prefix: &prefix,
+        language: Language::of(&headers),
+    };
+    Ok(follow::page(inbox.page(&site, &http)))
+}
+
+/// One page of an inbox.
+struct Inbox {
+    filter: InboxFilter,
+    rows: Vec<RequestRow>,
+    /// How many requests wait, up to [`COUNTED`], and whether more do.
+    open: usize,
+    more: bool,
+    /// How many follow this page, and after which request.
+    left: usize,
+    next: Option<RequestId>,
+    has_urgent: bool,
+    is_first: bool,
+}
+
+impl Inbox {
+    async fn read(
+        http: &Http,
+        caller: &Caller,
+        filter: InboxFilter,
+        after: Option<RequestId>,
+    ) -> Result<Self, Problem> {
+        let all = open_requests(http, caller, &filter, None).await?;
+        let from_here = match after {
+            Some(_) => open_requests(http, caller, &filter, after).await?,
+            None => all.clone(),
+        };
+        let urgent = match after {
+            Some(_) => Vec::new(),
+            None => urgent(&from_here.requests, http.clock.now()),
+        };
+        let others = from_here.requests.iter().map(|request| request.id);
+        let others = others.filter(|id| !urgent.contains(id));
+        let room = ROWS.saturating_sub(urgent.len());
+        let shown: Vec<RequestId> = others.clone().take(room).collect();
+        let left = others.count() - shown.len();
+        let next = shown.last().copied().filter(|_| left > 0 || from_here.more);
+        let ids: Vec<RequestId> = urgent.iter().copied().chain(shown).collect();
+        let mut rows = http.store.requests_of(&caller.tenant, &ids).await?;
+        rows.retain(|row| {
+            let state = crate::http::wire::request::state(row);
+            can_decide(caller, &row.tenant, &row.owner, &state)
+        });
+        rows.sort_by_key(|row| ids.iter().position(|id| *id == row.asked.request_id));
+        Ok(Self {
+            filter,
+            rows,
+            open: all.requests.len(),
+            more: all.more,
+            left,
+            next,
+            has_urgent: !urgent.is_empty(),
+            is_first: after.is_none(),
+        })
+    }
+
+    fn page(&self, site: &Site<'_>, http: &Http) -> Markup {
+        let (texts, now) = (site.texts(), http.clock.now());
+        let is_filtered = !self.query(None).is_empty();
+        let address = format!("{}/inbox", site.prefix);
+        site.page(
+            Some(Place::Inbox),
+            texts.inbox,
+            &html! {
+                div.line {
+                    h1 { (texts.inbox) " " span #open-heading { (self.count()) } }
+                    p.soft {
+                        span #inbox-state { (fill(texts.as_of, &[("at", &moment(&now.to_string()))])) }
+                        " · " a href=(self.query_address(&address, None)) { (texts.look_again) }
+                    }
+                }
+                (self.filter_form(site, &address))
+                p #inbox-new aria-live="polite" {}
+                @if self.rows.is_empty() && is_filtered {
+                    p #inbox-empty { (texts.nothing_fits) " " a href=(address) { (texts.show_all) } }
+                } @else if self.rows.is_empty() {
+                    p #inbox-empty { (texts.nothing) " " a href=(format!("{address}/decided")) { (texts.decided) } }
+                }
+                @if self.has_urgent { p.soft { (texts.urgent_first) } }
+                ul #inbox-rows .rows {
+                    @for row in &self.rows { (open_row(site, row, &http.settings, now)) }
+                }
+                @if !self.is_first { p { a href=(self.query_address(&address, None)) { (texts.first_page) } } }
+                @if let Some(next) = self.next {
+                    p {
+                        a #inbox-next href=(self.query_address(&address, Some(next))) { (fill(texts.next_page, &[("count", &self.following())])) }
+                    }
+                }
+                p.soft { (texts.newest_last) }
+                (self.script(site))
+            },
+        )
+    }
+
+    fn count(&self) -> String {
+        if self.more {
+            format!("{COUNTED}+")
+        } else {
+            self.open.to_string()
+        }
+    }
+
+    fn following(&self) -> String {
+        if self.more {
+            format!("{}+", self.left)
+        } else {
+            self.left.to_string()
+        }
+    }
+
+    fn query(&self, after: Option<RequestId>) -> String {
+        let mut query = Serializer::new(String::new());
+        for kind in &self.filter.kinds {
+            query.append_pair("kind", kind.as_str());
+        }
+        for agent in &self.filter.agents {
+            query.append_pair("agent", agent);
+        }
+        for session in &self.filter.sessions {
+            query.append_pair("session_id", session);
+        }
+        if let Some(after) = after {
+            query.append_pair("cursor", &cursor_of(after.0));
+        }
+        query.finish()
+    }
+
+    fn query_address(&self, path: &str, after: Option<RequestId>) -> String {
+        match self.query(after).as_str() {
+            "" => path.to_owned(),
+            query => format!("{path}?{query}"),
+        }
+    }
+
+    fn filter_form(&self, site: &Site<'_>, address: &str) -> Markup {
+        let texts = site.texts();
+        let mut agents: Vec<&str> = self
+            .rows
+            .iter()
+            .filter_map(|row| row.agent_path.last().map(String::as_str))
+            .chain(self.filter.agents.iter().map(String::as_str))
+            .collect();
+        agents.sort_unstable();
+        agents.dedup();
+        html! {
+            details.filter open[!self.query(None).is_empty()] {
+                summary { (texts.filter) }
+                form method="get" action=(address) {
+                    div.field {
+                        label for="kind" { (texts.kind) }
+                        select #kind name="kind" {
+                            option value="" { (texts.all) }
+                            @for kind in RequestKind::ALL {
+                                option value=(kind.as_str()) selected[self.filter.kinds.contains(&kind)] { (kind_word(kind, texts)) }
+                            }
+                        }
+                    }
+                    div.field {
+                        label for="agent" { (texts.agent) }
+                        select #agent name="agent" {
+                            option value="" { (texts.all) }
+                            @for agent in agents {
+                                option value=(agent) selected[self.filter.agents.iter().any(|wanted| wanted == agent)] { (visible(agent)) }
+                            }
+                        }
+                    }
+                    div.field {
+                        label for="session" { (texts.session) }
+                        input #session name="session_id" maxlength="128" autocomplete="off" value=[self.filter.sessions.first()];
+                    }
+                    button type="submit" .second { (texts.show) }
+                }
+            }
+        }
+    }
+
+    /// The script, and what it needs to know.
+    fn script(&self, site: &Site<'_>) -> Markup {
+        let events = self.query_address(&format!("{}/v1/events", site.prefix), None);
+        html! {
+            div #inbox-live hidden data-events=(events) data-open=(self.open) data-more[self.more]
+                data-words=(Value::Object(script_texts(site.texts(), Translations::of(site.language))))
+            {
+                button #inbox-tell type="button" .second { (site.texts().tell) }
+                span #inbox-tell-note role="status" {}
+            }
+            (script::tag(site.prefix))
+        }
+    }
+}
+
+/// The texts of the script, by name.
+fn script_texts(texts: &Texts, words: &Translations) -> Map<String, Value> {
+    macro_rules! named {
+        ($from:ident: $($name:ident)*) => { [$((stringify!($name).to_owned(), Value::from($from.$name))),*] };
+    }
+    let of_list = named![texts: live not_live new_one new_many tell tell_no_more tell_refused tell_title
+        row_decided row_over row_expired row_withdrawn row_answered have_approved
+        short_approval short_guidance short_credentials short_confirmation short_external_result short_reconcile];
+    let of_requests =
+        named![words: did_approve did_reject did_edit did_respond did_retry did_mixed];
+    of_list.into_iter().chain(of_requests).collect()
+}
+
+/// What waits for a caller: the oldest requests after `after`.
+pub(super) async fn open_requests(
+    http: &Http,
+    caller: &Caller,
+    filter: &InboxFilter,
+    after: Option<RequestId>,
+) -> Result<OpenRequests, Problem> {
+    if !caller.may.decide {
+        return Ok(OpenRequests::default());
+    }
+    let mut wanted = filter.open_for(caller, 0);
+    wanted.after = after;
+    Ok(http.store.open_requests(&wanted, COUNTED).await?)
+}
+
+/// Those of the oldest requests that expire soon, the first deadline first.
+fn urgent(requests: &[OpenRequest], now: Time) -> Vec<RequestId> {
+    let oldest = requests.iter().take(LOOKED_THROUGH);
+    let mut soon: Vec<(Time, RequestId)> = oldest
+        .filter_map(|request| Some((request.expires_at?, request.id)))
+        .filter(|(at, _)| at.since(now) <= URGENT)
+        .collect();
+    soon.sort_unstable();
+    soon.truncate(ROWS);
+    soon.into_iter().map(|(_, id)| id).collect()
+}

@@ -1,0 +1,63 @@
+//! The line on the page of an answered request that leads to the next question: its link has the
+//! focus, so that the next question is one Enter away.
+
+use maud::{Markup, html};
+
+use super::list::open_requests;
+use super::rows::summary;
+use crate::http::Http;
+use crate::http::api::requests::inbox_filter::InboxFilter;
+use crate::http::pages::site::Site;
+use crate::http::pages::translations::{Translations, fill};
+use crate::http::server::problem::Problem;
+use crate::http::wire::request::state;
+use crate::store::RequestRow;
+use crate::task::decision::Action;
+
+/// The line for a reader who has answered this request; `None` for any other reader.
+///
+/// # Errors
+/// `unavailable` or `internal` when the inbox cannot be read.
+pub(crate) async fn after_answer(
+    http: &Http,
+    row: &RequestRow,
+    site: &Site<'_>,
+) -> Result<Option<Markup>, Problem> {
+    let Some((_, answer)) = state(row).answer_of(&site.caller.user_id, None) else {
+        return Ok(None);
+    };
+    let open = open_requests(http, site.caller, &InboxFilter::default(), None).await?;
+    let first: Vec<_> = open
+        .requests
+        .iter()
+        .map(|request| request.id)
+        .take(1)
+        .collect();
+    let rows = http.store.requests_of(&site.caller.tenant, &first).await?;
+    let (texts, words) = (site.texts(), Translations::of(site.language));
+    let what = match answer.action {
+        Action::Approve => words.did_approve,
+        Action::Reject => words.did_reject,
+        Action::Edit => words.did_edit,
+        Action::Respond => words.did_respond,
+        Action::Retry => words.did_retry,
+        Action::Mixed => words.did_mixed,
+    };
+    let count = open.requests.len().saturating_sub(1);
+    let more = format!("{count}{}", if open.more { "+" } else { "" });
+    Ok(Some(html! {
+        p.next {
+            (what) (words.full_stop) " "
+            @match rows.first() {
+                Some(next) => {
+                    a autofocus href=(format!("{}/resume/{}", site.prefix, next.asked.request_id)) {
+                        (fill(texts.next, &[("summary", &summary(next, &http.settings, texts))]))
+                    }
+                    @if count > 0 { " · " (fill(texts.more_wait, &[("count", &more)])) }
+                }
+                None => (texts.nothing_more),
+            }
+            " · " a href=(format!("{}/inbox", site.prefix)) { (texts.inbox) }
+        }
+    }))
+}

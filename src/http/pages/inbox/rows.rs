@@ -1,0 +1,142 @@
+//! One request as a row of a list. A row has a link to the request's page and no button.
+
+use maud::{Markup, html};
+
+use super::words::Texts;
+use crate::http::Settings;
+use crate::http::pages::layout::visible;
+use crate::http::pages::request::deadline::span;
+use crate::http::pages::site::Site;
+use crate::http::pages::translations::{Translations, fill};
+use crate::http::wire::brief::RequestBrief;
+use crate::http::wire::request::WireEffect;
+use crate::store::RequestRow;
+use crate::task::request::RequestKind;
+use crate::task::time::Time;
+
+/// The word for a kind of request in a list.
+#[must_use]
+pub(crate) fn kind_word(kind: RequestKind, texts: &Texts) -> &'static str {
+    match kind {
+        RequestKind::Approval => texts.short_approval,
+        RequestKind::Guidance => texts.short_guidance,
+        RequestKind::Credentials => texts.short_credentials,
+        RequestKind::Confirmation => texts.short_confirmation,
+        RequestKind::ExternalResult => texts.short_external_result,
+        RequestKind::Reconcile => texts.short_reconcile,
+    }
+}
+
+/// The summaries of a request's calls in one line, in the order of their characters.
+#[must_use]
+pub(crate) fn summary(row: &RequestRow, settings: &Settings, texts: &Texts) -> String {
+    let brief = RequestBrief::of(row, settings);
+    let shown = brief.summaries.unwrap_or_default();
+    let mut line = shown
+        .first()
+        .map(|first| visible(first))
+        .unwrap_or_default();
+    if brief.calls > 1 {
+        let more = (brief.calls - 1).to_string();
+        line = format!("{line} {}", fill(texts.and_more, &[("count", &more)]));
+    }
+    line
+}
+
+/// The facts of an open request in a list, without its link.
+pub(super) fn facts(site: &Site<'_>, row: &RequestRow, settings: &Settings, now: Time) -> Markup {
+    let (texts, words) = (site.texts(), Translations::of(site.language));
+    let brief = RequestBrief::of(row, settings);
+    let age = span(now.since(row.created_at), words);
+    let rule = row.asked.own_calls().find_map(|call| call.rule.as_deref());
+    let mut counts = Vec::new();
+    if brief.calls > 1 {
+        let text = fill(texts.calls, &[("count", &brief.calls.to_string())]);
+        counts.push(html! { (text) });
+    }
+    if brief.approvers.required > 1 {
+        let (have, required) = (
+            brief.approvals.to_string(),
+            brief.approvers.required.to_string(),
+        );
+        let text = fill(
+            texts.have_approved,
+            &[("have", &have), ("required", &required)],
+        );
+        counts.push(html! { span.approved { (text) } });
+    }
+    match brief.warnings {
+        0 => {}
+        1 => counts.push(html! { (texts.warning) }),
+        count => {
+            let text = fill(texts.warnings, &[("count", &count.to_string())]);
+            counts.push(html! { (text) });
+        }
+    }
+    html! {
+        p.soft {
+            bdi { (visible(&brief.agent_path.join(" › "))) }
+            " · " bdi { (fill(texts.for_user, &[("user", &visible(&brief.user_id))])) }
+            " · " (fill(texts.asked_ago, &[("time", &age)]))
+            @if let Some(rule) = rule { " · " bdi { (fill(texts.by_rule, &[("rule", &visible(rule))])) } }
+        }
+        @if !counts.is_empty() {
+            p.counts {
+                @for (place, count) in counts.iter().enumerate() {
+                    @if place > 0 { " · " }
+                    (count)
+                }
+            }
+        }
+    }
+}
+
+/// The link to a request: its summary, and its kind and effects.
+pub(super) fn link(site: &Site<'_>, row: &RequestRow, settings: &Settings) -> Markup {
+    let texts = site.texts();
+    let brief = RequestBrief::of(row, settings);
+    let effects = brief.effects.iter().map(|effect| match effect {
+        WireEffect::ReadOnly => texts.effect_read_only,
+        WireEffect::Idempotent => texts.effect_idempotent,
+        WireEffect::Once => texts.effect_once,
+    });
+    let approval = brief.kind == RequestKind::Approval;
+    let about: Vec<_> = std::iter::once(kind_word(brief.kind, texts))
+        .chain(effects.filter(|_| approval))
+        .collect();
+    html! {
+        p.head {
+            a href=(brief.url) {
+                span.unseen { (texts.summary) ": " }
+                span.exact { (summary(row, settings, texts)) }
+            }
+            span.about { (about.join(" · ")) }
+        }
+    }
+}
+
+/// An open request as a row. The script writes into `told` what became of the request; it takes the
+/// place of the facts, so that no row changes its height.
+pub(super) fn open_row(
+    site: &Site<'_>,
+    row: &RequestRow,
+    settings: &Settings,
+    now: Time,
+) -> Markup {
+    let (texts, words) = (site.texts(), Translations::of(site.language));
+    let left = row.expires_at.map(|at| at.since(now));
+    let urgent = left.is_some_and(|left| left <= super::list::URGENT);
+    html! {
+        li data-request=(row.asked.request_id) {
+            @if let Some(left) = left {
+                p.left.urgent[urgent] {
+                    @if urgent { span aria-hidden="true" { "▲ " } }
+                    (fill(texts.left, &[("time", &span(left, words))]))
+                }
+            }
+            (link(site, row, settings))
+            div.facts { (facts(site, row, settings, now)) }
+            p.told {}
+        }
+    }
+}

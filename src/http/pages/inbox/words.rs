@@ -1,0 +1,154 @@
+//! The texts of the frame's links and of the pages of inbox and tasks in each language, side by
+//! side. Texts about requests and events that other pages have, too, are in `translations.rs`.
+
+use crate::http::pages::language::Language;
+
+macro_rules! texts {
+    ($($name:ident: $english:literal, $chinese:literal;)*) => {
+        /// The texts of one language.
+        #[derive(Debug)]
+        pub(crate) struct Texts {
+            $(#[doc = $english] pub $name: &'static str),*
+        }
+
+        static ENGLISH: Texts = Texts { $($name: $english),* };
+        static CHINESE: Texts = Texts { $($name: $chinese),* };
+
+        /// Each text in English and in Chinese.
+        #[cfg(test)]
+        const PAIRS: &[(&str, &str)] = &[$(($english, $chinese)),*];
+    };
+}
+
+texts! {
+    // The frame.
+    pages: "Pages", "页面";
+    skip: "Skip to the content", "跳到正文";
+    inbox: "Inbox", "待处理";
+    decided: "Decided", "已决定";
+    tasks: "Tasks", "任务";
+    // The state of the list.
+    as_of: "As of {at}", "截至 {at}";
+    live: "live", "实时更新中";
+    not_live: "Not live since {at}.", "自 {at} 起未更新。";
+    look_again: "Look again", "重新查看";
+    new_one: "1 new question: show it", "1 个新请求：显示";
+    new_many: "{count} new questions: show them", "{count} 个新请求：显示";
+    tell: "Tell me here", "在此提醒我";
+    tell_no_more: "Tell me here no more", "不再在此提醒我";
+    tell_refused: "This browser does not allow notices.", "此浏览器不允许通知。";
+    tell_title: "A question waits", "有请求等待处理";
+    nothing: "Nothing waits for you.", "没有等待您处理的请求。";
+    nothing_fits: "Nothing that fits.", "没有符合条件的请求。";
+    show_all: "Show all", "全部显示";
+    urgent_first: "Questions that expire within an hour come first.", "一小时内到期的请求排在最前。";
+    newest_last: "Oldest first, newest last.", "按时间排列，最新的在最后。";
+    next_page: "The next of {count} more", "接下来的请求（还有 {count} 个）";
+    first_page: "Back to the oldest", "返回最早的请求";
+    // The filter.
+    filter: "Filter", "筛选";
+    kind: "Kind", "类型";
+    agent: "Agent", "智能体";
+    session: "Session", "会话";
+    status: "Status", "状态";
+    all: "all", "全部";
+    show: "Show", "显示";
+    // A row.
+    summary: "Summary", "摘要";
+    and_more: "and {count} more", "等另外 {count} 个";
+    left: "{time} left", "剩余 {time}";
+    for_user: "for {user}", "为 {user}";
+    asked_ago: "asked {time} ago", "{time}前提出";
+    by_rule: "rule {rule}", "规则 {rule}";
+    calls: "{count} calls", "{count} 个调用";
+    have_approved: "{have} of {required} have approved", "{required} 人中已有 {have} 人批准";
+    warning: "1 warning", "1 个警告";
+    warnings: "{count} warnings", "{count} 个警告";
+    row_decided: "{what} by {user}, {at}: nothing left to do here", "{what}（{user}，{at}）：无需再处理";
+    row_over: "Nothing left to do here", "无需再处理";
+    row_expired: "Expired: nothing left to do here", "已过期：无需再处理";
+    row_withdrawn: "Withdrawn: nothing left to do here", "已撤回：无需再处理";
+    row_answered: "You have answered: it waits for other people", "您已答复：等待其他人";
+    short_approval: "approval", "批准";
+    short_guidance: "guidance", "指导";
+    short_credentials: "login", "凭据";
+    short_confirmation: "confirmation", "确认";
+    short_external_result: "result", "结果";
+    short_reconcile: "unknown outcome", "结果未知";
+    effect_read_only: "read only", "只读";
+    effect_idempotent: "idempotent", "幂等";
+    effect_once: "once", "一次性";
+    // After an answer.
+    next: "Next: {summary}", "下一个：{summary}";
+    more_wait: "{count} more", "还有 {count} 个";
+    nothing_more: "Nothing else waits for you.", "没有其他等待您处理的请求。";
+    // What was decided.
+    nothing_decided: "Nothing was decided yet.", "尚无决定。";
+    own_only: "Only what I have answered", "仅显示我的答复";
+    others_too: "Also what others have decided", "同时显示他人的决定";
+    by_you: "you", "您";
+    waited: "waited {time}", "等待了 {time}";
+    waits_for_one: "waits for one more", "还需一人";
+    waits_for_more: "waits for {count} more", "还需 {count} 人";
+    state_pending: "open", "未决";
+    state_responded: "decided", "已决定";
+    state_resumed: "decided, and the task went on", "已决定，任务已继续";
+    state_expired: "expired", "已过期";
+    state_withdrawn: "withdrawn", "已撤回";
+    older: "Older ones", "更早的";
+    // Tasks.
+    no_tasks: "No tasks.", "没有任务。";
+    task: "Task", "任务";
+    owner: "Owner", "所有者";
+    updated: "Changed", "更新时间";
+    open: "Open", "未决";
+    running: "Running", "运行中";
+    paused: "Paused", "等待人工";
+    completed: "Completed", "已完成";
+    failed: "Failed", "失败";
+    canceled: "Canceled", "已取消";
+    task_title: "Task {agent}: {status}", "任务 {agent}：{status}";
+    usage: "model calls: {calls}, tokens: {tokens}", "模型调用：{calls}，token：{tokens}";
+    part_of: "Part of a larger task", "隶属于更大的任务";
+    open_questions: "Open questions", "未决请求";
+    review: "Review", "查看";
+    timeline: "Timeline", "时间线";
+    earlier: "Earlier than #{number}", "早于 #{number}";
+    newest: "The newest entries", "最新的记录";
+    unreadable: "This entry cannot be read.", "此记录无法读取。";
+    judged: "Judged: {verdict}", "判定：{verdict}";
+    by_link: "by link", "通过链接";
+    in_slack: "in Slack", "在 Slack 中";
+}
+
+impl Texts {
+    #[must_use]
+    pub(crate) fn of(language: Language) -> &'static Self {
+        match language {
+            Language::English => &ENGLISH,
+            Language::Chinese => &CHINESE,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_name_the_same_values_in_every_language() {
+        let named = |text: &str| {
+            let mut names: Vec<String> = text
+                .split('{')
+                .skip(1)
+                .filter_map(|rest| Some(rest.split_once('}')?.0.to_owned()))
+                .collect();
+            names.sort();
+            names
+        };
+        for (english, chinese) in PAIRS {
+            assert_eq!(named(english), named(chinese), "{english}");
+            assert_ne!(english, chinese);
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! The frame of the pages between which a person moves: the links to inbox, decided requests and
+//! tasks, and the signed-in user.
+
+use maud::{Markup, html};
+
+use super::inbox::words::Texts;
+use super::language::Language;
+use super::layout::frame_named;
+use super::sign_in::signed_in_bar;
+use crate::people::Caller;
+
+/// One of the pages of the frame's links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Inbox,
+    Decided,
+    Tasks,
+}
+
+/// The reader of a page, and the path of `public_url`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Site<'a> {
+    pub caller: &'a Caller,
+    pub prefix: &'a str,
+    pub language: Language,
+}
+
+impl Site<'_> {
+    #[must_use]
+    pub(crate) fn texts(&self) -> &'static Texts {
+        Texts::of(self.language)
+    }
+
+    /// The frame's links; `place` is the page that is shown.
+    #[must_use]
+    pub(crate) fn links(&self, place: Option<Place>) -> Markup {
+        let texts = self.texts();
+        let links = [
+            (Place::Inbox, "/inbox", texts.inbox),
+            (Place::Decided, "/inbox/decided", texts.decided),
+            (Place::Tasks, "/tasks", texts.tasks),
+        ];
+        html! {
+            nav.site aria-label=(texts.pages) {
+                @for (link, path, text) in links {
+                    a href=(format!("{}{path}", self.prefix)) aria-current=[(place == Some(link)).then_some("page")] {
+                        (text)
+                        @if link == Place::Inbox { span #open-count {} }
+                    }
+                }
+            }
+        }
+    }
+
+    /// A whole page; its heading is part of `body`.
+    #[must_use]
+    pub(crate) fn page(&self, place: Option<Place>, title: &str, body: &Markup) -> Markup {
+        let body = html! {
+            a.skip href="#content" { (self.texts().skip) }
+            header { (self.links(place)) }
+            div #content tabindex="-1" { (body) }
+            footer { (signed_in_bar(self.caller, self.prefix, self.language)) }
+        };
+        frame_named(self.language, &format!("{title} – Holdpoint"), &body)
+    }
+}

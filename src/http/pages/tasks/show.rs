@@ -1,0 +1,184 @@
+//! `GET /tasks/{task_id}`: a task, its open questions and its timeline. With `before`, the events
+//! before that number.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, Uri};
+use maud::{Markup, html};
+use serde_json::Value;
+
+use super::list::status_word;
+use super::timeline::{Timeline, entry};
+use crate::http::Http;
+use crate::http::api::access;
+use crate::http::pages::follow;
+use crate::http::pages::inbox::rows::{kind_word, summary};
+use crate::http::pages::language::Language;
+use crate::http::pages::layout::{in_order, visible};
+use crate::http::pages::request::live::script_texts;
+use crate::http::pages::site::{Place, Site};
+use crate::http::pages::translations::{Translations, fill};
+use crate::http::server::caller::CurrentCaller;
+use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::params::TimelineQuery;
+use crate::http::server::path_id::Id;
+use crate::http::server::problem::{Code, Problem, prefix};
+use crate::http::server::query::Query;
+use crate::store::{Part, ReadError, RequestRow};
+use crate::task::change::TaskRow;
+use crate::task::id::TaskId;
+
+pub(crate) const OP: Op = Op {
+    id: "get_task_page",
+    auth: AuthClass::Key,
+    body: SMALL,
+    problems: &[Code::NotFound, Code::Invalid],
+};
+
+/// The page of a task
+///
+/// Shows a task, its open questions and the newest of its events; with `before`, the events before
+/// that number.
+#[utoipa::path(
+    get, path = "/tasks/{task_id}", operation_id = "get_task_page", tag = "pages",
+    params(("task_id" = String, Path, format = Uuid, description = "The task"), TimelineQuery),
+    responses((status = 200, body = String, content_type = "text/html", description = "The page"))
+)]
+pub(crate) async fn get_task_page(
+    State(http): State<Arc<Http>>,
+    CurrentCaller(caller): CurrentCaller,
+    Id(id): Id<TaskId>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let row = access::readable_task(&http, &caller, id).await?;
+    let mut query = Query::of(&uri);
+    let before = query.number("before");
+    query.finish()?;
+    let root = row.root_task_id;
+    let head = if root == id {
+        row.next_event
+    } else {
+        access::task(&http, &caller, root).await?.next_event
+    };
+    let part = Part { root, task: id };
+    let end = before.map_or(head, |before| (before - 1).min(head));
+    let timeline = Timeline::read(&http, part, end).await?;
+    let pending = match row.open_requests {
+        0 => Vec::new(),
+        _ => match http.store.pending(root, id).await {
+            Ok(pending) => pending,
+            // The timeline says which entry cannot be read.
+            Err(ReadError::Corrupt(_)) => Vec::new(),
+            Err(error) => return Err(error.into()),
+        },
+    };
+    let prefix = prefix(&http.settings.public_url);
+    let site = Site {
+        caller: &caller,
+        prefix: &prefix,
+        language: Language::of(&headers),
+    };
+    let follows = before.is_none() && !row.status.is_terminal();
+    let page = task_page(&site, &http, &row, &pending, &timeline, before);
+    Ok(if follows {
+        follow::page(page)
+    } else {
+        page.into_response()
+    })
+}
+
+fn task_page(
+    site: &Site<'_>,
+    http: &Http,
+    row: &TaskRow,
+    pending: &[RequestRow],
+    timeline: &Timeline,
+    before: Option<i64>,
+) -> Markup {
+    let texts = site.texts();
+    let (agent, status) = (visible(&row.agent), status_word(row.status, texts));
+    let title = fill(texts.task_title, &[("agent", &agent), ("status", status)]);
+    let address = format!("{}/tasks/{}", site.prefix, row.task_id);
+    let follows = before.is_none() && !row.status.is_terminal();
+    site.page(
+        Some(Place::Tasks),
+        &in_order(title.clone()),
+        &html! {
+            h1 #headline { (title) }
+            (about(site, row))
+            @if !pending.is_empty() { (questions(site, http, pending)) }
+            h2 { (texts.timeline) }
+            p {
+                @if let Some(first) = timeline.earlier {
+                    a href=(format!("{address}?before={first}")) { (fill(texts.earlier, &[("number", &first.to_string())])) }
+                    " · "
+                }
+                a href=(address) { (if before.is_some() { texts.newest } else { texts.look_again }) }
+            }
+            ol.timeline { @for shown in &timeline.entries { (entry(site, shown)) } }
+            @if follows { (live_section(site, row, timeline, &address)) }
+        },
+    )
+}
+
+/// The owner, the session, and the usage of the tree.
+fn about(site: &Site<'_>, row: &TaskRow) -> Markup {
+    let texts = site.texts();
+    let (calls, tokens) = (
+        row.model_calls.to_string(),
+        row.usage.total_tokens.to_string(),
+    );
+    html! {
+        p.soft {
+            bdi { (visible(&row.agent_path.join(" › "))) }
+            " · " bdi { (fill(texts.for_user, &[("user", &visible(&row.user_id))])) }
+            " · " bdi { (visible(&row.session_id)) }
+            " · " (fill(texts.usage, &[("calls", &calls), ("tokens", &tokens)]))
+        }
+        @if row.task_id != row.root_task_id {
+            p { a href=(format!("{}/tasks/{}", site.prefix, row.root_task_id)) { (texts.part_of) } }
+        }
+    }
+}
+
+fn questions(site: &Site<'_>, http: &Http, pending: &[RequestRow]) -> Markup {
+    let texts = site.texts();
+    html! {
+        h2 { (texts.open_questions) }
+        ul {
+            @for row in pending {
+                li {
+                    span.exact { (summary(row, &http.settings, texts)) }
+                    " (" (kind_word(row.asked.kind, texts)) ") "
+                    a href=(format!("{}/resume/{}", site.prefix, row.asked.request_id)) { (texts.review) }
+                }
+            }
+        }
+    }
+}
+
+/// The section in which the script goes on with the timeline. Hidden without the script.
+fn live_section(site: &Site<'_>, row: &TaskRow, timeline: &Timeline, address: &str) -> Markup {
+    let words = Translations::of(site.language);
+    html! {
+        section #live hidden
+            data-events=(format!("{}/v1/tasks/{}/events", site.prefix, row.task_id))
+            data-requests=(format!("{}/resume/", site.prefix))
+            data-page=(address)
+            data-after=(timeline.head)
+            data-words=(Value::Object(script_texts(words)))
+        {
+            h2 { (words.live_head) }
+            p.status #live-state role="status" aria-live="polite" {}
+            div #live-asked hidden { h3 { (words.live_others) } ul #live-others {} }
+            p.soft #live-earlier hidden { (words.live_earlier) }
+            div aria-live="polite" aria-busy="true" { ol #live-log {} }
+            div #live-now {}
+            p.soft #live-connection aria-live="polite" {}
+        }
+        (follow::tag(site.prefix))
+    }
+}

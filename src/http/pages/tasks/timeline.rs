@@ -1,0 +1,355 @@
+//! The timeline of a task: the events of its subtree in the order of their numbers, in the words of
+//! `follow.js`, which goes on with them.
+//!
+//! Invariant: texts of agents, tools and users are escaped, and stand in a box that says whose they
+//! are.
+
+use maud::{Markup, html};
+
+use crate::http::Http;
+use crate::http::pages::inbox::rows::kind_word;
+use crate::http::pages::layout::{moment, visible};
+use crate::http::pages::site::Site;
+use crate::http::pages::translations::{Translations, fill};
+use crate::http::server::problem::Problem;
+use crate::store::{Event, Part, Portion, ReadError};
+use crate::task::decision::{Action, Decision, Door};
+use crate::task::failure::Failure;
+use crate::task::id::RequestId;
+use crate::task::item::{Fact, Outcome, Part as MessagePart, PartType, ToolResult, Turn};
+use crate::task::status::{RequestStatus, TaskStatus};
+use crate::task::time::Time;
+use crate::task::verdict::{Judgement, Verdict};
+
+/// The most events of a page.
+const PAGE: i64 = 200;
+/// The most bytes of one read, beside its last event.
+const BYTES: i64 = 4 * 1024 * 1024;
+/// The longest text that is shown, in characters.
+const LONGEST: usize = 20_000;
+
+/// A part of a timeline.
+#[derive(Debug)]
+pub(super) struct Timeline {
+    pub entries: Vec<Shown>,
+    /// The number before which earlier events are, if there are any.
+    pub earlier: Option<i64>,
+    /// The number of the last event that was looked at.
+    pub head: i64,
+}
+
+/// An event, or the number of one that cannot be read.
+#[derive(Debug)]
+pub(super) enum Shown {
+    Event(Box<Event>),
+    Unreadable(i64),
+}
+
+impl Timeline {
+    /// The last events up to the number `end`. In a tree of several tasks the numbers of a
+    /// sub-agent's events have gaps, so earlier numbers are read until some event is found.
+    ///
+    /// # Errors
+    /// `unavailable` when the database does not answer.
+    pub(super) async fn read(http: &Http, part: Part, end: i64) -> Result<Self, Problem> {
+        let mut first = end;
+        let mut entries = Vec::new();
+        while first > 0 && entries.is_empty() {
+            let last = first;
+            first = (first - PAGE).max(0);
+            entries = read_between(http, part, first, last).await?;
+        }
+        Ok(Self {
+            entries,
+            earlier: (first > 0).then_some(first + 1),
+            head: end.max(0),
+        })
+    }
+}
+
+/// The events after the number `after` up to `last`.
+async fn read_between(
+    http: &Http,
+    part: Part,
+    mut after: i64,
+    last: i64,
+) -> Result<Vec<Shown>, Problem> {
+    let portion = Portion {
+        events: PAGE,
+        bytes: BYTES,
+    };
+    let (mut shown, mut damaged) = (Vec::new(), false);
+    while after < last {
+        let read = match http.store.events(part, after, portion).await {
+            Ok(read) => read,
+            Err(ReadError::Corrupt(_)) => {
+                // Only the number before the damaged event is known: the next numbers are tried.
+                damaged = true;
+                after += 1;
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if std::mem::take(&mut damaged) {
+            shown.push(Shown::Unreadable(after));
+        }
+        let count = read.events.len();
+        let events = read.events.into_iter();
+        let within: Vec<_> = events.take_while(|event| event.number <= last).collect();
+        let ends = !read.more || within.len() < count;
+        after = within.last().map_or(after, |event| event.number);
+        shown.extend(
+            within
+                .into_iter()
+                .map(|event| Shown::Event(Box::new(event))),
+        );
+        if ends {
+            break;
+        }
+    }
+    if damaged {
+        shown.push(Shown::Unreadable(last));
+    }
+    Ok(shown)
+}
+
+/// One entry of the timeline.
+pub(super) fn entry(site: &Site<'_>, shown: &Shown) -> Markup {
+    match shown {
+        Shown::Unreadable(number) => {
+            html! { li { p { span.soft { "#" (number) } " " (site.texts().unreadable) } } }
+        }
+        Shown::Event(event) => {
+            let (line, parts) = if event.item.seq == 1 {
+                let words = Translations::of(site.language);
+                (html! { (words.happens_created) }, html! {})
+            } else {
+                said(site, &event.item.fact)
+            };
+            html! {
+                li.below[!event.of_root] {
+                    p {
+                        span.soft { "#" (event.number) " " (time(event.item.at)) } " "
+                        @if event.agent_path.len() > 1 {
+                            bdi { (visible(&event.agent_path.join(" › "))) } (Translations::of(site.language).colon)
+                        }
+                        (line)
+                    }
+                    (parts)
+                }
+            }
+        }
+    }
+}
+
+fn time(at: Time) -> Markup {
+    let exact = at.to_string();
+    html! { time datetime=(exact) { (moment(&exact)) } }
+}
+
+/// The line of a fact, and what stands below it.
+fn said(site: &Site<'_>, fact: &Fact) -> (Markup, Markup) {
+    let words = Translations::of(site.language);
+    let nothing = || html! {};
+    match fact {
+        Fact::TaskStatus {
+            status,
+            error,
+            output,
+        } => (
+            html! { (happens(*status, words)) },
+            ending(words, error.as_ref(), output.as_deref()),
+        ),
+        Fact::UserMessage { items, by, .. } => message(words, items, by),
+        Fact::AssistantMessage(turn) => (html! { (words.happens_answered) }, answer(words, turn)),
+        Fact::Judged { judgement, .. } => (judged(site, judgement), nothing()),
+        Fact::InterventionRequested(asked) => {
+            let kind = kind_word(asked.kind, site.texts());
+            let line = fill(words.happens_asked, &[("kind", kind)]);
+            (
+                html! { (line) " " (review(site, asked.request_id)) },
+                nothing(),
+            )
+        }
+        Fact::Decision {
+            request_id,
+            decision,
+        } => (
+            decided(site, decision, *request_id),
+            html! {
+                @if let Some(reason) = &decision.reason { (quote(words, reason)) }
+            },
+        ),
+        Fact::RequestClosed {
+            request_id, status, ..
+        } => {
+            let line = match status {
+                RequestStatus::Expired => words.has_expired,
+                RequestStatus::Pending
+                | RequestStatus::Responded
+                | RequestStatus::Resumed
+                | RequestStatus::Withdrawn => words.was_withdrawn,
+            };
+            (html! { (line) " " (review(site, *request_id)) }, nothing())
+        }
+        Fact::ToolStarted { name, attempt, .. } => (started(words, name, *attempt), nothing()),
+        Fact::ToolResult(result) => result_of(words, words.happens_finished, result),
+        Fact::LateResult(result) => result_of(words, words.happens_late, result),
+        Fact::SubAgentStarted {
+            agent,
+            child_task_id,
+            ..
+        } => {
+            let line = fill(words.happens_sub_agent, &[("agent", &visible(agent))]);
+            let address = format!("{}/tasks/{child_task_id}", site.prefix);
+            (html! { a href=(address) { (line) } }, nothing())
+        }
+    }
+}
+
+fn message(words: &Translations, items: &[MessagePart], by: &str) -> (Markup, Markup) {
+    let line = fill(words.happens_message, &[("user", &visible(by))]);
+    let parts = html! {
+        @for part in items {
+            @match part.content_type {
+                PartType::Text => (quote(words, &part.content)),
+                PartType::Image => p { (words.happens_image) },
+            }
+        }
+    };
+    (html! { bdi { (line) } }, parts)
+}
+
+fn started(words: &Translations, name: &str, attempt: u32) -> Markup {
+    let text = if attempt > 1 {
+        words.happens_started_again
+    } else {
+        words.happens_started
+    };
+    let (tool, count) = (visible(name), attempt.to_string());
+    html! { bdi { (fill(text, &[("tool", &tool), ("count", &count)])) } }
+}
+
+fn review(site: &Site<'_>, request: RequestId) -> Markup {
+    html! { a href=(format!("{}/resume/{request}", site.prefix)) { (site.texts().review) } }
+}
+
+fn happens(status: TaskStatus, words: &Translations) -> &'static str {
+    match status {
+        TaskStatus::Running => words.happens_resumed,
+        TaskStatus::Paused => words.happens_paused,
+        TaskStatus::Completed => words.happens_completed,
+        TaskStatus::Failed => words.happens_failed,
+        TaskStatus::Canceled => words.happens_canceled,
+    }
+}
+
+fn ending(words: &Translations, error: Option<&Failure>, output: Option<&str>) -> Markup {
+    html! {
+        @if let Some(output) = output { (boxed(words.by_agent, &quote(words, output))) }
+        @if let Some(error) = error { p lang="en" { (visible(&error.detail)) } }
+    }
+}
+
+fn answer(words: &Translations, turn: &Turn) -> Markup {
+    let inside = html! {
+        @if let Some(text) = &turn.text { (quote(words, text)) }
+        @for call in &turn.tool_calls {
+            p.exact { (fill(words.happens_call, &[("tool", &visible(&call.name))])) }
+            pre.exact dir="ltr" { (cut(&call.arguments_text)) }
+            (cut_note(words, &call.arguments_text))
+        }
+    };
+    boxed(words.by_agent, &inside)
+}
+
+fn judged(site: &Site<'_>, judgement: &Judgement) -> Markup {
+    let words = Translations::of(site.language);
+    let verdict = match judgement.verdict {
+        Verdict::Allow => words.verdict_allow,
+        Verdict::Hold => words.verdict_hold,
+        Verdict::Deny => words.verdict_deny,
+        Verdict::Invalid => words.verdict_invalid,
+        Verdict::Human => words.verdict_human,
+    };
+    html! {
+        (fill(site.texts().judged, &[("verdict", verdict)]))
+        @if let Some(rule) = &judgement.rule {
+            " · " bdi { (fill(site.texts().by_rule, &[("rule", &visible(rule))])) }
+        }
+        @if let Some(reason) = &judgement.reason { " · " bdi { (visible(reason)) } }
+    }
+}
+
+fn decided(site: &Site<'_>, decision: &Decision, request: RequestId) -> Markup {
+    let words = Translations::of(site.language);
+    let what = match decision.action {
+        Action::Approve => words.did_approve,
+        Action::Reject => words.did_reject,
+        Action::Edit => words.did_edit,
+        Action::Respond => words.did_respond,
+        Action::Retry => words.did_retry,
+        Action::Mixed => words.did_mixed,
+    };
+    let door = match decision.door {
+        Some(Door::Link) => Some(site.texts().by_link),
+        Some(Door::Slack) => Some(site.texts().in_slack),
+        Some(Door::Key | Door::Session) | None => None,
+    };
+    let user = visible(&decision.by);
+    html! {
+        bdi { (fill(words.happens_decided, &[("what", what), ("user", &user)])) }
+        @if let Some(door) = door { " (" (door) ")" }
+        " " (review(site, request))
+    }
+}
+
+fn result_of(words: &Translations, line: &str, result: &ToolResult) -> (Markup, Markup) {
+    let outcome = match result.outcome {
+        Outcome::Succeeded => words.outcome_succeeded,
+        Outcome::Failed => words.outcome_failed,
+        Outcome::Invalid => words.outcome_invalid,
+        Outcome::Denied => words.outcome_denied,
+        Outcome::Rejected => words.outcome_rejected,
+        Outcome::Responded => words.outcome_responded,
+        Outcome::Expired => words.outcome_expired,
+        Outcome::Withdrawn => words.outcome_withdrawn,
+        Outcome::Canceled => words.outcome_canceled,
+        Outcome::Unknown => words.outcome_unknown,
+    };
+    let line = fill(
+        line,
+        &[("tool", &visible(&result.name)), ("outcome", outcome)],
+    );
+    let parts = html! {
+        @if !result.content.is_empty() { (boxed(words.by_result, &quote(words, &result.content))) }
+    };
+    (html! { bdi { (line) } }, parts)
+}
+
+fn boxed(label: &str, inside: &Markup) -> Markup {
+    html! { div.agent { p.by { (label) } (inside) } }
+}
+
+/// A foreign text, cut at a length beyond which no reader would follow.
+fn quote(words: &Translations, text: &str) -> Markup {
+    html! { pre dir="auto" { (cut(text)) } (cut_note(words, text)) }
+}
+
+/// The beginning of a text, line by line, with hidden characters as their codes.
+fn cut(text: &str) -> String {
+    let end = text
+        .char_indices()
+        .nth(LONGEST)
+        .map_or(text.len(), |(end, _)| end);
+    let shown = text.get(..end).unwrap_or_default();
+    let lines: Vec<String> = shown.split('\n').map(visible).collect();
+    lines.join("\n")
+}
+
+fn cut_note(words: &Translations, text: &str) -> Markup {
+    let count = text.chars().count();
+    html! {
+        @if count > LONGEST { p.soft { (fill(words.live_cut, &[("count", &count.to_string())])) } }
+    }
+}

@@ -1,0 +1,288 @@
+//! A request in brief, as messages and the stream of the inbox show it: the same for every reader,
+//! made from the request's row alone.
+//!
+//! Invariant: of the arguments of its calls a brief has only what the operator's `summary` templates
+//! show, and no text of an agent or a tool.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::decision::{DecisionAction, WireDecision, WireDoor};
+use super::request::{
+    WireApprovers, WireEffect, WireRequestStatus, may_have_run, message, state, url,
+};
+use crate::http::Settings;
+use crate::store::RequestRow;
+use crate::task::request::{CallSpec, RequestKind};
+use crate::task::user::UserIds;
+
+/// The most summaries of a brief.
+const SUMMARIES: usize = 3;
+
+/// A request in brief: no argument and no text of an agent or a tool is in it, except what the
+/// operator's summaries show of the arguments.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub(crate) struct RequestBrief {
+    /// Its id.
+    #[schema(format = Uuid)]
+    pub request_id: String,
+    /// The root of its tree.
+    #[schema(format = Uuid)]
+    pub root_task_id: String,
+    /// The task that asked; it may be a sub-agent's task.
+    #[schema(format = Uuid)]
+    pub task_id: String,
+    /// The session.
+    pub session_id: String,
+    /// The names of the agents from the root to the task that asked.
+    pub agent_path: Vec<String>,
+    /// The owner of the tree.
+    pub user_id: String,
+    /// The kind of question.
+    pub kind: RequestKind,
+    /// The status of the request.
+    pub status: WireRequestStatus,
+    /// The rule's own message, or "Human intervention required."
+    pub message: String,
+    /// The tools of its calls, each once.
+    pub tools: Vec<String>,
+    /// How many calls it decides.
+    pub calls: usize,
+    /// The effects of its calls, each once.
+    pub effects: Vec<WireEffect>,
+    /// How many warnings its calls have.
+    pub warnings: usize,
+    /// The summaries of its first calls, three at most; null in a webhook without
+    /// `summaries: true`.
+    pub summaries: Option<Vec<String>>,
+    /// The people who may decide.
+    pub approvers: WireApprovers,
+    /// Where several people have to approve: the approvals so far of the undecided call that has the
+    /// fewest.
+    pub approvals: usize,
+    /// When it was asked.
+    #[schema(format = DateTime)]
+    pub created_at: String,
+    /// The deadline: later answers are refused; null where there is none.
+    #[schema(format = DateTime)]
+    pub expires_at: Option<String>,
+    /// The page for a person.
+    #[schema(format = "uri")]
+    pub url: String,
+    /// The answer, once the last call is decided.
+    pub decision: Option<BriefDecision>,
+}
+
+/// The answer to a request in brief: who decided what, without reasons, arguments and results.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub(crate) struct BriefDecision {
+    /// The action of the answer; `mixed` when calls were decided differently.
+    pub action: DecisionAction,
+    /// The user who decided; the last, where several did.
+    pub by: String,
+    /// The user of the service key that acted for them.
+    pub via: Option<String>,
+    /// How the person proved who they are; null in a service without accounts, and in decisions
+    /// from before this was recorded.
+    pub door: Option<WireDoor>,
+    /// The time of the answer.
+    #[schema(format = DateTime)]
+    pub at: String,
+}
+
+impl RequestBrief {
+    /// The brief of a request, with the summaries of its calls.
+    #[must_use]
+    pub(crate) fn of(row: &RequestRow, settings: &Settings) -> Self {
+        let asked = &row.asked;
+        let own: Vec<&CallSpec> = asked.own_calls().collect();
+        let warned = |call: &&CallSpec| call.warnings.len() + usize::from(may_have_run(row, call));
+        Self {
+            request_id: asked.request_id.to_string(),
+            root_task_id: row.root_task_id.to_string(),
+            task_id: row.task_id.to_string(),
+            session_id: row.session_id.clone(),
+            agent_path: row.agent_path.clone(),
+            user_id: row.owner.clone(),
+            kind: asked.kind,
+            status: row.status.into(),
+            message: message(asked),
+            tools: each_once(own.iter().map(|call| call.name.clone())),
+            calls: own.len(),
+            effects: each_once(own.iter().map(|call| call.effect.into())),
+            warnings: own.iter().map(warned).sum(),
+            summaries: Some(summaries(&own)),
+            approvers: (&asked.terms.approvers).into(),
+            approvals: approvals(row, &own, settings.roster.ids()),
+            created_at: row.created_at.to_string(),
+            expires_at: row.expires_at.map(|at| at.to_string()),
+            url: url(asked.request_id, settings),
+            decision: WireDecision::of_request(&state(row)).map(Into::into),
+        }
+    }
+
+    /// The brief for a message that goes outside: the operator has not asked for summaries there.
+    #[must_use]
+    #[cfg_attr(not(test), expect(dead_code, reason = "for messages"))]
+    pub(crate) fn without_summaries(self) -> Self {
+        Self {
+            summaries: None,
+            ..self
+        }
+    }
+}
+
+impl From<WireDecision> for BriefDecision {
+    fn from(decision: WireDecision) -> Self {
+        Self {
+            action: decision.action,
+            by: decision.by,
+            via: decision.via,
+            door: decision.door,
+            at: decision.at,
+        }
+    }
+}
+
+/// The summaries of the first calls. A tool without a template has its name for a summary.
+fn summaries(own: &[&CallSpec]) -> Vec<String> {
+    let first = own.iter().take(SUMMARIES);
+    first.map(|call| call.summary.clone()).collect()
+}
+
+fn approvals(row: &RequestRow, own: &[&CallSpec], ids: UserIds) -> usize {
+    let state = state(row);
+    let count = |call: &&CallSpec| state.approvals(call.tool_call_id, ids).len();
+    let open = own
+        .iter()
+        .filter(|call| state.deciding(call.tool_call_id).is_none());
+    let fewest = open.map(count).min();
+    fewest
+        .or_else(|| own.iter().map(count).max())
+        .unwrap_or_default()
+}
+
+fn each_once<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
+    let mut once = Vec::new();
+    for each in all {
+        if !once.contains(&each) {
+            once.push(each);
+        }
+    }
+    once
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::openapi::sample;
+    use crate::task::decision::Action;
+    use crate::task::id::CallId;
+    use crate::task::status::RequestStatus;
+    use serde_json::{Value, json};
+    use uuid::Uuid;
+
+    fn brief(row: &RequestRow) -> Value {
+        serde_json::to_value(RequestBrief::of(row, &sample::settings())).unwrap()
+    }
+
+    #[test]
+    fn brief_has_every_member_of_an_open_request() {
+        let row = sample::request();
+        let id = row.asked.request_id;
+        assert_eq!(
+            brief(&row),
+            json!({
+                "request_id": id, "root_task_id": row.root_task_id, "task_id": row.task_id,
+                "session_id": "desk-7", "agent_path": ["billing"], "user_id": "alice",
+                "kind": "approval", "status": "pending", "message": "Human intervention required.",
+                "tools": ["refund_payment"], "calls": 1, "effects": ["once"], "warnings": 0,
+                "summaries": ["Refund 120 for order 17"],
+                "approvers": {"owner": false, "users": [], "groups": ["finance"], "required": 1},
+                "approvals": 0, "created_at": "2026-11-03T09:30:00.250000Z",
+                "expires_at": "2026-11-04T09:30:00.250000Z",
+                "url": format!("http://127.0.0.1:8080/resume/{id}"), "decision": null
+            })
+        );
+        let outside = RequestBrief::of(&row, &sample::settings()).without_summaries();
+        assert_eq!(outside.summaries, None);
+    }
+
+    #[test]
+    fn brief_lists_each_tool_once_and_three_summaries_of_many_calls() {
+        let mut row = sample::request();
+        let first = row.asked.pending_tool_calls[0].clone();
+        for number in 0..4 {
+            let mut call = first.clone();
+            call.tool_call_id = CallId(Uuid::from_u128(number));
+            call.name = format!("tool_{}", number % 2);
+            call.summary = format!("Call {number}");
+            row.asked.pending_tool_calls.push(call);
+        }
+        let mut context = first;
+        context.needs_decision = false;
+        context.name = "context".into();
+        row.asked.pending_tool_calls.push(context);
+        let brief = brief(&row);
+        assert_eq!(
+            brief["tools"],
+            json!(["refund_payment", "tool_0", "tool_1"])
+        );
+        assert_eq!(
+            (&brief["calls"], &brief["effects"]),
+            (&json!(5), &json!(["once"]))
+        );
+        assert_eq!(
+            brief["summaries"],
+            json!(["Refund 120 for order 17", "Call 0", "Call 1"])
+        );
+    }
+
+    #[test]
+    fn brief_has_no_text_of_the_agent_and_no_argument_outside_the_summaries() {
+        let mut row = sample::request();
+        row.asked.question = Some("canary question".into());
+        row.asked.details = Some(json!({"context": "canary details"}));
+        let call = &mut row.asked.pending_tool_calls[0];
+        call.arguments_text = r#"{"note":"canary argument"}"#.into();
+        call.target = "POST http://payments.internal/canary".into();
+        call.reason = Some("canary reason".into());
+        let call = call.tool_call_id;
+        let mut answer = sample::answer("bob", Action::Approve, &[call], true).unwrap();
+        answer.1.reason = Some("canary comment".into());
+        row.answers.push(answer);
+        row.status = RequestStatus::Resumed;
+        let brief = brief(&row);
+        assert!(!brief.to_string().contains("canary"), "{brief}");
+        assert_eq!(
+            brief["decision"],
+            json!({"action": "approve", "by": "bob", "via": null, "door": null,
+                "at": "2026-11-03T09:31:00.000000Z"})
+        );
+    }
+
+    #[test]
+    fn approvals_of_a_brief_are_those_of_the_undecided_call_that_has_the_fewest() {
+        let mut row = sample::request();
+        row.asked.terms.approvers.required = 2;
+        let mut second = row.asked.pending_tool_calls[0].clone();
+        second.tool_call_id = CallId(Uuid::from_u128(7));
+        row.asked.pending_tool_calls.push(second);
+        let ids = [
+            row.asked.pending_tool_calls[0].tool_call_id,
+            CallId(Uuid::from_u128(7)),
+        ];
+        let approves = |who, calls: &[CallId]| sample::answer(who, Action::Approve, calls, false);
+        row.answers.extend(approves("bob", &ids[..1]));
+        assert_eq!(brief(&row)["approvals"], 0);
+        row.answers.extend(approves("carol", &ids));
+        assert_eq!(brief(&row)["approvals"], 1, "the first call has both");
+    }
+
+    #[test]
+    fn warning_of_a_restored_history_counts() {
+        let mut row = sample::request();
+        row.doubted = true;
+        assert_eq!(brief(&row)["warnings"], 1);
+    }
+}

@@ -1,0 +1,371 @@
+//! Reads what waits for a person: the ids of the open requests, which are also counted, and the
+//! changes that a reader of an inbox was not notified of.
+
+use std::collections::BTreeMap;
+
+use uuid::Uuid;
+
+use super::db::{Engine, Sql, Value, sql};
+use super::page::IdsFirst as _;
+use super::record::record;
+use super::request_list::{RequestList, Source};
+use super::{Person, ReadError, RequestFilter, RequestRow, Store};
+use crate::task::id::RequestId;
+use crate::task::request_state::RequestState;
+use crate::task::time::Time;
+
+/// A read ends early once it has looked at this many ids.
+const MOST_LOOKED_AT: usize = 16_000;
+/// The number of ids found at once, if a filter may drop most of them: at first, and at most.
+const FILTERED: usize = 500;
+const MOST_FILTERED: usize = 8_000;
+/// The most requests of one read that have touched none of the ids that are shown.
+const MOST_NEW: i64 = 1000;
+
+/// Those of the requests $2 that match and that are open to a person with the spellings $8 of their
+/// id. The owner decides only where the owner is an approver, so a request of theirs must be stored
+/// under the key of its owner; $9 is whether the person may decide every request.
+const OPEN: Sql = sql!(
+    "select r.request_id, r.expires_at,
+            (select count(*) from agent_task_item i where i.request_id = r.request_id) as items,
+            exists (select 1 from decision d where d.tenant = r.tenant and d.user_id " (any 8 text) "
+                and d.request_id = r.request_id) as answered
+       from intervention_request r join agent_task t on t.task_id = r.task_id
+      where r.request_id " (any 2 uuid) " and r.tenant = $3
+        and (" (none 4 text) " or r.status " (any 4 text) ")
+        and (" (none 5 text) " or r.kind " (any 5 text) ")
+        and (" (none 6 text) " or t.agent " (any 6 text) ")
+        and (" (none 7 text) " or t.session_id " (any 7 text) ")
+        and (r.expires_at is null or r.expires_at > " (now 1) ")
+        and ($9 or not t.user_id " (any 8 text) " or exists (select 1 from inbox o where o.tenant = r.tenant
+                and o.kind = 'owner' and o.name = t.user_id and o.request_id = r.request_id))
+      order by r.request_id"
+)
+.by_key();
+
+/// The state of the requests $2, and the open requests of the tenant after $3.
+const LOOK: Sql = sql!(
+    "select r.request_id, r.status,
+            (select count(*) from agent_task_item i where i.request_id = r.request_id) as items, true as shown
+       from intervention_request r where r.request_id " (any 2 uuid) " and r.tenant = $1
+     union all
+     select * from (select r.request_id, r.status, 0 as items, false as shown
+       from intervention_request r where r.tenant = $1 and r.status = 'pending' and r.request_id > $3
+      order by r.request_id limit $4) n"
+);
+
+/// Finds the requests that a person has answered, the newest first: those of each stored spelling
+/// ($2) of the person's id. The statements differ because `SQLite` has no lateral join; there each
+/// spelling is one statement.
+const ANSWERED: Sql = Sql {
+    postgres: "
+select distinct x.request_id
+  from unnest($2::text[]) as p (user_id)
+ cross join lateral (select distinct d.request_id from decision d
+      where d.tenant = $1 and d.user_id = p.user_id and d.request_id < $3
+      order by d.request_id desc limit $4) x
+ order by x.request_id desc limit $4",
+    sqlite: "
+select distinct request_id from decision where tenant = $1 and user_id = $2 and request_id < $3
+ order by request_id desc limit $4",
+    by_key: true,
+};
+
+/// Finds the requests that a person may decide, in any status, the newest first: those of each of
+/// the person's keys ($2 kinds, $3 names). Differs as `ANSWERED` does.
+const OF_KEYS: Sql = Sql {
+    postgres: "
+select distinct x.request_id
+  from unnest($2::text[], $3::text[]) as p (kind, name)
+ cross join lateral (select a.request_id from request_approver a
+      where a.tenant = $1 and a.kind = p.kind and a.name = p.name and a.request_id < $4
+      order by a.request_id desc limit $5) x
+ order by x.request_id desc limit $5",
+    sqlite: "
+select request_id from request_approver where tenant = $1 and kind = $2 and name = $3 and request_id < $4
+ order by request_id desc limit $5",
+    by_key: true,
+};
+
+/// Finds the requests of a tenant that are decided, the newest first.
+const DECIDED: Sql = sql!(
+    "select r.request_id from intervention_request r
+      where r.tenant = $1 and r.status in ('responded', 'resumed') and r.request_id < $2
+      order by r.request_id desc limit $3"
+);
+
+pub(super) const STATEMENTS: &[Sql] = &[OPEN, LOOK, ANSWERED, OF_KEYS, DECIDED];
+
+record! {
+    struct Id {
+        request_id: Uuid,
+    }
+}
+
+record! {
+    struct OpenRecord {
+        request_id: Uuid,
+        expires_at: Option<i64>,
+        items: i64,
+        answered: bool,
+    }
+}
+
+record! {
+    struct LookRecord {
+        request_id: Uuid,
+        status: String,
+        items: i64,
+        shown: bool,
+    }
+}
+
+/// An open request of an inbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenRequest {
+    /// Its id.
+    pub id: RequestId,
+    /// Its deadline.
+    pub expires_at: Option<Time>,
+    /// The number of answers so far.
+    pub answers: usize,
+}
+
+/// The open requests of an inbox, oldest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpenRequests {
+    /// The oldest ones.
+    pub requests: Vec<OpenRequest>,
+    /// Whether there are, or may be, more.
+    pub more: bool,
+}
+
+/// What a look at a tenant's requests found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InboxLook {
+    /// Those of the shown requests that are open, each with its number of answers.
+    pub open: BTreeMap<RequestId, usize>,
+    /// Other open requests, the oldest first.
+    pub new: Vec<RequestId>,
+    /// Whether more of them follow.
+    pub more: bool,
+}
+
+impl Store {
+    /// The open requests that the person of the filter may decide and has not answered: the oldest
+    /// `most`. The filter selects kinds, agents and sessions.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
+    pub async fn open_requests(
+        &self,
+        filter: &RequestFilter,
+        most: usize,
+    ) -> Result<OpenRequests, ReadError> {
+        let source = self.source(filter).await?;
+        let list = RequestList { filter, source };
+        let mut found = OpenRequests::default();
+        let (mut after, mut looked) = (filter.after.map_or(Uuid::nil(), |id| id.0), 0);
+        let mut filtered = if list.filters() { FILTERED } else { 0 };
+        loop {
+            let wanted = (most + 1 - found.requests.len()).max(filtered);
+            filtered = (4 * filtered).min(MOST_FILTERED);
+            let chunk = i64::try_from(wanted).unwrap_or(i64::MAX);
+            let ids = list.ids(self, after, chunk).await?;
+            let Some(newest) = ids.last().copied() else {
+                return Ok(found);
+            };
+            let whole = ids.len() < wanted;
+            (after, looked) = (newest, looked + ids.len());
+            found.requests.extend(self.open_among(filter, ids).await?);
+            found.more = found.requests.len() > most || (!whole && looked >= MOST_LOOKED_AT);
+            if found.more || whole {
+                found.requests.truncate(most);
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Those of these requests that the filter's person can answer.
+    async fn open_among(
+        &self,
+        filter: &RequestFilter,
+        ids: Vec<Uuid>,
+    ) -> Result<Vec<OpenRequest>, ReadError> {
+        let person = filter.person.clone().unwrap_or_default();
+        let users = std::slice::from_ref(&person.user_id);
+        let spellings = self.spellings(&filter.tenant, users).await?;
+        let tenant = Value::Text(filter.tenant.clone());
+        let mut values = vec![Value::Now, Value::Ids(ids), tenant];
+        values.extend(filter.values());
+        values.extend([Value::Texts(spellings), Value::Bool(person.everything)]);
+        let found: Vec<OpenRecord> = self.db().all(OPEN, values).await?;
+        // A person who has answered some calls of a request may have others left, which only the
+        // request itself tells.
+        let answered = found.iter().filter(|record| record.answered);
+        let answered: Vec<_> = answered
+            .map(|record| RequestId(record.request_id))
+            .collect();
+        let rows = self.requests_of(&filter.tenant, &answered).await?;
+        let left = |id: RequestId| {
+            let row = rows.iter().find(|row| row.asked.request_id == id);
+            row.is_some_and(|row| state(row).open_calls(&person.user_id).next().is_some())
+        };
+        let open = found.into_iter().map(|record| {
+            let request = OpenRequest {
+                id: RequestId(record.request_id),
+                expires_at: record.expires_at.map(Time),
+                answers: answers(record.items),
+            };
+            (request, record.answered)
+        });
+        Ok(open
+            .filter(|(request, answered)| !answered || left(request.id))
+            .map(|(request, _)| request)
+            .collect())
+    }
+
+    /// Requests by their ids, in any status, in the order of the ids. Unknown ids are left out.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
+    pub async fn requests_of(
+        &self,
+        tenant: &str,
+        ids: &[RequestId],
+    ) -> Result<Vec<RequestRow>, ReadError> {
+        let filter = RequestFilter {
+            tenant: tenant.to_owned(),
+            overdue: true,
+            ..RequestFilter::default()
+        };
+        let list = RequestList {
+            filter: &filter,
+            source: Source::Open,
+        };
+        let mut left: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
+        left.sort_unstable();
+        let mut rows = Vec::new();
+        while !left.is_empty() {
+            let limit = i64::try_from(left.len()).unwrap_or(i64::MAX);
+            let page = list.matching(self, left.clone(), limit).await?;
+            let read_to = page.rows.last().map(|row| row.asked.request_id.0);
+            rows.extend(page.rows);
+            match read_to.filter(|_| page.more) {
+                Some(read_to) => left.retain(|id| *id > read_to),
+                None => break,
+            }
+        }
+        Ok(rows)
+    }
+
+    /// The ids of at most `limit` requests before `before`, the newest first: those that a person
+    /// has answered, and with `all` those that the person may decide. Requests that are open may be
+    /// among the latter.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
+    pub async fn decided_requests(
+        &self,
+        tenant: &str,
+        person: &Person,
+        all: bool,
+        before: Option<RequestId>,
+        limit: i64,
+    ) -> Result<Vec<RequestId>, ReadError> {
+        let before = Value::Id(before.map_or(Uuid::max(), |id| id.0));
+        let of_tenant = Value::Text(tenant.to_owned());
+        let end = [before, Value::Int(limit)];
+        let users = std::slice::from_ref(&person.user_id);
+        let spellings = self.spellings(tenant, users).await?;
+        let answered: Vec<[String; 1]> = spellings.into_iter().map(|name| [name]).collect();
+        let mut ids = self.each(ANSWERED, &of_tenant, &answered, &end).await?;
+        if all && person.everything {
+            let values = [of_tenant].into_iter().chain(end).collect();
+            ids.append(&mut self.db().all(DECIDED, values).await?);
+        } else if all {
+            let keys = self.keys(tenant, person).await?.into_iter();
+            let keys: Vec<[String; 2]> = keys.map(|(kind, name)| [kind.to_owned(), name]).collect();
+            ids.append(&mut self.each(OF_KEYS, &of_tenant, &keys, &end).await?);
+        }
+        let mut ids: Vec<RequestId> = ids.into_iter().map(|id| RequestId(id.request_id)).collect();
+        ids.sort_unstable_by_key(|id| std::cmp::Reverse(*id));
+        ids.dedup();
+        ids.truncate(usize::try_from(limit).unwrap_or(0));
+        Ok(ids)
+    }
+
+    /// The ids of a statement that takes several keys at once on Postgres, and one on `SQLite`.
+    async fn each<const N: usize>(
+        &self,
+        sql: Sql,
+        tenant: &Value,
+        keys: &[[String; N]],
+        end: &[Value],
+    ) -> Result<Vec<Id>, ReadError> {
+        let of = |key: [Value; N]| -> Vec<Value> {
+            let values = [tenant.clone()].into_iter().chain(key);
+            values.chain(end.iter().cloned()).collect()
+        };
+        if matches!(self.db().engine, Engine::Postgres { .. }) {
+            let column = |place: usize| {
+                let names = keys.iter().filter_map(|key| key.get(place).cloned());
+                Value::Texts(names.collect())
+            };
+            let values = of(std::array::from_fn(column));
+            return Ok(self.db().all(sql, values).await?);
+        }
+        let mut ids = Vec::new();
+        for key in keys {
+            let values = of(key.clone().map(Value::Text));
+            ids.append(&mut self.db().all(sql, values).await?);
+        }
+        Ok(ids)
+    }
+
+    /// Looks which of the `shown` requests are still open, and for other open requests of the
+    /// tenant with a greater id than `after`: one statement.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
+    pub async fn look_at_inbox(
+        &self,
+        tenant: &str,
+        shown: &[RequestId],
+        after: RequestId,
+    ) -> Result<InboxLook, ReadError> {
+        let values = vec![
+            Value::Text(tenant.to_owned()),
+            Value::Ids(shown.iter().map(|id| id.0).collect()),
+            Value::Id(after.0),
+            Value::Int(MOST_NEW),
+        ];
+        let found: Vec<LookRecord> = self.db().all(LOOK, values).await?;
+        let mut look = InboxLook::default();
+        for record in found {
+            let id = RequestId(record.request_id);
+            if !record.shown {
+                look.new.push(id);
+            } else if record.status == "pending" {
+                look.open.insert(id, answers(record.items));
+            }
+        }
+        look.more = i64::try_from(look.new.len()).is_ok_and(|count| count >= MOST_NEW);
+        look.new.retain(|id| !look.open.contains_key(id));
+        Ok(look)
+    }
+}
+
+/// The number of answers to an open request, whose first item asks.
+fn answers(items: i64) -> usize {
+    usize::try_from(items - 1).unwrap_or(0)
+}
+
+fn state(row: &RequestRow) -> RequestState<'_> {
+    RequestState {
+        asked: &row.asked,
+        answers: &row.answers,
+        status: row.status,
+        expired: row.expired,
+    }
+}

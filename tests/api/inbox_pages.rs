@@ -1,0 +1,257 @@
+//! The pages of inbox and tasks, as a browser gets them without a script.
+
+use reqwest::Method;
+use serde_json::json;
+
+use super::approval_cycle::on_both;
+use crate::support::fake_chat_completions::{calls, says};
+use crate::support::test_app::{ACCOUNTS, Actor, BOB, Held, OTHER, On, REFUNDS, Reply, TestApp};
+
+const CRON: &str = "cron-key-0123456789ab";
+const EVE: &str = "eve-key-0123456789ab";
+
+async fn app_with(on: On, approvers: &str) -> TestApp {
+    let more = r#"
+    - { user: cron, tenant: acme, key: "cron-key-0123456789ab", may: [create] }
+    - { user: eve, tenant: acme, groups: [finance], key: "eve-key-0123456789ab" }
+"#;
+    let yaml = REFUNDS.replace("{approvers}", approvers) + ACCOUNTS.trim_end() + more;
+    TestApp::with(on, &yaml).await
+}
+
+async fn finance(on: On) -> TestApp {
+    app_with(on, "{ groups: [finance] }").await
+}
+
+/// A page, as this actor's browser gets it.
+async fn page(actor: Actor<'_>, path: &str) -> Reply {
+    actor.header("accept", "text/html").get(path).await
+}
+
+/// The ids in the rows of a list, in their order.
+fn rows(page: &Reply) -> Vec<&str> {
+    let parts = page.text.split("<li data-request=\"").skip(1);
+    parts.map(|part| &part[..36]).collect()
+}
+
+/// A held refund of this amount.
+async fn refund(app: &TestApp, amount: u32) -> Held {
+    app.model.then(calls(&[(
+        "refund",
+        &format!(r#"{{"order": 17, "amount": {amount}}}"#),
+    )]));
+    let reply = app
+        .owner()
+        .post("/v1/tasks", &json!({"input": "please"}))
+        .await;
+    Held {
+        task: reply.str("/task_id"),
+        request: reply.str("/pending/0/request_id"),
+        call: reply.str("/pending/0/tool_calls/0/tool_call_id"),
+        body: reply.body,
+    }
+}
+
+on_both! {
+    async fn browser_at_the_root_is_led_to_the_inbox_and_a_program_finds_nothing(on: On) {
+        let app = finance(on).await;
+        let led = page(app.nobody(), "/").await;
+        assert_eq!((led.status, led.header("location")), (303, "/inbox"));
+        let program = app.approver().get("/").await;
+        assert_eq!((program.status, program.str("/code").as_str()), (404, "not_found"));
+        let out = page(app.nobody(), "/inbox").await;
+        assert_eq!((out.status, out.header("location")), (303, "/sign-in?next=%2Finbox"));
+        assert_eq!(app.nobody().get("/inbox").await.status, 401);
+        let form = ("application/x-www-form-urlencoded", format!("key={BOB}"));
+        let entered = app.nobody().send(Method::POST, "/sign-in", Some(form)).await;
+        assert_eq!((entered.status, entered.header("location")), (303, "/inbox"));
+        app.stop().await;
+    }
+
+    async fn inbox_lists_what_waits_for_its_reader_oldest_first_and_without_a_button(on: On) {
+        let app = finance(on).await;
+        let empty = page(app.approver(), "/inbox").await;
+        assert!(empty.text.contains("Nothing waits for you.") && rows(&empty).is_empty(), "{}", empty.text);
+        let (first, second) = (refund(&app, 120).await, refund(&app, 80).await);
+        let inbox = page(app.approver(), "/inbox").await;
+        assert_eq!((inbox.status, rows(&inbox)), (200, vec![first.request.as_str(), second.request.as_str()]));
+        assert!(inbox.header("content-type").starts_with("text/html") && inbox.header("cache-control") == "no-store");
+        assert!(inbox.header("content-security-policy").contains("script-src 'self'"));
+        for shown in [
+            "<title>Inbox – Holdpoint</title>", "Refund 120 for order 17", "Refund 80 for order 17", "for alice",
+            "rule large", "approval · once", "<span id=\"open-heading\">2</span>",
+            "href=\"/inbox\" aria-current=\"page\"", "href=\"/inbox/decided\"", "href=\"/tasks\"",
+        ] {
+            assert!(inbox.text.contains(shown), "{shown}: {}", inbox.text);
+        }
+        let list = inbox.text.split("<ul").nth(1).unwrap();
+        assert!(!list.split("</ul>").next().unwrap().contains("<button"), "no decision in a list");
+        assert_eq!(inbox.text.matches("<form").count(), 2, "the filter, and sign-out");
+        for actor in [app.owner(), app.stranger(), app.actor(OTHER)] {
+            let other = page(actor, "/inbox").await;
+            assert!(rows(&other).is_empty() && !other.text.contains("Refund 120"), "{}", other.text);
+        }
+        let no_right = page(app.actor(CRON), "/inbox").await;
+        assert!(no_right.status == 403 && no_right.text.contains("This key may not read."), "{}", no_right.text);
+        let chinese = app.approver().header("accept-language", "zh").header("accept", "text/html").get("/inbox").await;
+        assert!(chinese.text.contains("待处理") && chinese.text.contains("lang=\"zh-Hans\""), "{}", chinese.text);
+        app.stop().await;
+    }
+
+    async fn inbox_is_filtered_and_paged(on: On) {
+        let app = finance(on).await;
+        let mut all = Vec::new();
+        for amount in 0..52 {
+            all.push(refund(&app, 100 + amount).await.request);
+        }
+        let first = page(app.approver(), "/inbox?kind=&agent=&session_id=").await;
+        assert_eq!(rows(&first), all[..50], "{}", first.text);
+        assert!(first.text.contains("The next of 2 more"), "{}", first.text);
+        assert!(first.text.len() < 60 * 1024, "{} bytes", first.text.len());
+        let next = first.text.split("id=\"inbox-next\" href=\"").nth(1).unwrap().split('"').next().unwrap();
+        let second = page(app.approver(), next).await;
+        assert_eq!(rows(&second), all[50..]);
+        assert!(!second.text.contains("inbox-next") && second.text.contains("<span id=\"open-heading\">52</span>"));
+        let none = page(app.approver(), "/inbox?kind=guidance").await;
+        assert!(none.text.contains("Nothing that fits.") && none.text.contains("Show all"), "{}", none.text);
+        assert_eq!(rows(&page(app.approver(), "/inbox?kind=approval&agent=billing").await).len(), 50);
+        let wrong = page(app.approver(), "/inbox?kind=nope").await;
+        assert!(wrong.status == 422 && wrong.header("content-type").starts_with("text/html"));
+        app.stop().await;
+    }
+
+    async fn answered_request_leads_to_the_next_question(on: On) {
+        let app = finance(on).await;
+        let (first, second, third) = (refund(&app, 120).await, refund(&app, 80).await, refund(&app, 60).await);
+        let before = page(app.approver(), &format!("/resume/{}", first.request)).await;
+        assert!(!before.text.contains("class=\"next\"") && before.text.contains("href=\"/inbox\""));
+        app.approver().hit(&format!("/resume/{}/approve", first.request)).await;
+        let after = page(app.approver(), &format!("/resume/{}", first.request)).await;
+        let line = format!("<a autofocus href=\"/resume/{}\">Next: Refund 80 for order 17</a> · 1 more", second.request);
+        assert!(after.text.contains("Approved. ") && after.text.contains(&line), "{}", after.text);
+        let others = page(app.actor(EVE), &format!("/resume/{}", first.request)).await;
+        assert!(!others.text.contains("class=\"next\""), "eve has not answered it");
+        for held in [&second, &third] {
+            app.approver().post(&format!("/resume/{}/reject", held.request), &json!({})).await;
+        }
+        let last = page(app.approver(), &format!("/resume/{}", third.request)).await;
+        assert!(last.text.contains("Rejected. Nothing else waits for you."), "{}", last.text);
+        app.stop().await;
+    }
+
+    async fn decided_requests_are_listed_with_who_decided_and_who_is_missing(on: On) {
+        let app = app_with(on, "{ groups: [finance], required: 2 }").await;
+        let (first, second) = (refund(&app, 120).await, refund(&app, 80).await);
+        let nothing = page(app.approver(), "/inbox/decided").await;
+        assert!(nothing.text.contains("Nothing was decided yet."), "{}", nothing.text);
+        app.approver().post(&format!("/resume/{}/approve", first.request), &json!({"reason": "fine <b>"})).await;
+        let inbox = page(app.approver(), "/inbox").await;
+        assert_eq!(rows(&inbox), [second.request.as_str()], "answered by me");
+        let partly = page(app.approver(), "/inbox/decided").await;
+        for shown in ["Refund 120 for order 17", "by you,", "waits for one more", "fine &lt;b&gt;", "· open"] {
+            assert!(partly.text.contains(shown), "{shown}: {}", partly.text);
+        }
+        let eves = page(app.actor(EVE), "/inbox").await;
+        assert!(eves.text.contains("1 of 2 have approved"), "{}", eves.text);
+        app.actor(EVE).post(&format!("/resume/{}/reject", second.request), &json!({})).await;
+        let mine = page(app.approver(), "/inbox/decided").await;
+        assert!(!mine.text.contains("Refund 80"), "{}", mine.text);
+        let all = page(app.approver(), "/inbox/decided?all=1").await;
+        let (newer, older) = (all.text.find("Refund 80").unwrap(), all.text.find("Refund 120").unwrap());
+        assert!(newer < older && all.text.contains("by eve,"), "newest first: {}", all.text);
+        assert!(!page(app.stranger(), "/inbox/decided?all=1").await.text.contains("Refund"), "nobody's");
+        assert_eq!(page(app.approver(), "/inbox/decided?all=2").await.status, 422);
+        app.stop().await;
+    }
+
+    async fn timeline_of_a_task_is_its_journal_in_order(on: On) {
+        let app = finance(on).await;
+        let held = refund(&app, 120).await;
+        app.model.then(says("<i>done</i>"));
+        app.approver().post(&format!("/resume/{}/approve", held.request), &json!({"reason": "ok"})).await;
+        let path = format!("/tasks/{}", held.task);
+        let shown = page(app.owner(), &path).await;
+        assert_eq!(shown.status, 200, "{}", shown.text);
+        let numbers: Vec<i64> = shown.text.split("<li").skip(1)
+            .filter_map(|part| part.split('#').nth(1)?.split(' ').next()?.parse().ok()).collect();
+        let items = app.owner().get(&format!("/v1/tasks/{}/items", held.task)).await;
+        let count = i64::try_from(items.body["items"].as_array().unwrap().len()).unwrap();
+        assert_eq!(numbers, (1..=count).collect::<Vec<_>>());
+        for part in [
+            "Message of the user alice", "please", "The agent answers.", "Judged: held for a person", "rule large",
+            "Refunds above 20 need a look.", "A person is asked: approval", "Approved by bob.", "refund was started.",
+            "refund: done", "&lt;i&gt;done&lt;/i&gt;", "Written by the agent, not verified", "Completed",
+        ] {
+            assert!(shown.text.contains(part), "{part}: {}", shown.text);
+        }
+        assert!(!shown.text.contains("<script") && !shown.header("content-security-policy").contains("script-src"), "it has ended");
+        let early = page(app.owner(), &format!("{path}?before=3")).await;
+        assert!(early.text.contains("#2 ") && !early.text.contains("#3 "), "exclusive: {}", early.text);
+        app.stop().await;
+    }
+
+    async fn task_page_says_what_is_open_and_goes_on_with_the_script(on: On) {
+        let app = finance(on).await;
+        let held = refund(&app, 120).await;
+        let path = format!("/tasks/{}", held.task);
+        let shown = page(app.owner(), &path).await;
+        for part in ["Task billing: Paused", "Refund 120 for order 17", "data-after=\"6\"", "/follow.js"] {
+            assert!(shown.text.contains(part), "{part}: {}", shown.text);
+        }
+        assert!(shown.text.contains(&format!("href=\"/resume/{}\"", held.request)));
+        for (actor, status) in [(app.approver(), 200), (app.stranger(), 403), (app.actor(OTHER), 404)] {
+            let seen = page(actor, &path).await;
+            assert!(seen.status == status && seen.header("content-type").starts_with("text/html"), "{}", seen.text);
+        }
+        let unknown = page(app.owner(), "/tasks/019a4b2c-7000-7000-8000-000000000001").await;
+        assert!(unknown.status == 404 && unknown.header("content-type").starts_with("text/html"));
+        app.database.execute("update agent_task_item set body = 'x' where event_number in (3, 5)").await;
+        let damaged = page(app.owner(), &path).await;
+        assert_eq!(damaged.text.matches("This entry cannot be read.").count(), 2, "{}", damaged.text);
+        assert!(damaged.text.contains("#4 ") && damaged.text.contains("#6 "), "it goes on: {}", damaged.text);
+        app.stop().await;
+    }
+
+    async fn tasks_are_listed_for_their_owner_and_the_tenants_for_an_admin(on: On) {
+        let app = finance(on).await;
+        let held = refund(&app, 120).await;
+        app.model.then(says("Hello."));
+        app.actor("web-key-0123456789ab").header("holdpoint-user", "<b>zoe").post("/v1/tasks", &json!({"input": "hi"})).await;
+        let mine = page(app.owner(), "/tasks").await;
+        let link = format!("href=\"/tasks/{}\"", held.task);
+        assert!(mine.text.contains(&link) && mine.text.contains("Paused") && !mine.text.contains("zoe"), "{}", mine.text);
+        let all = page(app.actor("ops-key-0123456789ab"), "/tasks").await;
+        assert!(all.text.contains(&link) && all.text.contains("&lt;b&gt;zoe") && !all.text.contains("<b>zoe"), "{}", all.text);
+        let paused = page(app.actor("ops-key-0123456789ab"), "/tasks?status=Completed").await;
+        assert!(!paused.text.contains(&link) && paused.text.contains("zoe"), "{}", paused.text);
+        assert!(page(app.stranger(), "/tasks?status=").await.text.contains("No tasks."));
+        assert_eq!(page(app.actor(CRON), "/tasks").await.status, 403);
+        app.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request_that_expires_within_an_hour_stands_first() {
+    let yaml = REFUNDS
+        .replace("{approvers}", "{ groups: [finance] }")
+        .replace(
+            "policy:",
+            "policy:\n  - { name: soon, tools: [refund], when: \"args.amount == 77.0\", decide: hold, approvers: { groups: [finance] }, expires_in: 30m }",
+        );
+    let app = TestApp::with(On::Sqlite, &(yaml + ACCOUNTS)).await;
+    let (first, soon) = (refund(&app, 120).await, refund(&app, 77).await);
+    let inbox = page(app.approver(), "/inbox").await;
+    assert_eq!(
+        rows(&inbox),
+        [soon.request.as_str(), first.request.as_str()],
+        "{}",
+        inbox.text
+    );
+    assert!(
+        inbox.text.contains("29 min left")
+            && inbox.text.contains("expire within an hour come first"),
+        "{}",
+        inbox.text
+    );
+    app.stop().await;
+}

@@ -1,0 +1,335 @@
+//! `GET /v1/events`: what waits for a caller, then what changes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdpoint::task::time::Time;
+use holdpoint::world::Clock;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::approval_cycle::on_both;
+use crate::support::event_stream::{Event, Said, Watch};
+use crate::support::leaping_clock::Leaping;
+use crate::support::test_app::{ACCOUNTS, Actor, BOB, Held, OTHER, On, REFUNDS, TestApp};
+
+const DECIDER: &str = "only-decides-0123456789";
+
+fn yaml(approvers: &str) -> String {
+    let more = r#"
+    - { user: dora, tenant: acme, groups: [finance], key: "only-decides-0123456789", may: [decide] }
+    - { user: eve, tenant: acme, groups: [finance], key: "eve-key-0123456789ab" }
+"#;
+    REFUNDS.replace("{approvers}", approvers) + ACCOUNTS.trim_end() + more
+}
+
+async fn finance(on: On) -> TestApp {
+    TestApp::with(on, &yaml("{ groups: [finance] }")).await
+}
+
+pub(super) async fn stream(actor: &Actor<'_>, query: &str) -> Watch {
+    let path = format!("/v1/events{query}");
+    Watch::of_inbox(actor.sent(Method::GET, &path, None).await)
+}
+
+/// The next event, which has this name.
+async fn next(watch: &mut Watch, name: &str) -> Event {
+    let event = watch.event().await.expect("the stream goes on");
+    assert_eq!(event.name, name, "{}", event.data);
+    assert_eq!((event.id, event.data["event"].as_str()), (None, Some(name)));
+    event
+}
+
+fn ids(inbox: &Event) -> Vec<&str> {
+    let requests = inbox.data["requests"].as_array().unwrap();
+    requests
+        .iter()
+        .map(|request| request["request_id"].as_str().unwrap())
+        .collect()
+}
+
+fn gone(request: &str, reason: &str, open: usize) -> Value {
+    json!({"event": "request.gone", "request_id": request, "reason": reason, "decision": null, "open": open})
+}
+
+async fn sign_in(app: &TestApp, key: &str) -> String {
+    let form = ("application/x-www-form-urlencoded", format!("key={key}"));
+    let entered = app
+        .nobody()
+        .send(Method::POST, "/sign-in", Some(form))
+        .await;
+    entered
+        .header("set-cookie")
+        .split(';')
+        .next()
+        .unwrap()
+        .to_owned()
+}
+
+on_both! {
+    async fn stream_begins_with_what_is_open_and_tells_what_changes(on: On) {
+        let app = finance(on).await;
+        let first = app.held().await;
+        let mut watch = stream(&app.approver(), "").await;
+        assert_eq!((watch.status, watch.header("content-type")), (200, "text/event-stream"));
+        assert_eq!(watch.header("cache-control"), "no-store, no-transform");
+        assert_eq!(watch.said().await, Some(Said::Retry(1000)));
+        let inbox = next(&mut watch, "inbox").await;
+        assert_eq!(ids(&inbox), [first.request.as_str()]);
+        assert_eq!((&inbox.data["open"], &inbox.data["more"]), (&json!(1), &json!(false)));
+        assert_eq!(inbox.data["requests"][0]["summaries"], json!(["Refund 120 for order 17"]));
+        let second = app.held().await;
+        let created = next(&mut watch, "request.created").await;
+        assert_eq!(created.data["request"]["request_id"], second.request.as_str());
+        assert_eq!(created.data["open"], 2);
+        app.actor("eve-key-0123456789ab").hit(&format!("/resume/{}/approve", first.request)).await;
+        let decided = next(&mut watch, "request.gone").await;
+        assert_eq!(decided.data["request_id"], first.request.as_str());
+        assert_eq!((&decided.data["reason"], &decided.data["open"]), (&json!("decided"), &json!(1)));
+        let decision = &decided.data["decision"];
+        assert_eq!((&decision["action"], &decision["by"], &decision["door"]), (&json!("approve"), &json!("eve"), &json!("key")));
+        app.owner().hit(&format!("/v1/tasks/{}/cancel", second.task)).await;
+        assert_eq!(next(&mut watch, "request.gone").await.data, gone(&second.request, "withdrawn", 0));
+        app.stop().await;
+    }
+
+    async fn one_of_two_answers_changes_the_request_for_others_and_ends_it_for_the_answerer(on: On) {
+        let app = TestApp::with(on, &yaml("{ groups: [finance], required: 2 }")).await;
+        let Held { request, .. } = app.held().await;
+        let (mut bobs, mut eves) = (stream(&app.approver(), "").await, stream(&app.actor("eve-key-0123456789ab"), "").await);
+        next(&mut bobs, "inbox").await;
+        next(&mut eves, "inbox").await;
+        app.approver().hit(&format!("/resume/{request}/approve")).await;
+        assert_eq!(next(&mut bobs, "request.gone").await.data, gone(&request, "answered", 0));
+        let changed = next(&mut eves, "request.changed").await;
+        assert_eq!((&changed.data["request"]["approvals"], &changed.data["open"]), (&json!(1), &json!(1)));
+        let mut again = stream(&app.approver(), "").await;
+        assert_eq!(next(&mut again, "inbox").await.data["open"], 0, "what I have answered does not wait for me");
+        app.stop().await;
+    }
+
+    async fn only_who_may_decide_a_request_hears_of_it(on: On) {
+        let app = finance(on).await;
+        let mut hears = Vec::new();
+        for (actor, expected) in [
+            (app.owner(), false),
+            (app.approver(), true),
+            (app.stranger(), false),
+            (app.actor("ops-key-0123456789ab"), false),
+            (app.actor(DECIDER), true),
+            (app.actor(OTHER), false),
+        ] {
+            let mut watch = stream(&actor, "").await;
+            assert_eq!(watch.status, 200);
+            assert_eq!(next(&mut watch, "inbox").await.data["open"], 0);
+            hears.push((watch, expected));
+        }
+        let held = app.held().await;
+        for (watch, expected) in &mut hears {
+            if *expected {
+                let created = next(watch, "request.created").await;
+                assert_eq!(created.data["request"]["request_id"], held.request.as_str());
+            }
+        }
+        // The owner's own question is the next thing that the others hear, if they hear anything.
+        for (actor, expected) in [(app.owner(), 0), (app.approver(), 1), (app.stranger(), 0), (app.actor(OTHER), 0)] {
+            let list = actor.get("/v1/requests").await;
+            assert_eq!(list.body["open"], expected, "{}", list.text);
+            assert_eq!(list.body["requests"].as_array().unwrap().len(), expected);
+            let mut watch = stream(&actor, "").await;
+            assert_eq!(next(&mut watch, "inbox").await.data["open"], expected);
+        }
+        app.stop().await;
+        for (mut watch, expected) in hears {
+            let rest = watch.rest().await;
+            assert!(rest.is_empty(), "expected {expected}: {rest:?}");
+        }
+    }
+
+    async fn filters_of_the_stream_are_those_of_the_list(on: On) {
+        let app = finance(on).await;
+        let mut other = stream(&app.approver(), "?session_id=desk-9&agent=billing").await;
+        let mut fits = stream(&app.approver(), "?kind=approval&session_id=desk-7&session_id=x").await;
+        next(&mut other, "inbox").await;
+        next(&mut fits, "inbox").await;
+        app.model.then(crate::support::fake_chat_completions::calls(&[("refund", r#"{"order": 17, "amount": 120}"#)]));
+        app.owner().post("/v1/tasks", &json!({"input": "please", "session_id": "desk-7"})).await;
+        next(&mut fits, "request.created").await;
+        let list = app.approver().get("/v1/requests?session_id=desk-9").await;
+        assert_eq!((&list.body["open"], &list.body["open_more"]), (&json!(0), &json!(false)));
+        assert_eq!(app.approver().get("/v1/requests?kind=approval&session_id=desk-7").await.body["open"], 1);
+        for query in ["?kind=nope", "?status=pending", "?cursor=x"] {
+            assert_eq!(app.approver().get(&format!("/v1/events{query}")).await.status, 422, "{query}");
+        }
+        app.stop().await;
+        assert!(other.rest().await.is_empty());
+    }
+
+    async fn open_counts_pending_requests_whatever_status_is_listed(on: On) {
+        let app = finance(on).await;
+        // An approver's own task: its owner may not decide it, although in the group.
+        app.held_by(&app.approver()).await;
+        let (first, second) = (app.held().await, app.held().await);
+        app.approver().hit(&format!("/resume/{}/approve", first.request)).await;
+        for (query, listed, open) in [
+            ("", 1, 1),
+            ("?limit=1", 1, 1),
+            ("?status=resumed", 1, 1),
+            ("?status=withdrawn", 0, 1),
+            (&format!("?task_id={}", first.task), 1, 0),
+            (&format!("?task_id={}", second.task), 1, 1),
+        ] {
+            let list = app.approver().get(&format!("/v1/requests{query}")).await;
+            assert_eq!((list.body["requests"].as_array().unwrap().len(), &list.body["open"]), (listed, &json!(open)), "{query}");
+        }
+        app.stop().await;
+    }
+
+    async fn stream_ends_with_its_session_its_hour_and_its_service(on: On) {
+        let clock = Leaping::new();
+        let app = TestApp::timed(on, &yaml("{ groups: [finance] }"), Arc::<Leaping>::clone(&clock)).await;
+        let session = sign_in(&app, BOB).await;
+        let mut leaves = stream(&app.nobody().header("cookie", &session), "").await;
+        let mut stays = stream(&app.approver(), "").await;
+        next(&mut leaves, "inbox").await;
+        next(&mut stays, "inbox").await;
+        clock.leap(Duration::from_secs(16));
+        assert_eq!(leaves.said().await, Some(Said::Comment));
+        app.nobody().header("cookie", &session).hit("/sign-out").await;
+        clock.leap(Duration::from_secs(61));
+        assert!(leaves.rest().await.is_empty(), "within a minute");
+        assert_eq!(app.nobody().header("cookie", &session).get("/v1/events").await.status, 401);
+        app.held().await;
+        next(&mut stays, "request.created").await;
+        clock.leap(Duration::from_hours(1));
+        assert!(stays.rest().await.is_empty(), "after an hour");
+        app.stop().await;
+    }
+
+    async fn stream_takes_a_seat_and_needs_a_key_that_reads_or_decides(on: On) {
+        let server = "\nserver: { max_streams_per_caller: 1 }\n";
+        let creator = "    - { user: cron, tenant: acme, key: \"cron-key-0123456789ab\", may: [create] }\n";
+        let app = TestApp::with(on, &(yaml("{ groups: [finance] }") + creator + server)).await;
+        let one = stream(&app.approver(), "").await;
+        assert_eq!(app.approver().get("/v1/events").await.status, 429);
+        drop(one);
+        assert_eq!(app.nobody().get("/v1/events").await.status, 401);
+        let creates = app.actor("cron-key-0123456789ab").get("/v1/events").await;
+        assert_eq!((creates.status, creates.str("/code").as_str()), (403, "forbidden"));
+        app.stop().await;
+    }
+}
+
+/// A clock that leaps, and by which the worker never looks for overdue requests.
+struct Unswept(Arc<Leaping>);
+
+#[async_trait::async_trait]
+impl Clock for Unswept {
+    fn now(&self) -> Time {
+        self.0.now()
+    }
+
+    fn uptime(&self) -> Duration {
+        self.0.uptime()
+    }
+
+    async fn sleep(&self, time: Duration) {
+        if time == Duration::from_millis(500) {
+            std::future::pending::<()>().await;
+        }
+        self.0.sleep(time).await;
+    }
+}
+
+/// On `SQLite` the deadline is compared with the clock that the test moves.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deadline_is_told_although_nothing_has_closed_the_request() {
+    let clock = Leaping::new();
+    let yaml = yaml("{ groups: [finance] }, expires_in: 10m");
+    let unswept = Arc::new(Unswept(Arc::clone(&clock)));
+    let app = TestApp::timed(On::Sqlite, &yaml, unswept).await;
+    let Held { request, .. } = app.held().await;
+    let mut watch = stream(&app.approver(), "").await;
+    assert_eq!(next(&mut watch, "inbox").await.data["open"], 1);
+    clock.leap(Duration::from_mins(9));
+    assert_eq!(watch.said().await, Some(Said::Comment));
+    clock.leap(Duration::from_secs(61));
+    let told = next(&mut watch, "request.gone").await;
+    assert_eq!(told.data, gone(&request, "expired", 0));
+    assert_eq!(
+        app.approver()
+            .get(&format!("/resume/{request}"))
+            .await
+            .str("/status"),
+        "pending"
+    );
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reader_of_another_replica_hears_the_same_also_when_every_hint_is_lost() {
+    let app = finance(On::Postgres).await;
+    let other = app.replica().await;
+    let mut there = stream(&other.approver(), "").await;
+    next(&mut there, "inbox").await;
+    let first = app.held().await;
+    let created = next(&mut there, "request.created").await;
+    assert_eq!(
+        created.data["request"]["request_id"],
+        first.request.as_str()
+    );
+    other.store().mute();
+    app.store().mute();
+    let second = app.held().await;
+    app.actor("eve-key-0123456789ab")
+        .hit(&format!("/resume/{}/approve", first.request))
+        .await;
+    let mut heard = vec![
+        watch_change(&mut there).await,
+        watch_change(&mut there).await,
+    ];
+    heard.sort();
+    let mut expected = vec![
+        ("request.created".to_owned(), second.request.clone()),
+        ("request.gone".to_owned(), first.request.clone()),
+    ];
+    expected.sort();
+    assert_eq!(heard, expected);
+    other.stop().await;
+    app.stop().await;
+}
+
+async fn watch_change(watch: &mut Watch) -> (String, String) {
+    let event = watch.event().await.unwrap();
+    let id = event.data["request_id"].as_str();
+    let id = id.or_else(|| event.data["request"]["request_id"].as_str());
+    (event.name.clone(), id.unwrap().to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_of_two_tenants_never_hear_each_other() {
+    for on in [On::Sqlite, On::Postgres] {
+        let more = r#"
+    - { user: mick, tenant: other, key: "mick-key-0123456789ab" }
+"#;
+        let app = TestApp::with(
+            on,
+            &(yaml("{ groups: [finance] }").trim_end().to_owned() + more),
+        )
+        .await;
+        let (mut acme, mut other) = (
+            stream(&app.approver(), "").await,
+            stream(&app.actor(OTHER), "").await,
+        );
+        next(&mut acme, "inbox").await;
+        next(&mut other, "inbox").await;
+        let ours = app.held().await;
+        let theirs = app.held_by(&app.actor("mick-key-0123456789ab")).await;
+        for (watch, held) in [(&mut acme, &ours), (&mut other, &theirs)] {
+            let created = next(watch, "request.created").await;
+            assert_eq!(created.data["request"]["request_id"], held.request.as_str());
+        }
+        app.stop().await;
+        assert!(acme.rest().await.is_empty() && other.rest().await.is_empty());
+    }
+}

@@ -1,0 +1,270 @@
+// The inbox and the tasks in a real browser, where there are no accounts: node inbox.js URL CHROMIUM TOOL_PORT
+
+import assert from "node:assert/strict";
+import { chromium } from "playwright-core";
+import { asks, cancel, endpoint, executablePath, launched, listen, main, newPage, readable, refund, request, send, service, shot } from "./world.js";
+
+const refundOf = (amount) => asks("refund_payment", JSON.stringify({ order: 17, amount }));
+const rows = (page) => page.locator("#inbox-rows > li");
+const row = (page, asked) => page.locator(`#inbox-rows > li[data-request="${asked.request_id}"]`);
+const open = async () => (await (await fetch(`${service}/v1/requests`)).json()).open;
+const approve = (asked) => fetch(`${service}/resume/${asked.request_id}/approve`, { method: "POST", headers: { prefer: "respond-async" } });
+
+async function clear() {
+  const { requests } = await (await fetch(`${service}/v1/requests?limit=200`)).json();
+  for (const { root_task_id: id } of requests) await cancel({ task_id: id });
+  assert.equal(await open(), 0);
+}
+
+async function isLive(page) {
+  await page.locator("#inbox-state", { hasText: "live" }).waitFor();
+}
+
+// From one question to the next with the Enter key alone.
+async function goesFromQuestionToQuestion(browser, javaScriptEnabled) {
+  const asked = [await refundOf(120), await refundOf(80)].map(({ request: shown }) => shown);
+  const { context, page, wrong } = await newPage(browser, { javaScriptEnabled });
+  await page.goto(service);
+  assert.equal(new URL(page.url()).pathname, "/inbox", "the root leads to the inbox");
+  assert.equal(await rows(page).count(), 2);
+  assert.equal(await rows(page).locator("button, input, form").count(), 0, "no decision in a list");
+  assert.match(await main(page), /Refund 120 for order 17[^]*Refund 80 for order 17/, "oldest first");
+  await rows(page).first().getByRole("link").click();
+  assert.equal(page.url(), asked[0].url);
+  assert.equal((await send(page, page.getByRole("button", { name: "Approve" }))).status(), 303);
+  assert.match(await main(page), /Approved\. Next: Refund 80 for order 17/);
+  if (javaScriptEnabled) await readable(page, "the next question");
+  await page.keyboard.press("Enter");
+  await page.waitForURL(asked[1].url);
+  assert.equal((await send(page, page.getByRole("button", { name: "Approve" }))).status(), 303);
+  assert.match(await main(page), /Nothing else waits for you\./);
+  await page.getByRole("link", { name: "Inbox" }).first().click();
+  assert.match(await main(page), /Nothing waits for you\./);
+  await page.getByRole("link", { name: "Decided" }).first().click();
+  assert.match(await main(page), /Refund 80 for order 17[^]*by you[^]*Refund 120 for order 17/, "newest first");
+  if (javaScriptEnabled) await readable(page, "the decided requests");
+  assert.deepEqual(wrong, []);
+  await context.close();
+}
+
+// Fifty events under a resting pointer move nothing; new questions come when they are asked for.
+async function rowsNeverMoveByThemselves(browser) {
+  const asked = [];
+  for (const amount of [101, 102, 103]) asked.push((await refundOf(amount)).request);
+  const { context, page, wrong } = await newPage(browser);
+  await page.goto(`${service}/inbox`);
+  await isLive(page);
+  assert.equal(await page.title(), "(3) Inbox – Holdpoint");
+  const boxes = () => rows(page).evaluateAll((all) => all.map((each) => JSON.stringify(each.getBoundingClientRect().toJSON())));
+  await rows(page).nth(1).hover();
+  const news = page.locator("#inbox-new button");
+  const before = await boxes();
+  const first = await refundOf(200);
+  await news.waitFor();
+  assert.equal(await news.innerText(), "1 new question: show it");
+  const more = [];
+  for (let number = 0; number < 24; number += 1) more.push(await refundOf(300 + number));
+  for (const { task } of more) await cancel(task);
+  await page.locator("#open-heading", { hasText: /^4$/ }).waitFor();
+  assert.deepEqual(await boxes(), before);
+  await news.click();
+  await row(page, first.request).waitFor();
+  assert.equal(await rows(page).count(), 4);
+  assert.equal(await news.count(), 0);
+  assert.deepEqual((await boxes()).slice(0, 3), before, "new rows come below the old ones");
+  assert.deepEqual(wrong, []);
+  await context.close();
+  await clear();
+}
+
+async function aRowSaysWhoDecidedElsewhere(browser, viewport) {
+  const [first, second, third] = [await refundOf(101), await refundOf(102), await refundOf(103)];
+  const { context, page, wrong } = await newPage(browser, { viewport });
+  await page.goto(`${service}/inbox`);
+  await isLive(page);
+  const boxes = () => rows(page).evaluateAll((all) => all.map((each) => JSON.stringify(each.getBoundingClientRect().toJSON())));
+  const before = await boxes();
+  const order = await rows(page).evaluateAll((all) => all.map((each) => each.dataset.request));
+  await approve(first.request);
+  await row(page, first.request).locator(".told", { hasText: /^Approved by local, .* nothing left to do here$/ }).waitFor();
+  await cancel(second.task);
+  await row(page, second.request).locator(".told", { hasText: /^Withdrawn/ }).waitFor();
+  assert.deepEqual(await rows(page).evaluateAll((all) => all.map((each) => each.dataset.request)), order, "greyed in place");
+  assert.deepEqual(await boxes(), before, "no row moves or grows");
+  assert.equal(await row(page, first.request).getByRole("link").count(), 1, "its link stays");
+  assert.equal(await page.locator("#open-heading").innerText(), "1");
+  await readable(page, "rows that are over");
+  await shot(page, "inbox-over");
+  await row(page, third.request).getByRole("link").focus();
+  assert.deepEqual(wrong, []);
+  await context.close();
+  await clear();
+}
+
+async function noKeyDecides(browser) {
+  for (const amount of [101, 102, 103]) await refundOf(amount);
+  const { context, page, wrong } = await newPage(browser);
+  await page.goto(`${service}/inbox`);
+  await isLive(page);
+  const focused = () => page.evaluate(() => document.activeElement.closest("li")?.dataset.request);
+  const ids = await rows(page).evaluateAll((all) => all.map((each) => each.dataset.request));
+  await page.keyboard.press("j");
+  assert.equal(await focused(), undefined, "outside the list a letter does nothing");
+  await rows(page).first().getByRole("link").focus();
+  for (const [key, at] of [["ArrowDown", 1], ["j", 2], ["j", 2], ["ArrowUp", 1], ["k", 0], ["k", 0]]) {
+    await page.keyboard.press(key);
+    assert.equal(await focused(), ids[at], key);
+  }
+  for (const key of ["a", "r", "y", "n", "x", "e", "Delete", "Backspace", "Space", "Escape", "1"]) await page.keyboard.press(key);
+  assert.equal(new URL(page.url()).pathname, "/inbox");
+  assert.equal(await open(), 3, "nothing is decided");
+  await page.keyboard.press("Enter");
+  await page.waitForURL(`**/resume/${ids[0]}`);
+  assert.equal(await open(), 3);
+  assert.deepEqual(wrong, []);
+  await context.close();
+  await clear();
+}
+
+async function losesItsStream(browser) {
+  await refundOf(101);
+  const { context, page } = await newPage(browser);
+  await page.addInitScript(() => {
+    const Native = window.EventSource;
+    window.EventSource = class extends Native {
+      constructor(...args) {
+        super(...args);
+        window.opened = this;
+      }
+    };
+    window.EventSource.CLOSED = Native.CLOSED;
+  });
+  await page.goto(`${service}/inbox`);
+  await isLive(page);
+  await page.evaluate(() => {
+    window.opened.close();
+    window.opened.dispatchEvent(new Event("error"));
+  });
+  await page.locator("#inbox-state", { hasText: /^Not live since \d\d:\d\d:\d\d UTC\.$/ }).waitFor();
+  assert.equal(await rows(page).count(), 1, "the rows stay");
+  await isLive(page);
+  await context.close();
+  const deaf = await newPage(browser);
+  await deaf.page.route("**/v1/events*", (route) => route.abort());
+  await deaf.page.goto(`${service}/inbox`);
+  assert.match(await main(deaf.page), /As of \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC/);
+  assert.equal(await rows(deaf.page).count(), 1, "the rows stay");
+  await deaf.page.getByRole("link", { name: "Look again" }).click();
+  assert.equal(await rows(deaf.page).count(), 1);
+  await deaf.context.close();
+  await clear();
+}
+
+async function showsATask(browser, javaScriptEnabled) {
+  const { task, request: asked } = await refund();
+  const { context, page, wrong } = await newPage(browser, { javaScriptEnabled });
+  await page.goto(`${service}/tasks`);
+  await page.locator(`a[href$="/tasks/${task.task_id}"]`).click();
+  assert.match(await main(page), /Task worker: Paused[^]*Refund 120 for order 17[^]*The agent answers\./);
+  if (javaScriptEnabled) {
+    await page.getByText("This page follows the task automatically.").waitFor();
+    await readable(page, "a task");
+    await approve(asked);
+    await page.locator("#live-log", { hasText: "refund_payment was started." }).waitFor();
+    await page.locator("#headline", { hasText: "Completed" }).waitFor();
+  } else {
+    await approve(asked);
+    while (!/Task worker: Completed/.test(await main(page))) await page.getByRole("link", { name: "Look again" }).click().catch(() => page.reload());
+  }
+  await page.goto(`${service}/tasks/${task.task_id}`);
+  assert.match(await main(page), /Approved by local\.[^]*refund_payment was started\.[^]*refund_payment: done[^]*Completed/);
+  assert.equal(await page.locator("#live").count(), 0, "an ended task is not followed");
+  await page.goto(`${service}/tasks/${task.task_id}?before=3`);
+  assert.equal(await page.locator(".timeline > li").count(), 2);
+  assert.deepEqual(wrong, []);
+  await context.close();
+}
+
+// A hostile text stays text in every place where it is shown.
+async function aHostileNameIsTextEverywhere(browser) {
+  const hostile = '<img src=x onerror=alert(1)>"\'&{{7*7}}\u202e\u200b<script>alert(2)</script>';
+  const reply = await fetch(`${service}/v1/tasks`, {
+    method: "POST",
+    headers: { "content-type": "application/json" },
+    body: JSON.stringify({ input: `write_note\n${JSON.stringify({ text: hostile })}` }),
+  });
+  const task = await reply.json();
+  const [asked] = task.pending;
+  const { context, page, wrong } = await newPage(browser);
+  for (const path of ["/inbox", `/tasks/${task.task_id}`]) {
+    await page.goto(service + path);
+    assert.ok((await main(page)).includes("<img src=x onerror=alert(1)>"), path);
+    assert.ok((await main(page)).includes("\\u{202e}"), path);
+    assert.equal(await page.locator("main img, main script:not([src])").count(), 0);
+    await readable(page, `hostile ${path}`);
+  }
+  await approve(asked);
+  await page.goto(`${service}/inbox/decided`);
+  assert.ok((await main(page)).includes("<img src=x onerror=alert(1)>"));
+  assert.deepEqual(wrong, []);
+  await context.close();
+  await clear();
+}
+
+const SEEN = [
+  { name: "desktop", viewport: { width: 1280, height: 800 } },
+  { name: "dark", viewport: { width: 1280, height: 800 }, colorScheme: "dark" },
+  { name: "phone", viewport: { width: 390, height: 844 } },
+  { name: "phone-dark", viewport: { width: 320, height: 640 }, colorScheme: "dark" },
+  { name: "zh", locale: "zh-CN" },
+];
+
+async function everybodyCanRead(browser) {
+  const { task } = await refundOf(120);
+  await asks("refund_payment", ...[1, 2, 3, 4].map((amount) => JSON.stringify({ order: amount, amount })));
+  for (const { name, ...options } of SEEN) {
+    const { context, page, wrong } = await newPage(browser, options);
+    for (const [state, path] of Object.entries({
+      inbox: "/inbox",
+      filtered: "/inbox?kind=guidance",
+      decided: "/inbox/decided?all=1",
+      tasks: "/tasks",
+      completed: "/tasks?status=Completed",
+      task: `/tasks/${task.task_id}`,
+      unknown: "/tasks/019a4b2c-7000-7000-8000-000000000001",
+    })) {
+      await page.goto(service + path);
+      await readable(page, `${state}-${name}`);
+      await shot(page, `${state}-${name}`);
+    }
+    // One of the states is the page of a task that does not exist.
+    assert.deepEqual(wrong.filter((said) => !/status of 404/.test(said)), []);
+    await context.close();
+  }
+  await clear();
+  const { context, page } = await newPage(browser);
+  await page.goto(`${service}/inbox`);
+  await readable(page, "an empty inbox");
+  await shot(page, "inbox-empty");
+  await context.close();
+}
+
+await listen();
+const browser = await launched(chromium, executablePath);
+try {
+  for (const javaScript of [true, false]) {
+    await goesFromQuestionToQuestion(browser, javaScript);
+    await showsATask(browser, javaScript);
+  }
+  await rowsNeverMoveByThemselves(browser);
+  for (const { viewport } of SEEN.slice(0, 3)) await aRowSaysWhoDecidedElsewhere(browser, viewport);
+  await noKeyDecides(browser);
+  await losesItsStream(browser);
+  await aHostileNameIsTextEverywhere(browser);
+  await everybodyCanRead(browser);
+  assert.equal((await request((await refund()).request.request_id)).status, "pending");
+  console.log("browser: inbox and tasks did as they should");
+} finally {
+  await browser.close();
+  endpoint.close();
+}
