@@ -3,17 +3,156 @@
 import assert from "node:assert/strict";
 import { chromium } from "playwright-core";
 import * as world from "./world.js";
-import { asks, authorizations, cancel, drawn, ended, executablePath, fits, main, newPage, ran, readable, refund, request, send, service, shot } from "./world.js";
+import { asks, authorizations, cancel, drawn, ended, executablePath, fits, main, newPage, ran, readable, refund, request, says, send, service, shot } from "./world.js";
 
+// Unfolds the part of the page with this summary.
+const unfold = (page, summary) => page.locator("summary").filter({ hasText: summary }).click();
+
+// One click shows every byte; the last one stands above the first button.
 async function seesEverything(page, request) {
-  const text = await main(page);
+  let text = await main(page);
   for (const call of request.tool_calls) {
-    assert.ok(text.includes(call.arguments_text), "every byte of the arguments");
-    for (const shown of [call.name, call.summary, call.reason, call.rule, call.target]) assert.ok(text.includes(shown), shown);
+    for (const shown of [call.name, call.summary, call.reason, call.target]) assert.ok(text.includes(shown), shown);
+    for (const value of Object.values(call.arguments)) assert.ok(text.includes(String(value)), `${value}`);
+  }
+  await unfold(page, "Exact text");
+  await unfold(page, "Details");
+  text = await main(page);
+  for (const call of request.tool_calls) {
+    for (const shown of [call.arguments_text, call.rule, call.digest, call.tool_call_id]) assert.ok(text.includes(shown), shown);
   }
   const last = await page.locator("pre:not(#live *)").last().boundingBox();
   const button = await page.locator("button").first().boundingBox();
   assert.ok(button.y >= last.y + last.height, "the arguments end before the first button");
+}
+
+// A question as a manager gets it: what decides it is in view without scrolling, the bytes end above the buttons.
+async function decidesFromTheFirstScreen(browser) {
+  const words = "Please refund 120 euros for order 17: the parcel came broken, and the customer has waited for two weeks.";
+  const { task, request: asked } = await says(words);
+  for (const [width, height] of [[1280, 800], [390, 844]]) {
+    for (const colorScheme of ["light", "dark"]) {
+      const { context, page, wrong } = await newPage(browser, { viewport: { width, height }, colorScheme, timezoneId: "Europe/Berlin" });
+      await page.goto(asked.url);
+      assert.equal(await page.title(), "Refund 120 for order 17 · Holdpoint");
+      assert.match(await page.locator(".kicker").innerText(), /^worker asks · local’s task · 23 h left$/);
+      const parts = ["h1", ".why", ".said blockquote", ".arguments", ".raw summary", ".risk", "#decide-reason"];
+      const buttons = ["Approve", "Reject and cancel the task"].map((name) => page.getByRole("button", { name }));
+      let end = 0;
+      for (const part of [...parts.map((part) => page.locator(part).first()), ...buttons]) {
+        const box = await part.boundingBox();
+        assert.ok(box.y >= end || part === buttons[1], `${part} stands below the part before it`);
+        assert.ok(box.y + box.height <= height, `${part} is in view at ${width} × ${height}`);
+        if (part !== buttons[0]) end = box.y + box.height;
+      }
+      assert.match(await page.locator(".said blockquote").innerText(), /two weeks/);
+      assert.match(await page.locator(".arguments").innerText(), /Order\s+17\s+Amount\s+In euros\.\s+120/);
+      await unfold(page, "Details");
+      const time = page.locator(".details time").first();
+      const [utc, shown] = [await time.getAttribute("title"), await time.innerText()];
+      assert.match(utc, /^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$/);
+      assert.ok(shown.includes(`(${utc.slice(11, 16)} UTC)`) || shown.includes(`${utc.slice(11, 16)} UTC)`), `${shown}: ${utc}`);
+      assert.ok(!shown.startsWith(utc.slice(11, 16)), `${shown} is in the reader's zone`);
+      await readable(page, `first screen ${width} ${colorScheme}`);
+      assert.deepEqual(wrong, []);
+      await context.close();
+    }
+  }
+  await cancel(task);
+}
+
+// On a phone the buttons stay in view while their form is, and are never in view above the end of the arguments.
+async function buttonsStayBelowTheArguments(browser) {
+  const { task, request: asked } = await asks("write_note", JSON.stringify({ text: "word ".repeat(700) }));
+  const { context, page, wrong } = await newPage(browser, { viewport: { width: 390, height: 844 } });
+  await page.goto(asked.url);
+  const approve = page.getByRole("button", { name: "Approve", exact: true });
+  const box = () => approve.boundingBox();
+  assert.ok((await box()).y > 844, "a long text is read first");
+  const arguments_ = page.locator("details.raw").first();
+  for (let at = 0; (await box()).y > 800; at += 200) {
+    await page.evaluate((at) => window.scrollTo(0, at), at);
+    const last = await arguments_.boundingBox();
+    assert.ok((await box()).y >= last.y + last.height, "the buttons stand below the bytes");
+  }
+  await page.evaluate(() => document.querySelector(".decide label").scrollIntoView({ block: "end" }));
+  assert.ok((await box()).y < 844, "and stick to the window once their form is in view");
+  assert.deepEqual(wrong, []);
+  await cancel(task);
+  await context.close();
+}
+
+// The arguments changed in fields drawn from the schema.
+async function changesInFields(browser, javaScriptEnabled) {
+  const { task, request: asked } = await refund();
+  const { context, page, wrong } = await newPage(browser, { javaScriptEnabled });
+  await page.goto(asked.url);
+  await unfold(page, "Change…");
+  assert.equal(await page.getByLabel("Order").inputValue(), "17");
+  await page.getByLabel("Amount").fill("-5");
+  const approve = page.getByRole("button", { name: "Approve with these changes" });
+  assert.equal((await send(page, approve)).status(), 422);
+  assert.equal(await page.getByLabel("Amount").inputValue(), "-5");
+  assert.equal(await page.getByLabel("Amount").getAttribute("aria-invalid"), "true");
+  if (javaScriptEnabled) await readable(page, "a field with a mistake");
+  await page.getByLabel("Amount").fill("20.10");
+  const before = ran.length;
+  assert.equal((await send(page, approve)).status(), 303);
+  assert.match(await main(page), /Changed and approved by local/);
+  assert.equal((await ended(task)).status, "Completed");
+  assert.deepEqual(ran.slice(before), ['{"order":17,"amount":20.10}']);
+  assert.deepEqual(wrong, []);
+  await context.close();
+}
+
+// Eight calls: one table with a sum; one is rejected, the rest is approved with one button.
+async function decidesEight(browser, javaScriptEnabled) {
+  const { task, request: asked } = await says("Eight parcels came broken.");
+  const { context, page, wrong } = await newPage(browser, { javaScriptEnabled, viewport: { width: 1280, height: 800 } });
+  await page.goto(asked.url);
+  assert.equal(await page.title(), "Refund 20.1 for order 101, and 7 more · Holdpoint");
+  assert.match(await page.locator(".calls tfoot").innerText(), /^Sum\s+349\.84\s*$/);
+  assert.equal(await page.locator(".calls tbody tr").count(), 8);
+  assert.equal(await page.getByRole("button", { name: "Approve all 8" }).count(), 1);
+  await unfold(page, "Exact text of each call");
+  const text = await main(page);
+  for (const call of asked.tool_calls) assert.ok(text.includes(call.arguments_text), call.arguments_text);
+  await unfold(page, "Decide each call");
+  await page.getByRole("group", { name: "Call 3" }).getByLabel("Reject").check();
+  if (javaScriptEnabled) await readable(page, "eight calls");
+  const before = ran.length;
+  assert.equal((await send(page, page.getByRole("button", { name: "Send these, and approve the rest" }))).status(), 303);
+  const decided = await request(asked.request_id);
+  assert.deepEqual(decided.tool_calls.map((call) => call.decision.action), Array(8).fill("approve").with(2, "reject"));
+  assert.equal((await ended(task)).status, "Completed");
+  assert.equal(ran.length - before, 7);
+  assert.deepEqual(wrong, []);
+  await context.close();
+}
+
+// A call beside the one to decide looks different; a command looks like one; warnings stand above the buttons.
+async function showsWhatWeighs(browser) {
+  const { context, page, wrong } = await newPage(browser);
+  const beside = await says("Beside the refund, look it up.");
+  await page.goto(beside.request.url);
+  assert.match(await page.locator(".context").innerText(), /Shown for context, not for you to decide\s+lose allowed by a rule/);
+  assert.equal(await page.locator(".context button, .context table").count(), 0);
+  await readable(page, "a call beside");
+  const shell = await asks("clean_up", '{"command":"rm -rf /var/tmp/reports"}');
+  await page.goto(shell.request.url);
+  assert.equal(await page.locator("pre.shell").innerText(), "rm -rf /var/tmp/reports");
+  assert.match(await main(page), /Runs this command on the server\.\s+This cannot be undone here\./);
+  await readable(page, "a command");
+  const odd = await asks("write_note", '{"text":"pay \u202ebob"}');
+  await page.goto(odd.request.url);
+  const [warning, first] = [page.locator(".warnings"), page.locator("button").first()];
+  const [over, under] = [await warning.boundingBox(), await first.boundingBox()];
+  assert.ok(over.y + over.height <= under.y, "the warning stands above the first button");
+  assert.ok(await page.locator(".raw pre").isVisible(), "with a warning the exact text is open");
+  await readable(page, "a warning");
+  assert.deepEqual(wrong, []);
+  for (const { task } of [beside, shell, odd]) await cancel(task);
+  await context.close();
 }
 
 async function approves(browser, javaScriptEnabled) {
@@ -22,7 +161,7 @@ async function approves(browser, javaScriptEnabled) {
   await page.goto(asked.url);
   if (javaScriptEnabled) await seesEverything(page, asked);
   await page.locator('form[action$="/approve"] textarea').fill("looks right\nto me");
-  assert.equal((await send(page, page.getByRole("button", { name: "Approve" }))).status(), 303);
+  assert.equal((await send(page, page.getByRole("button", { name: "Approve", exact: true }))).status(), 303);
   assert.match(await main(page), /Approved by local/);
   assert.equal(await page.locator("button").count(), 0, "nothing is left to decide");
   assert.equal((await ended(task)).status, "Completed");
@@ -30,6 +169,7 @@ async function approves(browser, javaScriptEnabled) {
   await page.goBack();
   await page.reload();
   assert.equal(await page.locator("button").count(), 0, "going back shows no button either");
+  if (!javaScriptEnabled) assert.match(await page.locator("#past").innerText(), /Approved by local[^]*refund_payment: done[^]*The task is completed/);
   await page.goto(asked.approval_url);
   assert.match(await main(page), /This request is decided/);
   assert.equal(await page.locator("button").count(), 0);
@@ -58,17 +198,21 @@ async function decidesByKeyboard(browser) {
   const focused = () =>
     page.evaluate(() => {
       const { tagName, innerText, name } = document.activeElement;
-      return { what: tagName === "BUTTON" ? innerText : name, outline: getComputedStyle(document.activeElement).outlineStyle };
+      return { what: ["BUTTON", "SUMMARY"].includes(tagName) ? innerText : name, outline: getComputedStyle(document.activeElement).outlineStyle };
     });
   const passed = [];
   for (let steps = 0; steps < 30 && passed.at(-1) !== "Reject"; steps += 1) {
+    if (passed.at(-1) === "Reject in another way…") await page.keyboard.press("Enter");
     await page.keyboard.press("Tab");
     const { what, outline } = await focused();
     assert.notEqual(outline, "none", `${what} shows that it has the focus`);
     if (what === "then") await page.keyboard.press("ArrowDown");
     passed.push(what);
   }
-  assert.deepEqual(passed, ["reason", "Approve", "reason", "then", "Reject"]);
+  assert.deepEqual(passed, [
+    "Exact text, 25 characters", "reason", "Approve", "Reject and cancel the task",
+    "Change…", "Give the result yourself…", "Reject in another way…", "then", "reason", "Reject",
+  ]);
   const [answer] = await Promise.all([
     page.waitForResponse((response) => response.request().method() === "POST"),
     page.keyboard.press("Enter"),
@@ -86,11 +230,12 @@ async function editsWithAMistake(browser, javaScriptEnabled) {
   const { task, request: asked } = await refund();
   const { context, page, wrong } = await newPage(browser, { javaScriptEnabled });
   await page.goto(asked.url);
-  await page.getByText("Run it with other arguments").click();
+  await unfold(page, "Change…");
+  await unfold(page, "As JSON");
   const text = page.locator("textarea[name$='.arguments']");
   assert.equal(await text.inputValue(), '{"order":17,"amount":120}');
   await text.fill('{"order": 17, "amount": -5}');
-  const refused = await send(page, page.getByRole("button", { name: "Use these arguments" }));
+  const refused = await send(page, page.getByRole("button", { name: "Approve with these changes" }));
   assert.equal(refused.status(), 422);
   assert.match(await page.title(), /^Error: /);
   assert.equal(await text.inputValue(), '{"order": 17, "amount": -5}', "what was typed is kept");
@@ -105,7 +250,7 @@ async function editsWithAMistake(browser, javaScriptEnabled) {
   }
   await text.fill('{"order": 17,\n "amount": 20.10}');
   const before = ran.length;
-  assert.equal((await send(page, page.getByRole("button", { name: "Use these arguments" }))).status(), 303);
+  assert.equal((await send(page, page.getByRole("button", { name: "Approve with these changes" }))).status(), 303);
   assert.match(await main(page), /Changed and approved by local[^]*"amount":20\.10/);
   assert.equal((await ended(task)).status, "Completed");
   assert.deepEqual(ran.slice(before), ['{"order":17,"amount":20.10}'], "the bytes that were typed are what ran");
@@ -118,13 +263,14 @@ async function decidesEachCall(browser, javaScriptEnabled) {
   const { task, request: asked } = await asks("refund_payment", ...[1, 2, 3, 4].map((order) => `{"order":${order},"amount":30}`));
   const { context, page, wrong } = await newPage(browser, { javaScriptEnabled });
   await page.goto(asked.url);
-  const sent = page.getByRole("button", { name: "Send these decisions" });
-  const call = (number) => page.getByRole("group", { name: `Call ${number} of 4` });
+  const sent = page.getByRole("button", { name: "Send only these decisions" });
+  const call = (number) => page.getByRole("group", { name: `Call ${number} ` });
+  await unfold(page, "Decide each call");
   assert.equal((await send(page, sent)).status(), 422, "nothing chosen is no answer");
   assert.match(await main(page), /at least one answer/);
   await call(1).getByLabel("Approve").check();
   await call(2).getByLabel("Reject").check();
-  await call(2).getByLabel("Reason").fill("not this one");
+  await call(2).getByLabel("Comment").fill("not this one");
   await call(3).getByLabel("Give the result yourself").check();
   if (javaScriptEnabled) {
     assert.ok(!(await call(1).locator("textarea[name$='.arguments']").isVisible()), "only what is chosen is in the way");
@@ -137,10 +283,12 @@ async function decidesEachCall(browser, javaScriptEnabled) {
   assert.equal(half.status, "pending");
   assert.deepEqual(half.tool_calls.map((call) => call.decision?.action ?? null), ["approve", "reject", "respond", null]);
   assert.equal(await page.locator("fieldset").count(), 0, "one call is left");
+  assert.equal(await page.getByRole("button", { name: "Approve the other 1" }).count(), 1);
   const before = ran.length;
-  await page.getByText("Run it with other arguments").click();
+  await unfold(page, "Change…");
+  await unfold(page, "As JSON");
   await page.locator("textarea[name$='.arguments']").fill('{"order":4,"amount":1.50}');
-  assert.equal((await send(page, page.getByRole("button", { name: "Use these arguments" }))).status(), 303);
+  assert.equal((await send(page, page.getByRole("button", { name: "Approve with these changes" }))).status(), 303);
   assert.match(await main(page), /Calls were decided differently/);
   assert.equal((await ended(task)).status, "Completed");
   assert.deepEqual(ran.slice(before), ['{"order":1,"amount":30}', '{"order":4,"amount":1.50}']);
@@ -156,7 +304,7 @@ async function hostileTextStaysText(browser) {
   for (const width of [320, 1280]) {
     const { context, page, wrong } = await newPage(browser, { viewport: { width, height: 800 } });
     await page.goto(asked.url);
-    const shown = await page.locator("div.agent:not(#live *) pre").last().evaluate((pre) => pre.textContent);
+    const shown = await page.locator("div.agent:not(#live *) .raw pre").last().evaluate((pre) => pre.textContent);
     assert.equal(shown, args.replace("\u202e", "\\u{202e}"), "every byte");
     assert.equal(await page.locator("script:not([src='/follow.js']), main img, main b").count(), 0, "nothing is markup");
     await fits(page, `hostile at ${width}`);
@@ -184,9 +332,11 @@ async function drawsTheOrderOfTheCharacters(browser) {
   const note = await asks("write_note", `{"text":${JSON.stringify(MOVED)}}`);
   const written = JSON.stringify(MOVED);
   await page.goto(note.request.url);
-  await inOrder(page.locator("main > section pre").first(), written, "the arguments");
-  await inOrder(page.locator("main > section dd.exact").first(), MOVED, "the summary");
-  await page.getByText("Run it with other arguments").click();
+  await inOrder(page.locator(".raw pre").first(), written, "the arguments");
+  await inOrder(page.locator(".arguments .value").first(), written, "the arguments in the table");
+  await inOrder(page.locator("h1"), MOVED, "the summary");
+  await unfold(page, "Change…");
+  await unfold(page, "As JSON");
   const typed = page.locator("textarea[name$='.arguments']");
   const style = await typed.evaluate((element) => [getComputedStyle(element).unicodeBidi, getComputedStyle(element).direction]);
   assert.deepEqual(style, ["bidi-override", "ltr"]);
@@ -202,14 +352,16 @@ async function drawsTheOrderOfTheCharacters(browser) {
   const edited = page.locator("form", { has: typed });
   await edited.locator("#beside").evaluate((element) => element.remove());
   await typed.fill(`{"text": ${written}}`);
-  assert.equal((await send(page, page.getByRole("button", { name: "Use these arguments" }))).status(), 303);
-  await inOrder(page.locator("main > section pre").nth(1), written, "the edited arguments");
+  assert.equal((await send(page, page.getByRole("button", { name: "Approve with these changes" }))).status(), 303);
+  await inOrder(page.locator("section.call > pre"), written, "the edited arguments");
   await page.locator("#live-log .agent pre.exact").first().waitFor();
   await inOrder(page.locator("#live-log .agent pre.exact").first(), written, "the live log");
 
   const several = await asks("write_note", ...Array(4).fill(`{"text":${JSON.stringify(MOVED)}}`));
   await page.goto(several.request.url);
-  await inOrder(page.locator("fieldset p.exact").first(), MOVED, "the summary of one of several");
+  await inOrder(page.locator(".calls td.exact").first(), written, "one of several");
+  await unfold(page, "Decide each call");
+  await inOrder(page.locator("legend .exact").first(), MOVED, "the summary of one of several");
 
   const question = { question: MOVED, context: MOVED, form: { type: "object", properties: { a: { type: "string", title: MOVED } } } };
   const guidance = await asks("request_human_guidance", JSON.stringify(question));
@@ -217,7 +369,7 @@ async function drawsTheOrderOfTheCharacters(browser) {
   await inOrder(page.locator(".agent:not(#live *) > pre"), MOVED, "the question");
   await inOrder(page.locator(".agent:not(#live *) dd pre").first(), MOVED, "its details");
   await inOrder(page.locator("label bdi").first(), MOVED, "the agent's labels");
-  await page.locator(".agent:not(#live *) summary").click();
+  await unfold(page, "The exact text that the agent wrote");
   await inOrder(page.locator(".agent:not(#live *) details pre"), written, "its exact text");
   assert.deepEqual(wrong, []);
   for (const { task } of [several, guidance]) await cancel(task);
@@ -227,27 +379,29 @@ async function drawsTheOrderOfTheCharacters(browser) {
 // The headline and the tab's title name the decision and the outcome of the call.
 async function saysWhatBecameOfIt(browser, javaScriptEnabled, locale) {
   const words = {
-    "en-US": { question: "May these calls run?", failed: "Approved by local, but it failed: 500.", canceled: "Rejected by local. The task was canceled." },
-    "zh-CN": { question: "是否允许执行这些调用？", failed: "local 已批准，但执行失败：500。", canceled: "local 已拒绝，任务已取消。" },
+    "en-US": { failed: "Approved by local, but it failed: 500.", canceled: "Rejected by local. The task was canceled." },
+    "zh-CN": { failed: "local 已批准，但执行失败：500。", canceled: "local 已拒绝，任务已取消。" },
   }[locale];
   const { context, page, wrong } = await newPage(browser, { javaScriptEnabled, locale });
-  const says = async (headline) => {
+  const tells = async (headline, heading) => {
     if (javaScriptEnabled) await page.locator("#headline", { hasText: headline }).waitFor();
-    assert.equal(await page.locator("h1").textContent(), headline);
-    assert.equal(await page.title(), `worker: ${headline} · Holdpoint`);
+    assert.equal(await page.locator("#headline").textContent(), headline);
+    assert.equal(await page.locator("h1").textContent(), heading);
+    assert.equal(await page.title(), `${headline} · ${heading} · Holdpoint`);
   };
   const fails = await asks("fail", '{"order":"1/2"}');
   await page.goto(fails.request.url);
-  await says(words.question);
+  assert.ok(!(await page.locator("#headline").isVisible()), "nothing is said of an outcome yet");
+  assert.equal(await page.title(), "Fail 1/2 · Holdpoint");
   assert.match(await main(page), /POST http:\/\/127\.0\.0\.1:\d+\/fail\/1%2F2\s/);
-  assert.equal((await send(page, page.locator('form[action$="/approve"] button'))).status(), 303);
+  assert.equal((await send(page, page.locator('.decide button:not(.no)'))).status(), 303);
   assert.equal((await ended(fails.task)).status, "Completed");
   if (!javaScriptEnabled) await page.reload();
-  await says(words.failed);
+  await tells(words.failed, "Fail 1/2");
   const canceled = await refund();
   await page.goto(canceled.request.url);
-  assert.equal((await send(page, page.locator('form[action$="/reject"] button'))).status(), 303);
-  await says(words.canceled);
+  assert.equal((await send(page, page.locator('.decide button.no'))).status(), 303);
+  await tells(words.canceled, "Refund 120 for order 17");
   if (javaScriptEnabled) await readable(page, `what became of it, ${locale}`);
   await shot(page, `became-${locale}`);
   assert.deepEqual(wrong, []);
@@ -432,10 +586,13 @@ async function comesTooLate(browser) {
   await page.goto(asked.url);
   const first = await fetch(`${service}/resume/${asked.request_id}/reject`, { method: "POST" });
   assert.equal(first.status, 200);
-  const answer = await send(page, page.getByRole("button", { name: "Approve" }));
+  const answer = await send(page, page.getByRole("button", { name: "Approve", exact: true }));
   assert.equal(answer.status(), 409);
   assert.match(answer.headers()["content-type"], /^text\/html/);
-  assert.match(await main(page), /Rejected by local[^]*already_decided/);
+  assert.match(await main(page), /Somebody decided first: local rejected at /);
+  assert.ok(!/already_decided/.test(await main(page)), "names of the API are folded");
+  await unfold(page, "For support");
+  assert.match(await main(page), /already_decided/);
   await readable(page, "too late");
   await page.getByRole("link", { name: "Back to the request" }).click();
   await page.waitForURL(asked.url);
@@ -450,13 +607,13 @@ async function showsSomethingElse(browser) {
   for (const digest of await page.locator('input[name="digest"]').all()) {
     await digest.evaluate((input) => (input.value = "sha256:0"));
   }
-  assert.equal((await send(page, page.getByRole("button", { name: "Approve" }))).status(), 412);
-  assert.match(await main(page), /The digest is not that of the request/);
+  assert.equal((await send(page, page.getByRole("button", { name: "Approve", exact: true }))).status(), 412);
+  assert.match(await main(page), /The request has changed since this page was shown/);
   await page.getByRole("link", { name: "Back to the request" }).click();
   await page.waitForURL(asked.url);
   assert.equal((await request(asked.request_id)).status, "pending");
   await cancel(task);
-  assert.equal((await send(page, page.getByRole("button", { name: "Approve" }))).status(), 409, "withdrawn meanwhile");
+  assert.equal((await send(page, page.getByRole("button", { name: "Approve", exact: true }))).status(), 409, "withdrawn meanwhile");
   await context.close();
 }
 
@@ -499,11 +656,16 @@ try {
     await approves(browser, javaScript);
     await rejects(browser, javaScript);
     await editsWithAMistake(browser, javaScript);
+    await changesInFields(browser, javaScript);
     await decidesEachCall(browser, javaScript);
+    await decidesEight(browser, javaScript);
     await answersGuidance(browser, javaScript);
     await saysWhatBecameOfIt(browser, javaScript, "en-US");
     await saysWhatBecameOfIt(browser, javaScript, "zh-CN");
   }
+  await decidesFromTheFirstScreen(browser);
+  await buttonsStayBelowTheArguments(browser);
+  await showsWhatWeighs(browser);
   await drawsTheOrderOfTheCharacters(browser);
   await decidesByKeyboard(browser);
   await hostileTextStaysText(browser);
