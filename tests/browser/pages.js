@@ -3,10 +3,7 @@
 import assert from "node:assert/strict";
 import { chromium } from "playwright-core";
 import * as world from "./world.js";
-import { asks, authorizations, cancel, drawn, ended, executablePath, fits, main, newPage, ran, readable, refund, request, says, send, service, shot } from "./world.js";
-
-// Unfolds the part of the page with this summary.
-const unfold = (page, summary) => page.locator("summary").filter({ hasText: summary }).click();
+import { asks, authorizations, cancel, ended, executablePath, fits, main, newPage, ran, readable, refund, request, send, service, shot, unfold } from "./world.js";
 
 // One click shows every byte; the last one stands above the first button.
 async function seesEverything(page, request) {
@@ -24,135 +21,6 @@ async function seesEverything(page, request) {
   const last = await page.locator("pre:not(#live *)").last().boundingBox();
   const button = await page.locator("button").first().boundingBox();
   assert.ok(button.y >= last.y + last.height, "the arguments end before the first button");
-}
-
-// A question as a manager gets it: what decides it is in view without scrolling, the bytes end above the buttons.
-async function decidesFromTheFirstScreen(browser) {
-  const words = "Please refund 120 euros for order 17: the parcel came broken, and the customer has waited for two weeks.";
-  const { task, request: asked } = await says(words);
-  for (const [width, height] of [[1280, 800], [390, 844]]) {
-    for (const colorScheme of ["light", "dark"]) {
-      const { context, page, wrong } = await newPage(browser, { viewport: { width, height }, colorScheme, timezoneId: "Europe/Berlin" });
-      await page.goto(asked.url);
-      assert.equal(await page.title(), "Refund 120 for order 17 · Holdpoint");
-      assert.match(await page.locator(".kicker").innerText(), /^worker asks · local’s task · 23 h left$/);
-      const parts = ["h1", ".why", ".said blockquote", ".arguments", ".raw summary", ".risk", "#decide-reason"];
-      const buttons = ["Approve", "Reject and cancel the task"].map((name) => page.getByRole("button", { name }));
-      let end = 0;
-      for (const part of [...parts.map((part) => page.locator(part).first()), ...buttons]) {
-        const box = await part.boundingBox();
-        assert.ok(box.y >= end || part === buttons[1], `${part} stands below the part before it`);
-        assert.ok(box.y + box.height <= height, `${part} is in view at ${width} × ${height}`);
-        if (part !== buttons[0]) end = box.y + box.height;
-      }
-      assert.match(await page.locator(".said blockquote").innerText(), /two weeks/);
-      assert.match(await page.locator(".arguments").innerText(), /Order\s+17\s+Amount\s+In euros\.\s+120/);
-      await unfold(page, "Details");
-      const time = page.locator(".details time").first();
-      const [utc, shown] = [await time.getAttribute("title"), await time.innerText()];
-      assert.match(utc, /^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$/);
-      assert.ok(shown.includes(`(${utc.slice(11, 16)} UTC)`) || shown.includes(`${utc.slice(11, 16)} UTC)`), `${shown}: ${utc}`);
-      assert.ok(!shown.startsWith(utc.slice(11, 16)), `${shown} is in the reader's zone`);
-      await readable(page, `first screen ${width} ${colorScheme}`);
-      assert.deepEqual(wrong, []);
-      await context.close();
-    }
-  }
-  await cancel(task);
-}
-
-// On a phone the buttons stay in view while their form is, and are never in view above the end of the arguments.
-async function buttonsStayBelowTheArguments(browser) {
-  const { task, request: asked } = await asks("write_note", JSON.stringify({ text: "word ".repeat(700) }));
-  const { context, page, wrong } = await newPage(browser, { viewport: { width: 390, height: 844 } });
-  await page.goto(asked.url);
-  const approve = page.getByRole("button", { name: "Approve", exact: true });
-  const box = () => approve.boundingBox();
-  assert.ok((await box()).y > 844, "a long text is read first");
-  const arguments_ = page.locator("details.raw").first();
-  for (let at = 0; (await box()).y > 800; at += 200) {
-    await page.evaluate((at) => window.scrollTo(0, at), at);
-    const last = await arguments_.boundingBox();
-    assert.ok((await box()).y >= last.y + last.height, "the buttons stand below the bytes");
-  }
-  await page.evaluate(() => document.querySelector(".decide label").scrollIntoView({ block: "end" }));
-  assert.ok((await box()).y < 844, "and stick to the window once their form is in view");
-  assert.deepEqual(wrong, []);
-  await cancel(task);
-  await context.close();
-}
-
-// The arguments changed in fields drawn from the schema.
-async function changesInFields(browser, javaScriptEnabled) {
-  const { task, request: asked } = await refund();
-  const { context, page, wrong } = await newPage(browser, { javaScriptEnabled });
-  await page.goto(asked.url);
-  await unfold(page, "Change…");
-  assert.equal(await page.getByLabel("Order").inputValue(), "17");
-  await page.getByLabel("Amount").fill("-5");
-  const approve = page.getByRole("button", { name: "Approve with these changes" });
-  assert.equal((await send(page, approve)).status(), 422);
-  assert.equal(await page.getByLabel("Amount").inputValue(), "-5");
-  assert.equal(await page.getByLabel("Amount").getAttribute("aria-invalid"), "true");
-  if (javaScriptEnabled) await readable(page, "a field with a mistake");
-  await page.getByLabel("Amount").fill("20.10");
-  const before = ran.length;
-  assert.equal((await send(page, approve)).status(), 303);
-  assert.match(await main(page), /Changed and approved by local/);
-  assert.equal((await ended(task)).status, "Completed");
-  assert.deepEqual(ran.slice(before), ['{"order":17,"amount":20.10}']);
-  assert.deepEqual(wrong, []);
-  await context.close();
-}
-
-// Eight calls: one table with a sum; one is rejected, the rest is approved with one button.
-async function decidesEight(browser, javaScriptEnabled) {
-  const { task, request: asked } = await says("Eight parcels came broken.");
-  const { context, page, wrong } = await newPage(browser, { javaScriptEnabled, viewport: { width: 1280, height: 800 } });
-  await page.goto(asked.url);
-  assert.equal(await page.title(), "Refund 20.1 for order 101, and 7 more · Holdpoint");
-  assert.match(await page.locator(".calls tfoot").innerText(), /^Sum\s+349\.84\s*$/);
-  assert.equal(await page.locator(".calls tbody tr").count(), 8);
-  assert.equal(await page.getByRole("button", { name: "Approve all 8" }).count(), 1);
-  await unfold(page, "Exact text of each call");
-  const text = await main(page);
-  for (const call of asked.tool_calls) assert.ok(text.includes(call.arguments_text), call.arguments_text);
-  await unfold(page, "Decide each call");
-  await page.getByRole("group", { name: "Call 3" }).getByLabel("Reject").check();
-  if (javaScriptEnabled) await readable(page, "eight calls");
-  const before = ran.length;
-  assert.equal((await send(page, page.getByRole("button", { name: "Send these, and approve the rest" }))).status(), 303);
-  const decided = await request(asked.request_id);
-  assert.deepEqual(decided.tool_calls.map((call) => call.decision.action), Array(8).fill("approve").with(2, "reject"));
-  assert.equal((await ended(task)).status, "Completed");
-  assert.equal(ran.length - before, 7);
-  assert.deepEqual(wrong, []);
-  await context.close();
-}
-
-// A call beside the one to decide looks different; a command looks like one; warnings stand above the buttons.
-async function showsWhatWeighs(browser) {
-  const { context, page, wrong } = await newPage(browser);
-  const beside = await says("Beside the refund, look it up.");
-  await page.goto(beside.request.url);
-  assert.match(await page.locator(".context").innerText(), /Shown for context, not for you to decide\s+lose allowed by a rule/);
-  assert.equal(await page.locator(".context button, .context table").count(), 0);
-  await readable(page, "a call beside");
-  const shell = await asks("clean_up", '{"command":"rm -rf /var/tmp/reports"}');
-  await page.goto(shell.request.url);
-  assert.equal(await page.locator("pre.shell").innerText(), "rm -rf /var/tmp/reports");
-  assert.match(await main(page), /Runs this command on the server\.\s+This cannot be undone here\./);
-  await readable(page, "a command");
-  const odd = await asks("write_note", '{"text":"pay \u202ebob"}');
-  await page.goto(odd.request.url);
-  const [warning, first] = [page.locator(".warnings"), page.locator("button").first()];
-  const [over, under] = [await warning.boundingBox(), await first.boundingBox()];
-  assert.ok(over.y + over.height <= under.y, "the warning stands above the first button");
-  assert.ok(await page.locator(".raw pre").isVisible(), "with a warning the exact text is open");
-  await readable(page, "a warning");
-  assert.deepEqual(wrong, []);
-  for (const { task } of [beside, shell, odd]) await cancel(task);
-  await context.close();
 }
 
 async function approves(browser, javaScriptEnabled) {
@@ -293,86 +161,6 @@ async function decidesEachCall(browser, javaScriptEnabled) {
   assert.equal((await ended(task)).status, "Completed");
   assert.deepEqual(ran.slice(before), ['{"order":1,"amount":30}', '{"order":4,"amount":1.50}']);
   assert.deepEqual(wrong, []);
-  await context.close();
-}
-
-// An agent's text stays text: it runs nothing, moves nothing, hides nothing, and pushes nothing out of the window.
-async function hostileTextStaysText(browser) {
-  const hostile = `</pre></textarea><script>alert(1)</script><img src=x onerror=alert(2)>\u202e${"<b>&amp;".repeat(12_000)}${"x".repeat(9_000)}END`;
-  const args = JSON.stringify({ text: hostile });
-  const { task, request: asked } = await asks("write_note", args);
-  for (const width of [320, 1280]) {
-    const { context, page, wrong } = await newPage(browser, { viewport: { width, height: 800 } });
-    await page.goto(asked.url);
-    const shown = await page.locator("div.agent:not(#live *) .raw pre").last().evaluate((pre) => pre.textContent);
-    assert.equal(shown, args.replace("\u202e", "\\u{202e}"), "every byte");
-    assert.equal(await page.locator("script:not([src='/follow.js']), main img, main b").count(), 0, "nothing is markup");
-    await fits(page, `hostile at ${width}`);
-    const edited = await page.locator("textarea[name$='.arguments']").inputValue();
-    assert.equal(edited, args.replace("\u202e", "\\u202e"), "and the editor hides none of them");
-    assert.deepEqual(wrong, []);
-    await context.close();
-  }
-  await cancel(task);
-}
-
-// Right-to-left letters move no digit: the drawn order is the written order, character by character.
-const MOVED = '["from-\u05d0","100","200","\u05d1-to"]';
-
-async function drawsTheOrderOfTheCharacters(browser) {
-  const { context, page, wrong } = await newPage(browser, { viewport: { width: 1280, height: 900 } });
-  const inOrder = async (locator, text, what) => {
-    const element = await locator.elementHandle();
-    assert.ok((await element.textContent()).includes(text), what);
-    assert.ok((await drawn(element)).includes(text), `${what}: ${await drawn(element)}`);
-    await element.evaluate((node) => node.classList.remove("exact"));
-    assert.ok(!(await drawn(element)).includes(text), `${what} is in order by the class alone`);
-    await element.evaluate((node) => node.classList.add("exact"));
-  };
-  const note = await asks("write_note", `{"text":${JSON.stringify(MOVED)}}`);
-  const written = JSON.stringify(MOVED);
-  await page.goto(note.request.url);
-  await inOrder(page.locator(".raw pre").first(), written, "the arguments");
-  await inOrder(page.locator(".arguments .value").first(), written, "the arguments in the table");
-  await inOrder(page.locator("h1"), MOVED, "the summary");
-  await unfold(page, "Change…");
-  await unfold(page, "As JSON");
-  const typed = page.locator("textarea[name$='.arguments']");
-  const style = await typed.evaluate((element) => [getComputedStyle(element).unicodeBidi, getComputedStyle(element).direction]);
-  assert.deepEqual(style, ["bidi-override", "ltr"]);
-  // A text field has no ranges: its text is drawn beside it, in the same style.
-  await typed.evaluate((element) => {
-    const beside = document.createElement("pre");
-    beside.id = "beside";
-    beside.className = element.className;
-    beside.textContent = element.value;
-    element.after(beside);
-  });
-  await inOrder(page.locator("#beside"), written, "the text that is changed");
-  const edited = page.locator("form", { has: typed });
-  await edited.locator("#beside").evaluate((element) => element.remove());
-  await typed.fill(`{"text": ${written}}`);
-  assert.equal((await send(page, page.getByRole("button", { name: "Approve with these changes" }))).status(), 303);
-  await inOrder(page.locator("section.call > pre"), written, "the edited arguments");
-  await page.locator("#live-log .agent pre.exact").first().waitFor();
-  await inOrder(page.locator("#live-log .agent pre.exact").first(), written, "the live log");
-
-  const several = await asks("write_note", ...Array(4).fill(`{"text":${JSON.stringify(MOVED)}}`));
-  await page.goto(several.request.url);
-  await inOrder(page.locator(".calls td.exact").first(), written, "one of several");
-  await unfold(page, "Decide each call");
-  await inOrder(page.locator("legend .exact").first(), MOVED, "the summary of one of several");
-
-  const question = { question: MOVED, context: MOVED, form: { type: "object", properties: { a: { type: "string", title: MOVED } } } };
-  const guidance = await asks("request_human_guidance", JSON.stringify(question));
-  await page.goto(guidance.request.url);
-  await inOrder(page.locator(".agent:not(#live *) > pre"), MOVED, "the question");
-  await inOrder(page.locator(".agent:not(#live *) dd pre").first(), MOVED, "its details");
-  await inOrder(page.locator("label bdi").first(), MOVED, "the agent's labels");
-  await unfold(page, "The exact text that the agent wrote");
-  await inOrder(page.locator(".agent:not(#live *) details pre"), written, "its exact text");
-  assert.deepEqual(wrong, []);
-  for (const { task } of [several, guidance]) await cancel(task);
   await context.close();
 }
 
@@ -656,19 +444,12 @@ try {
     await approves(browser, javaScript);
     await rejects(browser, javaScript);
     await editsWithAMistake(browser, javaScript);
-    await changesInFields(browser, javaScript);
     await decidesEachCall(browser, javaScript);
-    await decidesEight(browser, javaScript);
     await answersGuidance(browser, javaScript);
     await saysWhatBecameOfIt(browser, javaScript, "en-US");
     await saysWhatBecameOfIt(browser, javaScript, "zh-CN");
   }
-  await decidesFromTheFirstScreen(browser);
-  await buttonsStayBelowTheArguments(browser);
-  await showsWhatWeighs(browser);
-  await drawsTheOrderOfTheCharacters(browser);
   await decidesByKeyboard(browser);
-  await hostileTextStaysText(browser);
   await answersTheOthers(browser);
   await givesALogin(browser);
   await everybodyCanRead(browser);

@@ -10,8 +10,8 @@ const { ALICE_KEY, BOB_KEY, DANA_KEY } = process.env;
 const folder = process.argv[5];
 const as = (key) => ({ authorization: `Bearer ${key}`, "content-type": "application/json", prefer: "wait=10" });
 
-async function asks(...lines) {
-  const reply = await fetch(`${service}/v1/tasks`, { method: "POST", headers: as(ALICE_KEY), body: JSON.stringify({ input: lines.join("\n") }) });
+async function asks(input) {
+  const reply = await fetch(`${service}/v1/tasks`, { method: "POST", headers: as(ALICE_KEY), body: JSON.stringify({ input }) });
   const task = await reply.json();
   assert.equal(task.status, "Paused", JSON.stringify(task));
   return task.pending[0];
@@ -32,7 +32,7 @@ fs.mkdirSync(folder, { recursive: true });
 const browser = await launched(chromium, executablePath);
 try {
   const refund = () => asks("Please refund 120 euros for order 17: the parcel came broken and the customer has waited for two weeks.");
-  const payment = await asks("pay_supplier", '{"name":"Miller & Sons","iban":"DE02120300000000202051","amount":4800}');
+  const payment = await asks("Please pay the invoice of Miller & Sons.");
   await approve(DANA_KEY, payment);
   const decided = await refund();
   await approve(BOB_KEY, decided);
@@ -42,13 +42,13 @@ try {
     change: [open, async (page) => page.locator("summary").filter({ hasText: "Change…" }).click(), 1000],
     several: [await asks("Eight parcels came broken. Please refund them all.")],
     "two-people": [payment],
-    warning: [await asks("pay_supplier", '{"name":"Mi\u200bller & S\u043ens","iban":"DE02120300000000202051","amount":4800}'), undefined, 1000],
-    command: [await asks("run_command", JSON.stringify({ command: "find /var/log -name '*.gz' -mtime +30 -delete" }))],
+    warning: [await asks("Please pay the invoice in my mail, it is urgent."), undefined, 1000],
+    command: [await asks("The disk is full. Make room, please.")],
     decided: [decided],
   };
   const owners = {
-    question: [await asks("request_human_guidance", '{"question":"Two orders match this name. Which one is meant?","options":["17","18"]}'), undefined, 900],
-    unknown: [await asks("lose", '{"order":17}'), undefined, 1000],
+    question: [await asks("What about the order of Mrs Jones?"), undefined, 900],
+    unknown: [await asks("Please send the letter for order 17."), undefined, 1000],
   };
   const take = async (page, name, [{ request_id }, then]) => {
     await page.goto(`${service}/resume/${request_id}`);

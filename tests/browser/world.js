@@ -146,4 +146,7 @@ export async function send(page, button) {
   return answer;
 }
 
+// Unfolds the part of the page with this summary.
+export const unfold = (page, summary) => page.locator("summary").filter({ hasText: summary }).click();
+
 export const main = (page) => page.locator("main").innerText();

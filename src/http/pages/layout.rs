@@ -107,7 +107,11 @@ pub(crate) fn problem(
             @if let Some(id) = request {
                 p { a href=(format!("{}/resume/{id}", prefix(public_url))) { (words.back) } }
             }
-            details { summary { (words.for_support) } p.soft { (fill(words.code_line, &line)) } }
+            details {
+                summary { (words.for_support) }
+                p.soft lang="en" { (problem.code.title()) ". " (visible(&problem.detail)) }
+                p.soft { (fill(words.code_line, &line)) }
+            }
         },
     )
 }

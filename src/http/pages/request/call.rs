@@ -12,7 +12,8 @@ use super::time::moment_tag;
 use crate::http::pages::layout::visible;
 use crate::http::pages::translations::fill;
 use crate::http::wire::decision::WireDecision;
-use crate::http::wire::request::{RequestedCall, WireVerdict};
+use crate::http::wire::request::{RequestedCall, WireRequestStatus, WireVerdict};
+use crate::task::request::RequestKind;
 
 /// All calls of the request: those that it decides, then those of the same turn beside them.
 pub(super) fn calls(view: &View<'_>) -> Markup {
@@ -73,6 +74,11 @@ pub(super) fn authorship(view: &View<'_>, call: &RequestedCall) -> String {
         .find(|own| own.tool_call_id.to_string() == call.tool_call_id);
     if let Some(editor) = own.and_then(|own| own.editor.as_deref()) {
         return fill(view.texts.changed_exactly, &[("user", &visible(editor))]);
+    }
+    if view.request.kind == RequestKind::Approval
+        && view.request.status != WireRequestStatus::Pending
+    {
+        return view.texts.asks_exactly.to_owned();
     }
     (part(view.request.kind, view.words).arguments_of)(view.texts).to_owned()
 }

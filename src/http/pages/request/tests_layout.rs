@@ -10,7 +10,7 @@ use super::tests::page;
 use crate::http::openapi::sample;
 use crate::store::RequestRow;
 use crate::task::decision::Then as Consequence;
-use crate::task::request::Warning;
+use crate::task::request::{RequestKind, Warning};
 use crate::task::time::Time;
 use crate::task::tool_spec::Effect;
 
@@ -269,4 +269,16 @@ fn arguments_are_changed_in_fields_or_as_json_but_not_in_both() {
     ] {
         assert!(page.contains(&shown), "{shown}: {page}");
     }
+}
+
+#[test]
+fn fields_of_the_agents_form_have_the_agents_order() {
+    let mut row = sample::of_kind(RequestKind::Guidance);
+    let written = r#"{"question":"Q","form":{"type":"object","properties":{"zone":{"type":"string"},"area":{"type":"string"}}}}"#;
+    written.clone_into(&mut row.asked.pending_tool_calls[0].arguments_text);
+    row.asked.form = Some(json!({"type": "object", "properties": {
+        "area": {"type": "string"}, "zone": {"type": "string"}}}));
+    let page = page(&row, &sample::caller());
+    let found = places(&page, &["name=\"field.zone\"", "name=\"field.area\""]);
+    assert!(found.is_sorted(), "{found:?}");
 }
