@@ -9,8 +9,8 @@ async function decidesFromTheFirstScreen(browser) {
   const words = "Please refund 120 euros for order 17: the parcel came broken, and the customer has waited for two weeks.";
   const { task, request: asked } = await says(words);
   for (const [width, height] of [[1280, 800], [390, 844]]) {
-    for (const colorScheme of ["light", "dark"]) {
-      const { context, page, wrong } = await newPage(browser, { viewport: { width, height }, colorScheme, timezoneId: "Europe/Berlin" });
+    for (const colors of [{ colorScheme: "light" }, { colorScheme: "dark" }, { forcedColors: "active" }]) {
+      const { context, page, wrong } = await newPage(browser, { viewport: { width, height }, ...colors, timezoneId: "Europe/Berlin" });
       await page.goto(asked.url);
       assert.equal(await page.title(), "Refund 120 for order 17 · Holdpoint");
       assert.match(await page.locator(".kicker").innerText(), /^worker asks · local’s task · 23 h left$/);
@@ -31,7 +31,7 @@ async function decidesFromTheFirstScreen(browser) {
       assert.match(utc, /^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$/);
       assert.ok(shown.includes(`(${utc.slice(11, 16)} UTC)`) || shown.includes(`${utc.slice(11, 16)} UTC)`), `${shown}: ${utc}`);
       assert.ok(!shown.startsWith(utc.slice(11, 16)), `${shown} is in the reader's zone`);
-      await readable(page, `first screen ${width} ${colorScheme}`);
+      await readable(page, `first screen ${width} ${JSON.stringify(colors)}`);
       assert.deepEqual(wrong, []);
       await context.close();
     }

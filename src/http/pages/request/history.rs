@@ -58,7 +58,7 @@ pub(crate) enum CallStatus {
 }
 
 impl CallStatus {
-    /// Whether the call did not do what was decided, or nobody knows.
+    /// Whether the call did not do what was decided, or its outcome is unknown.
     #[must_use]
     pub(crate) fn is_failure(self) -> bool {
         match self {

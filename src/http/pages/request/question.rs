@@ -5,12 +5,14 @@ use serde_json::Value;
 
 use super::View;
 use super::headline::asked_by_agent;
+use super::ordered::names_at;
 use super::risk::warnings;
 use super::time::moment_tag;
 use crate::http::pages::layout::visible;
 use crate::http::pages::translations::{Translations, fill};
 use crate::http::wire::decision::{DecisionAction, ThenAction, WireDecision};
 use crate::http::wire::exact::Exact;
+use crate::http::wire::request::RequestedCall;
 use crate::task::decision::Then;
 use crate::task::request::RequestKind;
 
@@ -31,7 +33,7 @@ pub(crate) fn question(view: &View<'_>) -> Markup {
             div.agent {
                 p.by { (words.by_agent) }
                 @if let Some(question) = &request.question { pre.exact.words dir="ltr" { (prose(question)) } }
-                @if let Some(details) = details { (agent_details(details)) }
+                @if let Some(details) = details { (agent_details(details, call)) }
                 @if let Some(call) = call {
                     details.raw {
                         summary { (words.exact_text) }
@@ -91,11 +93,14 @@ pub(crate) fn exact(value: &Exact) -> String {
 }
 
 /// The details that the agent gave with its question, an object or any other value, in character
-/// order.
-fn agent_details(value: &Value) -> Markup {
+/// order; members in the order in which the call that asks has them.
+fn agent_details(value: &Value, call: Option<&RequestedCall>) -> Markup {
     let Value::Object(members) = value else {
         return html! { pre.exact.words dir="ltr" { (prose(&plain(value))) } };
     };
+    let written = call.map_or_else(Vec::new, |call| names_at(&call.arguments_text, &[]));
+    let mut members: Vec<_> = members.iter().collect();
+    members.sort_by_key(|(name, _)| written.iter().position(|other| other == *name));
     html! {
         dl {
             @for (name, value) in members {

@@ -281,4 +281,10 @@ fn fields_of_the_agents_form_have_the_agents_order() {
     let page = page(&row, &sample::caller());
     let found = places(&page, &["name=\"field.zone\"", "name=\"field.area\""]);
     assert!(found.is_sorted(), "{found:?}");
+    row.asked.details = Some(json!({"context": "C", "attempted": "A"}));
+    r#"{"question":"Q","context":"C","attempted":"A"}"#
+        .clone_into(&mut row.asked.pending_tool_calls[0].arguments_text);
+    let page = self::page(&row, &sample::caller());
+    let found = places(&page, &[">context</dt>", ">attempted</dt>"]);
+    assert!(found.is_sorted(), "{found:?}");
 }

@@ -32,8 +32,11 @@ pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<UserMes
     let mut end = if row.task_id == row.root_task_id {
         row.asked_seq
     } else {
-        let root = http.store.task(row.root_task_id).await?;
-        root.map_or(0, |root| root.last_seq)
+        match http.store.task(row.root_task_id).await {
+            Ok(root) => root.map_or(0, |root| root.last_seq),
+            Err(ReadError::Corrupt(_)) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
     };
     let oldest = (end - FARTHEST).max(0);
     while end > oldest {
