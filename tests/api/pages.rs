@@ -184,6 +184,58 @@ on_both! {
         app.stop().await;
     }
 
+    async fn page_shows_the_users_message_and_after_the_decision_what_followed(on: On) {
+        let app = TestApp::open(on).await;
+        app.model.then(calls(&[("refund", r#"{"order":17,"amount":50}"#)]));
+        let held = app.nobody().post("/v1/tasks", &json!({"input": "<b>Refund</b> it\u{202e}, please."})).await;
+        let path = format!("/resume/{}", held.str("/pending/0/request_id"));
+        let page = app.nobody().header("accept", "text/html").get(&path).await;
+        let message = "<blockquote dir=\"auto\">&lt;b&gt;Refund&lt;/b&gt; it\\u{202e}, please.</blockquote>";
+        assert!(page.text.find(message).unwrap() < page.text.find("<button").unwrap(), "{}", page.text);
+        app.model.then(says("It is done."));
+        app.tool.answers(200, r#"{"paid":true}"#);
+        let done = app.nobody().header("prefer", "wait=30").hit(&format!("{path}/approve")).await;
+        assert_eq!(done.str("/status"), "Completed", "{}", done.text);
+        let after = app.nobody().header("accept", "text/html").get(&path).await;
+        let (_, history) = after.text.split_once("id=\"past\"").unwrap();
+        let found: Vec<usize> = ["Asked.", "Approved by local.", "refund was started.", "refund: done", "paid", "The task is completed.", "It is done."]
+            .iter().map(|text| history.find(text).unwrap_or_else(|| panic!("no {text}: {history}"))).collect();
+        assert!(found.is_sorted() && history.find("id=\"live\"").unwrap() > found[6], "{history}");
+        app.stop().await;
+    }
+
+    async fn arguments_changed_in_the_fields_of_the_page_run(on: On) {
+        let app = TestApp::open(on).await;
+        app.model.then(calls(&[("refund", r#"{"order":17,"amount":50}"#)]));
+        let held = app.nobody().post("/v1/tasks", &json!({"input": "go"})).await;
+        let path = format!("/resume/{}", held.str("/pending/0/request_id"));
+        let (digest, call) = (held.str("/pending/0/digest"), held.str("/pending/0/tool_calls/0/tool_call_id"));
+        let edit = |amount: &str| {
+            Some(form(&[
+                ("digest", &digest),
+                (&format!("call.{call}.action"), "edit"),
+                (&format!("call.{call}.field.order"), "17"),
+                (&format!("call.{call}.field.amount"), amount),
+                (&format!("call.{call}.arguments"), r#"{"order":17,"amount":50}"#),
+            ]))
+        };
+        let browser = || app.nobody().header("accept", "text/html").header("origin", &app.url());
+        for (amount, said) in [("-3.25", "greater"), ("much", "a number")] {
+            let page = browser().send(Method::POST, &path, edit(amount)).await;
+            assert_eq!(page.status, 422, "{}", page.text);
+            let field = format!("href=\"#edit-call_2e_{call}_2e_field_2e_amount\"");
+            assert!(page.text.contains(&field) && page.text.contains(&format!("value=\"{amount}\"")), "{said}: {}", page.text);
+        }
+        assert!(app.tool.ledger().is_empty(), "nothing was stored");
+        app.model.then(says("ok"));
+        let done = browser().send(Method::POST, &path, edit("20.10")).await;
+        assert_eq!(done.status, 303, "{}", done.text);
+        app.tool.reached(1).await;
+        let after = app.nobody().header("accept", "text/html").get(&path).await;
+        assert!(after.text.contains("{&quot;order&quot;:17,&quot;amount&quot;:20.10}"), "{}", after.text);
+        app.stop().await;
+    }
+
     async fn form_that_does_not_fit_comes_back_with_what_was_typed(on: On) {
         let app = TestApp::open(on).await;
         app.model.then(calls(&[("refund", r#"{"order":17,"amount":50}"#)]));
@@ -285,7 +337,7 @@ on_both! {
         assert_eq!(stale.status, 412, "{}", stale.text);
         assert!(stale.text.contains(&format!("href=\"{path}\"")) && stale.text.contains("digest_mismatch"));
         let other = app.owner().header("accept", "text/html").send(Method::POST, &approve, Some(form(&[]))).await;
-        assert!(other.status == 403 && other.text.contains("You may not decide this request"), "{}", other.text);
+        assert!(other.status == 403 && other.text.contains("Other people decide this."), "{}", other.text);
         let chinese = app.owner().header("accept", "text/html").header("accept-language", "zh-CN,zh;q=0.9,en;q=0.1");
         let page = chinese.send(Method::POST, &approve, Some(form(&[]))).await;
         assert!(page.status == 403 && page.text.contains("此请求由其他人决定"), "{}", page.text);
@@ -298,7 +350,7 @@ on_both! {
         app.model.then(says("ok"));
         assert_eq!(app.approver().send(Method::POST, &approve, Some(form(&[]))).await.status, 303);
         let late = app.approver().header("accept", "text/html").send(Method::POST, &approve, Some(form(&[]))).await;
-        assert!(late.status == 409 && late.text.contains("Approved by bob"), "{}", late.text);
+        assert!(late.status == 409 && late.text.contains("Somebody decided first: bob approved at "), "{}", late.text);
         app.stop().await;
     }
 }

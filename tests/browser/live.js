@@ -118,8 +118,8 @@ async function aBrowserFollowsByItself(browser) {
 // The page of a request that is decided elsewhere: it says so, withdraws its form, and follows the task to the end.
 async function thePageGoesOnByItself(browser, locale) {
   const words = {
-    "en-US": { headline: "Approved by alice, and it ran.", gone: "decided meanwhile: Approved by alice", done: "The task is completed.", again: "Load the page again", tool: "write_note: done" },
-    "zh-CN": { headline: "alice 已批准，并已执行。", gone: "已批准", done: "任务已完成。", again: "重新加载页面", tool: "write_note：已完成" },
+    "en-US": { headline: "Approved by alice, and it ran.", gone: "Somebody decided first: alice approved at ", done: "The task is completed.", again: "Load the page again", tool: "write_note: done" },
+    "zh-CN": { headline: "alice 已批准，并已执行。", gone: "有人先作出决定：alice 于 ", done: "任务已完成。", again: "重新加载页面", tool: "write_note：已完成" },
   }[locale];
   const { task, request } = await asked('write_note\n{"text":"hello"}');
   const { context, page, wrong } = await openPage(browser, request, { locale });
@@ -144,7 +144,8 @@ async function thePageGoesOnByItself(browser, locale) {
   await says(live(page, "log"), words.tool);
   await says(live(page, "state"), words.done);
   await says(page.locator("#headline"), words.headline);
-  assert.equal(await page.title(), `worker: ${words.headline} · Holdpoint`);
+  assert.equal(await page.title(), `${words.headline} · Note: hello · Holdpoint`);
+  assert.ok(!(await page.locator("#past").isVisible()), "the events take the place of the stored history");
   const { output } = await call("GET", `/v1/tasks/${task.task_id}`);
   assert.ok(output.startsWith("The note is written."));
   assert.ok(!(await page.locator("#standing").isVisible()), "and nothing says that it waits");
@@ -172,7 +173,7 @@ async function thePageGoesOnByItself(browser, locale) {
 async function whoDecidesWatchesTheRest(browser) {
   const { request } = await asked('write_note\n{"text":"hello"}');
   const { context, page, wrong } = await openPage(browser, request);
-  assert.equal((await send(page, page.getByRole("button", { name: "Approve" }))).status(), 303);
+  assert.equal((await send(page, page.getByRole("button", { name: "Approve", exact: true }))).status(), 303);
   await says(live(page, "state"), "The task is completed.");
   await says(live(page, "log"), "The note is written.");
   assert.equal(await page.locator("#meanwhile").innerText(), "", "the user's own decision is no news");
@@ -203,7 +204,7 @@ async function withoutAScriptNothingIsMissing(browser) {
   const { request } = await refund();
   const { context, page, wrong } = await openPage(browser, request, { javaScriptEnabled: false });
   assert.ok(!(await page.locator("#live").isVisible()));
-  assert.equal((await send(page, page.getByRole("button", { name: "Approve" }))).status(), 303);
+  assert.equal((await send(page, page.getByRole("button", { name: "Approve", exact: true }))).status(), 303);
   assert.match(await main(page), /Approved by alice/);
   assert.deepEqual(wrong, []);
   await context.close();
@@ -328,13 +329,13 @@ async function aPartialAnswerLeavesTheForm(browser) {
   const decided = (id, status) => [id, "request.decided", ({ request_id }) => ({
     request_id, request: { status }, decision: { action: "approve", by: "bob", at: "2026-11-03T09:31:00.000001Z" } })];
   const { context, page, wrong } = await told(browser, [[decided(1, "pending"), [0, "caught_up", nothing]], [decided(2, "responded"), completed(3)]]);
-  await says(page.locator("#meanwhile"), "decided meanwhile: Approved by bob, 2026-11-03 09:31:00 UTC");
+  await says(page.locator("#meanwhile"), "Somebody decided first: bob approved at Nov 3, 2026, 09:31 UTC.");
   assert.ok(!(await page.locator("#answers").isVisible()));
   assert.deepEqual(wrong, []);
   await context.close();
   const half = await told(browser, [[decided(1, "pending"), completed(2)]]);
-  await says(half.page.locator("#meanwhile"), "The request is still open.");
-  assert.ok(await half.page.locator('form[action$="/approve"] button').isVisible());
+  await says(half.page.locator("#meanwhile"), "The question is still open.");
+  assert.ok(await half.page.locator('.decide button:not(.no)').isVisible());
   await half.context.close();
   const question = async () => {
     const several = await asked(["refund_payment", ...[1, 2, 3, 4].map((order) => `{"order":${order},"amount":30}`)].join("\n"));
@@ -347,7 +348,7 @@ async function aPartialAnswerLeavesTheForm(browser) {
   assert.equal(await known.page.locator("#meanwhile > *").count(), 0, "the page's own content is no news");
   await known.context.close();
   const next = await told(browser, [[decided(1, "pending"), decided(2, "pending"), completed(3)]], { question });
-  await says(next.page.locator("#meanwhile"), "The request is still open.");
+  await says(next.page.locator("#meanwhile"), "The question is still open.");
   await next.context.close();
 }
 

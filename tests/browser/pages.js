@@ -3,13 +3,20 @@
 import assert from "node:assert/strict";
 import { chromium } from "playwright-core";
 import * as world from "./world.js";
-import { asks, authorizations, cancel, drawn, ended, executablePath, fits, main, newPage, ran, readable, refund, request, send, service, shot } from "./world.js";
+import { asks, authorizations, cancel, ended, executablePath, fits, main, newPage, ran, readable, refund, request, send, service, shot, unfold } from "./world.js";
 
+// One click shows every byte; the last one stands above the first button.
 async function seesEverything(page, request) {
-  const text = await main(page);
+  let text = await main(page);
   for (const call of request.tool_calls) {
-    assert.ok(text.includes(call.arguments_text), "every byte of the arguments");
-    for (const shown of [call.name, call.summary, call.reason, call.rule, call.target]) assert.ok(text.includes(shown), shown);
+    for (const shown of [call.name, call.summary, call.reason, call.target]) assert.ok(text.includes(shown), shown);
+    for (const value of Object.values(call.arguments)) assert.ok(text.includes(String(value)), `${value}`);
+  }
+  await unfold(page, "Exact text");
+  await unfold(page, "Details");
+  text = await main(page);
+  for (const call of request.tool_calls) {
+    for (const shown of [call.arguments_text, call.rule, call.digest, call.tool_call_id]) assert.ok(text.includes(shown), shown);
   }
   const last = await page.locator("pre:not(#live *)").last().boundingBox();
   const button = await page.locator("button").first().boundingBox();
@@ -22,7 +29,7 @@ async function approves(browser, javaScriptEnabled) {
   await page.goto(asked.url);
   if (javaScriptEnabled) await seesEverything(page, asked);
   await page.locator('form[action$="/approve"] textarea').fill("looks right\nto me");
-  assert.equal((await send(page, page.getByRole("button", { name: "Approve" }))).status(), 303);
+  assert.equal((await send(page, page.getByRole("button", { name: "Approve", exact: true }))).status(), 303);
   assert.match(await main(page), /Approved by local/);
   assert.equal(await page.locator("button").count(), 0, "nothing is left to decide");
   assert.equal((await ended(task)).status, "Completed");
@@ -30,6 +37,7 @@ async function approves(browser, javaScriptEnabled) {
   await page.goBack();
   await page.reload();
   assert.equal(await page.locator("button").count(), 0, "going back shows no button either");
+  if (!javaScriptEnabled) assert.match(await page.locator("#past").innerText(), /Approved by local[^]*refund_payment: done[^]*The task is completed/);
   await page.goto(asked.approval_url);
   assert.match(await main(page), /This request is decided/);
   assert.equal(await page.locator("button").count(), 0);
@@ -58,10 +66,15 @@ async function decidesByKeyboard(browser) {
   const focused = () =>
     page.evaluate(() => {
       const { tagName, innerText, name } = document.activeElement;
-      return { what: tagName === "BUTTON" ? innerText : name, isLink: tagName === "A", outline: getComputedStyle(document.activeElement).outlineStyle };
+      return {
+        what: ["BUTTON", "SUMMARY"].includes(tagName) ? innerText : name,
+        isLink: tagName === "A",
+        outline: getComputedStyle(document.activeElement).outlineStyle,
+      };
     });
   const passed = [];
   for (let steps = 0; steps < 30 && passed.at(-1) !== "Reject"; steps += 1) {
+    if (passed.at(-1) === "Reject in another way…") await page.keyboard.press("Enter");
     await page.keyboard.press("Tab");
     const { what, outline, isLink } = await focused();
     assert.notEqual(outline, "none", `${what} shows that it has the focus`);
@@ -69,7 +82,10 @@ async function decidesByKeyboard(browser) {
     if (what === "then") await page.keyboard.press("ArrowDown");
     passed.push(what);
   }
-  assert.deepEqual(passed, ["reason", "Approve", "reason", "then", "Reject"]);
+  assert.deepEqual(passed, [
+    "Exact text, 25 characters", "reason", "Approve", "Reject and cancel the task",
+    "Change…", "Give the result yourself…", "Reject in another way…", "then", "reason", "Reject",
+  ]);
   const [answer] = await Promise.all([
     page.waitForResponse((response) => response.request().method() === "POST"),
     page.keyboard.press("Enter"),
@@ -87,11 +103,12 @@ async function editsWithAMistake(browser, javaScriptEnabled) {
   const { task, request: asked } = await refund();
   const { context, page, wrong } = await newPage(browser, { javaScriptEnabled });
   await page.goto(asked.url);
-  await page.getByText("Run it with other arguments").click();
+  await unfold(page, "Change…");
+  await unfold(page, "As JSON");
   const text = page.locator("textarea[name$='.arguments']");
   assert.equal(await text.inputValue(), '{"order":17,"amount":120}');
   await text.fill('{"order": 17, "amount": -5}');
-  const refused = await send(page, page.getByRole("button", { name: "Use these arguments" }));
+  const refused = await send(page, page.getByRole("button", { name: "Approve with these changes" }));
   assert.equal(refused.status(), 422);
   assert.match(await page.title(), /^Error: /);
   assert.equal(await text.inputValue(), '{"order": 17, "amount": -5}', "what was typed is kept");
@@ -106,7 +123,7 @@ async function editsWithAMistake(browser, javaScriptEnabled) {
   }
   await text.fill('{"order": 17,\n "amount": 20.10}');
   const before = ran.length;
-  assert.equal((await send(page, page.getByRole("button", { name: "Use these arguments" }))).status(), 303);
+  assert.equal((await send(page, page.getByRole("button", { name: "Approve with these changes" }))).status(), 303);
   assert.match(await main(page), /Changed and approved by local[^]*"amount":20\.10/);
   assert.equal((await ended(task)).status, "Completed");
   assert.deepEqual(ran.slice(before), ['{"order":17,"amount":20.10}'], "the bytes that were typed are what ran");
@@ -119,13 +136,14 @@ async function decidesEachCall(browser, javaScriptEnabled) {
   const { task, request: asked } = await asks("refund_payment", ...[1, 2, 3, 4].map((order) => `{"order":${order},"amount":30}`));
   const { context, page, wrong } = await newPage(browser, { javaScriptEnabled });
   await page.goto(asked.url);
-  const sent = page.getByRole("button", { name: "Send these decisions" });
-  const call = (number) => page.getByRole("group", { name: `Call ${number} of 4` });
+  const sent = page.getByRole("button", { name: "Send only these decisions" });
+  const call = (number) => page.getByRole("group", { name: `Call ${number} ` });
+  await unfold(page, "Decide each call");
   assert.equal((await send(page, sent)).status(), 422, "nothing chosen is no answer");
   assert.match(await main(page), /at least one answer/);
   await call(1).getByLabel("Approve").check();
   await call(2).getByLabel("Reject").check();
-  await call(2).getByLabel("Reason").fill("not this one");
+  await call(2).getByLabel("Comment").fill("not this one");
   await call(3).getByLabel("Give the result yourself").check();
   if (javaScriptEnabled) {
     assert.ok(!(await call(1).locator("textarea[name$='.arguments']").isVisible()), "only what is chosen is in the way");
@@ -138,10 +156,12 @@ async function decidesEachCall(browser, javaScriptEnabled) {
   assert.equal(half.status, "pending");
   assert.deepEqual(half.tool_calls.map((call) => call.decision?.action ?? null), ["approve", "reject", "respond", null]);
   assert.equal(await page.locator("fieldset").count(), 0, "one call is left");
+  assert.equal(await page.getByRole("button", { name: "Approve the other 1" }).count(), 1);
   const before = ran.length;
-  await page.getByText("Run it with other arguments").click();
+  await unfold(page, "Change…");
+  await unfold(page, "As JSON");
   await page.locator("textarea[name$='.arguments']").fill('{"order":4,"amount":1.50}');
-  assert.equal((await send(page, page.getByRole("button", { name: "Use these arguments" }))).status(), 303);
+  assert.equal((await send(page, page.getByRole("button", { name: "Approve with these changes" }))).status(), 303);
   assert.match(await main(page), /Calls were decided differently/);
   assert.equal((await ended(task)).status, "Completed");
   assert.deepEqual(ran.slice(before), ['{"order":1,"amount":30}', '{"order":4,"amount":1.50}']);
@@ -149,106 +169,32 @@ async function decidesEachCall(browser, javaScriptEnabled) {
   await context.close();
 }
 
-// An agent's text stays text: it runs nothing, moves nothing, hides nothing, and pushes nothing out of the window.
-async function hostileTextStaysText(browser) {
-  const hostile = `</pre></textarea><script>alert(1)</script><img src=x onerror=alert(2)>\u202e${"<b>&amp;".repeat(12_000)}${"x".repeat(9_000)}END`;
-  const args = JSON.stringify({ text: hostile });
-  const { task, request: asked } = await asks("write_note", args);
-  for (const width of [320, 1280]) {
-    const { context, page, wrong } = await newPage(browser, { viewport: { width, height: 800 } });
-    await page.goto(asked.url);
-    const shown = await page.locator("div.agent:not(#live *) pre").last().evaluate((pre) => pre.textContent);
-    assert.equal(shown, args.replace("\u202e", "\\u{202e}"), "every byte");
-    assert.equal(await page.locator("script:not([src='/follow.js']), main img, main b").count(), 0, "nothing is markup");
-    await fits(page, `hostile at ${width}`);
-    const edited = await page.locator("textarea[name$='.arguments']").inputValue();
-    assert.equal(edited, args.replace("\u202e", "\\u202e"), "and the editor hides none of them");
-    assert.deepEqual(wrong, []);
-    await context.close();
-  }
-  await cancel(task);
-}
-
-// Right-to-left letters move no digit: the drawn order is the written order, character by character.
-const MOVED = '["from-\u05d0","100","200","\u05d1-to"]';
-
-async function drawsTheOrderOfTheCharacters(browser) {
-  const { context, page, wrong } = await newPage(browser, { viewport: { width: 1280, height: 900 } });
-  const inOrder = async (locator, text, what) => {
-    const element = await locator.elementHandle();
-    assert.ok((await element.textContent()).includes(text), what);
-    assert.ok((await drawn(element)).includes(text), `${what}: ${await drawn(element)}`);
-    await element.evaluate((node) => node.classList.remove("exact"));
-    assert.ok(!(await drawn(element)).includes(text), `${what} is in order by the class alone`);
-    await element.evaluate((node) => node.classList.add("exact"));
-  };
-  const note = await asks("write_note", `{"text":${JSON.stringify(MOVED)}}`);
-  const written = JSON.stringify(MOVED);
-  await page.goto(note.request.url);
-  await inOrder(page.locator("main > section pre").first(), written, "the arguments");
-  await inOrder(page.locator("main > section dd.exact").first(), MOVED, "the summary");
-  await page.getByText("Run it with other arguments").click();
-  const typed = page.locator("textarea[name$='.arguments']");
-  const style = await typed.evaluate((element) => [getComputedStyle(element).unicodeBidi, getComputedStyle(element).direction]);
-  assert.deepEqual(style, ["bidi-override", "ltr"]);
-  // A text field has no ranges: its text is drawn beside it, in the same style.
-  await typed.evaluate((element) => {
-    const beside = document.createElement("pre");
-    beside.id = "beside";
-    beside.className = element.className;
-    beside.textContent = element.value;
-    element.after(beside);
-  });
-  await inOrder(page.locator("#beside"), written, "the text that is changed");
-  const edited = page.locator("form", { has: typed });
-  await edited.locator("#beside").evaluate((element) => element.remove());
-  await typed.fill(`{"text": ${written}}`);
-  assert.equal((await send(page, page.getByRole("button", { name: "Use these arguments" }))).status(), 303);
-  await inOrder(page.locator("main > section pre").nth(1), written, "the edited arguments");
-  await page.locator("#live-log .agent pre.exact").first().waitFor();
-  await inOrder(page.locator("#live-log .agent pre.exact").first(), written, "the live log");
-
-  const several = await asks("write_note", ...Array(4).fill(`{"text":${JSON.stringify(MOVED)}}`));
-  await page.goto(several.request.url);
-  await inOrder(page.locator("fieldset p.exact").first(), MOVED, "the summary of one of several");
-
-  const question = { question: MOVED, context: MOVED, form: { type: "object", properties: { a: { type: "string", title: MOVED } } } };
-  const guidance = await asks("request_human_guidance", JSON.stringify(question));
-  await page.goto(guidance.request.url);
-  await inOrder(page.locator(".agent:not(#live *) > pre"), MOVED, "the question");
-  await inOrder(page.locator(".agent:not(#live *) dd pre").first(), MOVED, "its details");
-  await inOrder(page.locator("label bdi").first(), MOVED, "the agent's labels");
-  await page.locator(".agent:not(#live *) summary").click();
-  await inOrder(page.locator(".agent:not(#live *) details pre"), written, "its exact text");
-  assert.deepEqual(wrong, []);
-  for (const { task } of [several, guidance]) await cancel(task);
-  await context.close();
-}
-
 // The headline and the tab's title name the decision and the outcome of the call.
 async function saysWhatBecameOfIt(browser, javaScriptEnabled, locale) {
   const words = {
-    "en-US": { question: "May these calls run?", failed: "Approved by local, but it failed: 500.", canceled: "Rejected by local. The task was canceled." },
-    "zh-CN": { question: "是否允许执行这些调用？", failed: "local 已批准，但执行失败：500。", canceled: "local 已拒绝，任务已取消。" },
+    "en-US": { failed: "Approved by local, but it failed: 500.", canceled: "Rejected by local. The task was canceled." },
+    "zh-CN": { failed: "local 已批准，但执行失败：500。", canceled: "local 已拒绝，任务已取消。" },
   }[locale];
   const { context, page, wrong } = await newPage(browser, { javaScriptEnabled, locale });
-  const says = async (headline) => {
+  const tells = async (headline, heading) => {
     if (javaScriptEnabled) await page.locator("#headline", { hasText: headline }).waitFor();
-    assert.equal(await page.locator("h1").textContent(), headline);
-    assert.equal(await page.title(), `worker: ${headline} · Holdpoint`);
+    assert.equal(await page.locator("#headline").textContent(), headline);
+    assert.equal(await page.locator("h1").textContent(), heading);
+    assert.equal(await page.title(), `${headline} · ${heading} · Holdpoint`);
   };
   const fails = await asks("fail", '{"order":"1/2"}');
   await page.goto(fails.request.url);
-  await says(words.question);
+  assert.ok(!(await page.locator("#headline").isVisible()), "nothing is said of an outcome yet");
+  assert.equal(await page.title(), "Fail 1/2 · Holdpoint");
   assert.match(await main(page), /POST http:\/\/127\.0\.0\.1:\d+\/fail\/1%2F2\s/);
-  assert.equal((await send(page, page.locator('form[action$="/approve"] button'))).status(), 303);
+  assert.equal((await send(page, page.locator('.decide button:not(.no)'))).status(), 303);
   assert.equal((await ended(fails.task)).status, "Completed");
   if (!javaScriptEnabled) await page.reload();
-  await says(words.failed);
+  await tells(words.failed, "Fail 1/2");
   const canceled = await refund();
   await page.goto(canceled.request.url);
-  assert.equal((await send(page, page.locator('form[action$="/reject"] button'))).status(), 303);
-  await says(words.canceled);
+  assert.equal((await send(page, page.locator('.decide button.no'))).status(), 303);
+  await tells(words.canceled, "Refund 120 for order 17");
   if (javaScriptEnabled) await readable(page, `what became of it, ${locale}`);
   await shot(page, `became-${locale}`);
   assert.deepEqual(wrong, []);
@@ -433,10 +379,13 @@ async function comesTooLate(browser) {
   await page.goto(asked.url);
   const first = await fetch(`${service}/resume/${asked.request_id}/reject`, { method: "POST" });
   assert.equal(first.status, 200);
-  const answer = await send(page, page.getByRole("button", { name: "Approve" }));
+  const answer = await send(page, page.getByRole("button", { name: "Approve", exact: true }));
   assert.equal(answer.status(), 409);
   assert.match(answer.headers()["content-type"], /^text\/html/);
-  assert.match(await main(page), /Rejected by local[^]*already_decided/);
+  assert.match(await main(page), /Somebody decided first: local rejected at /);
+  assert.ok(!/already_decided/.test(await main(page)), "names of the API are folded");
+  await unfold(page, "For support");
+  assert.match(await main(page), /already_decided/);
   await readable(page, "too late");
   await page.getByRole("link", { name: "Back to the request" }).click();
   await page.waitForURL(asked.url);
@@ -451,13 +400,13 @@ async function showsSomethingElse(browser) {
   for (const digest of await page.locator('input[name="digest"]').all()) {
     await digest.evaluate((input) => (input.value = "sha256:0"));
   }
-  assert.equal((await send(page, page.getByRole("button", { name: "Approve" }))).status(), 412);
-  assert.match(await main(page), /The digest is not that of the request/);
+  assert.equal((await send(page, page.getByRole("button", { name: "Approve", exact: true }))).status(), 412);
+  assert.match(await main(page), /The request has changed since this page was shown/);
   await page.getByRole("link", { name: "Back to the request" }).click();
   await page.waitForURL(asked.url);
   assert.equal((await request(asked.request_id)).status, "pending");
   await cancel(task);
-  assert.equal((await send(page, page.getByRole("button", { name: "Approve" }))).status(), 409, "withdrawn meanwhile");
+  assert.equal((await send(page, page.getByRole("button", { name: "Approve", exact: true }))).status(), 409, "withdrawn meanwhile");
   await context.close();
 }
 
@@ -505,9 +454,7 @@ try {
     await saysWhatBecameOfIt(browser, javaScript, "en-US");
     await saysWhatBecameOfIt(browser, javaScript, "zh-CN");
   }
-  await drawsTheOrderOfTheCharacters(browser);
   await decidesByKeyboard(browser);
-  await hostileTextStaysText(browser);
   await answersTheOthers(browser);
   await givesALogin(browser);
   await everybodyCanRead(browser);

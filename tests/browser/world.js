@@ -34,11 +34,14 @@ export async function listen() {
 }
 
 // A task that asks a person, as a backend would create it: the tool, then the arguments of each call as text.
-export async function asks(tool, ...args) {
+export const asks = (tool, ...args) => says([tool, ...args].join("\n"));
+
+// The same, in the words of a user.
+export async function says(input) {
   const reply = await fetch(`${service}/v1/tasks`, {
     method: "POST",
     headers: { "content-type": "application/json" },
-    body: JSON.stringify({ input: [tool, ...args].join("\n") }),
+    body: JSON.stringify({ input }),
   });
   assert.equal(reply.status, 201);
   const task = await reply.json();
@@ -78,7 +81,7 @@ export async function launched(chromium, executablePath) {
 
 // A page that records everything that should not happen: other addresses, errors, dialogs, violations of the policy.
 export async function newPage(browser, options = {}) {
-  const context = await browser.newContext({ locale: "en-US", ...options });
+  const context = await browser.newContext({ locale: "en-US", timezoneId: "UTC", ...options });
   const page = await context.newPage();
   const wrong = [];
   page.on("request", (asked) => {
@@ -142,5 +145,8 @@ export async function send(page, button) {
   ]);
   return answer;
 }
+
+// Unfolds the part of the page with this summary.
+export const unfold = (page, summary) => page.locator("summary").filter({ hasText: summary }).click();
 
 export const main = (page) => page.locator("main").innerText();

@@ -4,6 +4,33 @@
 "use strict";
 
 (() => {
+  // --- Times in the reader's zone, with UTC beside them ------------------------------------------------------------
+
+  const language = document.documentElement.lang || "en";
+  const day = (at, timeZone) => new Intl.DateTimeFormat("sv", { dateStyle: "short", timeZone }).format(at);
+  const clock = (at, timeZone) => new Intl.DateTimeFormat("sv", { timeStyle: "short", timeZone }).format(at);
+  const date = (at) => new Intl.DateTimeFormat(language, { dateStyle: "medium" }).format(at);
+
+  // A timestamp of the service: "10:31 (09:31 UTC)", with the dates where they are not today's.
+  const moment = (text) => {
+    const at = new Date(text);
+    if (Number.isNaN(at.getTime())) return visible(text);
+    const today = day(at) === day(new Date());
+    const here = `${today ? "" : `${date(at)}, `}${clock(at)}`;
+    if (clock(at) === clock(at, "UTC") && day(at) === day(at, "UTC")) return `${here} UTC`;
+    return `${here} (${day(at) === day(at, "UTC") ? "" : `${day(at, "UTC")} `}${clock(at, "UTC")} UTC)`;
+  };
+
+  const HIDDEN =
+    /[\p{Cc}\p{Cf}\p{Co}\p{Cn}\p{Cs}\p{Zl}\p{Zp}\p{Zs}\p{Default_Ignorable_Code_Point}\p{Variation_Selector}\u2800]/gu;
+  const visible = (text) =>
+    String(text).replace(HIDDEN, (hidden) => (hidden === " " ? " " : `\\u{${hidden.codePointAt(0).toString(16)}}`));
+
+  for (const time of document.querySelectorAll("time[datetime]:not([data-left])")) {
+    time.title = time.textContent;
+    time.textContent = moment(time.dateTime);
+  }
+
   const live = document.getElementById("live");
   if (!live || !window.EventSource) return;
   const { events, request, requests, status: openAtFirst, answers: answersAtFirst } = live.dataset;
@@ -19,14 +46,9 @@
 
   // --- Display ----------------------------------------------------------------------------------------------------
 
-  const HIDDEN =
-    /[\p{Cc}\p{Cf}\p{Co}\p{Cn}\p{Cs}\p{Zl}\p{Zp}\p{Zs}\p{Default_Ignorable_Code_Point}\p{Variation_Selector}\u2800]/gu;
-  const visible = (text) =>
-    String(text).replace(HIDDEN, (hidden) => (hidden === " " ? " " : `\\u{${hidden.codePointAt(0).toString(16)}}`));
   const prose = (text) => text.split("\n").map(visible).join("\n");
   const fill = (text, values) => text.replace(/\{(\w+)\}/g, (_, name) => values[name] ?? "");
   const word = (name, otherwise) => (Object.hasOwn(words, name) ? words[name] : visible(otherwise));
-  const moment = (at) => `${String(at).slice(0, 19).replace("T", " ")} UTC`;
   const characters = (text) => {
     let count = 0;
     for (const _ of text) count += 1;
@@ -42,6 +64,19 @@
   // Arguments are shown in the order of their characters, other texts in the direction of their script.
   const PROSE = { dir: "auto" };
   const EXACT = { dir: "ltr", className: "exact" };
+
+  // Counts the time left down, rounded down as on the page without the script.
+  const left = document.querySelector("#standing[data-left]");
+  const countDown = () => {
+    const minutes = Math.floor((new Date(left.dateTime) - Date.now()) / 60_000);
+    const [text, count] =
+      minutes < 1 ? [words.less_than_a_minute, 0]
+      : minutes < 120 ? [words.minutes, minutes]
+      : minutes < 2880 ? [words.hours, Math.floor(minutes / 60)]
+      : [words.days, Math.floor(minutes / 1440)];
+    said(left, minutes < 0 ? words.overdue : fill(words.time_left, { time: fill(text, { count }) }));
+    left.classList.toggle("urgent", minutes < 60);
+  };
 
   // A foreign text, cut at a length beyond which no reader would follow.
   const quote = (text, settings = PROSE) => {
@@ -65,7 +100,7 @@
   const entry = (data, line, ...parts) => {
     const made = element("li");
     const head = element("p");
-    head.append(element("time", moment(data.at), { dateTime: data.at, className: "soft" }), " ");
+    head.append(element("time", moment(data.at), { dateTime: data.at }), " ");
     const path = Array.isArray(data.agent_path) ? data.agent_path : [];
     if (path.length > 1) head.append(element("bdi", path.map(visible).join(" › ")), words.colon);
     head.append(line);
@@ -143,6 +178,7 @@
       if (fresh && headline) {
         said(headline, fresh.textContent);
         headline.className = fresh.className;
+        headline.hidden = fresh.hidden;
         document.title = asked.responseXML.title;
       }
       asksAnew = false;
@@ -170,7 +206,7 @@
 
   const changed = (name, data) => {
     const decision = data.decision ?? {};
-    const [what, user] = [word(`did_${decision.action}`, decision.action), visible(decision.by)];
+    const [what, user] = [word(`has_${decision.action}`, decision.action), visible(decision.by)];
     if (name === "request.decided") answers += 1;
     // The page was rendered with this change.
     if (openAtFirst !== "pending" || (name === "request.decided" && answers <= Number(answersAtFirst))) return;
@@ -320,6 +356,7 @@
       isNews = true;
       // Entries from now on are new, so screen readers read them out.
       log.parentElement.setAttribute("aria-busy", "false");
+      document.getElementById("past").hidden = true;
       said(connection, words.live_follows);
     });
     source.addEventListener("error", lost);
@@ -352,6 +389,7 @@
   };
 
   live.hidden = false;
+  if (left) setInterval(countDown, 20_000);
   document.addEventListener("visibilitychange", seen);
   seen();
 })();

@@ -24,7 +24,6 @@ macro_rules! words {
 
 words! {
     // The question.
-    asks_default: "Human intervention required.", "需要人工处理。";
     kind_approval: "May these calls run?", "是否允许执行这些调用？";
     kind_guidance: "The agent asks for guidance", "智能体请求指导";
     kind_credentials: "A login is needed", "需要登录凭据";
@@ -35,7 +34,6 @@ words! {
     external_about: "The service does not run this call. Run it yourself and fill in its result.", "本服务不会执行此调用。请自行执行并填写结果。";
     error_prefix: "Error: ", "错误：";
     // The status.
-    status_pending: "Waits for an answer.", "等待答复。";
     // The decision, and the status of its calls.
     full_stop: ".", "。";
     head_approved: "Approved by {by}", "{by} 已批准";
@@ -108,12 +106,9 @@ words! {
     count_withdrawn: "{count} withdrawn", "{count} 个已撤回";
     count_canceled: "{count} canceled", "{count} 个已取消";
     count_abandoned: "{count} not started before the task failed", "{count} 个在任务失败前未开始";
-    status: "Status", "状态";
-    about: "About this request", "关于此请求";
     kind: "Kind", "类型";
     who_may: "Who may decide", "谁可以决定";
     asked_at: "Asked", "提出时间";
-    answer_before: "Answer before", "答复期限";
     no_deadline: "no deadline", "无期限";
     agent: "Agent", "智能体";
     task: "Task", "任务";
@@ -136,10 +131,6 @@ words! {
     // Texts by the agent.
     by_agent: "Written by the agent, not verified", "由智能体撰写，未经核实";
     by_agent_form: "The agent's questions, not verified", "智能体提出的问题，未经核实";
-    by_agent_arguments: "Arguments written by the agent, exactly as they will run", "由智能体撰写的参数，将原样执行";
-    by_agent_asking: "Arguments written by the agent, exactly as it asked", "由智能体撰写的参数，提问原文";
-    by_agent_sent: "Arguments written by the agent, exactly as they were sent", "由智能体撰写的参数，已原样发送";
-    by_editor: "Arguments as {user} changed them, exactly as they will run", "由 {user} 修改的参数，将原样执行";
     no_bytes: "(no text at all)", "（没有任何文本）";
     what_is_known: "Known facts", "已知情况";
     sent_at: "Sent", "发送时间";
@@ -147,11 +138,7 @@ words! {
     replica: "Replica", "副本";
     problem: "Problem", "问题";
     // A call.
-    call: "Call {number} of {count}: {name}", "第 {number} 个调用（共 {count} 个）：{name}";
-    one_call: "Call: {name}", "调用：{name}";
-    not_part: "shown for context; not part of this request", "仅供参考，不属于此请求";
-    summary: "Summary", "摘要";
-    goes_to: "Goes to", "目标";
+    tool: "Tool", "工具";
     effect: "Effect", "影响";
     effect_read_only: "read only: changes nothing", "只读：不做任何更改";
     effect_idempotent: "idempotent: safe to repeat", "幂等：可安全重复";
@@ -178,7 +165,6 @@ words! {
     approvals: "Approvals", "批准情况";
     approvals_so_far: "{have} of {required}", "{have} / {required}";
     approvals_missing: "{have} of {required}; still needed: {missing} of {names}", "{have} / {required}；还需 {names} 中的 {missing} 人批准";
-    approved_by: "approved by {user}, {at}", "{user} 于 {at} 批准";
     // The answer.
     decision: "Decision", "决定";
     decision_whole: "Decision", "决定结果";
@@ -188,8 +174,9 @@ words! {
     did_respond: "Answered", "已答复";
     did_retry: "To be run again", "再次执行";
     did_mixed: "Calls were decided differently", "各调用决定不同";
-    by_at: "by {user}, {at}", "{user}，{at}";
-    by_via_at: "by {user} through {via}, {at}", "{user}（经由 {via}），{at}";
+    by: "by {user}", "由 {user}";
+    by_via: "by {user} through {via}", "由 {user}（经由 {via}）";
+    comment_given: "Comment", "备注";
     then: "Then", "随后";
     then_as_ruled: "as the rule says", "按规则";
     then_rule: "The rule says: {then}.", "规则规定：{then}。";
@@ -211,15 +198,14 @@ words! {
     you_answered: "You have answered; other people have not answered yet.", "您已答复，其他人尚未答复。";
     not_of_kind: "This request does not take this answer: answer on its page.", "此请求不接受这种答复，请在请求页面上答复。";
     rule_forbids: "The rule does not allow this answer.", "规则不允许这种答复。";
-    asked_was: "Asked", "提问";
     exact_text: "The exact text that the agent wrote", "智能体所写的原文";
     not_you: "You may not give this answer here.", "您不能在此给出这种答复。";
     back: "Back to the request", "返回请求";
     approve: "Approve", "批准";
-    approve_all: "Approve all {count} open calls", "批准全部 {count} 个未决调用";
+    approve_all: "Approve all {count}", "批准全部 {count} 项";
+    reject_all: "Reject all {count}", "拒绝全部 {count} 项";
     approve_head: "Let it run as shown", "按所示内容执行";
     reject: "Reject", "拒绝";
-    reject_all: "Reject all {count} open calls", "拒绝全部 {count} 个未决调用";
     reject_head: "Do not let it run", "不执行";
     decline: "Decline", "谢绝";
     decline_head: "Decline to answer", "谢绝答复";
@@ -227,24 +213,17 @@ words! {
     give_up: "Count it as failed", "将其视为失败";
     give_up_head: "Count the call as failed", "将此调用视为失败";
     retry: "Run it again", "再次执行";
-    retry_head: "Run the call again", "再次执行此调用";
     retry_about: "If the call has taken effect already, it may take effect twice.", "如果此调用已经生效，可能会重复生效。";
-    reason_optional: "Reason (optional)", "理由（可选）";
-    each_call: "Decide each call", "逐个决定";
     each_call_about: "Only the decisions that you choose are sent. The other calls stay open.", "仅提交您已选择的部分，其余保持未决。";
-    each_call_send: "Send these decisions", "提交这些决定";
     leave: "Leave undecided", "暂不决定";
     choose_approve: "Approve: run as shown", "批准：按所示执行";
     choose_reject: "Reject: do not run", "拒绝：不执行";
     choose_edit: "Change the arguments", "修改参数";
     choose_respond: "Give the result yourself: the tool does not run", "自行提供结果：不执行工具";
-    edit_head: "Run it with other arguments", "以其他参数执行";
-    edit_send: "Use these arguments", "使用这些参数";
     edit_approves: "This approves the arguments as you leave them here.", "提交即批准您在此填写的参数。";
     edit_asks: "A new request asks about the changed call; the person who changed it may not approve it.", "修改后的调用会重新征求批准，修改者本人不得批准。";
     too_long_to_edit: "These calls are too long to be changed on this page.", "这些调用过长，无法在此页面修改。";
     edit_label: "Arguments as JSON: the full replacement", "参数（JSON，完整替换）";
-    respond_head: "Give the result yourself", "自行提供结果";
     respond_send: "Use this result", "使用此结果";
     respond_about: "The tool does not run; the agent is given this as its result.", "不执行工具，此内容将作为结果交给智能体。";
     result_label: "Result", "结果";
@@ -293,15 +272,14 @@ words! {
     result_unchosen: "a result was given, but `Give the result yourself` is not chosen", "已填写结果，但未选择“自行提供结果”";
     reason_unchosen: "a reason was given, but no decision", "已填写理由，但未作出决定";
     choose_one: "at least one answer", "至少作出一个决定";
-    then_unchosen: "`then` only beside `reject`", "仅可与 `reject` 一起使用 `then`";
+    then_unchosen: "only together with a rejection", "仅可在拒绝时选择";
     not_a_type: "`text` or `json`", "须为 `text` 或 `json`";
     an_object: "an object", "须为对象";
     an_object_replacement: "an object: the full replacement", "须为对象：完整替换";
     a_string: "a string", "须为字符串";
     reason_too_long: "at most 4096 bytes", "最多 4096 字节";
     // Events while the page is open.
-    live_head: "Events", "进展";
-    live_running: "The task is running.", "任务进行中。";
+        live_running: "The task is running.", "任务进行中。";
     live_paused: "The task waits for a person.", "任务正在等待人工处理。";
     live_completed: "The task is completed.", "任务已完成。";
     live_failed: "The task has failed.", "任务失败。";
@@ -314,8 +292,14 @@ words! {
     live_others: "Other open questions", "其他未决问题";
     live_earlier: "Earlier entries are not shown.", "更早的记录不再显示。";
     live_cut: "(cut: {count} characters in all)", "（已截断，共 {count} 个字符）";
-    meanwhile_decided: "This request was decided meanwhile: {what} by {user}, {at}.", "此请求已有决定：{what}（{user}，{at}）。";
-    meanwhile_answered: "A person has answered meanwhile: {what} by {user}, {at}. The request is still open.", "已有人答复：{what}（{user}，{at}）。此请求仍未完结。";
+    meanwhile_decided: "Somebody decided first: {user} {what} at {at}.", "有人先作出决定：{user} 于 {at} {what}。";
+    meanwhile_answered: "{user} {what} at {at}. The question is still open.", "{user} 于 {at} {what}。此问题仍未完结。";
+    has_approve: "approved", "批准";
+    has_reject: "rejected", "拒绝";
+    has_edit: "changed and approved", "修改并批准";
+    has_respond: "answered", "答复";
+    has_retry: "let it run again", "允许再次执行";
+    has_mixed: "decided", "作出决定";
     happens_created: "Started.", "开始。";
     happens_paused: "Waits for a person.", "等待人工处理。";
     happens_resumed: "Continues.", "继续进行。";
@@ -345,8 +329,9 @@ words! {
     outcome_canceled: "canceled", "已取消";
     outcome_unknown: "outcome unknown", "结果未知";
     // Problems as pages.
+    for_support: "For support", "技术支持信息";
     code_line: "Code {code}, status {status}, request {id}.", "代码 {code}，状态 {status}，请求 {id}。";
-    someone_first: "{what} by {user}, {at}", "{what}：{user}，{at}";
+    someone_first: "Somebody decided first: {user} {what} at {at}.", "有人先作出决定：{user} 于 {at} {what}。";
     title_bad_json: "The body is not JSON", "请求内容不是 JSON";
     title_bad_request: "The request cannot be read", "无法读取请求";
     title_unauthorized: "A key is needed", "需要密钥";
@@ -357,23 +342,45 @@ words! {
     title_too_large: "The body is too large", "请求内容过大";
     title_type: "The body is of another type", "请求内容类型不符";
     title_key_reused: "The idempotency key was used with another body", "幂等键已用于其他内容";
-    title_digest: "The digest is another one", "摘要不一致";
+    title_digest: "The request has changed", "请求已有变化";
     title_expired: "The request has expired", "请求已过期";
     title_withdrawn: "The request was withdrawn", "请求已撤回";
     title_decided: "Already decided", "已有决定";
     title_too_many: "Too many at once", "同时请求过多";
     title_unavailable: "Not available right now", "暂时不可用";
     title_internal: "An internal error", "内部错误";
-    detail_others: "You may not decide this request: see its `approvers`.", "此请求由其他人决定，见其 `approvers`。";
     detail_readers: "Only the task's owner, an admin, and people who may decide or have decided one of its requests may read it.", "只有任务所有者、有权决定或已决定其请求的人，以及管理员可以查看。";
-    detail_digest: "The digest is not that of the request as it is now. Look at `request`.", "摘要与当前请求不符，请重新查看 `request`。";
     detail_expired: "The request's deadline has passed.", "请求的期限已过。";
     detail_withdrawn: "The request was withdrawn.", "此请求已撤回。";
-    detail_first: "An earlier answer decided this: see `decision`.", "已有人先作出决定。";
     detail_origin: "The request comes from a page of another origin, which is not allowed here.", "请求来自其他来源的页面，此处不允许。";
     detail_unavailable: "The service is not available right now. Try again shortly.", "服务暂时无法处理，请稍后再试。";
     detail_internal: "The service has failed. Its log has the cause under the request's id.", "服务出错，可凭请求编号在日志中查找原因。";
 }
+
+/// Sentences of the API that name its members, and the same for a reader of a page, in English and
+/// in Chinese.
+const PLAIN: &[(&str, &str, &str)] = &[
+    (
+        "You may not decide this request: see its `approvers`.",
+        "Other people decide this. Its page says who.",
+        "此请求由其他人决定，请求页面上列有这些人。",
+    ),
+    (
+        "The digest is not that of the request as it is now. Look at `request`.",
+        "The request has changed since this page was shown. Read it again before you decide.",
+        "请求在此页面显示之后已有变化，请重新查看后再决定。",
+    ),
+    (
+        "An earlier answer decided this: see `decision`.",
+        "Your answer was not stored: an earlier one counts.",
+        "您的答复未被保存，以先前的答复为准。",
+    ),
+    (
+        "`then` only beside `reject`",
+        "only together with a rejection",
+        "仅可在拒绝时选择",
+    ),
+];
 
 impl Translations {
     /// The texts of a language.
@@ -385,9 +392,15 @@ impl Translations {
         }
     }
 
-    /// The translation of an English sentence into this language; `None` for an unknown sentence.
+    /// What a page says in this language for a sentence of the API; `None` for an unknown sentence.
     #[must_use]
     pub(crate) fn translated(&self, english: &str) -> Option<&'static str> {
+        if let Some((_, plain, chinese)) = PLAIN.iter().find(|(known, ..)| *known == english) {
+            return Some(match self.language {
+                Language::English => plain,
+                Language::Chinese => chinese,
+            });
+        }
         let (english, chinese) = PAIRS.iter().find(|(known, _)| *known == english)?;
         Some(match self.language {
             Language::English => english,

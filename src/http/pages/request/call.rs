@@ -1,66 +1,71 @@
-//! One call of a request: what it would do, its exact arguments, and the approvals and the decision
-//! so far.
+//! The calls of a request: what each would do, and the approvals and decisions so far. A call that
+//! the request does not decide is shown apart from those to decide, and smaller.
 
 use maud::{Markup, html};
 
 use super::View;
+use super::arguments;
 use super::kind::part;
 use super::question::{decision_details, exact, prose, remaining_approvers};
-use crate::http::pages::layout::{moment, said, visible};
+use super::several;
+use super::time::moment_tag;
+use crate::http::pages::layout::visible;
 use crate::http::pages::translations::fill;
 use crate::http::wire::decision::WireDecision;
-use crate::http::wire::request::{RequestedCall, WireEffect, WireVerdict};
-use crate::task::restore::MAY_ALREADY_HAVE_RUN;
-use crate::task::text_safety::{
-    HIDDEN_CHARACTERS, LARGE, LONG_BLANKS, LOOK_ALIKE, MIXED_SCRIPTS, OVERLAY, RIGHT_TO_LEFT,
-};
+use crate::http::wire::request::{RequestedCall, WireRequestStatus, WireVerdict};
+use crate::task::request::RequestKind;
 
-/// The section of one call; `index` is its place among the request's calls.
-pub(crate) fn section(view: &View<'_>, call: &RequestedCall, index: usize) -> Markup {
-    let words = view.words;
+/// All calls of the request: those that it decides, then those of the same turn beside them.
+pub(super) fn calls(view: &View<'_>) -> Markup {
+    let own = view.own_calls();
+    let context: Vec<&RequestedCall> = view
+        .request
+        .tool_calls
+        .iter()
+        .filter(|call| !call.needs_decision)
+        .collect();
     html! {
-        section {
-            h2.exact { (title(view, call, index)) }
-            @if !call.needs_decision { p.soft { (words.not_part) } }
-            dl {
-                dt { (words.summary) } dd.exact { (visible(&call.summary)) }
-                dt { (words.goes_to) } dd.exact { (visible(&call.target)) }
-                dt { (words.effect) } dd { (effect(view, call.effect)) }
-                dt { (words.verdict) } dd { (verdict(view, call.verdict)) }
-                @if call.rule.is_some() || call.verdict != WireVerdict::Human {
-                    dt { (words.rule) } dd { (call.rule.as_deref().map_or(words.no_rule.to_owned(), visible)) }
-                }
-                @if let Some(reason) = &call.reason { dt { (words.reason) } dd { (visible(reason)) } }
-                dt { (words.call_id) } dd { code { (call.tool_call_id) } }
-                @if call.needs_decision && view.required() > 1 { dt { (words.approvals) } dd { (approvals(view, call)) } }
-            }
-            (warnings(view, call))
-            div.agent {
-                p.by { (authorship(view, call)) }
-                @if call.arguments_text.is_empty() { p { (words.no_bytes) } }
-                pre.exact dir="ltr" { (visible(&call.arguments_text)) }
-            }
-            @if let Some(decision) = &call.decision { (decision_part(view, call, decision)) }
+        @match own.as_slice() {
+            [(_, call)] => (single(view, call)),
+            _ => (several::tables(view, &own)),
+        }
+        @if !context.is_empty() { (beside(view, &context)) }
+    }
+}
+
+/// The only call that the request decides.
+fn single(view: &View<'_>, call: &RequestedCall) -> Markup {
+    html! {
+        section.call {
+            h2.quiet.exact { (visible(&call.name)) }
+            p.by { (authorship(view, call)) }
+            div.agent { (arguments::table(view, call)) }
+            (approvals(view, call))
+            @if let Some(decision) = &call.decision { (replaced(decision, call, view)) }
         }
     }
 }
 
-/// The warnings about a call's arguments.
-pub(crate) fn warnings(view: &View<'_>, call: &RequestedCall) -> Markup {
-    let words = view.words;
+/// The calls of the turn that other people or rules decide.
+fn beside(view: &View<'_>, context: &[&RequestedCall]) -> Markup {
     html! {
-        @for warning in &call.warnings {
-            p.warning {
-                (words.warning) (words.colon) (warning_subject(view, &warning.code)) (said(words, &warning.detail, words.translated(&warning.detail)))
-                @if !warning.pointer.is_empty() { " " code { (visible(&warning.pointer)) } }
+        section.context {
+            h2.quiet { (view.texts.context_head) }
+            ul {
+                @for call in context {
+                    li {
+                        span.exact { (visible(&call.summary)) }
+                        " " span.soft { (verdict(view, call.verdict)) }
+                        div.agent { (arguments::exact_text(view, call, !call.warnings.is_empty())) }
+                    }
+                }
             }
         }
     }
 }
 
 /// Says who wrote the arguments and what they are for.
-fn authorship(view: &View<'_>, call: &RequestedCall) -> String {
-    let words = view.words;
+pub(super) fn authorship(view: &View<'_>, call: &RequestedCall) -> String {
     let own = view
         .row
         .asked
@@ -68,51 +73,18 @@ fn authorship(view: &View<'_>, call: &RequestedCall) -> String {
         .iter()
         .find(|own| own.tool_call_id.to_string() == call.tool_call_id);
     if let Some(editor) = own.and_then(|own| own.editor.as_deref()) {
-        return fill(words.by_editor, &[("user", &visible(editor))]);
+        return fill(view.texts.changed_exactly, &[("user", &visible(editor))]);
     }
-    part(view.request.kind, words).arguments_of.to_owned()
-}
-
-/// The subject of a warning, in the reader's language; the warning's detail may have no
-/// translation.
-fn warning_subject(view: &View<'_>, code: &str) -> Markup {
-    let words = view.words;
-    let about = match code {
-        HIDDEN_CHARACTERS => words.warned_hidden,
-        MIXED_SCRIPTS => words.warned_scripts,
-        LOOK_ALIKE => words.warned_alike,
-        RIGHT_TO_LEFT => words.warned_reordered,
-        OVERLAY => words.warned_overlay,
-        LONG_BLANKS => words.warned_blanks,
-        LARGE => words.warned_large,
-        MAY_ALREADY_HAVE_RUN => words.warned_doubt,
-        _ => return html! {},
-    };
-    html! { (about) " " }
-}
-
-/// The title of a call: its tool and, among several calls, its number.
-pub(crate) fn title(view: &View<'_>, call: &RequestedCall, index: usize) -> String {
-    let (name, count) = (visible(&call.name), view.request.tool_calls.len());
-    if count < 2 {
-        return fill(view.words.one_call, &[("name", &name)]);
+    if view.request.kind == RequestKind::Approval
+        && view.request.status != WireRequestStatus::Pending
+    {
+        return view.texts.asks_exactly.to_owned();
     }
-    let (number, count) = ((index + 1).to_string(), count.to_string());
-    fill(
-        view.words.call,
-        &[("number", &number), ("count", &count), ("name", &name)],
-    )
+    (part(view.request.kind, view.words).arguments_of)(view.texts).to_owned()
 }
 
-fn effect(view: &View<'_>, effect: WireEffect) -> &'static str {
-    match effect {
-        WireEffect::ReadOnly => view.words.effect_read_only,
-        WireEffect::Idempotent => view.words.effect_idempotent,
-        WireEffect::Once => view.words.effect_once,
-    }
-}
-
-fn verdict(view: &View<'_>, verdict: WireVerdict) -> &'static str {
+/// The words for the policy's verdict.
+pub(super) fn verdict(view: &View<'_>, verdict: WireVerdict) -> &'static str {
     match verdict {
         WireVerdict::Allow => view.words.verdict_allow,
         WireVerdict::Hold => view.words.verdict_hold,
@@ -122,10 +94,13 @@ fn verdict(view: &View<'_>, verdict: WireVerdict) -> &'static str {
     }
 }
 
-/// How many people have approved a call, and who else may.
-fn approvals(view: &View<'_>, call: &RequestedCall) -> Markup {
+/// How many people have approved a call, and who else may; empty where one approval is enough.
+pub(super) fn approvals(view: &View<'_>, call: &RequestedCall) -> Markup {
     let words = view.words;
     let (have, required) = (call.approvals.len(), view.required());
+    if required < 2 || !call.needs_decision {
+        return html! {};
+    }
     let missing = usize::try_from(required)
         .unwrap_or(usize::MAX)
         .saturating_sub(have);
@@ -151,30 +126,34 @@ fn approvals(view: &View<'_>, call: &RequestedCall) -> Markup {
         fill(words.approvals_missing, &values)
     };
     html! {
-        (text)
-        @if !call.approvals.is_empty() {
-            ul {
-                @for approval in &call.approvals {
-                    li { (fill(words.approved_by, &[("user", &visible(&approval.by)), ("at", &moment(&approval.at))])) }
+        div.approvals {
+            strong { (words.approvals) } (words.colon) (text)
+            @if !call.approvals.is_empty() {
+                ul {
+                    @for approval in &call.approvals {
+                        li { (visible(&approval.by)) " · " (moment_tag(&approval.at)) }
+                    }
                 }
             }
         }
     }
 }
 
-/// The decision about this call, with the replaced arguments or the supplied result.
-fn decision_part(view: &View<'_>, call: &RequestedCall, decision: &WireDecision) -> Markup {
-    let words = view.words;
+/// The decision about one of several calls, with the replaced arguments or the supplied result.
+pub(super) fn decided(view: &View<'_>, call: &RequestedCall, decision: &WireDecision) -> Markup {
+    html! { (decision_details(view, decision, false)) (replaced(decision, call, view)) }
+}
+
+/// The arguments that run in place of the agent's, or the result that a person gave.
+fn replaced(decision: &WireDecision, call: &RequestedCall, view: &View<'_>) -> Markup {
     let own = decision.decisions.get(&call.tool_call_id);
     html! {
-        h3 { (words.decision) }
-        (decision_details(view, decision, false))
         @if let Some(arguments) = own.and_then(|own| own.arguments.as_ref()) {
-            p { (words.runs_instead) }
+            p.by { (view.words.runs_instead) }
             pre.exact dir="ltr" { (visible(&exact(arguments))) }
         }
         @if let Some(result) = own.and_then(|own| own.result.as_ref()) {
-            p { (words.given_result) }
+            p.by { (view.words.given_result) }
             pre dir="auto" { (prose(&exact(result))) }
         }
     }

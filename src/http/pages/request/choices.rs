@@ -4,10 +4,11 @@
 use maud::{Markup, html};
 
 use super::View;
-use super::call::title;
+use super::change::{self, ChangeField};
 use super::form::editable;
-use super::forms::{form_with_digest, reason_field, result_type_select, then_select};
+use super::forms::{folded, form_with_digest, result_type_select, then_select};
 use super::inputs::InputField;
+use super::several::number;
 use super::submitted::FormName;
 use crate::http::pages::layout::visible;
 use crate::http::wire::request::RequestedCall;
@@ -18,7 +19,7 @@ const MAX_EDITABLE: usize = 600 * 1024;
 
 /// The form in which each of several calls is decided.
 pub(crate) fn per_call_form(view: &View<'_>) -> Option<Markup> {
-    let (words, calls) = (view.words, view.open_calls());
+    let (words, texts, calls) = (view.words, view.texts, view.open_calls());
     let actions = [
         Action::Approve,
         Action::Reject,
@@ -35,12 +36,24 @@ pub(crate) fn per_call_form(view: &View<'_>) -> Option<Markup> {
         @if view.allows(Action::Edit) && !edits { p { (words.too_long_to_edit) } }
         @for call in &calls { (call_fieldset(view, call, edits)) }
         @if view.allows(Action::Reject) { (then_select(view, FormName::Calls)) }
-        button type="submit" { (words.each_call_send) }
+        // A field that is not in sight cannot be corrected in the browser: the server checks.
+        div.bar {
+            button.second type="submit" formnovalidate { (texts.send_chosen) }
+            @if view.allows(Action::Approve) {
+                button.second type="submit" formnovalidate name="rest" value="approve" { (texts.send_and_approve_rest) }
+            }
+        }
     };
-    Some(html! { section { h3 { (words.each_call) } (form_with_digest(view, "", &body)) } })
+    Some(folded(
+        view,
+        FormName::Calls,
+        texts.each_call,
+        &form_with_digest(view, "", &body),
+    ))
 }
 
-/// How many bytes a browser sends for a call's arguments.
+/// How many bytes a browser sends for a call's arguments as JSON. Only short arguments have fields
+/// beside it.
 fn encoded_size(call: &RequestedCall) -> usize {
     url::form_urlencoded::byte_serialize(editable(&call.arguments_text).as_bytes())
         .map(str::len)
@@ -82,30 +95,61 @@ fn call_fieldset(view: &View<'_>, call: &RequestedCall, edits: bool) -> Markup {
     let chosen = place.submitted_text().unwrap_or("");
     html! {
         fieldset {
-            legend.exact { (title(view, call, index)) }
-            p.exact { (visible(&call.summary)) }
+            legend { (number(view, index)) " " span.exact { (visible(&call.summary)) } }
             (place.mistakes())
-            @for (value, label, _) in offered.iter().filter(|(_, _, offered)| *offered) {
-                @let radio = if value.is_empty() { place.id() } else { format!("{}-{value}", place.id()) };
-                div.choice {
-                    input type="radio" id=(radio) name=(format!("call.{id}.action")) value=(value) checked[chosen == *value]
-                        aria-describedby=[place.aria_described_by(false)];
-                    label for=(radio) { (label) }
+            div.choices {
+                @for (value, label, _) in offered.iter().filter(|(_, _, offered)| *offered) {
+                    @let radio = if value.is_empty() { place.id() } else { format!("{}-{value}", place.id()) };
+                    div.choice {
+                        input type="radio" id=(radio) name=(format!("call.{id}.action")) value=(value) checked[chosen == *value]
+                            aria-describedby=[place.aria_described_by(false)];
+                        label for=(radio) { (label) }
+                    }
                 }
             }
-            @if edits { div.more.more-edit { p { (edit_effect_text(view)) } (arguments_field(view, FormName::Calls, call)) } }
+            @if edits { div.more.more-edit { p { (edit_effect_text(view)) } (arguments_fields(view, FormName::Calls, call)) } }
             @if view.allows(Action::Respond) {
                 div.more.more-respond {
                     (InputField::new(view, FormName::Calls, format!("call.{id}.result")).text_area(words.result_label, 3, "", true))
                     (result_type_select(view, FormName::Calls, &format!("call.{id}.result_type"), "text"))
                 }
             }
-            div.more.more-reason { (reason_field(view, FormName::Calls, &format!("call.{id}.reason"))) }
+            div.more.more-reason { (comment_field(view, FormName::Calls, &format!("call.{id}.reason"))) }
         }
     }
 }
 
-fn arguments_field(view: &View<'_>, form: FormName, call: &RequestedCall) -> Markup {
+fn comment_field(view: &View<'_>, form: FormName, name: &str) -> Markup {
+    InputField::new(view, form, name).text_area(view.texts.comment, 2, "", false)
+}
+
+/// The arguments as fields where the tool's schema has fields for them, and as JSON.
+fn arguments_fields(view: &View<'_>, form: FormName, call: &RequestedCall) -> Markup {
+    let fields = call
+        .arguments
+        .as_ref()
+        .and_then(|_| change::fields(&call.parameters, &call.arguments_text));
+    let Some(fields) = fields else {
+        return json_field(view, form, call);
+    };
+    let json = InputField::new(view, form, format!("call.{}.arguments", call.tool_call_id));
+    let typed = json.submitted_text();
+    let open = json.aria_invalid().is_some()
+        || typed.is_some_and(|typed| typed != editable(&call.arguments_text));
+    html! {
+        @for ChangeField { field, shown, .. } in &fields {
+            (InputField::new(view, form, format!("call.{}.field.{}", call.tool_call_id, field.name))
+                .with_default(shown).schema_field(field, false, &[]))
+        }
+        details open[open] {
+            summary { (view.texts.as_json) }
+            p.hint { (view.texts.as_json_about) }
+            (json_field(view, form, call))
+        }
+    }
+}
+
+fn json_field(view: &View<'_>, form: FormName, call: &RequestedCall) -> Markup {
     let text = editable(&call.arguments_text);
     let rows = u32::try_from(text.lines().count().max(text.len() / 60))
         .unwrap_or(u32::MAX)
@@ -114,61 +158,57 @@ fn arguments_field(view: &View<'_>, form: FormName, call: &RequestedCall) -> Mar
     place.text_area(view.words.edit_label, rows, &text, true)
 }
 
-/// The edit form and the respond form, if exactly one call is open.
-pub(crate) fn single_call_forms(view: &View<'_>) -> Vec<Markup> {
+/// The form that changes the only open call.
+pub(crate) fn change_form(view: &View<'_>) -> Option<Markup> {
     let calls = view.open_calls();
     let [call] = calls.as_slice() else {
-        return Vec::new();
+        return None;
     };
-    let mut forms = Vec::new();
-    if view.allows(Action::Edit) && encoded_size(call) <= MAX_EDITABLE {
-        forms.push(edit_form(view, call));
-    }
-    if view.allows(Action::Respond) {
-        forms.push(respond_form(view, call));
-    }
-    forms
+    let id = &call.tool_call_id;
+    let send = if view.required() > 1 {
+        view.texts.change_send_asks
+    } else {
+        view.texts.change_send
+    };
+    (view.allows(Action::Edit) && encoded_size(call) <= MAX_EDITABLE).then(|| {
+        let body = html! {
+            p.hint { (edit_effect_text(view)) }
+            input type="hidden" name=(format!("call.{id}.action")) value="edit";
+            (arguments_fields(view, FormName::Edit, call))
+            (comment_field(view, FormName::Edit, &format!("call.{id}.reason")))
+            // The browser would refuse the agent's own value where it does not fit an input's type.
+            button.second type="submit" formnovalidate { (send) }
+        };
+        folded(
+            view,
+            FormName::Edit,
+            view.texts.change,
+            &form_with_digest(view, "", &body),
+        )
+    })
 }
 
-fn edit_form(view: &View<'_>, call: &RequestedCall) -> Markup {
-    let (words, id) = (view.words, &call.tool_call_id);
-    let body = html! {
-        p { (edit_effect_text(view)) }
-        input type="hidden" name=(format!("call.{id}.action")) value="edit";
-        (arguments_field(view, FormName::Edit, call))
-        (reason_field(view, FormName::Edit, &format!("call.{id}.reason")))
-        button.second type="submit" { (words.edit_send) }
+/// The form that gives the result of the only open call.
+pub(crate) fn supply_form(view: &View<'_>) -> Option<Markup> {
+    let (words, calls) = (view.words, view.open_calls());
+    let [call] = calls.as_slice() else {
+        return None;
     };
-    folded(
-        view,
-        FormName::Edit,
-        words.edit_head,
-        &form_with_digest(view, "", &body),
-    )
-}
-
-fn respond_form(view: &View<'_>, call: &RequestedCall) -> Markup {
-    let (words, id) = (view.words, &call.tool_call_id);
-    let body = html! {
-        p { (words.respond_about) }
-        input type="hidden" name=(format!("call.{id}.action")) value="respond";
-        (InputField::new(view, FormName::Supply, format!("call.{id}.result")).text_area(words.result_label, 4, "", true))
-        (result_type_select(view, FormName::Supply, &format!("call.{id}.result_type"), "text"))
-        (reason_field(view, FormName::Supply, &format!("call.{id}.reason")))
-        button.second type="submit" { (words.respond_send) }
-    };
-    folded(
-        view,
-        FormName::Supply,
-        words.respond_head,
-        &form_with_digest(view, "", &body),
-    )
-}
-
-/// A folded section with a form; open when this form was submitted with mistakes.
-fn folded(view: &View<'_>, form: FormName, head: &str, body: &Markup) -> Markup {
-    let open = view
-        .submitted
-        .is_some_and(|submitted| submitted.form == form);
-    html! { section { details open[open] { summary { (head) } (body) } } }
+    let id = &call.tool_call_id;
+    view.allows(Action::Respond).then(|| {
+        let body = html! {
+            p.hint { (words.respond_about) }
+            input type="hidden" name=(format!("call.{id}.action")) value="respond";
+            (InputField::new(view, FormName::Supply, format!("call.{id}.result")).text_area(words.result_label, 4, "", true))
+            (result_type_select(view, FormName::Supply, &format!("call.{id}.result_type"), "text"))
+            (comment_field(view, FormName::Supply, &format!("call.{id}.reason")))
+            button.second type="submit" { (words.respond_send) }
+        };
+        folded(
+            view,
+            FormName::Supply,
+            view.texts.supply,
+            &form_with_digest(view, "", &body),
+        )
+    })
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use maud::{Markup, html};
 
-use crate::http::pages::layout::moment;
+use super::time::moment_tag;
 use crate::http::pages::translations::{Translations, fill};
 use crate::task::time::Time;
 
@@ -17,7 +17,7 @@ pub(crate) fn when(at: Time, now: Time, words: &Translations) -> Markup {
     } else {
         fill(words.ago, &[("time", &span(now.since(at), words))])
     };
-    html! { time datetime=(exact) { (moment(&exact)) } " (" (far) ")" }
+    html! { (moment_tag(&exact)) " (" (far) ")" }
 }
 
 /// A duration in minutes, hours or days, rounded down, so that the page never promises more time

@@ -7,7 +7,10 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
+use super::change::{self, ChangeField};
+use super::inputs::call_part;
 use super::schema;
+use super::texts::Texts;
 use crate::engine::FieldError;
 use crate::http::pages::language::Language;
 use crate::http::pages::layout::visible;
@@ -259,6 +262,7 @@ impl Form {
             .map(str::to_owned)
             .collect();
         let then = self.take("then");
+        self.approve_rest();
         let (mut decisions, mut rejected, mut unknown) =
             (Object::default(), false, BTreeSet::new());
         for id in ids {
@@ -291,6 +295,70 @@ impl Form {
         body.put("decisions", decisions.text());
     }
 
+    /// Chooses to approve each call that the form lists without a choice, if the button for the rest
+    /// was used.
+    fn approve_rest(&mut self) {
+        let Some(rest) = self.take("rest") else {
+            return;
+        };
+        if rest != Action::Approve.as_str() {
+            self.errors
+                .add("/rest", Texts::of(Language::English).not_approvable);
+            return;
+        }
+        for (name, text) in &mut self.fields {
+            if text.is_empty() && call_part(name).is_some_and(|(_, part)| part == "action") {
+                text.push_str(&rest);
+            }
+        }
+    }
+
+    /// The arguments that a person wrote, in the fields of the schema or as JSON. Without the
+    /// action `edit`, a change is a mistake.
+    fn edited(&mut self, call: &CallSpec, prefix: &str, edits: bool, at: &str) -> Option<String> {
+        // Not `take`, because emptying a field is also a change.
+        let json = self.fields.remove(&format!("{prefix}arguments"));
+        let fields = change_fields(call);
+        let mut typed = BTreeMap::new();
+        for ChangeField { field, .. } in &fields {
+            if let Some(text) = self.fields.remove(&format!("{prefix}field.{}", field.name)) {
+                typed.insert(field.name.clone(), text);
+            }
+        }
+        let shown = editable(&call.arguments_text);
+        let as_json = json.as_ref().is_some_and(|text| *text != shown);
+        let in_fields = change::is_changed(&fields, &typed);
+        match (edits, as_json, in_fields) {
+            (false, false, false) => None,
+            (false, ..) => {
+                self.errors.add(at, words().changed_unchosen);
+                None
+            }
+            (true, true, true) => {
+                self.errors
+                    .add(at, Texts::of(Language::English).changed_twice);
+                None
+            }
+            (true, false, true) => match change::arguments(&fields, &typed) {
+                Ok(text) => Some(text),
+                Err(wrong) => {
+                    for (name, expected) in wrong {
+                        self.errors.add(&pointer(at, &name), expected);
+                    }
+                    None
+                }
+            },
+            (true, _, false) => {
+                let unchanged = if typed.is_empty() {
+                    String::new()
+                } else {
+                    shown
+                };
+                self.json(&json.unwrap_or(unchanged), at)
+            }
+        }
+    }
+
     /// The chosen action for one call, and the members of the call's decision; `None` if no known
     /// action was chosen.
     fn call_decision(&mut self, call: &CallSpec, id: &str, at: &str) -> Option<(Action, Object)> {
@@ -313,15 +381,14 @@ impl Form {
         if let Some(action) = action {
             decision.put("action", Value::from(action.as_str()).to_string());
         }
-        // Not `take`, because emptying the field is also a change.
-        let edited = self.fields.remove(&format!("{prefix}arguments"));
-        if action == Some(Action::Edit) {
-            if let Some(text) = self.json(&edited.unwrap_or_default(), &pointer(at, "arguments")) {
-                decision.put("arguments", text);
-            }
-        } else if edited.is_some_and(|text| text != editable(&call.arguments_text)) {
-            self.errors
-                .add(&pointer(at, "arguments"), words().changed_unchosen);
+        let edited = self.edited(
+            call,
+            &prefix,
+            action == Some(Action::Edit),
+            &pointer(at, "arguments"),
+        );
+        if let Some(text) = edited {
+            decision.put("arguments", text);
         }
         if action == Some(Action::Respond) {
             self.result(&prefix, &pointer(at, "result"), &mut decision);
@@ -341,11 +408,33 @@ impl Form {
     }
 }
 
+/// The fields of an argument form, if the call's arguments have one.
+fn change_fields(call: &CallSpec) -> Vec<ChangeField> {
+    let is_json = json::build(call.arguments_text.as_bytes()).is_ok();
+    let fields = || change::fields(&call.parameters, &call.arguments_text);
+    is_json.then(fields).flatten().unwrap_or_default()
+}
+
+/// Whether the arguments of a call were changed in the fields of the form, and not as JSON.
+#[must_use]
+pub(super) fn is_changed_in_fields(
+    row: &RequestRow,
+    id: &str,
+    submitted: &BTreeMap<String, String>,
+) -> bool {
+    let prefix = format!("call.{id}.field.");
+    let typed: BTreeMap<String, String> = submitted
+        .iter()
+        .filter_map(|(name, text)| Some((name.strip_prefix(&prefix)?.to_owned(), text.clone())))
+        .collect();
+    let mut own = row.asked.own_calls();
+    own.find(|call| call.tool_call_id.to_string() == id)
+        .is_some_and(|call| change::is_changed(&change_fields(call), &typed))
+}
+
 /// The id of the call in a field's name.
 fn call_id(name: &str) -> Option<&str> {
-    name.strip_prefix("call.")?
-        .rsplit_once('.')
-        .map(|(id, _)| id)
+    call_part(name).map(|(id, _)| id)
 }
 
 #[cfg(test)]

@@ -10,38 +10,61 @@ use super::deadline::span;
 use super::form::default_form;
 use super::inputs::InputField;
 use super::kind::part;
+use super::ordered::names_at;
 use super::question::{cancel_text, rule_text};
 use super::submitted::FormName;
-use super::{View, choices, schema};
+use super::{View, choices, decide, schema};
 use crate::http::pages::layout::{has_right_to_left, visible};
 use crate::http::pages::translations::fill;
 use crate::task::decision::Action;
 use crate::task::request::RequestKind;
 
-/// Every form that this reader may use.
+/// Every form that this reader may use. The first one is open; the others are folded.
 pub(crate) fn offered(view: &View<'_>) -> Vec<Markup> {
+    if view.request.kind == RequestKind::Approval {
+        return approval_forms(view);
+    }
     let mut forms = Vec::new();
-    if view.allows(Action::Respond) && view.request.kind != RequestKind::Approval {
+    if view.allows(Action::Respond) {
         forms.push(answer_form(view));
     }
     if view.allows(Action::Retry) {
         forms.push(retry_form(view));
     }
-    if view.request.kind == RequestKind::Approval {
-        forms.extend(choices::per_call_form(view));
-    }
+    // The form of a confirmation offers both answers itself.
     let confirms = view.request.kind == RequestKind::Confirmation && view.allows(Action::Respond);
     if view.allows(Action::Approve) && !confirms {
         forms.push(approve_form(view));
     }
-    // The form of a confirmation offers both answers itself.
     if view.allows(Action::Reject) && !confirms {
-        forms.push(reject_form(view));
-    }
-    if view.request.kind == RequestKind::Approval {
-        forms.extend(choices::single_call_forms(view));
+        let part = part(view.request.kind, view.words);
+        forms.push(folded(
+            view,
+            FormName::Reject,
+            (part.decline)(view.texts),
+            &reject_fields(view),
+        ));
     }
     forms
+}
+
+fn approval_forms(view: &View<'_>) -> Vec<Markup> {
+    let forms = [
+        decide::decide_form(view),
+        choices::per_call_form(view),
+        choices::change_form(view),
+        choices::supply_form(view),
+        decide::reject_otherwise(view),
+    ];
+    forms.into_iter().flatten().collect()
+}
+
+/// A folded form; open when it was submitted with mistakes.
+pub(super) fn folded(view: &View<'_>, form: FormName, head: &str, body: &Markup) -> Markup {
+    let open = view
+        .submitted
+        .is_some_and(|submitted| submitted.form == form);
+    html! { details.other open[open] { summary { (head) } (body) } }
 }
 
 /// A form that also posts the digest of the request as shown.
@@ -55,7 +78,7 @@ pub(crate) fn form_with_digest(view: &View<'_>, path: &str, body: &Markup) -> Ma
 }
 
 pub(crate) fn reason_field(view: &View<'_>, form: FormName, name: &str) -> Markup {
-    InputField::new(view, form, name).text_area(view.words.reason_optional, 2, "", false)
+    InputField::new(view, form, name).text_area(view.texts.comment, 2, "", false)
 }
 
 /// The choice of what follows a rejection. Without a choice, the rule of an approval decides; for
@@ -105,7 +128,7 @@ fn button_text(view: &View<'_>, single: &'static str, several: &str) -> String {
     }
 }
 
-/// The form that approves all open calls.
+/// The form that approves all open calls, on a page with one button.
 pub(crate) fn approve_form(view: &View<'_>) -> Markup {
     let words = view.words;
     let (head, button) = if view.request.kind == RequestKind::Confirmation {
@@ -120,11 +143,16 @@ pub(crate) fn approve_form(view: &View<'_>) -> Markup {
         (reason_field(view, FormName::Approve, "reason"))
         button type="submit" { (button) }
     };
-    html! { section { h3 { (head) } (form_with_digest(view, "/approve", &body)) } }
+    html! { section.plain { h2 { (head) } (form_with_digest(view, "/approve", &body)) } }
 }
 
-/// The form that rejects all open calls, or the question.
+/// The form that rejects all open calls, or the question, on a page with one button.
 pub(crate) fn reject_form(view: &View<'_>) -> Markup {
+    let part = part(view.request.kind, view.words);
+    html! { section.plain { h2 { (part.reject_head) } (reject_fields(view)) } }
+}
+
+fn reject_fields(view: &View<'_>) -> Markup {
     let part = part(view.request.kind, view.words);
     let button = part.reject_all.map_or_else(
         || part.reject.to_owned(),
@@ -135,23 +163,29 @@ pub(crate) fn reject_form(view: &View<'_>) -> Markup {
         (then_select(view, FormName::Reject))
         button.no type="submit" { (button) }
     };
-    html! { section { h3 { (part.reject_head) } (form_with_digest(view, "/reject", &body)) } }
+    form_with_digest(view, "/reject", &body)
 }
 
 fn retry_form(view: &View<'_>) -> Markup {
     let words = view.words;
     let body = html! {
+        p.warning { (words.retry_about) }
         input type="hidden" name="action" value="retry";
         (reason_field(view, FormName::Retry, "reason"))
         button.second type="submit" { (words.retry) }
     };
-    html! { section { h3 { (words.retry_head) } p { (words.retry_about) } (form_with_digest(view, "", &body)) } }
+    folded(
+        view,
+        FormName::Retry,
+        view.texts.retry,
+        &form_with_digest(view, "", &body),
+    )
 }
 
 fn answer_form(view: &View<'_>) -> Markup {
     let part = part(view.request.kind, view.words);
     let body = html! { input type="hidden" name="action" value="respond"; ((part.answer)(view)) };
-    html! { section { h3 { (part.answer_head) } (form_with_digest(view, "", &body)) } }
+    html! { section.plain { h2 { (part.answer_head) } (form_with_digest(view, "", &body)) } }
 }
 
 /// The agent's form. Its labels are the agent's words, so they are shown inside the agent's box.
@@ -199,7 +233,7 @@ fn visible_text(form: Option<&Value>, member: &str) -> Option<String> {
 }
 
 fn schema_fields(view: &View<'_>, schema: &Value, secret: bool, offered: &[String]) -> Markup {
-    let Some(fields) = schema::fields(schema) else {
+    let Some(mut fields) = schema::fields(schema) else {
         return InputField::new(view, FormName::Answer, "result").text_area(
             view.words.response_json,
             6,
@@ -207,6 +241,8 @@ fn schema_fields(view: &View<'_>, schema: &Value, secret: bool, offered: &[Strin
             true,
         );
     };
+    let written = agents_order(view);
+    fields.sort_by_key(|field| written.iter().position(|name| *name == field.name));
     html! {
         @for field in &fields {
             @let name = format!("field.{}", field.name);
@@ -216,14 +252,24 @@ fn schema_fields(view: &View<'_>, schema: &Value, secret: bool, offered: &[Strin
     }
 }
 
+/// The names of the fields of the agent's own form, in the order in which the agent wrote them.
+fn agents_order(view: &View<'_>) -> Vec<String> {
+    let call = view.request.tool_calls.first();
+    call.filter(|_| view.request.kind == RequestKind::Guidance)
+        .map(|call| names_at(&call.arguments_text, &["form", "properties"]))
+        .unwrap_or_default()
+}
+
 pub(super) fn confirmation_fields(view: &View<'_>) -> Markup {
     let words = view.words;
     html! {
         p { (words.shown_to_model) }
         (InputField::new(view, FormName::Answer, "comment").text_area(words.comment, 2, "", false))
         (then_select(view, FormName::Answer))
-        button type="submit" name="confirmed" value="true" { (words.confirm_yes) }
-        button.no type="submit" name="confirmed" value="false" { (words.confirm_no) }
+        div.bar {
+            button type="submit" name="confirmed" value="true" { (words.confirm_yes) }
+            button.no type="submit" name="confirmed" value="false" { (words.confirm_no) }
+        }
     }
 }
 

@@ -58,6 +58,33 @@ pub(crate) enum CallStatus {
 }
 
 impl CallStatus {
+    /// Whether the call did not do what was decided, or its outcome is unknown.
+    #[must_use]
+    pub(crate) fn is_failure(self) -> bool {
+        match self {
+            Self::Failed(_)
+            | Self::FailedLate
+            | Self::Reconciling
+            | Self::Unknown
+            | Self::Rejected
+            | Self::Denied
+            | Self::Invalid
+            | Self::Expired
+            | Self::Withdrawn
+            | Self::Canceled
+            | Self::Abandoned => true,
+            Self::Ran
+            | Self::RanLate
+            | Self::Running
+            | Self::Waiting
+            | Self::AskedAgain
+            | Self::NeedsLogin
+            | Self::AwaitsResult
+            | Self::AnsweredLater
+            | Self::Responded => false,
+        }
+    }
+
     fn of_outcome(outcome: Outcome, http_status: Option<u16>) -> Self {
         match outcome {
             Outcome::Succeeded => Self::Ran,

@@ -14,6 +14,7 @@ pub(crate) struct InputField<'v> {
     view: &'v View<'v>,
     form: FormName,
     name: String,
+    default: Option<&'v str>,
 }
 
 impl<'v> InputField<'v> {
@@ -22,6 +23,15 @@ impl<'v> InputField<'v> {
             view,
             form,
             name: name.into(),
+            default: None,
+        }
+    }
+
+    /// The field with a text before any submission. The text is the agent's.
+    pub(super) fn with_default(self, default: &'v str) -> Self {
+        Self {
+            default: Some(default),
+            ..self
         }
     }
 
@@ -36,6 +46,11 @@ impl<'v> InputField<'v> {
         self.view
             .submitted
             .and_then(|submitted| submitted.text(self.form, &self.name))
+    }
+
+    /// The submitted text, or the text before any submission.
+    fn shown_text(&self) -> Option<&'v str> {
+        self.submitted_text().or(self.default)
     }
 
     fn field_mistakes(&self) -> Vec<&'v FieldMistake> {
@@ -128,14 +143,14 @@ impl<'v> InputField<'v> {
     /// kept. `offered` are answers that the browser proposes.
     pub(super) fn schema_field(&self, field: &Field, secret: bool, offered: &[String]) -> Markup {
         let (words, agent) = (self.view.words, self.agent_style());
-        let (hint, rows) = (
-            field.description.is_some(),
-            if self.name == "field.answer" {
-                "4"
-            } else {
-                "2"
-            },
-        );
+        let written = self.default.map(|_| "exact");
+        let hint = field.description.is_some();
+        let rows = match self.shown_text() {
+            _ if self.name == "field.answer" => 4,
+            Some(text) => text.lines().count().max(text.len() / 60).clamp(1, 12),
+            None => 2,
+        };
+        let lines = self.shown_text().is_some_and(|text| text.contains('\n'));
         let list = (!offered.is_empty()).then(|| format!("{}-offered", self.id()));
         html! {
             div.field {
@@ -148,23 +163,23 @@ impl<'v> InputField<'v> {
                 }
                 (self.mistakes())
                 @match &field.value {
-                    FieldValue::Text(None, least, most) if !secret && list.is_none() && most.is_none_or(|most| most > 200) => {
-                        textarea id=(self.id()) name=(self.name) rows=(rows) required[field.required] minlength=[*least]
+                    FieldValue::Text(None, least, most) if !secret && list.is_none() && (lines || most.is_none_or(|most| most > 200)) => {
+                        textarea class=[written] id=(self.id()) name=(self.name) rows=(rows) required[field.required] minlength=[*least]
                             maxlength=[*most] aria-invalid=[self.aria_invalid()] aria-describedby=[self.aria_described_by(hint)] {
-                            "\n" (self.submitted_text().unwrap_or_default())
+                            "\n" (self.shown_text().unwrap_or_default())
                         }
                     }
                     FieldValue::Text(format, least, most) => {
-                        input id=(self.id()) name=(self.name) type=(if secret { "password" } else { format.unwrap_or("text") })
+                        input class=[written] id=(self.id()) name=(self.name) type=(if secret { "password" } else { format.unwrap_or("text") })
                             required[field.required] minlength=[*least] maxlength=[*most] list=[list.as_deref()] autocomplete="off"
-                            value=[self.submitted_text().filter(|_| !secret)] aria-invalid=[self.aria_invalid()]
+                            value=[self.shown_text().filter(|_| !secret)] aria-invalid=[self.aria_invalid()]
                             aria-describedby=[self.aria_described_by(hint)];
                         @if let Some(list) = &list { datalist id=(list) { @for text in offered { option value=(text) {} } } }
                     }
                     FieldValue::Number(whole, least, most) => {
                         input id=(self.id()) name=(self.name) type=(if secret { "password" } else { "number" })
                             step=(if *whole { "1" } else { "any" }) min=[least.as_deref()] max=[most.as_deref()]
-                            required[field.required] autocomplete="off" value=[self.submitted_text().filter(|_| !secret)]
+                            required[field.required] autocomplete="off" value=[self.shown_text().filter(|_| !secret)]
                             aria-invalid=[self.aria_invalid()] aria-describedby=[self.aria_described_by(hint)];
                     }
                     FieldValue::Boolean => (self.schema_select(field, hint, &[("true", words.yes), ("false", words.no)])),
@@ -192,7 +207,7 @@ impl<'v> InputField<'v> {
                 aria-describedby=[self.aria_described_by(hint)] {
                 option value="" { (nothing) }
                 @for (value, text) in values {
-                    option class=[agent] value=(value) selected[self.submitted_text() == Some(*value)] { (text) }
+                    option class=[agent] value=(value) selected[self.shown_text() == Some(*value)] { (text) }
                 }
             }
         }
@@ -217,6 +232,12 @@ fn mistake(view: &View<'_>, wrong: &FieldMistake) -> Markup {
         @if !wrong.place.is_empty() { code { (visible(&wrong.place)) } " " }
         (said(view.words, &wrong.detail, view.words.translated(&wrong.detail)))
     }
+}
+
+/// The call's id and the rest of a field's name: `call.{id}.{part}`.
+#[must_use]
+pub(super) fn call_part(name: &str) -> Option<(&str, &str)> {
+    name.strip_prefix("call.")?.split_once('.')
 }
 
 /// All mistakes, at the top of the page, each with a link to its field.
@@ -244,14 +265,12 @@ pub(crate) fn mistake_list(view: &View<'_>, submitted: &SubmittedForm) -> Markup
 /// The label of a field in the list of mistakes.
 fn label(view: &View<'_>, field: &str) -> String {
     let words = view.words;
-    let in_call = field
-        .strip_prefix("call.")
-        .and_then(|rest| rest.rsplit_once('.'));
+    let in_call = call_part(field);
     let part = in_call.map_or(field, |(_, part)| part);
     let called = match part {
         "arguments" => words.edit_label,
         "result" | "result_type" => words.result_label,
-        "reason" => words.reason,
+        "reason" => view.texts.comment,
         "then" => words.then_label,
         "comment" => words.comment,
         "action" => words.decision,

@@ -6,6 +6,7 @@ use maud::Markup;
 use super::View;
 use super::forms;
 use super::history::CallStatus;
+use super::texts::Texts;
 use crate::http::pages::translations::Translations;
 use crate::task::request::RequestKind;
 
@@ -16,7 +17,9 @@ pub(crate) struct KindPart {
     /// The paragraph about the request, in addition to the agent's own words.
     pub about: Option<&'static str>,
     /// Says whose words the arguments are, and what they are for.
-    pub arguments_of: &'static str,
+    pub arguments_of: fn(&'static Texts) -> &'static str,
+    /// The summary of the folded form that rejects.
+    pub decline: fn(&'static Texts) -> &'static str,
     /// The heading of the form that responds.
     pub answer_head: &'static str,
     /// The fields of the form that responds.
@@ -61,7 +64,8 @@ fn approval(words: &Translations) -> KindPart {
     KindPart {
         heading: words.kind_approval,
         about: None,
-        arguments_of: words.by_agent_arguments,
+        arguments_of: |texts| texts.runs_exactly,
+        decline: |texts| texts.reject_otherwise,
         answer_head: words.reconcile_head,
         answer: forms::reconcile_fields,
         reject_head: words.reject_head,
@@ -76,7 +80,8 @@ fn guidance(words: &Translations) -> KindPart {
     KindPart {
         heading: words.kind_guidance,
         about: None,
-        arguments_of: words.by_agent_asking,
+        arguments_of: |texts| texts.asks_exactly,
+        decline: |texts| texts.decline,
         answer_head: words.answer_head,
         answer: forms::guidance_fields,
         reject_head: words.decline_head,
@@ -91,7 +96,8 @@ fn credentials(words: &Translations) -> KindPart {
     KindPart {
         heading: words.kind_credentials,
         about: None,
-        arguments_of: words.by_agent_asking,
+        arguments_of: |texts| texts.asks_exactly,
+        decline: |texts| texts.decline,
         answer_head: words.credentials_head,
         answer: forms::credential_fields,
         reject_head: words.decline_head,
@@ -108,7 +114,8 @@ fn confirmation(words: &Translations) -> KindPart {
     KindPart {
         heading: words.kind_confirmation,
         about: None,
-        arguments_of: words.by_agent_asking,
+        arguments_of: |texts| texts.asks_exactly,
+        decline: |texts| texts.decline,
         answer_head: words.answer_head,
         answer: forms::confirmation_fields,
         reject_head: words.decline_confirmation,
@@ -123,7 +130,8 @@ fn external_result(words: &Translations) -> KindPart {
     KindPart {
         heading: words.kind_external_result,
         about: Some(words.external_about),
-        arguments_of: words.by_agent_asking,
+        arguments_of: |texts| texts.asks_exactly,
+        decline: |texts| texts.decline,
         answer_head: words.external_head,
         answer: forms::external_result_fields,
         reject_head: words.decline_head,
@@ -138,7 +146,8 @@ fn reconcile(words: &Translations) -> KindPart {
     KindPart {
         heading: words.kind_reconcile,
         about: Some(words.reconcile_about),
-        arguments_of: words.by_agent_sent,
+        arguments_of: |texts| texts.sent_exactly,
+        decline: |texts| texts.give_up,
         answer_head: words.reconcile_head,
         answer: forms::reconcile_fields,
         reject_head: words.give_up_head,

@@ -6,6 +6,8 @@ use serde_json::{Map, Value};
 
 use super::View;
 use super::kind::part;
+use super::texts::Texts;
+use super::timeline;
 use crate::http::pages::follow;
 use crate::http::pages::translations::Translations;
 use crate::http::wire::request::WireRequestStatus;
@@ -17,8 +19,9 @@ pub(crate) fn answered_notice() -> Markup {
     html! { div #meanwhile role="status" aria-live="polite" {} }
 }
 
-/// The section in which the script shows the events of the whole tree, from the first one.
-pub(crate) fn event_section(view: &View<'_>) -> Markup {
+/// The history of the request: what the service has stored about it, and below it, with the script,
+/// the events of the whole tree from the first one, which then take its place.
+pub(crate) fn history_section(view: &View<'_>) -> Markup {
     let (words, request) = (view.words, &view.request);
     let root = view.row.root_task_id;
     let status = match request.status {
@@ -29,34 +32,39 @@ pub(crate) fn event_section(view: &View<'_>) -> Markup {
         | WireRequestStatus::Withdrawn => "closed",
     };
     html! {
-        section #live hidden
-            data-events=(format!("{}/v1/tasks/{root}/events", view.prefix))
-            data-requests=(format!("{}/resume/", view.prefix))
-            data-request=(request.request_id)
-            data-status=(status)
-            data-answers=(view.row.answers.len())
-            data-words=(Value::Object(script_texts(words)))
-        {
-            h2 { (words.live_head) }
-            p.status #live-state role="status" aria-live="polite" {}
-            div #live-asked hidden { h3 { (words.live_others) } ul #live-others {} }
-            p.soft #live-earlier hidden { (words.live_earlier) }
-            div aria-live="polite" aria-busy="true" { ol #live-log {} }
-            div #live-now {}
-            p.soft #live-connection aria-live="polite" {}
+        section.history {
+            h2.quiet { (view.texts.history) }
+            (timeline::list(view))
+            div #live hidden
+                data-events=(format!("{}/v1/tasks/{root}/events", view.prefix))
+                data-requests=(format!("{}/resume/", view.prefix))
+                data-request=(request.request_id)
+                data-status=(status)
+                data-answers=(view.row.answers.len())
+                data-words=(Value::Object(script_texts(words, view.texts)))
+            {
+                p.status #live-state role="status" aria-live="polite" {}
+                div #live-asked hidden { h3 { (words.live_others) } ul #live-others {} }
+                p.soft #live-earlier hidden { (words.live_earlier) }
+                div aria-live="polite" aria-busy="true" { ol #live-log {} }
+                div #live-now {}
+                p.soft #live-connection aria-live="polite" {}
+            }
         }
         (follow::tag(&view.prefix))
     }
 }
 
 /// The texts of the script, by name.
-pub(crate) fn script_texts(words: &Translations) -> Map<String, Value> {
+pub(crate) fn script_texts(words: &Translations, texts: &Texts) -> Map<String, Value> {
     macro_rules! named {
         ($($name:ident)*) => { [$((stringify!($name), words.$name)),*] };
     }
     let named = named![
         by_agent by_result between colon has_expired was_withdrawn
         did_approve did_reject did_edit did_respond did_retry did_mixed
+        has_approve has_reject has_edit has_respond has_retry has_mixed
+        less_than_a_minute minutes hours days
         live_running live_paused live_completed live_failed live_canceled
         live_follows live_again live_ended live_over live_reload live_cut
         meanwhile_decided meanwhile_answered
@@ -66,11 +74,13 @@ pub(crate) fn script_texts(words: &Translations) -> Map<String, Value> {
         outcome_succeeded outcome_failed outcome_invalid outcome_denied outcome_rejected
         outcome_responded outcome_expired outcome_withdrawn outcome_canceled outcome_unknown
     ];
+    let times = [("time_left", texts.time_left), ("overdue", texts.overdue)];
     let kinds =
         RequestKind::ALL.map(|kind| (format!("kind_{}", kind.as_str()), part(kind, words).heading));
     named
         .map(|(name, word)| (name.to_owned(), word))
         .into_iter()
+        .chain(times.map(|(name, text)| (name.to_owned(), text)))
         .chain(kinds)
         .map(|(name, word)| (name, Value::from(word)))
         .collect()
@@ -133,11 +143,7 @@ mod tests {
     fn live_section_is_hidden_without_its_script() {
         for language in Language::ALL {
             let page = page_in(language, &sample::request(), &sample::approver());
-            assert_eq!(
-                page.matches("<section id=\"live\" hidden").count(),
-                1,
-                "{page}"
-            );
+            assert_eq!(page.matches("<div id=\"live\" hidden").count(), 1, "{page}");
             assert!(
                 page.contains("<div id=\"meanwhile\" role=\"status\" aria-live=\"polite\"></div>"),
                 "{page}"

@@ -5,9 +5,13 @@
 //! events.
 
 pub(crate) mod approve_page;
+mod arguments;
 mod call;
+mod change;
 mod choices;
 pub(crate) mod deadline;
+mod decide;
+mod details;
 pub(crate) mod form;
 mod forms;
 mod headline;
@@ -16,15 +20,26 @@ mod inputs;
 pub(crate) mod invalid_form;
 mod kind;
 pub(crate) mod live;
+mod opening;
+mod ordered;
 mod question;
 pub(crate) mod reject_page;
+mod risk;
 mod schema;
+mod several;
 mod submitted;
+mod sum;
+mod texts;
+mod time;
+mod timeline;
+mod user_message;
 
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod tests_forms;
+#[cfg(test)]
+mod tests_layout;
 
 use axum::response::Response;
 use http::HeaderMap;
@@ -33,10 +48,13 @@ use maud::{Markup, html};
 use self::headline::{asked_by_agent, headline};
 use self::history::RequestHistory;
 use self::submitted::SubmittedForm;
+use self::texts::Texts;
+use self::timeline::Timeline;
+use self::user_message::UserMessage;
 use super::follow;
 use super::inbox::next_question::after_answer;
 use super::language::Language;
-use super::layout::{frame_in, in_order, visible};
+use super::layout::{frame_in, in_order};
 use super::sign_in::{sign_in_again, signed_in_bar};
 use super::site::Site;
 use super::translations::Translations;
@@ -64,6 +82,7 @@ pub(crate) struct View<'a> {
     /// The path of `public_url`.
     pub prefix: String,
     pub words: &'static Translations,
+    pub texts: &'static Texts,
     /// Relative times count from this moment.
     pub now: Time,
     /// The submitted form, if the page shows its mistakes.
@@ -73,6 +92,10 @@ pub(crate) struct View<'a> {
     pub history: Option<RequestHistory>,
     /// After an answer, the line that leads to the next question.
     pub next: Option<Markup>,
+    /// What the journal says about the calls since then, for the history of the page.
+    timeline: Timeline,
+    /// The last message of the user before the question.
+    user_message: Option<UserMessage>,
     /// The page to return to after signing in as another user.
     pub path: String,
 }
@@ -96,10 +119,13 @@ impl<'a> View<'a> {
             caller,
             prefix: prefix(&settings.public_url),
             words: Translations::of(language),
+            texts: Texts::of(language),
             now,
             submitted: None,
             history: None,
             next: None,
+            timeline: Timeline::default(),
+            user_message: None,
             path: format!(
                 "{}/resume/{}",
                 prefix(&settings.public_url),
@@ -108,7 +134,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The page's data for `caller` at the current time, with the history of a closed request.
+    /// The page's data for `caller` at the current time, with the user's message and the history of
+    /// a closed request.
     pub(crate) async fn now(
         http: &Http,
         row: &'a RequestRow,
@@ -117,9 +144,10 @@ impl<'a> View<'a> {
     ) -> Result<Self, Problem> {
         let mut view = Self::new(row, caller, &http.settings, language, http.clock.now());
         if row.status != status::RequestStatus::Pending {
-            view.history = load_history(http, row).await?;
+            view.load_history(http).await?;
         }
         view.next = after_answer(http, row, &view.site()).await?;
+        view.user_message = user_message::load(http, row).await?;
         Ok(view)
     }
 
@@ -162,6 +190,23 @@ impl<'a> View<'a> {
             .iter()
             .filter(|call| open.contains(&call.tool_call_id))
             .collect()
+    }
+
+    /// The calls that the request decides, each with its place among all calls.
+    fn own_calls(&self) -> Vec<(usize, &RequestedCall)> {
+        let calls = self.request.tool_calls.iter().enumerate();
+        calls.filter(|(_, call)| call.needs_decision).collect()
+    }
+
+    /// Whether the request was decided, not by a rejection, and no call went wrong since.
+    fn ended_well(&self) -> bool {
+        let decided = self.request.decision.as_ref();
+        let went_wrong = |history: &RequestHistory| {
+            let mut own = self.row.asked.own_calls();
+            own.any(|call| history.call_status(call.tool_call_id).is_failure())
+        };
+        decided.is_some_and(|decision| decision.action != DecisionAction::Reject)
+            && !self.history.as_ref().is_some_and(went_wrong)
     }
 
     /// How many people have to approve each call.
@@ -226,7 +271,7 @@ pub(crate) fn request_page(view: &View<'_>) -> Markup {
             @if offered.is_empty() {
                 (view.nothing_to_answer(nothing_to_answer()))
             } @else {
-                h2 { (view.words.your_answer) }
+                h2.unseen { (view.words.your_answer) }
                 @for form in &offered { (form) }
             }
         },
@@ -268,73 +313,69 @@ pub(crate) fn single_action_page(view: &View<'_>, action: Action) -> Markup {
     )
 }
 
+/// The page: first what is asked and every byte of it, then what to weigh, then the answers, then
+/// everything that only some readers need.
 fn page(view: &View<'_>, answers: &Markup) -> Markup {
-    let agent = view
-        .request
-        .agent_path
-        .last()
-        .map(String::as_str)
-        .unwrap_or_default();
-    let (heading, closed_headline) = (
-        question::heading(view),
-        headline(view.row, view.history.as_ref(), view.words),
-    );
-    let is_open = closed_headline.is_none();
-    let title = closed_headline
-        .clone()
-        .map_or_else(|| heading.clone(), in_order);
-    let error_prefix = if view.submitted.is_some() {
-        view.words.error_prefix
-    } else {
-        ""
-    };
+    let closed = headline(view.row, view.history.as_ref(), view.words);
     frame_in(
         view.words.language,
-        &format!("{error_prefix}{}: {title}", visible(agent)),
+        &tab_title(view, closed.as_deref()),
         &html! {
             header { (view.site().links(None)) }
             @if let Some(next) = &view.next { (next) }
             @if let Some(submitted) = view.submitted { (inputs::mistake_list(view, submitted)) }
-            p.soft { bdi { (visible(&view.request.agent_path.join(" › "))) } }
-            @match &closed_headline {
-                None => { h1 #headline { (heading) } }
-                Some(headline) => {
-                    h1.exact #headline { (headline) }
-                    p { (view.words.asked_was) (view.words.colon) (heading) }
-                }
-            }
+            (opening::opening(view, closed.as_deref()))
             (live::answered_notice())
-            @if is_open { (question::open_status(view)) }
+            (user_message::figure(view))
             (question::question(view))
-            @if !asked_by_agent(view.row) {
-                @for (index, call) in view.request.tool_calls.iter().enumerate() { (call::section(view, call, index)) }
+            @if !asked_by_agent(view.row) { (call::calls(view)) }
+            div #answers {
+                @if closed.is_none() { (risk::before_the_buttons(view)) }
+                (answers)
             }
-            (question::about(view))
-            (question::decision_section(view))
-            div #answers { (answers) }
-            (live::event_section(view))
+            (details::section(view))
+            (live::history_section(view))
             footer { (signed_in_bar(view.caller, &view.prefix, view.words.language)) }
         },
     )
 }
 
-/// The journal's facts about a request's calls since the request was opened; `None` if the journal
-/// cannot be read.
-async fn load_history(http: &Http, row: &RequestRow) -> Result<Option<RequestHistory>, Problem> {
-    let mut history = RequestHistory::new(row);
-    let mut after = row.asked_seq;
-    loop {
-        let items = match http.store.items(row.task_id, after, ITEMS_PER_READ).await {
-            Ok(items) => items,
-            Err(ReadError::Corrupt(_)) => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
-        for (item, _) in &items {
-            history.apply(item);
+/// The title of the tab: the heading, after the outcome of a closed request.
+fn tab_title(view: &View<'_>, closed: Option<&str>) -> String {
+    let mistakes = view.submitted.map_or("", |_| view.words.error_prefix);
+    let heading = opening::heading(view);
+    in_order(match closed {
+        Some(closed) => format!("{mistakes}{closed} · {heading}"),
+        None => format!("{mistakes}{heading}"),
+    })
+}
+
+impl View<'_> {
+    /// Reads the journal's facts about the calls since the request was opened; nothing if the
+    /// journal cannot be read.
+    async fn load_history(&mut self, http: &Http) -> Result<(), Problem> {
+        let mut history = RequestHistory::new(self.row);
+        let mut after = self.row.asked_seq;
+        loop {
+            let items = match http
+                .store
+                .items(self.row.task_id, after, ITEMS_PER_READ)
+                .await
+            {
+                Ok(items) => items,
+                Err(ReadError::Corrupt(_)) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            };
+            for (item, _) in &items {
+                history.apply(item);
+                self.timeline.apply(self.row, item);
+            }
+            match items.last() {
+                Some((item, _)) if !history.is_settled() => after = item.seq,
+                Some(_) | None => break,
+            }
         }
-        match items.last() {
-            Some((item, _)) if !history.is_settled() => after = item.seq,
-            Some(_) | None => return Ok(Some(history)),
-        }
+        self.history = Some(history);
+        Ok(())
     }
 }

@@ -1,48 +1,25 @@
-//! The parts of the page that are about the request as a whole: the question, the approvers, the
-//! deadline and the decision.
+//! The agent's question, and the words for approvers and decisions.
 
 use maud::{Markup, html};
 use serde_json::Value;
 
 use super::View;
-use super::call::warnings;
-use super::deadline::when;
 use super::headline::asked_by_agent;
-use super::kind::part;
-use crate::http::pages::layout::{moment, visible};
+use super::ordered::names_at;
+use super::risk::warnings;
+use super::time::moment_tag;
+use crate::http::pages::layout::visible;
 use crate::http::pages::translations::{Translations, fill};
 use crate::http::wire::decision::{DecisionAction, ThenAction, WireDecision};
 use crate::http::wire::exact::Exact;
+use crate::http::wire::request::RequestedCall;
 use crate::task::decision::Then;
 use crate::task::request::RequestKind;
-
-/// The page's heading: the operator's message, or the kind of question.
-pub(crate) fn heading(view: &View<'_>) -> String {
-    match &view.row.asked.terms.message {
-        Some(message) => visible(message),
-        None => part(view.request.kind, view.words).heading.to_owned(),
-    }
-}
-
-/// How much time is left to answer.
-pub(crate) fn open_status(view: &View<'_>) -> Markup {
-    let words = view.words;
-    html! {
-        div #standing {
-            p.status { (words.status_pending) }
-            p {
-                (words.answer_before) (words.colon)
-                @match view.row.expires_at { Some(at) => (when(at, view.now, words)), None => (words.no_deadline) }
-            }
-        }
-    }
-}
 
 /// The agent's question, in its box; for a call whose outcome is unknown, the known facts.
 pub(crate) fn question(view: &View<'_>) -> Markup {
     let (words, request) = (view.words, &view.request);
     html! {
-        @if let Some(about) = part(request.kind, words).about { p { (about) } }
         @if request.kind == RequestKind::Reconcile { (known_facts(view)) }
         // The details of a credentials request only repeat the credential's name; the form names
         // the credential in the operator's words.
@@ -51,14 +28,14 @@ pub(crate) fn question(view: &View<'_>) -> Markup {
         // The call by which an agent asks a question never runs and has no section of its own, so
         // its text is shown here, complete and in character order.
         @let call = request.tool_calls.first().filter(|_| asked_by_agent(view.row));
-        @if let Some(call) = call { (warnings(view, call)) }
+        @if let Some(call) = call { (warnings(view, call, None)) }
         @if request.question.is_some() || details.is_some() || call.is_some() {
             div.agent {
                 p.by { (words.by_agent) }
-                @if let Some(question) = &request.question { pre.exact dir="ltr" { (prose(question)) } }
-                @if let Some(details) = details { (agent_details(details)) }
+                @if let Some(question) = &request.question { pre.exact.words dir="ltr" { (prose(question)) } }
+                @if let Some(details) = details { (agent_details(details, call)) }
                 @if let Some(call) = call {
-                    details {
+                    details.raw {
                         summary { (words.exact_text) }
                         pre.exact dir="ltr" { (visible(&call.arguments_text)) }
                     }
@@ -84,12 +61,12 @@ fn known_facts(view: &View<'_>) -> Markup {
     };
     html! {
         section {
-            h2 { (words.what_is_known) }
+            h2.quiet { (words.what_is_known) }
             dl {
                 @for (name, value) in details {
                     @if !value.is_null() {
                         dt { (called(name)) }
-                        dd { (if name == "sent_at" { moment(&plain(value)) } else { visible(&plain(value)) }) }
+                        dd { @if name == "sent_at" { (moment_tag(&plain(value))) } @else { (visible(&plain(value))) } }
                     }
                 }
             }
@@ -116,11 +93,14 @@ pub(crate) fn exact(value: &Exact) -> String {
 }
 
 /// The details that the agent gave with its question, an object or any other value, in character
-/// order.
-fn agent_details(value: &Value) -> Markup {
+/// order; members in the order in which the call that asks has them.
+fn agent_details(value: &Value, call: Option<&RequestedCall>) -> Markup {
     let Value::Object(members) = value else {
-        return html! { pre.exact dir="ltr" { (prose(&plain(value))) } };
+        return html! { pre.exact.words dir="ltr" { (prose(&plain(value))) } };
     };
+    let written = call.map_or_else(Vec::new, |call| names_at(&call.arguments_text, &[]));
+    let mut members: Vec<_> = members.iter().collect();
+    members.sort_by_key(|(name, _)| written.iter().position(|other| other == *name));
     html! {
         dl {
             @for (name, value) in members {
@@ -130,7 +110,7 @@ fn agent_details(value: &Value) -> Markup {
                         Value::Array(list) if list.iter().all(Value::is_string) => {
                             ul { @for text in list { li.exact { (prose(&plain(text))) } } }
                         }
-                        value => { pre.exact dir="ltr" { (prose(&plain(value))) } }
+                        value => { pre.exact.words dir="ltr" { (prose(&plain(value))) } }
                     }
                 }
             }
@@ -161,30 +141,7 @@ pub(crate) fn answer_members(value: &Value) -> Markup {
     }
 }
 
-/// The section about the request: who may decide, when it was asked, and the ids.
-pub(crate) fn about(view: &View<'_>) -> Markup {
-    let (words, request) = (view.words, &view.request);
-    html! {
-        section {
-            h2 { (words.about) }
-            dl {
-                dt { (words.kind) } dd { (part(view.request.kind, view.words).heading) }
-                @if let Some(call) = request.tool_calls.first().filter(|call| asked_by_agent(view.row) && call.rule.is_some()) {
-                    dt { (words.rule) } dd { (call.rule.as_deref().map(visible).unwrap_or_default()) }
-                    @if let Some(reason) = &call.reason { dt { (words.reason) } dd { (visible(reason)) } }
-                }
-                dt { (words.who_may) } dd { (approver_names(view)) }
-                dt { (words.asked_at) } dd { (when(view.row.created_at, view.now, words)) }
-                dt { (words.agent) } dd { (visible(&request.agent_path.join(" › "))) }
-                dt { (words.session) } dd { code { (visible(&request.session_id)) } }
-                dt { (words.task) } dd { code { (request.task_id) } }
-                dt { (words.request) } dd { code { (request.request_id) } }
-            }
-        }
-    }
-}
-
-fn approver_names(view: &View<'_>) -> String {
+pub(super) fn approver_names(view: &View<'_>) -> String {
     let words = view.words;
     let names = remaining_approvers(view, &[]);
     match view.required() {
@@ -228,24 +185,24 @@ pub(crate) fn decision_section(view: &View<'_>) -> Markup {
     let Some(decision) = &view.request.decision else {
         return html! {};
     };
-    html! { section { h2 { (view.words.decision_whole) } (decision_details(view, decision, true)) } }
+    html! { div.decision { h2.unseen { (view.words.decision_whole) } (decision_details(view, decision, true)) } }
 }
 
 /// One decision: action, person, time, reason and consequence; with `whole`, also the response and
 /// the result.
 pub(crate) fn decision_details(view: &View<'_>, decision: &WireDecision, whole: bool) -> Markup {
     let words = view.words;
-    let (by, at) = (visible(&decision.by), moment(&decision.at));
+    let by = visible(&decision.by);
     let via = decision.via.as_deref().map(visible);
     let said = match &via {
-        Some(via) => fill(words.by_via_at, &[("user", &by), ("via", via), ("at", &at)]),
-        None => fill(words.by_at, &[("user", &by), ("at", &at)]),
+        Some(via) => fill(words.by_via, &[("user", &by), ("via", via)]),
+        None => fill(words.by, &[("user", &by)]),
     };
     let secret = view.request.kind == RequestKind::Credentials;
     html! {
-        p { strong { (action_text(decision.action, words)) } " " (said) }
+        p { strong { (action_text(decision.action, words)) } " " bdi { (said) } " · " (moment_tag(&decision.at)) }
         dl {
-            @if let Some(reason) = &decision.reason { dt { (words.reason) } dd { pre dir="auto" { (prose(reason)) } } }
+            @if let Some(reason) = &decision.reason { dt { (words.comment_given) } dd { pre dir="auto" { (prose(reason)) } } }
             @if let Some(then) = decision.then { dt { (words.then) } dd { (then_text(view, then)) } }
             @if let Some(response) = decision.response.as_ref().filter(|_| whole) {
                 dt { (words.given_response) } dd { (response_details(response, secret, words)) }

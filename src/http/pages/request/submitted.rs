@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::form::default_form;
+use super::form::{default_form, is_changed_in_fields};
 use super::schema;
 use crate::engine::FieldError;
 use crate::store::RequestRow;
@@ -13,9 +13,11 @@ use crate::task::request::RequestKind;
 /// The forms of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FormName {
-    /// Approves everything.
+    /// Approves or rejects everything.
+    Decide,
+    /// Approves everything, on a page with one button.
     Approve,
-    /// Rejects everything.
+    /// Rejects everything, and says what follows.
     Reject,
     /// One choice for each call.
     Calls,
@@ -34,6 +36,7 @@ impl FormName {
     #[must_use]
     pub(crate) fn id(self) -> &'static str {
         match self {
+            Self::Decide => "decide",
             Self::Approve => "approve",
             Self::Reject => "reject",
             Self::Calls => "calls",
@@ -47,6 +50,7 @@ impl FormName {
     /// The form that these fields came from. `in_path` is the action in the path of the POST, if
     /// any. `single_call_forms`: whether the page had the forms for a single call.
     fn of(
+        kind: RequestKind,
         in_path: Option<Action>,
         fields: &BTreeMap<String, String>,
         single_call_forms: bool,
@@ -61,6 +65,12 @@ impl FormName {
                 .any(|(name, text)| of_answer(name) && text == action.as_str())
         };
         match in_path {
+            Some(Action::Approve) if kind == RequestKind::Approval => Self::Decide,
+            Some(Action::Reject)
+                if kind == RequestKind::Approval && !fields.contains_key("then") =>
+            {
+                Self::Decide
+            }
             Some(Action::Approve) => Self::Approve,
             Some(Action::Reject) => Self::Reject,
             _ if fields.keys().any(|name| name.starts_with("call.")) => match single_call_forms {
@@ -105,10 +115,10 @@ impl SubmittedForm {
         errors: &[FieldError],
         single_call_forms: bool,
     ) -> Self {
-        let form = FormName::of(in_path, &fields, single_call_forms);
+        let form = FormName::of(row.asked.kind, in_path, &fields, single_call_forms);
         let mistakes = errors
             .iter()
-            .map(|error| mistake_of(row, form, error))
+            .map(|error| mistake_of(row, form, &fields, error))
             .collect();
         if row.asked.kind == RequestKind::Credentials {
             fields.retain(|name, _| matches!(name.as_str(), "reason" | "then"));
@@ -131,7 +141,12 @@ impl SubmittedForm {
 }
 
 /// Finds the form field of an error from the error's pointer into the JSON body.
-fn mistake_of(row: &RequestRow, form: FormName, error: &FieldError) -> FieldMistake {
+fn mistake_of(
+    row: &RequestRow,
+    form: FormName,
+    fields: &BTreeMap<String, String>,
+    error: &FieldError,
+) -> FieldMistake {
     let parts: Vec<String> = error
         .pointer
         .split('/')
@@ -142,6 +157,12 @@ fn mistake_of(row: &RequestRow, form: FormName, error: &FieldError) -> FieldMist
     let (field, rest): (Option<String>, &[&str]) = match parts.as_slice() {
         ["decisions", _, "then", rest @ ..] | ["then", rest @ ..] => {
             (Some("then".to_owned()), rest)
+        }
+        ["decisions", call, "arguments", name, rest @ ..]
+            if fields.contains_key(&format!("call.{call}.field.{name}"))
+                && is_changed_in_fields(row, call, fields) =>
+        {
+            (Some(format!("call.{call}.field.{name}")), rest)
         }
         ["decisions", call, part, rest @ ..] => (Some(format!("call.{call}.{part}")), rest),
         ["decisions"] => (None, &[]),

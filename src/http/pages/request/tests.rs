@@ -108,9 +108,10 @@ fn every_form_carries_the_digest_of_what_was_shown() {
     }
     let row = sample::several(3);
     let page = page(&row, &sample::approver());
+    let digest = format!("name=\"digest\" value=\"{}\"", row.asked.digest);
     assert_eq!(
         page.matches("<form ").count(),
-        page.matches(row.asked.digest.as_str()).count()
+        page.matches(&digest).count()
     );
 }
 
@@ -125,23 +126,25 @@ fn call_is_shown_with_all_its_details() {
     row.asked.pending_tool_calls[0].warnings = vec![warning];
     let page = page(&row, &sample::approver());
     for shown in [
-        "refund_payment",
-        "Refund 120 for order 17",
-        "<dd class=\"exact\">POST http://payments.internal/refunds</dd>",
+        "<bdi>billing asks</bdi> · <bdi>alice’s task</bdi> · ",
+        ">23 h left</time>",
+        "<h1 class=\"exact\">Refund 120 for order 17</h1>",
+        "<title>Refund 120 for order 17 · Holdpoint</title>",
+        "<p class=\"why\">Refunds above 20 need finance.</p>",
+        "<td class=\"exact\">POST http://payments.internal/refunds</td>",
+        "This cannot be undone here.",
         "once: every run counts",
         "held for a person",
         "large-refund",
-        "Refunds above 20 need finance.",
         "{&quot;amount&quot;:120, &quot;order&quot;:17}",
         "Warning: Looks &lt;odd&gt;. <code>/order</code>",
         "group finance",
         "2026-11-04 09:30:00 UTC</time> (in 23 h)",
         "(2 min ago)",
-        "Waits for an answer.",
     ] {
         assert!(page.contains(shown), "{shown}: {page}");
     }
-    assert!(page.contains("Arguments written by the agent, exactly as they will run"));
+    assert!(page.contains("Written by the agent, not verified. Exactly this runs."));
 }
 
 #[test]
@@ -151,7 +154,7 @@ fn agent_text_stands_in_its_box_and_operator_text_outside() {
     let boxes: Vec<&str> = guidance.split("class=\"agent\"").skip(1).collect();
     assert_eq!(boxes.len(), 2, "question, form");
     assert!(boxes[0].starts_with(
-        "><p class=\"by\">Written by the agent, not verified</p><pre class=\"exact\" dir=\"ltr\">Which order is meant?"
+        "><p class=\"by\">Written by the agent, not verified</p><pre class=\"exact words\" dir=\"ltr\">Which order is meant?"
     ));
     assert!(boxes[1].contains("The agent's questions, not verified"));
     assert!(guidance.contains("Your answer is shown to the model and approves nothing."));
@@ -194,18 +197,21 @@ fn person_who_may_not_decide_gets_no_button_but_the_reason() {
         }
         let page = page(&closed, &sample::approver());
         assert!(
-            page.contains(&format!("<h1 class=\"exact\" id=\"headline\">{said}</h1>")),
+            page.contains("<p id=\"headline\" class=\"exact state ")
+                && page.contains(&format!("\">{said}</p>")),
             "{said}: {page}"
         );
         assert!(
-            page.contains(&format!("<title>billing: {said} · Holdpoint</title>")),
+            page.contains(&format!(
+                "<title>{said} · Refund 120 for order 17 · Holdpoint</title>"
+            )),
             "{said}"
         );
         assert!(
-            !page.contains("<button") && !page.contains("Waits for an answer."),
+            !page.contains("<button") && !page.contains("h left</time>"),
             "{said}"
         );
-        assert!(page.contains("Asked: May these calls run?"), "{said}");
+        assert!(page.contains("<bdi>billing asked</bdi>"), "{said}");
     }
 }
 
@@ -222,7 +228,7 @@ fn overdue_request_page_takes_no_answer_and_says_why_before_it_is_closed() {
         "{page}"
     );
     assert!(
-        !page.contains("<button") && !page.contains("Waits for an answer."),
+        !page.contains("<button") && !page.contains("h left</time>"),
         "{page}"
     );
 }
@@ -272,7 +278,10 @@ fn agent_text_is_shown_in_the_order_of_its_characters() {
             let ours = kind == RequestKind::Reconcile
                 && (element.starts_with("<dd>") || element.starts_with("<dt>"));
             assert!(
-                element.contains("class=\"exact\"") || element.contains(" exact\"") || ours,
+                element.contains("=\"exact")
+                    || element.contains(" exact\"")
+                    || element.starts_with("<title>\u{202d}")
+                    || ours,
                 "{kind:?}: {element}"
             );
         }
@@ -310,9 +319,8 @@ fn question_of_the_agent_has_no_card_of_a_call_and_its_warnings_stand_above_it()
         for of_a_call in [
             "<dt>Effect</dt>",
             "<dt>Verdict</dt>",
-            "<dt>Goes to</dt>",
-            "<dt>Summary</dt>",
-            "Call: ",
+            ">Goes to<",
+            "cannot be undone",
         ] {
             assert!(!page.contains(of_a_call), "{kind:?}: {of_a_call}");
         }
@@ -355,7 +363,7 @@ fn page_names_approvers_so_far_and_those_missing() {
         mine.contains("1 of 2; still needed: 1 of user dana, group finance"),
         "{mine}"
     );
-    assert!(mine.contains("approved by bob, 2026-11-03 09:31:00 UTC"));
+    assert!(mine.contains("<li>bob · <time datetime=\"2026-11-03T09:31:00.000000Z\">"));
     assert!(
         mine.contains("You have answered; other people have not answered yet.")
             && !mine.contains("<button")
@@ -370,7 +378,8 @@ fn page_names_approvers_so_far_and_those_missing() {
     row.status = RequestStatus::Resumed;
     let after = page(&row, &dana);
     assert!(
-        after.contains("<dd>2 of 2<ul>") && after.contains("<strong>Approved</strong> by dana"),
+        after.contains("2 of 2<ul>")
+            && after.contains("<strong>Approved</strong> <bdi>by dana</bdi> · <time"),
         "{after}"
     );
 }
@@ -385,7 +394,7 @@ fn decisions_are_shown_for_each_call_and_the_whole_request() {
         .collect();
     let half = page(&row, &sample::approver());
     assert!(
-        half.contains("<strong>Rejected</strong> by bob, 2026-11-03 09:31:00 UTC")
+        half.contains("<strong>Rejected</strong> <bdi>by bob</bdi> · <time")
             && half.contains("So it is.")
     );
     assert!(

@@ -174,7 +174,7 @@ fn each_of_several_calls_offers_only_allowed_choices() {
     let row = sample::several(3);
     let many = page(&row, &sample::approver());
     assert_eq!(many.matches("<fieldset>").count(), 3);
-    assert!(many.contains("Approve all 3 open calls") && many.contains("Reject all 3 open calls"));
+    assert!(many.contains("Approve all 3<") && many.contains("Reject all 3 and cancel the task<"));
     for call in &row.asked.pending_tool_calls {
         let name = format!("name=\"call.{}.action\"", call.tool_call_id);
         assert!(many.matches(&name).count() >= 3, "leave, approve, reject");
@@ -195,7 +195,7 @@ fn each_of_several_calls_offers_only_allowed_choices() {
     context.asked.pending_tool_calls[1].needs_decision = false;
     let beside = page(&context, &sample::approver());
     assert_eq!(beside.matches("<fieldset>").count(), 2);
-    assert!(beside.contains("shown for context; not part of this request"));
+    assert!(beside.contains("Shown for context, not for you to decide"));
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn answer_that_does_not_fit_comes_back_with_what_was_typed() {
         ("reason", ""),
     ];
     let page = again(&row, &sample::caller(), None, &fields, Vec::new());
-    assert!(page.contains("<title>Error: billing: "), "{page}");
+    assert!(page.contains("<title>Error: "), "{page}");
     assert!(page.contains("<a href=\"#answer-field_2e_orders\">orders</a>: a whole number"));
     assert!(page.find("role=\"alert\"").unwrap() < page.find("<h1 ").unwrap());
     assert!(page.contains(

@@ -279,7 +279,10 @@ fn answer_has_the_members_of_its_form() {
         .unwrap_err();
         assert_eq!(
             yes[0],
-            ("/then".to_owned(), "`then` only beside `reject`".to_owned())
+            (
+                "/then".to_owned(),
+                "only together with a rejection".to_owned()
+            )
         );
     }
     let body = respond(

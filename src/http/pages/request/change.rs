@@ -1,0 +1,219 @@
+//! The fields in which a person changes a call's arguments, drawn from the tool's schema, and the
+//! arguments that the submitted fields mean. A member that was not changed keeps the agent's bytes.
+//! The same form has the arguments as JSON; only one of the two may be changed.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::ordered::{Node, members};
+use super::schema::{self, Field, FieldValue};
+use crate::http::pages::layout::visible;
+
+/// One field, and what it shows before any change.
+#[derive(Clone, Debug)]
+pub(super) struct ChangeField {
+    /// The member of the schema.
+    pub field: Field,
+    /// The text that the field shows.
+    pub shown: String,
+    /// The JSON that the agent wrote; `None` for a member that it left out.
+    written: Option<String>,
+}
+
+/// The fields of a call's arguments in the agent's order, then the members it left out; `None`
+/// where only JSON shows the arguments as they are.
+#[must_use]
+pub(super) fn fields(parameters: &Value, arguments_text: &str) -> Option<Vec<ChangeField>> {
+    let mut declared = schema::fields(parameters)?;
+    let Node::Object(read) = Node::read(arguments_text)? else {
+        return None;
+    };
+    let mut fields = Vec::new();
+    let texts = members(arguments_text)?;
+    for ((name, value), (_, text)) in read.into_iter().zip(texts) {
+        let at = declared.iter().position(|field| field.name == name)?;
+        let mut field = declared.remove(at);
+        let shown = match value {
+            Node::Text(text) => text,
+            Node::Literal(literal) if literal == "null" => String::new(),
+            Node::Literal(literal) => literal,
+            Node::List(_) | Node::Object(_) => return None,
+        };
+        if !can_show(&mut field.value, &shown) {
+            return None;
+        }
+        fields.push(ChangeField {
+            field,
+            shown,
+            written: Some(text.get().to_owned()),
+        });
+    }
+    fields.extend(declared.into_iter().map(|field| ChangeField {
+        field,
+        shown: String::new(),
+        written: None,
+    }));
+    Some(fields)
+}
+
+/// Whether an input of this kind shows a text unchanged. An input of a format takes only texts of
+/// its format, so any other text gets a plain field.
+fn can_show(kind: &mut FieldValue, shown: &str) -> bool {
+    let hides = shown.split('\n').any(|line| visible(line) != line);
+    match kind {
+        FieldValue::Text(format, ..) => {
+            let odd = shown.trim() != shown || shown.contains(char::is_whitespace);
+            let fits = match *format {
+                Some("date") => {
+                    shown.len() == 10 && shown.bytes().all(|c| c.is_ascii_digit() || c == b'-')
+                }
+                Some("email" | "url") => !odd,
+                Some(_) | None => false,
+            };
+            if !fits || shown.is_empty() {
+                *format = None;
+            }
+            !hides
+        }
+        FieldValue::Number(..) => !hides,
+        FieldValue::Boolean => matches!(shown, "true" | "false" | ""),
+        FieldValue::Choice(values) => {
+            shown.is_empty() || values.iter().any(|(text, _)| text == shown)
+        }
+    }
+}
+
+/// Whether any of the submitted texts, by the names of the members, differs from what was shown.
+#[must_use]
+pub(super) fn is_changed(fields: &[ChangeField], typed: &BTreeMap<String, String>) -> bool {
+    fields
+        .iter()
+        .any(|field| field.is_changed(typed.get(&field.field.name)))
+}
+
+/// The arguments that the submitted texts mean.
+///
+/// # Errors
+/// The name of each member whose text does not fit, with what was expected.
+pub(super) fn arguments(
+    fields: &[ChangeField],
+    typed: &BTreeMap<String, String>,
+) -> Result<String, Vec<(String, &'static str)>> {
+    let (mut members, mut wrong) = (Vec::new(), Vec::new());
+    for field in fields {
+        let name = &field.field.name;
+        let text = typed.get(name);
+        let value = if field.is_changed(text) {
+            field.field.json(text.map_or("", String::as_str))
+        } else {
+            Ok(field.written.clone())
+        };
+        match value {
+            Ok(Some(value)) => members.push(format!("{}:{value}", Value::from(name.as_str()))),
+            Ok(None) => {}
+            Err(expected) => wrong.push((name.clone(), expected)),
+        }
+    }
+    if wrong.is_empty() {
+        Ok(format!("{{{}}}", members.join(",")))
+    } else {
+        Err(wrong)
+    }
+}
+
+impl ChangeField {
+    /// A field that was not submitted is not changed.
+    fn is_changed(&self, typed: Option<&String>) -> bool {
+        typed.is_some_and(|typed| *typed != self.shown)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const WRITTEN: &str = r#"{"note": "a\nb", "amount": 1E2, "order": 17, "sure": null}"#;
+
+    fn parameters() -> Value {
+        json!({"type": "object", "required": ["order"], "properties": {
+            "amount": {"type": "number"}, "note": {"type": "string"}, "order": {"type": "integer"},
+            "sure": {"type": ["boolean", "null"]}, "day": {"type": "string", "format": "date"}}})
+    }
+
+    fn typed(changes: &[(&str, &str)]) -> BTreeMap<String, String> {
+        let shown = fields(&parameters(), WRITTEN).unwrap();
+        let mut typed: BTreeMap<String, String> = shown
+            .into_iter()
+            .map(|field| (field.field.name, field.shown))
+            .collect();
+        for (name, text) in changes {
+            typed.insert((*name).to_owned(), (*text).to_owned());
+        }
+        typed
+    }
+
+    #[test]
+    fn fields_have_the_agents_order_and_then_the_members_left_out() {
+        let names: Vec<String> = fields(&parameters(), WRITTEN)
+            .unwrap()
+            .into_iter()
+            .map(|field| field.field.name)
+            .collect();
+        assert_eq!(names, ["note", "amount", "order", "sure", "day"]);
+    }
+
+    #[test]
+    fn member_that_is_not_changed_keeps_its_bytes() {
+        let fields = fields(&parameters(), WRITTEN).unwrap();
+        let unchanged = typed(&[]);
+        assert!(!is_changed(&fields, &unchanged) && !is_changed(&fields, &BTreeMap::new()));
+        assert_eq!(
+            arguments(&fields, &unchanged).as_deref(),
+            Ok(r#"{"note":"a\nb","amount":1E2,"order":17,"sure":null}"#)
+        );
+        let changed = typed(&[("amount", "20.10"), ("day", "2026-01-02")]);
+        assert!(is_changed(&fields, &changed));
+        assert_eq!(
+            arguments(&fields, &changed).as_deref(),
+            Ok(r#"{"note":"a\nb","amount":20.10,"order":17,"sure":null,"day":"2026-01-02"}"#)
+        );
+        let emptied = typed(&[("note", "")]);
+        assert_eq!(
+            arguments(&fields, &emptied).as_deref(),
+            Ok(r#"{"amount":1E2,"order":17,"sure":null}"#)
+        );
+    }
+
+    #[test]
+    fn text_that_does_not_fit_is_reported_with_its_member() {
+        let fields = fields(&parameters(), WRITTEN).unwrap();
+        let wrong = arguments(&fields, &typed(&[("order", ""), ("amount", "x")])).unwrap_err();
+        assert_eq!(
+            wrong,
+            [
+                ("amount".to_owned(), "a number"),
+                ("order".to_owned(), "a value is required")
+            ]
+        );
+    }
+
+    #[test]
+    fn arguments_that_fields_would_not_show_as_they_are_have_none() {
+        for text in [
+            r#"{"other": 1}"#,
+            r#"{"note": "a\u202eb"}"#,
+            r#"{"note": "a\rb"}"#,
+            r#"{"note": ["a"]}"#,
+            r#"["a"]"#,
+            "{",
+        ] {
+            assert!(fields(&parameters(), text).is_none(), "{text}");
+        }
+        let enumerated = json!({"type": "object", "properties": {"how": {"enum": [1, 2]}}});
+        assert!(fields(&enumerated, r#"{"how": 1}"#).is_some());
+        assert!(fields(&enumerated, r#"{"how": 1.0}"#).is_none());
+        assert!(fields(&json!({"type": "object"}), "{}").is_none());
+    }
+}

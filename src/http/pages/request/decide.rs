@@ -1,0 +1,81 @@
+//! The form that decides an approval as a whole: one comment, one button for yes and one for no.
+//! The buttons stay in view on a small screen, but never above the end of the arguments: they
+//! stick within the form, which begins after them.
+
+use maud::{Markup, html};
+
+use super::View;
+use super::forms::{form_with_digest, then_select};
+use super::inputs::InputField;
+use super::submitted::FormName;
+use crate::http::pages::translations::fill;
+use crate::task::decision::{Action, Then};
+
+/// The form with both buttons, as far as this reader may use them.
+pub(super) fn decide_form(view: &View<'_>) -> Option<Markup> {
+    let (approve, reject) = (view.allows(Action::Approve), view.allows(Action::Reject));
+    if !approve && !reject {
+        return None;
+    }
+    let path = |word| format!("{}/resume/{}/{word}", view.prefix, view.request.request_id);
+    let body = html! {
+        (InputField::new(view, FormName::Decide, "reason").text_area(view.texts.comment, 1, "", false))
+        div.bar {
+            @if approve { button type="submit" { (approve_text(view)) } }
+            @if reject {
+                button.no type="submit" formaction=[approve.then(|| path("reject"))] { (reject_text(view)) }
+            }
+        }
+    };
+    let to = if approve { "/approve" } else { "/reject" };
+    Some(html! { div.decide { (form_with_digest(view, to, &body)) } })
+}
+
+fn approve_text(view: &View<'_>) -> String {
+    let (words, texts) = (view.words, view.texts);
+    let open = view.open_calls().len();
+    let text = match (open, view.own_calls().len()) {
+        (0 | 1, 1) => return words.approve.to_owned(),
+        (open, own) if open < own => texts.approve_rest,
+        _ => words.approve_all,
+    };
+    fill(text, &[("count", &open.to_string())])
+}
+
+/// The button of a rejection names what the rule lets follow.
+fn reject_text(view: &View<'_>) -> String {
+    let texts = view.texts;
+    let root = view.row.task_id == view.row.root_task_id;
+    let (single, several) = match view.row.asked.terms.on_reject {
+        Then::Continue => (texts.reject_continue, texts.reject_all_continue),
+        Then::Cancel if root => (texts.reject_cancel, texts.reject_all_cancel),
+        Then::Cancel => (texts.reject_cancel_sub, texts.reject_all_cancel_sub),
+        Then::CancelRoot => (texts.reject_cancel_root, texts.reject_all_cancel_root),
+    };
+    match view.open_calls().len() {
+        open if open == view.own_calls().len() && open > 1 => {
+            fill(several, &[("count", &open.to_string())])
+        }
+        // The rule's choice applies where every call ends rejected; an earlier answer to another
+        // call may keep the task alive.
+        open if open < view.own_calls().len() => view.words.reject.to_owned(),
+        _ => single.to_owned(),
+    }
+}
+
+/// A rejection with another consequence than the rule's.
+pub(super) fn reject_otherwise(view: &View<'_>) -> Option<Markup> {
+    view.allows(Action::Reject).then(|| {
+        let body = html! {
+            (then_select(view, FormName::Reject))
+            (InputField::new(view, FormName::Reject, "reason").text_area(view.texts.comment, 2, "", false))
+            button.no type="submit" { (view.words.reject) }
+        };
+        super::forms::folded(
+            view,
+            FormName::Reject,
+            view.texts.reject_otherwise,
+            &form_with_digest(view, "/reject", &body),
+        )
+    })
+}

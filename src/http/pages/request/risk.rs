@@ -1,0 +1,84 @@
+//! What a reader has to weigh before the buttons: the warnings about the arguments, and whether a
+//! call can be taken back.
+
+use maud::{Markup, html};
+
+use super::View;
+use super::arguments::is_shell;
+use crate::http::pages::layout::{said, visible};
+use crate::http::pages::translations::fill;
+use crate::http::wire::request::{RequestedCall, WireEffect};
+use crate::task::request::RequestKind;
+use crate::task::restore::MAY_ALREADY_HAVE_RUN;
+use crate::task::text_safety::{
+    HIDDEN_CHARACTERS, LARGE, LONG_BLANKS, LOOK_ALIKE, MIXED_SCRIPTS, OVERLAY, RIGHT_TO_LEFT,
+};
+
+/// The warnings about the calls that the request decides, and the risk of running them.
+pub(super) fn before_the_buttons(view: &View<'_>) -> Markup {
+    let own: Vec<(usize, &RequestedCall)> = view.own_calls();
+    html! {
+        @if own.iter().any(|(_, call)| !call.warnings.is_empty()) {
+            div.warnings role="note" {
+                @for (index, call) in &own {
+                    (warnings(view, call, (own.len() > 1).then_some(index + 1)))
+                }
+            }
+        }
+        @if view.request.kind == RequestKind::Approval { (risk(view, &own)) }
+    }
+}
+
+/// The warnings about one call; `number` is its place among several.
+pub(super) fn warnings(view: &View<'_>, call: &RequestedCall, number: Option<usize>) -> Markup {
+    let (words, texts) = (view.words, view.texts);
+    html! {
+        @for warning in &call.warnings {
+            p.warning {
+                (words.warning) (words.colon)
+                @if let Some(number) = number {
+                    (fill(texts.call_number, &[("number", &number.to_string())])) (words.colon)
+                }
+                (subject(view, &warning.code)) (said(words, &warning.detail, words.translated(&warning.detail)))
+                @if !warning.pointer.is_empty() { " " code { (visible(&warning.pointer)) } }
+            }
+        }
+    }
+}
+
+/// The subject of a warning, in the reader's language; the warning's detail may have no
+/// translation.
+fn subject(view: &View<'_>, code: &str) -> Markup {
+    let words = view.words;
+    let about = match code {
+        HIDDEN_CHARACTERS => words.warned_hidden,
+        MIXED_SCRIPTS => words.warned_scripts,
+        LOOK_ALIKE => words.warned_alike,
+        RIGHT_TO_LEFT => words.warned_reordered,
+        OVERLAY => words.warned_overlay,
+        LONG_BLANKS => words.warned_blanks,
+        LARGE => words.warned_large,
+        MAY_ALREADY_HAVE_RUN => words.warned_doubt,
+        _ => return html! {},
+    };
+    html! { (about) " " }
+}
+
+/// Says whether the calls can be taken back, by the worst effect among them.
+fn risk(view: &View<'_>, own: &[(usize, &RequestedCall)]) -> Markup {
+    let texts = view.texts;
+    let with = |effect| own.iter().filter(|(_, call)| call.effect == effect).count();
+    let once = with(WireEffect::Once);
+    html! {
+        @if own.iter().any(|(_, call)| is_shell(call)) { p.risk.once { (texts.risk_shell) (view.words.full_stop) } }
+        @if once > 0 && once < own.len() {
+            p.risk.once { (fill(texts.risk_once_several, &[("count", &once.to_string())])) }
+        } @else if once > 0 {
+            p.risk.once { (texts.risk_once) }
+        } @else if with(WireEffect::Idempotent) > 0 {
+            p.risk { (texts.risk_idempotent) }
+        } @else if !own.is_empty() {
+            p.risk { (texts.risk_read_only) }
+        }
+    }
+}

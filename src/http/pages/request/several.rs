@@ -1,0 +1,276 @@
+//! Several calls as tables, one for each tool: a row for each call, a column for each argument,
+//! and the sum of a number that every row has.
+
+use std::collections::BTreeMap;
+
+use maud::{Markup, html};
+use serde_json::Value;
+
+use super::View;
+use super::arguments::{label, members, plain};
+use super::call::{approvals, authorship, decided};
+use super::ordered::Node;
+use super::question::action_text;
+use super::sum::sum;
+use crate::http::pages::layout::visible;
+use crate::http::pages::translations::fill;
+use crate::http::wire::request::RequestedCall;
+
+/// A call with its place among all calls of the request.
+type Numbered<'v> = (usize, &'v RequestedCall);
+
+/// The members of a call's arguments by name.
+type Row = BTreeMap<String, Node>;
+
+/// The most columns of arguments. Calls with more members are listed by their summaries.
+const MOST_COLUMNS: usize = 6;
+
+/// One table for each tool, then the exact text of every call.
+pub(super) fn tables(view: &View<'_>, own: &[Numbered<'_>]) -> Markup {
+    let texts = view.texts;
+    let mut tools: Vec<&str> = Vec::new();
+    for (_, call) in own {
+        if !tools.contains(&call.name.as_str()) {
+            tools.push(&call.name);
+        }
+    }
+    let unread = |call: &RequestedCall| members(call).is_none() || !call.warnings.is_empty();
+    let open = own.iter().any(|(_, call)| unread(call));
+    html! {
+        @for tool in tools {
+            @let calls: Vec<Numbered<'_>> = own.iter().copied().filter(|(_, call)| call.name == tool).collect();
+            section.call {
+                @let count = calls.len().to_string();
+                h2.quiet.exact { (fill(texts.calls_of, &[("tool", &visible(tool)), ("count", &count)])) }
+                @let written: Vec<String> = calls.iter().map(|(_, call)| authorship(view, call)).collect();
+                @if written.iter().all(|text| Some(text) == written.first()) { p.by { (written.first().map_or("", String::as_str)) } }
+                div.agent { (table(view, &calls)) }
+            }
+        }
+        details.raw.each open[open] {
+            summary { (texts.exact_texts) }
+            @for (index, call) in own { (exact_call(view, *index, call)) }
+        }
+    }
+}
+
+/// One call below the tables: its exact text, its address, and the decision about it.
+fn exact_call(view: &View<'_>, index: usize, call: &RequestedCall) -> Markup {
+    html! {
+        section.call id=(format!("exact-{}", index + 1)) {
+            h3 { (number(view, index)) " " span.exact { (visible(&call.summary)) } }
+            p.by { (authorship(view, call)) }
+            div.agent {
+                p.exact { (visible(&call.target)) }
+                @if call.arguments_text.is_empty() { p { (view.words.no_bytes) } }
+                pre.exact dir="ltr" { (visible(&call.arguments_text)) }
+            }
+            (approvals(view, call))
+            @if let Some(decision) = &call.decision { (decided(view, call, decision)) }
+        }
+    }
+}
+
+/// "Call 3".
+pub(super) fn number(view: &View<'_>, index: usize) -> String {
+    fill(
+        view.texts.call_number,
+        &[("number", &(index + 1).to_string())],
+    )
+}
+
+/// The members of each call by name, and the names in the agent's order; `None` unless every call
+/// has only a few plain members.
+fn columns(calls: &[Numbered<'_>]) -> Option<(Vec<String>, Vec<Row>)> {
+    let mut names: Vec<String> = Vec::new();
+    let mut rows = Vec::new();
+    for (_, call) in calls {
+        let members = members(call)?;
+        for (name, value) in &members {
+            if !value.is_plain() {
+                return None;
+            }
+            if !names.contains(name) {
+                names.push(name.clone());
+            }
+        }
+        rows.push(members.into_iter().collect());
+    }
+    (names.len() <= MOST_COLUMNS && !names.is_empty()).then_some((names, rows))
+}
+
+fn table(view: &View<'_>, calls: &[Numbered<'_>]) -> Markup {
+    let texts = view.texts;
+    let Some((names, rows)) = columns(calls) else {
+        return summaries(view, calls);
+    };
+    let schema = calls
+        .first()
+        .map_or(&Value::Null, |(_, call)| &call.parameters);
+    let sums: Vec<Option<String>> = names
+        .iter()
+        .map(|name| column_sum(name, schema, &rows))
+        .collect();
+    let targets = several_targets(calls);
+    html! {
+        div.scroll tabindex="0" role="group" aria-label=(calls.first().map_or_else(String::new, |(_, call)| visible(&call.name))) {
+            table.calls {
+                thead {
+                    tr {
+                        th scope="col" { (texts.number) }
+                        @for (name, sum) in names.iter().zip(&sums) { th.figure[sum.is_some()] scope="col" { (heading(schema, name)) } }
+                        @if targets { th scope="col" { (texts.goes_to) } }
+                        th scope="col" { (texts.state) }
+                    }
+                }
+                tbody {
+                    @for ((index, call), row) in calls.iter().zip(&rows) {
+                        tr {
+                            th scope="row" { (index + 1) }
+                            @for (name, sum) in names.iter().zip(&sums) { (cell(row.get(name), sum.is_some())) }
+                            @if targets { td.exact { (visible(&call.target)) } }
+                            td { (state(view, call)) }
+                        }
+                    }
+                }
+                @if sums.iter().any(Option::is_some) {
+                    tfoot {
+                        tr {
+                            th scope="row" { (texts.sum) }
+                            @for sum in &sums { td.exact.figure { (sum.as_deref().unwrap_or_default()) } }
+                            @if targets { td {} }
+                            td {}
+                        }
+                    }
+                }
+            }
+        }
+        @if !targets { p.by { (texts.goes_to) (view.words.colon) span.exact { (visible(calls.first().map_or("", |(_, call)| &call.target))) } } }
+    }
+}
+
+/// Calls whose arguments are not a few plain members, by their summaries.
+fn summaries(view: &View<'_>, calls: &[Numbered<'_>]) -> Markup {
+    let texts = view.texts;
+    html! {
+        div.scroll tabindex="0" role="group" aria-label=(texts.call) {
+            table.calls {
+                thead {
+                    tr {
+                        th scope="col" { (texts.number) }
+                        th scope="col" { (texts.call) }
+                        th scope="col" { (texts.goes_to) }
+                        th scope="col" { (texts.state) }
+                    }
+                }
+                tbody {
+                    @for (index, call) in calls {
+                        tr {
+                            th scope="row" { (index + 1) }
+                            td.exact { (visible(&call.summary)) }
+                            td.exact { (visible(&call.target)) }
+                            td { (state(view, call)) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn several_targets(calls: &[Numbered<'_>]) -> bool {
+    let mut targets = calls.iter().map(|(_, call)| &call.target);
+    let first = targets.next();
+    targets.any(|target| Some(target) != first)
+}
+
+fn heading(schema: &Value, name: &str) -> Markup {
+    html! {
+        @if let (Some(title), _) = label(schema, name) { (visible(title)) } @else { span.exact { (visible(name)) } }
+    }
+}
+
+fn cell(value: Option<&Node>, figure: bool) -> Markup {
+    html! {
+        @if let Some(value) = value {
+            td.exact.figure[figure] { (plain(value)) }
+        } @else {
+            td { "–" }
+        }
+    }
+}
+
+/// The state of one call: open, the approvals it has, or the decision.
+fn state(view: &View<'_>, call: &RequestedCall) -> Markup {
+    let required = view.required();
+    html! {
+        @match &call.decision {
+            Some(decision) => (action_text(decision.action, view.words)),
+            None if required > 1 => { (call.approvals.len()) " / " (required) },
+            None => (view.texts.open),
+        }
+        @if !call.warnings.is_empty() { " " strong.warning { (view.words.warning) } }
+    }
+}
+
+/// The sum of a column in which every row has a number that counts something.
+fn column_sum(name: &str, schema: &Value, rows: &[Row]) -> Option<String> {
+    let integer = schema
+        .get("properties")
+        .and_then(|properties| properties.get(name))
+        .and_then(|property| property.get("type"))
+        .is_none_or(|kind| kind != "number");
+    if rows.len() < 2 || (integer && is_identifier(name)) {
+        return None;
+    }
+    let texts: Option<Vec<&str>> = rows
+        .iter()
+        .map(|row| match row.get(name)? {
+            Node::Literal(text) => Some(text.as_str()),
+            Node::Text(_) | Node::List(_) | Node::Object(_) => None,
+        })
+        .collect();
+    sum(texts?.into_iter())
+}
+
+/// Whether a member's name says that its number names something, so that a sum means nothing.
+fn is_identifier(name: &str) -> bool {
+    const NAMING: [&str; 12] = [
+        "id", "no", "nr", "number", "order", "customer", "invoice", "ticket", "account", "code",
+        "key", "year",
+    ];
+    let name = name.to_lowercase();
+    let last = name.rsplit(['_', '-', '.', ' ']).next().unwrap_or(&name);
+    NAMING.contains(&last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn only_a_number_that_counts_has_a_sum() {
+        let schema =
+            json!({"properties": {"order": {"type": "integer"}, "amount": {"type": "number"}}});
+        let row = |order: &str, amount: &str| {
+            BTreeMap::from([
+                ("order".to_owned(), Node::Literal(order.into())),
+                ("amount".to_owned(), Node::Literal(amount.into())),
+            ])
+        };
+        let rows = [row("17", "20.10"), row("18", "5")];
+        assert_eq!(
+            column_sum("amount", &schema, &rows).as_deref(),
+            Some("25.10")
+        );
+        assert_eq!(column_sum("order", &schema, &rows), None);
+        assert_eq!(column_sum("amount", &schema, &rows[..1]), None);
+        assert_eq!(column_sum("other", &schema, &rows), None);
+        assert!(
+            is_identifier("order_id")
+                && is_identifier("invoice-no")
+                && !is_identifier("amount_cents")
+        );
+    }
+}

@@ -1,0 +1,78 @@
+//! The exact sum of decimal numbers as they were written: no binary fraction rounds a digit.
+
+/// The most digits after the point, and the greatest exponent, of a number that is added.
+const MOST_DIGITS: i32 = 18;
+
+/// The sum of JSON numbers, with as many digits after the point as the longest has; `None` if a
+/// text is no number, or the sum would need more digits than are added here.
+#[must_use]
+pub(super) fn sum<'t>(texts: impl Iterator<Item = &'t str>) -> Option<String> {
+    let numbers: Vec<(i128, i32)> = texts.map(decimal).collect::<Option<_>>()?;
+    let places = numbers.iter().map(|(_, places)| *places).max()?.max(0);
+    let total = numbers.iter().try_fold(0_i128, |total, (digits, has)| {
+        let shift = u32::try_from(places - has).ok()?;
+        total.checked_add(digits.checked_mul(10_i128.checked_pow(shift)?)?)
+    })?;
+    let places = usize::try_from(places).ok()?;
+    let sign = if total < 0 { "-" } else { "" };
+    let digits = format!("{:0>1$}", total.unsigned_abs(), places + 1);
+    let (whole, fraction) = digits.split_at(digits.len() - places);
+    let point = if places > 0 { "." } else { "" };
+    Some(format!("{sign}{whole}{point}{fraction}"))
+}
+
+/// A JSON number as its digits and the number of digits after the point.
+fn decimal(text: &str) -> Option<(i128, i32)> {
+    let (mantissa, exponent) = match text.split_once(['e', 'E']) {
+        Some((mantissa, exponent)) => (mantissa, exponent.parse::<i32>().ok()?),
+        None => (text, 0),
+    };
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let places = i32::try_from(fraction.len()).ok()?.checked_sub(exponent)?;
+    if places.abs() > MOST_DIGITS || mantissa.len() > 20 {
+        return None;
+    }
+    let digits = format!("{whole}{fraction}");
+    let number = digits
+        .bytes()
+        .skip(usize::from(digits.starts_with('-')))
+        .all(|digit| digit.is_ascii_digit());
+    let digits = digits.parse().ok().filter(|_| number)?;
+    Some((digits, places))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sum;
+
+    #[test]
+    fn decimals_are_added_digit_by_digit() {
+        for (texts, expected) in [
+            (&["0.1", "0.2"][..], "0.3"),
+            (&["120", "80", "30"], "230"),
+            (&["20.10", "-5"], "15.10"),
+            (&["-0.5", "0.25"], "-0.25"),
+            (&["1E2", "1e-2"], "100.01"),
+            (&["9007199254740993", "1"], "9007199254740994"),
+            (&["-1", "1"], "0"),
+        ] {
+            assert_eq!(sum(texts.iter().copied()).as_deref(), Some(expected));
+        }
+    }
+
+    #[test]
+    fn text_that_is_no_number_or_needs_too_many_digits_has_no_sum() {
+        for texts in [
+            &["1", "x"][..],
+            &["true"],
+            &["null"],
+            &["1e300"],
+            &["1e-300"],
+            &["--1"],
+            &["1+1"],
+            &[],
+        ] {
+            assert_eq!(sum(texts.iter().copied()), None, "{texts:?}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The texts of a request's page that no other page has, in each language, side by side. They are
+//! written for a reader who decides and does not know the API.
+
+use crate::http::pages::language::Language;
+
+macro_rules! texts {
+    ($($name:ident: $english:literal, $chinese:literal;)*) => {
+        /// The texts of one language.
+        #[derive(Debug)]
+        pub(crate) struct Texts {
+            $(#[doc = $english] pub $name: &'static str),*
+        }
+
+        static ENGLISH: Texts = Texts { $($name: $english),* };
+        static CHINESE: Texts = Texts { $($name: $chinese),* };
+
+        #[cfg(test)]
+        const PAIRS: &[(&str, &str)] = &[$(($english, $chinese)),*];
+    };
+}
+
+texts! {
+    // The first lines.
+    asks: "{agent} asks", "{agent} 请求";
+    asked: "{agent} asked", "{agent} 曾请求";
+    task_of: "{user}’s task", "{user} 的任务";
+    time_left: "{time} left", "剩余 {time}";
+    no_deadline: "no deadline", "无期限";
+    overdue: "too late", "已逾期";
+    and_more: "{summary}, and {count} more", "{summary}，以及另外 {count} 项";
+    no_rule_why: "No rule lets this run without a person.", "没有规则允许此操作在无人批准时执行。";
+    user_wrote: "{user} wrote", "{user} 写道";
+    whole_message: "the whole message", "完整消息";
+    image: "(an image)", "（图片）";
+    // A call.
+    runs_exactly: "Written by the agent, not verified. Exactly this runs.", "由智能体撰写，未经核实，将原样执行。";
+    sent_exactly: "Written by the agent, not verified. Exactly this was sent.", "由智能体撰写，未经核实，已原样发送。";
+    asks_exactly: "Written by the agent, not verified. Exactly this was asked.", "由智能体撰写，未经核实，系提问原文。";
+    changed_exactly: "Changed by {user}. Exactly this runs if it is approved.", "由 {user} 修改，批准后将原样执行。";
+    exact_text: "Exact text, {count} characters", "原文，共 {count} 个字符";
+    exact_texts: "Exact text of each call", "每个调用的原文";
+    no_arguments: "no details", "无内容";
+    goes_to: "Goes to", "目标";
+    risk_once: "This cannot be undone here.", "此操作无法在此撤销。";
+    risk_once_several: "{count} of these cannot be undone here.", "其中 {count} 项无法在此撤销。";
+    risk_idempotent: "Safe to repeat: a second run changes nothing more.", "可安全重复：再次执行不会产生更多更改。";
+    risk_read_only: "Reads only: changes nothing.", "只读：不做任何更改。";
+    risk_shell: "Runs this command on the server", "在服务器上执行此命令";
+    call_number: "Call {number}", "第 {number} 项";
+    // Several calls.
+    calls_of: "{tool}: {count} to decide", "{tool}：待决定 {count} 项";
+    number: "No.", "序号";
+    call: "Call", "调用";
+    sum: "Sum", "合计";
+    state: "State", "状态";
+    open: "open", "未决";
+    context_head: "Shown for context, not for you to decide", "仅供参考，不由您决定";
+    // The answer.
+    comment: "Comment (optional)", "备注（可选）";
+    approve_rest: "Approve the other {count}", "批准其余 {count} 项";
+    reject_cancel: "Reject and cancel the task", "拒绝并取消任务";
+    reject_cancel_sub: "Reject and stop this agent", "拒绝并停止该智能体";
+    reject_cancel_root: "Reject and cancel the whole task", "拒绝并取消整个任务";
+    reject_continue: "Reject and let the agent go on", "拒绝并让智能体继续";
+    reject_all_cancel: "Reject all {count} and cancel the task", "拒绝全部 {count} 项并取消任务";
+    reject_all_cancel_sub: "Reject all {count} and stop this agent", "拒绝全部 {count} 项并停止该智能体";
+    reject_all_cancel_root: "Reject all {count} and cancel the whole task", "拒绝全部 {count} 项并取消整个任务";
+    reject_all_continue: "Reject all {count} and let the agent go on", "拒绝全部 {count} 项并让智能体继续";
+    reject_otherwise: "Reject in another way…", "以其他方式拒绝…";
+    change: "Change…", "修改…";
+    change_send: "Approve with these changes", "按修改后的内容批准";
+    change_send_asks: "Ask again with these changes", "按修改后的内容重新征求批准";
+    as_json: "As JSON", "以 JSON 编辑";
+    as_json_about: "Replaces everything above. Leave it as it is to use the fields.", "将替换以上全部内容。如使用上面的字段，请勿改动。";
+    supply: "Give the result yourself…", "自行提供结果…";
+    each_call: "Decide each call…", "逐项决定…";
+    send_chosen: "Send only these decisions", "仅提交这些决定";
+    send_and_approve_rest: "Send these, and approve the rest", "提交这些决定，并批准其余各项";
+    decline: "Decline to answer…", "谢绝答复…";
+    give_up: "Count it as failed…", "视为失败…";
+    retry: "Run it again…", "再次执行…";
+    changed_twice: "changed both in the fields and as JSON: change one of them", "字段和 JSON 均被改动：请只改其中之一";
+    not_approvable: "only \"approve\" can be used for the rest", "其余各项只能选择“批准”";
+    // Below.
+    details: "Details", "详细信息";
+    digest: "Digest", "摘要值";
+    deadline: "Deadline", "期限";
+    history: "History", "历史";
+    past_asked: "Asked.", "已提问。";
+    past_decided: "{what} by {user}.", "{what}（{user}）。";
+    past_expired: "No answer came in time.", "逾期无人答复。";
+    past_withdrawn: "Withdrawn.", "已撤回。";
+}
+
+impl Texts {
+    /// The texts of a language.
+    #[must_use]
+    pub(crate) fn of(language: Language) -> &'static Self {
+        match language {
+            Language::English => &ENGLISH,
+            Language::Chinese => &CHINESE,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn names(text: &str) -> BTreeSet<&str> {
+        text.split('{')
+            .skip(1)
+            .filter_map(|part| part.split_once('}'))
+            .map(|(name, _)| name)
+            .collect()
+    }
+
+    #[test]
+    fn both_languages_fill_in_the_same_names() {
+        for (english, chinese) in PAIRS {
+            assert_eq!(names(english), names(chinese), "{english}");
+            assert!(!chinese.is_ascii(), "{english}");
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! A moment on the page: in UTC, which the script (`pages/follow.js`) replaces by the reader's own
+//! zone with UTC beside it.
+
+use maud::{Markup, html};
+
+use crate::http::pages::layout::moment;
+
+/// A timestamp of the API as an element that the script can show in the reader's zone.
+#[must_use]
+pub(super) fn moment_tag(at: &str) -> Markup {
+    html! { time datetime=(at) { (moment(at)) } }
+}

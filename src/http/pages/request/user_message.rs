@@ -1,0 +1,117 @@
+//! The last message of the user before the question: what the agent was asked to do.
+
+use maud::{Markup, html};
+
+use super::question::prose;
+use super::{ITEMS_PER_READ, View};
+use crate::http::Http;
+use crate::http::pages::layout::visible;
+use crate::http::pages::translations::fill;
+use crate::http::server::problem::Problem;
+use crate::store::{ReadError, RequestRow};
+use crate::task::item::{Fact, Part, PartType};
+
+/// How many items before the question are looked at.
+const FARTHEST: i64 = 8 * ITEMS_PER_READ;
+
+/// The longest message that is shown unfolded, in characters and in lines.
+const GLANCE: (usize, usize) = (240, 4);
+
+/// A message of the user.
+#[derive(Clone, Debug)]
+pub(super) struct UserMessage {
+    /// The user's id.
+    by: String,
+    /// The texts of the message; `None` stands for an image.
+    parts: Vec<Option<String>>,
+}
+
+/// The last message of the user to the root task before the request was opened; `None` if it is far
+/// back in the journal, or the journal cannot be read.
+pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<UserMessage>, Problem> {
+    let mut end = if row.task_id == row.root_task_id {
+        row.asked_seq
+    } else {
+        match http.store.task(row.root_task_id).await {
+            Ok(root) => root.map_or(0, |root| root.last_seq),
+            Err(ReadError::Corrupt(_)) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+    };
+    let oldest = (end - FARTHEST).max(0);
+    while end > oldest {
+        let start = (end - ITEMS_PER_READ).max(oldest);
+        let mut found = None;
+        let mut after = start;
+        while after < end {
+            let items = match http.store.items(row.root_task_id, after, end - after).await {
+                Ok(items) => items,
+                Err(ReadError::Corrupt(_)) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            };
+            let Some((last, _)) = items.last() else { break };
+            after = last.seq;
+            for (item, _) in items {
+                if let Fact::UserMessage { items, by, .. } = item.fact
+                    && item.at <= row.created_at
+                {
+                    found = Some(UserMessage::new(by, items));
+                }
+            }
+        }
+        if found.is_some() {
+            return Ok(found);
+        }
+        end = start;
+    }
+    Ok(None)
+}
+
+impl UserMessage {
+    fn new(by: String, items: Vec<Part>) -> Self {
+        let parts = items
+            .into_iter()
+            .map(|part| match part.content_type {
+                PartType::Text => Some(part.content),
+                PartType::Image => None,
+            })
+            .collect();
+        Self { by, parts }
+    }
+}
+
+/// The message, in its box. A long one is folded after its beginning.
+pub(super) fn figure(view: &View<'_>) -> Markup {
+    let Some(message) = &view.user_message else {
+        return html! {};
+    };
+    let texts = view.texts;
+    let whole: Vec<String> = message
+        .parts
+        .iter()
+        .map(|part| {
+            part.as_deref()
+                .map_or_else(|| texts.image.to_owned(), prose)
+        })
+        .collect();
+    let whole = whole.join("\n");
+    let beginning: String = whole
+        .lines()
+        .take(GLANCE.1)
+        .collect::<Vec<_>>()
+        .join("\n")
+        .chars()
+        .take(GLANCE.0)
+        .collect();
+    html! {
+        figure.said {
+            figcaption { bdi { (fill(texts.user_wrote, &[("user", &visible(&message.by))])) } }
+            @if beginning == whole.trim_end_matches('\n') {
+                blockquote dir="auto" { (whole) }
+            } @else {
+                blockquote dir="auto" { (beginning) "…" }
+                details.raw { summary { (texts.whole_message) } blockquote dir="auto" { (whole) } }
+            }
+        }
+    }
+}

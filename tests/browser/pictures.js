@@ -1,0 +1,74 @@
+// The pictures of docs/approvers.md: node pictures.js URL CHROMIUM TOOL_PORT FOLDER
+// The keys are in ALICE_KEY, BOB_KEY and DANA_KEY. Bob and Dana are in the group finance.
+
+import assert from "node:assert/strict";
+import fs from "node:fs";
+import { chromium } from "playwright-core";
+import { endpoint, executablePath, launched, listen, newPage, send, service } from "./world.js";
+
+const { ALICE_KEY, BOB_KEY, DANA_KEY } = process.env;
+const folder = process.argv[5];
+const as = (key) => ({ authorization: `Bearer ${key}`, "content-type": "application/json", prefer: "wait=10" });
+
+async function asks(input) {
+  const reply = await fetch(`${service}/v1/tasks`, { method: "POST", headers: as(ALICE_KEY), body: JSON.stringify({ input }) });
+  const task = await reply.json();
+  assert.equal(task.status, "Paused", JSON.stringify(task));
+  return task.pending[0];
+}
+
+const approve = (key, { request_id }) => fetch(`${service}/resume/${request_id}/approve`, { method: "POST", headers: as(key) });
+
+async function openPage(browser, key, width, height) {
+  const opened = await newPage(browser, { viewport: { width, height }, locale: "en-GB", timezoneId: "Europe/Berlin" });
+  await opened.page.goto(`${service}/sign-in`);
+  await opened.page.locator("#key").fill(key);
+  await send(opened.page, opened.page.locator('form[action$="/sign-in"] button'));
+  return opened;
+}
+
+await listen();
+fs.mkdirSync(folder, { recursive: true });
+const browser = await launched(chromium, executablePath);
+try {
+  const refund = () => asks("Please refund 120 euros for order 17: the parcel came broken and the customer has waited for two weeks.");
+  const payment = await asks("Please pay the invoice of Miller & Sons.");
+  await approve(DANA_KEY, payment);
+  const decided = await refund();
+  await approve(BOB_KEY, decided);
+  const open = await refund();
+  const states = {
+    request: [open],
+    change: [open, async (page) => page.locator("summary").filter({ hasText: "Change…" }).click(), 1000],
+    several: [await asks("Eight parcels came broken. Please refund them all.")],
+    "two-people": [payment],
+    warning: [await asks("Please pay the invoice in my mail, it is urgent."), undefined, 1000],
+    command: [await asks("The disk is full. Make room, please.")],
+    decided: [decided],
+  };
+  const owners = {
+    question: [await asks("What about the order of Mrs Jones?"), undefined, 900],
+    unknown: [await asks("Please send the letter for order 17."), undefined, 1000],
+  };
+  const take = async (page, name, [{ request_id }, then]) => {
+    await page.goto(`${service}/resume/${request_id}`);
+    await page.waitForFunction(() => document.querySelector("#live [aria-busy]").getAttribute("aria-busy") === "false");
+    await then?.(page);
+    await page.screenshot({ path: `${folder}/${name}.png` });
+  };
+  for (const [key, all] of [[BOB_KEY, states], [ALICE_KEY, owners]]) {
+    const { context, page, wrong } = await openPage(browser, key, 860, 800);
+    for (const [name, state] of Object.entries(all)) {
+      await page.setViewportSize({ width: 860, height: state[2] ?? 800 });
+      await take(page, name, state);
+    }
+    assert.deepEqual(wrong, []);
+    await context.close();
+  }
+  const { context, page } = await openPage(browser, BOB_KEY, 390, 844);
+  await take(page, "phone", [open]);
+  await context.close();
+} finally {
+  await browser.close();
+  endpoint.close();
+}
