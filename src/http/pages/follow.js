@@ -39,6 +39,8 @@
     document.getElementById(`live-${part}`),
   );
   const meanwhile = document.getElementById("meanwhile");
+  // The stored history of a request, whose place the events take.
+  const past = document.getElementById("past");
   const MOST_ENTRIES = 200;
   const LONGEST_TEXT = 20_000;
   const MOST_TRIES = 6;
@@ -355,7 +357,7 @@
       isNews = true;
       // Later entries are new, and are read out.
       log.parentElement.setAttribute("aria-busy", "false");
-      document.getElementById("past").hidden = true;
+      if (past) past.hidden = true;
       said(connection, words.live_follows);
     });
     source.addEventListener("error", lost);
