@@ -40,6 +40,8 @@
     document.getElementById(`live-${part}`),
   );
   const meanwhile = document.getElementById("meanwhile");
+  // The stored history of a request, whose place the events take.
+  const past = document.getElementById("past");
   const MOST_ENTRIES = 200;
   const LONGEST_TEXT = 20_000;
   const MOST_TRIES = 6;
@@ -356,7 +358,7 @@
       isNews = true;
       // Entries from now on are new, so screen readers read them out.
       log.parentElement.setAttribute("aria-busy", "false");
-      document.getElementById("past").hidden = true;
+      if (past) past.hidden = true;
       said(connection, words.live_follows);
     });
     source.addEventListener("error", lost);

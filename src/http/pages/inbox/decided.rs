@@ -193,7 +193,7 @@ fn answer_line(
         visible(&answer.by)
     };
     let by = fill(
-        words.by_at,
+        texts.by_at,
         &[("user", &user), ("at", &moment(&at.to_string()))],
     );
     let waited = span(at.since(row.created_at), words);

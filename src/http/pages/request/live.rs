@@ -41,7 +41,7 @@ pub(crate) fn history_section(view: &View<'_>) -> Markup {
                 data-request=(request.request_id)
                 data-status=(status)
                 data-answers=(view.row.answers.len())
-                data-words=(Value::Object(script_texts(words, view.texts)))
+                data-words=(Value::Object(script_texts(words)))
             {
                 p.status #live-state role="status" aria-live="polite" {}
                 div #live-asked hidden { h3 { (words.live_others) } ul #live-others {} }
@@ -56,7 +56,8 @@ pub(crate) fn history_section(view: &View<'_>) -> Markup {
 }
 
 /// The texts of the script, by name.
-pub(crate) fn script_texts(words: &Translations, texts: &Texts) -> Map<String, Value> {
+pub(crate) fn script_texts(words: &Translations) -> Map<String, Value> {
+    let texts = Texts::of(words.language);
     macro_rules! named {
         ($($name:ident)*) => { [$((stringify!($name), words.$name)),*] };
     }

@@ -34,7 +34,7 @@ pub(super) fn heading(view: &View<'_>) -> String {
 /// The lines above the question. `closed` says what became of a request that is no longer open.
 pub(super) fn opening(view: &View<'_>, closed: Option<&str>) -> Markup {
     html! {
-        header.opening {
+        div.opening {
             (first_line(view, closed.is_none()))
             h1.exact { (heading(view)) }
             (state_line(view, closed))

@@ -171,7 +171,7 @@ fn live_section(site: &Site<'_>, row: &TaskRow, timeline: &Timeline, address: &s
             data-after=(timeline.head)
             data-words=(Value::Object(script_texts(words)))
         {
-            h2 { (words.live_head) }
+            h2 { (site.texts().live_head) }
             p.status #live-state role="status" aria-live="polite" {}
             div #live-asked hidden { h3 { (words.live_others) } ul #live-others {} }
             p.soft #live-earlier hidden { (words.live_earlier) }
