@@ -7,6 +7,7 @@ use holdpoint::task::time::Time;
 use holdpoint::world::Clock;
 use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use super::approval_cycle::on_both;
 use crate::support::event_stream::{Event, Said, Watch};
@@ -32,9 +33,16 @@ pub(super) async fn stream(actor: &Actor<'_>, query: &str) -> Watch {
     Watch::of_inbox(actor.sent(Method::GET, &path, None).await)
 }
 
+/// Waits longer than anything here takes when it works.
+async fn soon<T>(coming: impl Future<Output = T>) -> T {
+    timeout(Duration::from_mins(1), coming)
+        .await
+        .expect("it comes soon")
+}
+
 /// The next event, which has this name.
 async fn next(watch: &mut Watch, name: &str) -> Event {
-    let event = watch.event().await.expect("the stream goes on");
+    let event = soon(watch.event()).await.expect("the stream goes on");
     assert_eq!(event.name, name, "{}", event.data);
     assert_eq!((event.id, event.data["event"].as_str()), (None, Some(name)));
     event
@@ -197,12 +205,12 @@ on_both! {
         assert_eq!(leaves.said().await, Some(Said::Comment));
         app.nobody().header("cookie", &session).hit("/sign-out").await;
         clock.leap(Duration::from_secs(61));
-        assert!(leaves.rest().await.is_empty(), "within a minute");
+        assert!(soon(leaves.rest()).await.is_empty(), "within a minute");
         assert_eq!(app.nobody().header("cookie", &session).get("/v1/events").await.status, 401);
         app.held().await;
         next(&mut stays, "request.created").await;
         clock.leap(Duration::from_hours(1));
-        assert!(stays.rest().await.is_empty(), "after an hour");
+        assert!(soon(stays.rest()).await.is_empty(), "after an hour");
         app.stop().await;
     }
 
@@ -300,7 +308,7 @@ async fn reader_of_another_replica_hears_the_same_also_when_every_hint_is_lost()
 }
 
 async fn watch_change(watch: &mut Watch) -> (String, String) {
-    let event = watch.event().await.unwrap();
+    let event = soon(watch.event()).await.unwrap();
     let id = event.data["request_id"].as_str();
     let id = id.or_else(|| event.data["request"]["request_id"].as_str());
     (event.name.clone(), id.unwrap().to_owned())
