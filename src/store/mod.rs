@@ -18,6 +18,8 @@ mod connections;
 mod credentials;
 mod damaged_task;
 mod db;
+mod deliveries;
+mod delivery_list;
 mod events;
 mod failure;
 mod feed;
@@ -25,6 +27,7 @@ mod idempotency;
 mod identity;
 mod journal;
 mod lists;
+mod notices;
 mod open;
 mod outage;
 mod page;
@@ -58,6 +61,11 @@ use tokio_util::task::TaskTracker;
 
 pub use self::claim::{BESIDE, Claimed, Drive};
 pub use self::db::Sql;
+pub use self::deliveries::{Attempt, Backlog, ClaimedDelivery, LEASE as DELIVERY_LEASE, Next};
+pub use self::delivery_list::{
+    DeliveryFilter, DeliveryRow, DeliveryState, LastAttempt, ResendFilter, message_id,
+};
+pub use self::notices::{NewDelivery, NotedChange, NotedEvent, Notice, Want, Wanted};
 pub use self::settings::{OpenError, Settings};
 
 use self::commit::Committer;
@@ -168,6 +176,9 @@ impl Store {
         identity::settle(&db, settings.restored).await?;
         if matches!(db.engine, Engine::Sqlite(_)) {
             db.write::<claim::Leased>(open::LEASES_OVER, Vec::new())
+                .await
+                .map_err(|failure| OpenError::Migration(failure.error.to_string()))?;
+            db.write::<deliveries::Target>(deliveries::LEASES_OVER, Vec::new())
                 .await
                 .map_err(|failure| OpenError::Migration(failure.error.to_string()))?;
         }
@@ -385,17 +396,19 @@ impl Store {
             READY,
             commit::FIND,
             open::LEASES_OVER,
-            commit_postgres::statement(),
         ]
         .into_iter()
+        .chain(commit_postgres::statements())
         .chain(lite)
         .chain(commit_single::statements())
         .chain(claim::STATEMENTS.iter().copied())
         .chain(credentials::STATEMENTS.iter().copied())
+        .chain(deliveries::statements())
         .chain(events::STATEMENTS.iter().copied())
         .chain(idempotency::STATEMENTS.iter().copied())
         .chain(identity::STATEMENTS.iter().copied())
         .chain(journal::STATEMENTS.iter().copied())
+        .chain(notices::STATEMENTS.iter().copied())
         .chain(relay::STATEMENTS.iter().copied())
         .chain(damaged_task::STATEMENTS.iter().copied())
         .chain(request_list::STATEMENTS.iter().copied())

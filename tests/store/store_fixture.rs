@@ -302,6 +302,8 @@ pub fn change(root: TaskId, tasks: Vec<TaskChange>) -> Change {
     Change {
         id: ChangeId(fresh()),
         root,
+        tenant: "acme".to_owned(),
+        root_agent: "billing".to_owned(),
         tasks,
         resumed: Vec::new(),
         idempotency: None,
