@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::http::server::settings::ServerSettings;
 use crate::policy::Rule;
 use crate::tool::{catalog, credential};
-use crate::{agent, model, people, secret, store};
+use crate::{agent, model, notify, people, secret, store};
 
 /// The configuration of Holdpoint.
 #[derive(Deserialize, JsonSchema)]
@@ -39,6 +39,8 @@ struct File {
     /// The rules. The first rule that matches a call decides it; a call that no rule matches is
     /// held.
     policy: Vec<Rule>,
+    /// The messages that are sent about tasks and requests.
+    notify: notify::Settings,
 }
 
 #[must_use]

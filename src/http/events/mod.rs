@@ -6,6 +6,7 @@
 //! subtree after that position. It sends a delta of a model's answer once the events of that
 //! model's prompt are sent. Deltas are not stored: a stream that misses some goes on without them.
 
+pub(crate) mod message_data;
 pub(crate) mod opening;
 mod partial;
 mod reader;

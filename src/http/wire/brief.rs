@@ -93,7 +93,6 @@ pub(crate) struct BriefDecision {
 impl RequestBrief {
     /// The brief of a request, with the summaries of its calls.
     #[must_use]
-    #[cfg_attr(not(test), expect(dead_code, reason = "for events and messages"))]
     pub(crate) fn of(row: &RequestRow, settings: &Settings) -> Self {
         let asked = &row.asked;
         let own: Vec<&CallSpec> = asked.own_calls().collect();
@@ -124,7 +123,6 @@ impl RequestBrief {
 
     /// The brief for a message that goes outside: the operator has not asked for summaries there.
     #[must_use]
-    #[cfg_attr(not(test), expect(dead_code, reason = "for messages"))]
     pub(crate) fn without_summaries(self) -> Self {
         Self {
             summaries: None,
