@@ -1,6 +1,7 @@
 //! The composition root: the only file that names concrete implementations.
 
 mod database;
+mod messages;
 mod serving;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use self::database::DatabaseOptions;
+pub use self::messages::ping;
 use crate::agent::{Agents, Offer};
 use crate::config::Config;
 use crate::config::report::Line;
@@ -24,14 +26,13 @@ use crate::http::events::inbox::tail::InboxTails;
 use crate::http::events::stream_limiter::StreamLimiter;
 use crate::http::events::tail::Tails;
 use crate::http::server::body::BodyParser;
-use crate::http::server::connections::Connections;
 use crate::http::server::descriptors::{self, Share};
 use crate::http::server::origin::Origins;
-use crate::http::server::serve::Server;
 use crate::http::server::wrong_keys::WrongKeys;
 use crate::http::{self, Http};
 use crate::model::{self, ModelClient};
 use crate::net::Net;
+use crate::notify::Sender;
 use crate::people::may::Roster;
 use crate::policy::Policy;
 use crate::store::Store;
@@ -70,6 +71,7 @@ pub fn check(config: &Config, mistakes: &mut Mistakes) {
         let _ = policy(config, &catalog, mistakes);
     }
     config.store(true).check(mistakes);
+    config.notify.check(mistakes);
 }
 
 fn policy(config: &Config, catalog: &Catalog, mistakes: &mut Mistakes) -> Policy {
@@ -140,6 +142,7 @@ pub struct Replica {
     pub metrics_address: Option<SocketAddr>,
     pub engine: Arc<Engine>,
     pub store: Store,
+    sender: Arc<Sender>,
     stop: CancellationToken,
     closed: CancellationToken,
     handlers: TaskTracker,
@@ -177,6 +180,8 @@ impl Replica {
         let (stop, handlers) = (CancellationToken::new(), TaskTracker::new());
         let metrics = metrics.map_or_else(Metrics::new, Ok)?;
         let gauges = gauges(&store, &clock, &handlers);
+        let settings = http_settings(&config, address, &share, roster.clone());
+        let sender = messages::sender(&config, &store, &settings, &clock, &ids)?;
         let (service, scraped) = http::routers(Http {
             engine: Arc::clone(&engine),
             store: store.clone(),
@@ -185,7 +190,7 @@ impl Replica {
             ids,
             clock: Arc::clone(&clock),
             origins: Origins::default(),
-            settings: http_settings(&config, address, &share, roster),
+            settings,
             shutdown: stop.clone(),
             tracker: handlers.clone(),
             stream_limiter: StreamLimiter::default(),
@@ -199,20 +204,17 @@ impl Replica {
             }),
         });
         let closed = CancellationToken::new();
-        let server = |router, most| Server {
-            router,
-            connections: Connections::new(most),
-            clock: Arc::clone(&clock),
-        };
+        let server = |router, most| serving::server(router, most, &clock);
         let mut servers = vec![(listener, server(service, share.connections as usize))];
         servers.extend(apart.map(|(listener, _)| (listener, server(scraped, SCRAPERS))));
         Ok(Self {
             address,
             metrics_address,
             server: serving::serving(servers, closed.clone()),
-            worker: working(Arc::clone(&engine)),
+            worker: working(Arc::clone(&engine), Arc::clone(&sender)),
             engine,
             store,
+            sender,
             stop,
             closed,
             handlers,
@@ -225,7 +227,7 @@ impl Replica {
     pub async fn stop(self) {
         self.stop.cancel();
         self.handlers.close();
-        self.engine.shut_down(DRAIN).await;
+        tokio::join!(self.engine.shut_down(DRAIN), self.sender.shut_down(DRAIN));
         self.closed.cancel();
         let rest = async {
             let _ = self.worker.await;
@@ -243,8 +245,10 @@ impl Replica {
     clippy::disallowed_methods,
     reason = "the root of the process's own tasks; `Replica::stop` waits for it"
 )]
-fn working(engine: Arc<Engine>) -> JoinHandle<()> {
-    tokio::spawn(engine.work())
+fn working(engine: Arc<Engine>, sender: Arc<Sender>) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        tokio::join!(engine.work(), sender.work());
+    })
 }
 
 /// Opens the database. Sets the clock offset of the failpoints, and reports the sizes of batches as
@@ -401,6 +405,11 @@ fn gauges(store: &Store, clock: &Arc<dyn Clock>, handlers: &TaskTracker) -> Arc<
 }
 
 async fn census(store: &Store) -> Census {
+    let deliveries = store.delivery_backlogs().await.unwrap_or_default();
+    let deliveries = deliveries
+        .into_iter()
+        .map(|backlog| (backlog.target, backlog.waiting, backlog.oldest))
+        .collect();
     match store.census().await {
         Ok((tasks, requests)) => Census {
             tasks: tasks
@@ -408,6 +417,7 @@ async fn census(store: &Store) -> Census {
                 .map(|(status, count)| (status.as_str().to_owned(), count))
                 .collect(),
             requests,
+            deliveries,
         },
         Err(error) => {
             tracing::debug!(%error, "tasks could not be counted");

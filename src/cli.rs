@@ -55,6 +55,13 @@ enum Command {
     Openapi,
     /// Ask whether the service is ready.
     Health(Common),
+    /// Send a ping to a receiver of messages, and print what came back.
+    Notify {
+        /// The name of the entry in `notify.to`.
+        name: String,
+        #[command(flatten)]
+        common: Common,
+    },
     /// Print the version.
     Version,
     /// The guard of one shell command; only the service starts it.
@@ -124,6 +131,7 @@ pub fn run_with(
         }
         Command::Openapi => print(&app::openapi()),
         Command::Health(common) => health(&common, environment),
+        Command::Notify { name, common } => notify(&name, &common, environment),
         Command::Guard => app::guard(),
         Command::Version => print(&format!("holdpoint {}\n", env!("CARGO_PKG_VERSION"))),
     }
@@ -226,6 +234,46 @@ fn check(common: &Common, environment: &Environment) -> u8 {
             config.policy.len()
         )),
         Err(mistakes) => complain(WRONG, mistakes),
+    }
+}
+
+/// Sends a ping to one receiver of messages. Prints what came back.
+fn notify(name: &str, common: &Common, environment: &Environment) -> u8 {
+    let config = match load_aloud(common, environment) {
+        Ok(config) => config,
+        Err(mistakes) => return complain(WRONG, mistakes),
+    };
+    let mut pong = None;
+    let sent = run_to_end(async {
+        pong = app::ping(&config, name).await?;
+        Ok(())
+    });
+    if let Err(error) = sent {
+        return complain(FAILED, format!("{error:#}"));
+    }
+    let Some(pong) = pong else {
+        let known = config.notify.to.iter();
+        let known: Vec<_> = known.map(|entry| format!("`{}`", entry.name)).collect();
+        let known = if known.is_empty() {
+            "`notify.to` is empty".to_owned()
+        } else {
+            format!("known are {}", known.join(", "))
+        };
+        return complain(
+            WRONG,
+            format!("no entry of `notify.to` has the name `{name}`; {known}"),
+        );
+    };
+    let milliseconds = pong.took.as_millis();
+    let answer = match (pong.status, pong.problem) {
+        (Some(status), "") => format!("{status} in {milliseconds} ms"),
+        (Some(status), problem) => format!("{status} in {milliseconds} ms: {problem}"),
+        (None, problem) => format!("no answer in {milliseconds} ms: {problem}"),
+    };
+    if pong.problem.is_empty() {
+        print(&format!("{name}: {answer}\n"))
+    } else {
+        complain(FAILED, format!("{name}: {answer}"))
     }
 }
 

@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
 use serde_json::Value;
 
 use crate::http::server::settings::ServerSettings;
@@ -14,14 +13,16 @@ use crate::policy::Rule;
 use crate::secret::{self, Redactor, Secret};
 use crate::tool::{catalog, credential, shell};
 use crate::world::Mistakes;
-use crate::{agent, model, people, store};
+use crate::{agent, model, notify, people, store};
 use environment::Environment;
 use interpolate::{Filled, Interpolation};
 use layers::Flags;
 use report::Report;
+use sections::{each, list, section};
 use tree::{Kind, Node, Origin};
 
 pub(crate) mod check;
+pub(crate) mod check_notify;
 pub(crate) mod check_parts;
 pub(crate) mod check_people;
 pub(crate) mod check_rules;
@@ -34,6 +35,7 @@ pub(crate) mod page;
 pub(crate) mod report;
 pub(crate) mod required;
 pub(crate) mod schema;
+mod sections;
 pub(crate) mod services;
 pub mod tree;
 pub(crate) mod unexpanded;
@@ -92,6 +94,8 @@ pub struct Config {
     pub default_agent: String,
     /// The rules, in order.
     pub policy: Vec<Rule>,
+    /// The messages to be sent.
+    pub notify: notify::Settings,
     /// The unexpanded file with overrides applied, as JSON: digests are computed from it.
     pub unexpanded: Value,
     /// Every value to redact in text from outside, with the name that is shown instead.
@@ -128,7 +132,7 @@ impl Config {
 
 /// Top-level keys. Each section is read separately, so that a mistake in it hides no mistakes of
 /// other sections.
-const SECTIONS: [&str; 10] = [
+const SECTIONS: [&str; 11] = [
     "server",
     "database",
     "auth",
@@ -139,6 +143,7 @@ const SECTIONS: [&str; 10] = [
     "agents",
     "default_agent",
     "policy",
+    "notify",
 ];
 
 /// Loads a configuration. `rooms` adds the mistakes that the rooms find in their parts. It is
@@ -274,77 +279,13 @@ fn sections(root: &mut Node, mistakes: &mut Mistakes) -> Config {
         agents: each(root, "agents", mistakes),
         default_agent: section(root, "default_agent", mistakes),
         policy: list(root, &["policy"], mistakes),
+        notify: {
+            let to = list(root, &["notify", "to"], mistakes);
+            let _: notify::Settings = section(root, "notify", mistakes);
+            notify::Settings { to }
+        },
         ..Config::default()
     }
-}
-
-fn section<T: for<'de> Deserialize<'de> + Default>(
-    root: &mut Node,
-    key: &str,
-    mistakes: &mut Mistakes,
-) -> T {
-    match root.get_mut(key) {
-        Some(node) if !node.broken => decode::read(node, &[key], mistakes),
-        Some(_) | None => T::default(),
-    }
-}
-
-/// A map of settings by name. An unreadable entry is kept, with defaults, because other settings
-/// may refer to its name.
-fn each<T: for<'de> Deserialize<'de> + Default>(
-    root: &mut Node,
-    key: &str,
-    mistakes: &mut Mistakes,
-) -> BTreeMap<String, T> {
-    let Some(section) = root.get_mut(key).filter(|section| !section.broken) else {
-        return BTreeMap::new();
-    };
-    let Kind::Map(entries) = &mut section.kind else {
-        mistakes.add(&[key], format!("expected a map, found {}", section.noun()));
-        return BTreeMap::new();
-    };
-    let mut all = BTreeMap::new();
-    for entry in entries {
-        let value = if entry.node.broken {
-            T::default()
-        } else {
-            decode::read(&mut entry.node, &[key, &entry.key], mistakes)
-        };
-        all.insert(entry.key.clone(), value);
-    }
-    all
-}
-
-/// A list of settings. An unreadable element is kept, with defaults, so that the indexes stay those
-/// of the file.
-fn list<T: for<'de> Deserialize<'de> + Default>(
-    root: &mut Node,
-    path: &[&str],
-    mistakes: &mut Mistakes,
-) -> Vec<T> {
-    let mut at = root;
-    for step in path {
-        let Some(next) = at.get_mut(step).filter(|next| !next.broken) else {
-            return Vec::new();
-        };
-        at = next;
-    }
-    let Kind::List(elements) = &mut at.kind else {
-        mistakes.add(path, format!("expected a list, found {}", at.noun()));
-        at.broken = true;
-        return Vec::new();
-    };
-    let mut all = Vec::new();
-    for (index, element) in elements.iter_mut().enumerate() {
-        let index = index.to_string();
-        let place: Vec<&str> = path.iter().copied().chain([index.as_str()]).collect();
-        all.push(if element.broken {
-            T::default()
-        } else {
-            decode::read(element, &place, mistakes)
-        });
-    }
-    all
 }
 
 /// Completes the settings after reading: the models' names, the tools' unexpanded definitions,

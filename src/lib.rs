@@ -11,6 +11,7 @@
 //! | [`agent`] | agent definitions |
 //! | [`store`] | persistence |
 //! | [`engine`] | drives tasks |
+//! | [`notify`] | sends messages about what was committed |
 //! | [`http`] | the HTTP server, the only room that speaks HTTP |
 //!
 //! Further rooms: [`world`] (time, ids), [`net`] (outbound HTTP), [`secret`], [`failpoint`],
@@ -25,6 +26,7 @@ pub mod failpoint;
 pub mod http;
 pub mod model;
 pub mod net;
+pub mod notify;
 pub mod people;
 pub mod policy;
 pub mod secret;

@@ -10,6 +10,8 @@
 //! | `request_closed` | `kind`, `outcome`, `seconds` (since it was asked) | `holdpoint_requests_closed_total`, `holdpoint_request_wait_seconds` |
 //! | `event_stream` | `change` (1 or -1) | `holdpoint_event_streams` |
 //! | `commit_batch` | `size` | `holdpoint_commit_batch_size` |
+//! | `delivery` | `entry`, `outcome` | `holdpoint_deliveries_total` |
+//! | `delivery_lag` | `entry`, `seconds` (since the commit) | `holdpoint_delivery_lag_seconds` |
 //!
 //! ```
 //! tracing::info!(target: "holdpoint::metric", metric = "tool_call", tool = "refund", outcome = "succeeded", seconds = 0.2);
@@ -18,20 +20,25 @@
 //! Invariant: labels are names from the configuration and fixed words (statuses, kinds, outcomes,
 //! operations), never a tenant, user, id or text of a caller.
 
+mod deliveries;
 pub(crate) mod gauges;
+mod observation;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use prometheus::{
     Encoder as _, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec,
     Opts, Registry, TextEncoder,
 };
-use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::filter::{EnvFilter, FilterExt as _, LevelFilter, filter_fn};
 use tracing_subscriber::fmt::{self as lines, MakeWriter};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
+
+use deliveries::Deliveries;
+use observation::Observation;
 
 /// The target of observations.
 pub const TARGET: &str = "holdpoint::metric";
@@ -114,13 +121,16 @@ impl fmt::Debug for Metrics {
     }
 }
 
-/// The number of tasks in each status and of open requests of each kind: see `telemetry::gauges`.
+/// The number of tasks in each status, of open requests of each kind and of waiting deliveries of each
+/// entry: see `telemetry::gauges`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Census {
     /// Pairs of a status and the number of tasks in it.
     pub tasks: Vec<(String, i64)>,
     /// Pairs of a kind and the number of open requests of it.
     pub requests: Vec<(String, i64)>,
+    /// The entries that deliveries wait for, with their number and the age of the oldest.
+    pub deliveries: Vec<(String, i64, Duration)>,
 }
 
 struct Instruments {
@@ -135,6 +145,7 @@ struct Instruments {
     unknown: IntCounterVec,
     streams: IntGauge,
     batch: Histogram,
+    deliveries: Deliveries,
 }
 
 /// Buckets up to the longest timeout of a tool.
@@ -169,6 +180,7 @@ impl Metrics {
         for (kind, count) in &census.requests {
             all.open.with_label_values(&[kind]).set(*count);
         }
+        all.deliveries.show(&census.deliveries);
         let mut text = Vec::new();
         if TextEncoder::new()
             .encode(&all.registry.gather(), &mut text)
@@ -206,6 +218,8 @@ impl Metrics {
             }
             "event_stream" => all.streams.add(seen.change),
             "commit_batch" => all.batch.observe(seen.size),
+            "delivery" => all.deliveries.ended(&seen.entry, &seen.outcome),
+            "delivery_lag" => all.deliveries.sent(&seen.entry, seconds),
             _ => {}
         }
     }
@@ -313,80 +327,9 @@ impl Instruments {
             )?,
             streams,
             batch,
+            deliveries: Deliveries::new(&build)?,
             registry: build.0,
         })
-    }
-}
-
-/// An event with the target [`TARGET`].
-#[derive(Debug, Default)]
-struct Observation {
-    metric: String,
-    operation: String,
-    status: String,
-    model: String,
-    tool: String,
-    kind: String,
-    outcome: String,
-    seconds: Option<f64>,
-    change: i64,
-    size: f64,
-}
-
-impl Observation {
-    fn text(&mut self, name: &str, value: String) {
-        let to = match name {
-            "metric" => &mut self.metric,
-            "operation" => &mut self.operation,
-            "status" => &mut self.status,
-            "model" => &mut self.model,
-            "tool" => &mut self.tool,
-            "kind" => &mut self.kind,
-            "outcome" => &mut self.outcome,
-            _ => return,
-        };
-        *to = value;
-    }
-
-    fn number(&mut self, name: &str, value: f64) {
-        match name {
-            "seconds" => self.seconds = Some(value),
-            "size" => self.size = value,
-            _ => {}
-        }
-    }
-}
-
-impl Visit for Observation {
-    fn record_f64(&mut self, field: &Field, value: f64) {
-        self.number(field.name(), value);
-    }
-
-    fn record_i64(&mut self, field: &Field, value: i64) {
-        if field.name() == "change" {
-            self.change = value;
-        } else {
-            self.record_u64(field, u64::try_from(value).unwrap_or(0));
-        }
-    }
-
-    fn record_u64(&mut self, field: &Field, value: u64) {
-        if field.name() == "change" {
-            self.change = i64::try_from(value).unwrap_or(0);
-        }
-        self.text(field.name(), value.to_string());
-        self.number(
-            field.name(),
-            f64::from(u32::try_from(value).unwrap_or(u32::MAX)),
-        );
-    }
-
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.text(field.name(), value.to_owned());
-    }
-
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.text(field.name(), format!("{value:?}"));
     }
 }
 
@@ -417,6 +360,8 @@ mod tests {
         tracing::info!(target: "holdpoint::metric", metric = "event_stream", change = 1_i64);
         tracing::info!(target: "holdpoint::metric", metric = "event_stream", change = -1);
         tracing::info!(target: "holdpoint::metric", metric = "commit_batch", size = 3_usize);
+        tracing::info!(target: "holdpoint::metric", metric = "delivery", entry = "backend", outcome = "sent");
+        tracing::info!(target: "holdpoint::metric", metric = "delivery_lag", entry = "backend", seconds = 0.5);
         tracing::info!(target: "holdpoint::metric", metric = "no_such", size = 3_usize);
         tracing::info!(task_id = "t", "an ordinary line");
         tracing::info!(target: "hyper::proto", "a library's line, with a header in it");
@@ -444,6 +389,7 @@ mod tests {
         let census = Census {
             tasks: vec![("Paused".into(), 4)],
             requests: vec![("approval".into(), 3)],
+            deliveries: vec![("backend".into(), 7, Duration::from_secs(90))],
         };
         let text = metrics.render(&census);
         for line in [
@@ -457,6 +403,10 @@ mod tests {
             "holdpoint_unknown_outcomes_total{tool=\"refund\"} 1",
             "holdpoint_event_streams 1",
             "holdpoint_commit_batch_size_sum 3",
+            "holdpoint_deliveries_total{outcome=\"sent\",target=\"backend\"} 1",
+            "holdpoint_deliveries_waiting{target=\"backend\"} 7",
+            "holdpoint_delivery_oldest_seconds{target=\"backend\"} 90",
+            "holdpoint_delivery_lag_seconds_sum{target=\"backend\"} 0.5",
             concat!(
                 "holdpoint_build_info{version=\"",
                 env!("CARGO_PKG_VERSION"),

@@ -15,6 +15,7 @@ mod chaos;
 mod documentation;
 mod engine;
 mod first_run;
+mod notify;
 mod openapi;
 mod operator;
 mod packaging;

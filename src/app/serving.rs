@@ -2,17 +2,20 @@
 //! connections, database and tools.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use anyhow::Context as _;
+use axum::Router;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::REST;
 use crate::config::Config;
+use crate::http::server::connections::Connections;
 use crate::http::server::descriptors::{self, Share};
 use crate::http::server::serve::Server;
-use crate::world::{Clock as _, SystemClock};
+use crate::world::{Clock, SystemClock};
 
 /// Listens on an address; also returns the address actually bound.
 ///
@@ -70,6 +73,15 @@ pub(super) fn share(config: &Config) -> anyhow::Result<Share> {
         );
     }
     Ok(share)
+}
+
+/// A server with at most `most` connections.
+pub(super) fn server(router: Router, most: usize, clock: &Arc<dyn Clock>) -> Server {
+    Server {
+        router,
+        connections: Connections::new(most),
+        clock: Arc::clone(clock),
+    }
 }
 
 /// Serves until `closed` is cancelled; open connections then have half of [`REST`] to end.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use url::Url;
 
 use super::tree::{Kind, Node};
-use super::{Config, check_parts, check_people, check_rules};
+use super::{Config, check_notify, check_parts, check_people, check_rules};
 use crate::http::server::settings::{ServerSettings, address};
 use crate::model::{self, Provider};
 use crate::world::Mistakes;
@@ -27,6 +27,7 @@ pub(crate) fn all(config: &mut Config, root: &Node, mistakes: &mut Mistakes) {
     check_parts::agents(config, root, mistakes);
     check_rules::rules(config, root, mistakes);
     check_people::all(config, root, mistakes);
+    check_notify::all(config, root, mistakes);
     default_agent(config, root, mistakes);
 }
 

@@ -27,7 +27,7 @@ The examples of this page form one valid file.
 ";
 
 /// An example for each section. Together they are one valid file.
-const EXAMPLES: [(&str, &str); 10] = [
+const EXAMPLES: [(&str, &str); 11] = [
     (
         "server",
         "server:\n  listen: 0.0.0.0:8080\n  public_url: https://agents.acme.com\n  wait: 10s\n",
@@ -64,6 +64,10 @@ const EXAMPLES: [(&str, &str); 10] = [
     (
         "policy",
         "policy:\n  - { name: small-refund, tools: [refund_payment], when: \"args.amount <= 20.0\", decide: allow }\n  - name: large-refund\n    tools: [refund_payment]\n    decide: hold\n    reason: Refunds above 20 need finance.\n    approvers: { groups: [finance], required: 1 }\n    expires_in: 24h\n",
+    ),
+    (
+        "notify",
+        "notify:\n  to:\n    - name: backend\n      webhook: { url: \"https://backend.acme.com/holdpoint\", secrets: [\"${HOOK_SECRET}\"] }\n      tenants: [acme]\n",
     ),
 ];
 

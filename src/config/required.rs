@@ -7,7 +7,7 @@ use crate::world::Mistakes;
 
 /// The path of each map that has required keys (`*` is any name or index), and these keys. The
 /// text, list or map at a required key must not be empty.
-const NEEDED: [(&[&str], &[&str]); 9] = [
+const NEEDED: [(&[&str], &[&str]); 11] = [
     (&["auth", "api_keys", "*"], &["user"]),
     (&["secrets", "keys", "*"], &["id", "key"]),
     (&["models", "*"], &["provider"]),
@@ -16,6 +16,8 @@ const NEEDED: [(&[&str], &[&str]); 9] = [
     (&["agents", "*", "sub_agents", "*"], &["agent"]),
     (&["policy", "*"], &["name", "tools", "decide"]),
     (&["credentials", "*"], &["fields"]),
+    (&["notify", "to", "*"], &["name", "webhook"]),
+    (&["notify", "to", "*", "webhook"], &["url", "secrets"]),
     (&[], &["models", "agents"]),
 ];
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::http::server::settings::ServerSettings;
 use crate::policy::Rule;
 use crate::tool::{catalog, credential};
-use crate::{agent, model, people, secret, store};
+use crate::{agent, model, notify, people, secret, store};
 
 /// The configuration of Holdpoint.
 #[derive(Deserialize, JsonSchema)]
@@ -38,6 +38,8 @@ struct File {
     default_agent: Option<String>,
     /// The rules, in the order in which they are tried.
     policy: Vec<Rule>,
+    /// The messages that are sent about tasks and requests.
+    notify: notify::Settings,
 }
 
 #[must_use]

@@ -4,6 +4,7 @@ use super::layers::Flags;
 use super::tests::{read, with};
 
 mod approvers;
+mod receivers;
 
 /// Two valid lines that a file begins with, so that the text of a case starts at line 3.
 pub(super) const BASE: &str =
@@ -17,7 +18,7 @@ const BAD: &[(&str, &[&str])] = &[
     (
         "serverr: {}\n",
         &[
-            "3:1: serverr: unknown key `serverr`; known are `server`, `database`, `auth`, `secrets`, `credentials`, `models`, `tools`, `agents`, `default_agent`, `policy`",
+            "3:1: serverr: unknown key `serverr`; known are `server`, `database`, `auth`, `secrets`, `credentials`, `models`, `tools`, `agents`, `default_agent`, `policy`, `notify`",
         ],
     ),
     (

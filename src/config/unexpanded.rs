@@ -82,6 +82,7 @@ pub(crate) fn is_shown(place: &[String]) -> bool {
         ["tools", _, key] => matches!(*key, "description" | "summary" | "effect"),
         ["tools", _, "http", key] => matches!(*key, "url" | "method" | "timeout"),
         ["policy", _, key, ..] => *key != "when",
+        ["notify", "to", _, key, ..] => *key != "webhook",
         ["tools", _, "parameters", .., last] | ["tools", _, "external", "result", .., last] => {
             matches!(*last, "description" | "title")
         }
@@ -99,13 +100,16 @@ pub(crate) fn is_in_a_schema(place: &[String]) -> bool {
     )
 }
 
-/// Whether this place holds an API key or a sealing key.
+/// Whether this place holds an API key, a sealing key or a secret that signs messages.
 #[must_use]
 pub(crate) fn is_key(place: &[String]) -> bool {
     let place: Vec<&str> = place.iter().map(String::as_str).collect();
     matches!(
         place.as_slice(),
-        ["auth", "api_keys", _, "key"] | ["secrets", "keys", _, "key"] | ["models", _, "api_key"]
+        ["auth", "api_keys", _, "key"]
+            | ["secrets", "keys", _, "key"]
+            | ["models", _, "api_key"]
+            | ["notify", "to", _, "webhook", "secrets", _]
     )
 }
 
@@ -124,5 +128,7 @@ pub(crate) fn is_secret(place: &[String]) -> bool {
             | ["models", _, "headers" | "query" | "body", ..]
             | ["tools", _, "http", "headers", ..]
             | ["tools", _, "shell", "env", ..]
+            | ["notify", "to", _, "webhook", "url"]
+            | ["notify", "to", _, "webhook", "headers", ..]
     )
 }

@@ -26,6 +26,12 @@ pub(crate) fn written(root: &Node, mistakes: &mut Mistakes) {
                 "the value of `{header}` stands in the file: write `${{NAME}}` or `${{file:/path}}`"
             );
             mistakes.warn(&place, detail);
+        } else if matches!(*place, ["notify", "to", _, "webhook", "secrets", _])
+            && matches!(node.origin, Origin::File { .. })
+            && is_literal(text)
+        {
+            let detail = "this secret stands in the file: write `${NAME}` or `${file:/path}`";
+            mistakes.warn(&place, detail);
         }
     });
 }
@@ -45,7 +51,9 @@ fn forgets_braces(text: &str) -> bool {
 /// The name of the header, if this is the place of a header's value.
 fn header<'p>(place: &[&'p str]) -> Option<&'p str> {
     match place {
-        ["models", _, "headers", name] | ["tools", _, "http", "headers", name] => Some(name),
+        ["models", _, "headers", name]
+        | ["tools", _, "http", "headers", name]
+        | ["notify", "to", _, "webhook", "headers", name] => Some(name),
         _ => None,
     }
 }

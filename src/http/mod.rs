@@ -27,7 +27,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
 
-use self::api::{agents, docs, health, me, problems, requests, tasks};
+use self::api::{agents, deliveries, docs, health, me, problems, requests, tasks};
 use self::pages::follow;
 use self::pages::inbox::script;
 use self::server::edge;
@@ -129,6 +129,18 @@ pub(crate) fn operations() -> Vec<Operation> {
         (
             &requests::events::OP,
             routes!(requests::events::stream_inbox),
+        ),
+        (
+            &deliveries::list::OP,
+            routes!(deliveries::list::list_deliveries),
+        ),
+        (
+            &deliveries::resend_many::OP,
+            routes!(deliveries::resend_many::resend_deliveries),
+        ),
+        (
+            &deliveries::resend::OP,
+            routes!(deliveries::resend::resend_delivery),
         ),
         (&agents::OP, routes!(agents::list_agents)),
         (&me::OP, routes!(me::get_me)),

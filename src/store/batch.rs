@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use uuid::Uuid;
 
+use super::notices::Wanted;
 use super::rows::{
     ANY, ApproverLine, AskedLine, CredentialLine, DecisionLine, ImmutableLine, ItemLine, KEEP, NEW,
     Needs, PARK, QUEUE, Rows, TAKE, TaskLine, TouchedLine, VERSION,
@@ -18,9 +19,11 @@ use crate::task::request::RequestSpec;
 use crate::task::status::{RequestStatus, TaskStatus};
 
 /// Turns a change into rows. `None` if the change cannot be stored, for example because a text has
-/// a NUL, a task is named twice, or a task with `Guard::Any` gets items.
-pub(super) fn rows(change: Change) -> Option<Rows> {
+/// a NUL, a task is named twice, or a task with `Guard::Any` gets items. A change with an event that
+/// is `wanted` gets a notice.
+pub(super) fn rows(change: Change, wanted: &Wanted) -> Option<Rows> {
     let mut rows = Rows {
+        noticed: wanted.wants(&change),
         root: change.root,
         tenant: change.tenant,
         change: change.id.0,

@@ -22,6 +22,7 @@ use super::batch::rows;
 use super::commit_single::{MOST_LINES, is_single};
 use super::db::{Db, Engine, Failure, Sql, Value, sql};
 use super::feed::Feed;
+use super::notices::Wanted;
 use super::record::record;
 use super::rows::{QUEUE, Rows};
 use super::{CommitError, Stopped, commit_postgres, commit_single, commit_sqlite};
@@ -85,6 +86,8 @@ pub(super) struct Committer {
     stop: CancellationToken,
     /// Receives the number of changes in each batch.
     observe: std::sync::OnceLock<Box<dyn Fn(usize) + Send + Sync>>,
+    /// The events of which messages are sent; empty until it is set.
+    wanted: std::sync::OnceLock<Wanted>,
 }
 
 impl std::fmt::Debug for Committer {
@@ -119,6 +122,7 @@ impl Committer {
             tasks: tasks.clone(),
             stop,
             observe: std::sync::OnceLock::new(),
+            wanted: std::sync::OnceLock::new(),
         });
         for number in 0..committer.writers.len() {
             tasks.spawn(Arc::clone(&committer).work(number));
@@ -128,7 +132,8 @@ impl Committer {
 
     /// Writes one change. Dropping the future does not withdraw a queued change.
     pub(super) async fn commit(&self, change: Change, stopped: Option<Stopped>) -> Answer {
-        let Some(rows) = rows(change) else {
+        let nothing = Wanted::default();
+        let Some(rows) = rows(change, self.wanted.get().unwrap_or(&nothing)) else {
             return Err(CommitError::Refused);
         };
         let (reply, mut answer) = oneshot::channel();
@@ -167,6 +172,11 @@ impl Committer {
     /// Registers the observer of batch sizes, once for the life of the store.
     pub(super) fn observe(&self, observer: Box<dyn Fn(usize) + Send + Sync>) {
         let _ = self.observe.set(observer);
+    }
+
+    /// Sets the events of which messages are sent, once for the life of the store.
+    pub(super) fn want(&self, wanted: Wanted) {
+        let _ = self.wanted.set(wanted);
     }
 
     /// Rejects further changes.
@@ -270,6 +280,9 @@ impl Committer {
             self.feed.touch(&rows.tenant, rows.touched_requests());
             if rows.tasks.iter().any(|line| line.lease == QUEUE) {
                 self.feed.queued();
+            }
+            if rows.noticed {
+                self.feed.noticed();
             }
         }
         // The future that waits for this reply may have been dropped; the change is written all the

@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 
 use super::db::{Db, Failure, Sql, Value};
 use super::lists::{
-    APPROVERS, ASKED, CHANGES, CREDENTIALS, DECISIONS, ITEMS, KEYS, List, TASKS, TOUCHED,
+    APPROVERS, ASKED, CHANGES, CREDENTIALS, DECISIONS, ITEMS, KEYS, List, NOTICES, TASKS, TOUCHED,
 };
 use super::record::record;
 use super::rows::Rows;
@@ -29,25 +29,47 @@ const LISTS: &[&List] = &[
     &KEYS,
     &CREDENTIALS,
 ];
+/// The lists of a batch in which a change gets a notice.
+const LISTS_WITH_NOTICES: &[&List] = &[
+    &CHANGES,
+    &TASKS,
+    &TOUCHED,
+    &ITEMS,
+    &ASKED,
+    &APPROVERS,
+    &DECISIONS,
+    &KEYS,
+    &CREDENTIALS,
+    &NOTICES,
+];
 
-static TEXT: LazyLock<String> = LazyLock::new(|| {
+static TEXT: LazyLock<String> = LazyLock::new(|| text(LISTS, ""));
+static TEXT_WITH_NOTICES: LazyLock<String> =
+    LazyLock::new(|| text(LISTS_WITH_NOTICES, NOTICES_INSERTED));
+
+fn text(lists: &[&List], notices: &str) -> String {
     postgres(
         WRITE,
-        LISTS,
+        lists,
         &[
             ("at", "m.at"),
             ("base", "coalesce(l.next_event, 0)"),
             ("stored_keys", STORED_KEYS),
             ("claimable", CLAIMABLE),
+            ("inserted_notices", notices),
         ],
     )
-});
+}
 
 /// For Postgres only, because `SQLite` has no data-modifying CTEs, no arrays and no row locks: see
 /// `commit_sqlite.rs`.
-pub(super) fn statement() -> Sql {
+pub(super) fn statements() -> [Sql; 2] {
+    [statement(false), statement(true)]
+}
+
+fn statement(noticed: bool) -> Sql {
     Sql {
-        postgres: &TEXT,
+        postgres: if noticed { &TEXT_WITH_NOTICES } else { &TEXT },
         sqlite: "",
         by_key: true,
     }
@@ -153,8 +175,15 @@ with changes as materialized (
     -- this change would be stale.
     delete from credential s using named n join taken c on c.change = n.change
      where n.status in ('Completed', 'Failed', 'Canceled') and s.task_id = n.task_id
-)
+){inserted_notices}
 select c.change, m.at from taken c cross join moment m";
+
+/// Left out of a batch without a notice.
+const NOTICES_INSERTED: &str = ", inserted_notices as (
+    insert into notice ({notice.columns})
+    select {notice.values}
+      from {notices o} join taken c on c.change = o.change left join locked l on l.task_id = c.root_task_id
+)";
 
 /// Stores the keys of `used_keys`.
 pub(super) const STORED_KEYS: &str = "spent_keys as (
@@ -189,7 +218,9 @@ pub(super) async fn write(
     batch: &[&Rows],
     repeated: bool,
 ) -> Result<Vec<Option<i64>>, Failure> {
-    send(db, statement(), LISTS, batch, repeated).await
+    let noticed = batch.iter().any(|rows| rows.noticed);
+    let lists = if noticed { LISTS_WITH_NOTICES } else { LISTS };
+    send(db, statement(noticed), lists, batch, repeated).await
 }
 
 /// Sends a statement that returns the changes it has taken.

@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 
 use super::commit_postgres::{STORED_KEYS, send};
 use super::db::{Db, Failure, Sql};
-use super::lists::{APPROVERS, ASKED, DECISIONS, ITEMS, KEYS, List, PLACES, TASKS};
+use super::lists::{APPROVERS, ASKED, DECISIONS, ITEMS, KEYS, List, NOTICES, PLACES, TASKS};
 use super::rows::{ANY, NEW, Rows, TaskLine, VERSION};
 use super::statement::postgres;
 use super::tables::CLAIMABLE;
@@ -35,11 +35,13 @@ const ENDS: usize = 1 << 5;
 const QUEUES: usize = 1 << 6;
 /// Changes after which a task is not to be claimed.
 const PARKS: usize = 1 << 7;
+/// Changes that get a notice.
+const NOTICED: usize = 1 << 8;
 /// The maximum number of lines of a batch, and of a change that fits. Postgres finds a text in an
 /// array by walking the array from its start, so the cost grows with the square of the lines.
 pub(super) const MOST_LINES: usize = 1_000;
 /// The number of combinations of parts.
-const SHAPES: usize = 1 << 8;
+const SHAPES: usize = 1 << 9;
 
 static TEXTS: [OnceLock<String>; SHAPES] = [const { OnceLock::new() }; SHAPES];
 
@@ -61,6 +63,7 @@ impl Parts {
             part(ENDS, |rows| rows.tasks.iter().any(TaskLine::ends)),
             part(QUEUES, |rows| rows.tasks.iter().any(TaskLine::queues)),
             part(PARKS, |rows| rows.tasks.iter().any(TaskLine::parks)),
+            part(NOTICED, |rows| rows.noticed),
         ];
         Self(parts.into_iter().sum())
     }
@@ -79,6 +82,9 @@ impl Parts {
         }
         if self.has(USES_KEYS) {
             lists.push(&KEYS);
+        }
+        if self.has(NOTICED) {
+            lists.push(&NOTICES);
         }
         lists
     }
@@ -123,6 +129,7 @@ impl Parts {
             (part(ENDS, CREDENTIALS_DELETED), ""),
             (part(QUEUES, CLAIMABLE_STORED), ""),
             (part(PARKS, CLAIMABLE_DELETED), ""),
+            (part(NOTICED, NOTICES_INSERTED), ""),
             (" select k.change, k.at from k", ""),
         ];
         let lists = self.lists();
@@ -258,6 +265,15 @@ const CLAIMABLE_DELETED: &str = "
     delete from claimable_task c using k where k.lease <> 0 and k.due_at is null and c.task_id = k.task_id
 )";
 
+/// Few lines, so a search of the array for each change costs little.
+const NOTICES_INSERTED: &str = "
+, inserted_notices as (
+    insert into notice ({notice.columns})
+    select {notice.values}
+      from k cross join lateral (select array_position({notices.change}, k.change) as g) p
+     cross join lateral {notices[g] o} where p.g is not null
+)";
+
 /// The statements of all shapes that can occur.
 pub(super) fn statements() -> impl Iterator<Item = Sql> {
     let all = (0..SHAPES).map(Parts);
@@ -313,4 +329,19 @@ pub(super) async fn write(
         }
     }
     Ok(answers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batch_without_a_notice_has_no_text_and_no_parameter_for_notices() {
+        for parts in (0..SHAPES).map(Parts).filter(|parts| !parts.has(NOTICED)) {
+            let more = Parts(parts.0 | NOTICED);
+            assert_eq!(parts.lists().len() + 1, more.lists().len());
+            assert!(!parts.text().contains("notice"));
+            assert!(more.text().contains("insert into notice"));
+        }
+    }
 }

@@ -9,7 +9,9 @@ use rusqlite::Transaction;
 use uuid::Uuid;
 
 use super::db::{Db, Failure, Value};
-use super::lists::{APPROVERS, ASKED, CREDENTIALS, DECISIONS, ITEMS, KEYS, List, TASKS, TOUCHED};
+use super::lists::{
+    APPROVERS, ASKED, CREDENTIALS, DECISIONS, ITEMS, KEYS, List, NOTICES, TASKS, TOUCHED,
+};
 use super::record::record;
 use super::rows::{ANY, NEW, Needs, Rows, TaskLine, VERSION};
 use super::sqlite::{execute_each, records};
@@ -26,6 +28,10 @@ const READ_REQUEST: &str =
 /// batch.
 const INSERT_ITEMS: &str = "insert into agent_task_item ({agent_task_item.columns})
 select {agent_task_item.values} from {items i}";
+
+/// Runs before `UPDATE_TASKS`, as `INSERT_ITEMS` does.
+const INSERT_NOTICES: &str = "insert into notice ({notice.columns})
+select {notice.values} from {notices o}";
 
 const INSERT_TASKS: &str = "insert into agent_task ({agent_task.columns})
 select {agent_task.values} from {tasks n} where n.guard = 0";
@@ -81,11 +87,18 @@ const DELETE_CREDENTIALS: &str = "delete from credential where task_id = $1";
 
 /// The statements that write a list, line by line, in the order in which they run.
 static WRITES: LazyLock<Vec<(&List, String)>> = LazyLock::new(|| {
-    let base =
-        "coalesce((select next_event from agent_task t where t.task_id = i.root_task_id), 0)";
-    let words = [("at", "{now}"), ("base", base)];
-    let templates: [(&'static List, &str); 12] = [
+    let base = "coalesce((select next_event from agent_task t where t.task_id = {root}), 0)";
+    let words = |list: &List| {
+        let root = if list.name == NOTICES.name {
+            "o.root_task_id"
+        } else {
+            "i.root_task_id"
+        };
+        [("at", "{now}"), ("base", base), ("root", root)]
+    };
+    let templates: [(&'static List, &str); 13] = [
         (&ITEMS, INSERT_ITEMS),
+        (&NOTICES, INSERT_NOTICES),
         (&TASKS, INSERT_TASKS),
         (&TASKS, UPDATE_TASKS),
         (&ASKED, INSERT_REQUESTS),
@@ -99,7 +112,7 @@ static WRITES: LazyLock<Vec<(&List, String)>> = LazyLock::new(|| {
         (&CREDENTIALS, INSERT_CREDENTIALS),
     ];
     let filled =
-        templates.map(|(list, template)| (list, statement::sqlite(template, list, &words)));
+        templates.map(|(list, template)| (list, statement::sqlite(template, list, &words(list))));
     filled.into_iter().collect()
 });
 

@@ -19,7 +19,7 @@ use super::{ReadError, RequestRow, Store};
 use crate::task::change::IdempotencyRow;
 use crate::task::id::{ChangeId, RequestId, TaskId};
 use crate::task::item::{Fact, Item};
-use crate::task::status::RequestStatus;
+use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::time::Time;
 
 /// Selects the events of a page by the sizes of their bodies ($4 is `Portion::bytes`), and then
@@ -87,6 +87,16 @@ const REQUEST_AFTER: Sql = sql!(
       order by i.seq"
 );
 
+/// The last status of a task up to the end of one change. The change is $3; it wrote the item with
+/// `seq` $2 of task $1.
+const STATUS_AFTER: Sql = sql!(
+    "select i.body from agent_task_item i
+      where i.task_id = $1 and i.type = 'task_status' and i.seq <= coalesce(
+            (select min(j.seq) - 1 from agent_task_item j where j.task_id = $1 and j.seq > $2 and j.change_id <> $3),
+            (select last_seq from agent_task where task_id = $1))
+      order by i.seq desc limit 1"
+);
+
 /// Finds the first event of the change that wrote an item. The events of a change are contiguous,
 /// so the statement walks back from that item.
 const FIRST_OF_CHANGE: Sql = sql!(
@@ -111,6 +121,7 @@ pub(super) const STATEMENTS: &[Sql] = &[
     OF_ROOT,
     OF_PART,
     REQUEST_AFTER,
+    STATUS_AFTER,
     FIRST_OF_CHANGE,
     FIRST_OF_KEY,
 ];
@@ -193,6 +204,12 @@ record! {
     struct AnsweredRecord {
         record: RequestRecord => flatten,
         last: i64,
+    }
+}
+
+record! {
+    struct StatusRecord {
+        body: String,
     }
 }
 
@@ -292,6 +309,23 @@ impl Store {
         // The values that were read are not those at the time of the commit.
         (row.expired, row.doubted) = (false, false);
         Ok((row, last))
+    }
+
+    /// The status of an event's task right after the commit of the event.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
+    pub async fn status_after(&self, event: &Event) -> Result<TaskStatus, ReadError> {
+        let values = vec![
+            Value::Id(event.task_id.0),
+            Value::Int(event.item.seq),
+            Value::Id(event.change.0),
+        ];
+        let found: Option<StatusRecord> = self.db().one(STATUS_AFTER, values).await?;
+        match found.map(|found| fact(&found.body)).transpose()? {
+            Some(Fact::TaskStatus { status, .. }) => Ok(status),
+            _ => Err(corrupt("a task without a status")),
+        }
     }
 
     /// The number of the first event of the change that wrote an item; `None` if there is no such

@@ -114,6 +114,8 @@ pub(super) struct Feed {
     outgoing: Notify,
     /// Wakes a worker when another replica has queued a task.
     work: Notify,
+    /// Wakes the sender of messages when there may be something to send.
+    notices: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -321,6 +323,16 @@ impl Feed {
     /// Returns when another replica has queued a task.
     pub(super) async fn work(&self) {
         self.work.notified().await;
+    }
+
+    /// Records that this process wrote a notice, or made a message due.
+    pub(super) fn noticed(&self) {
+        self.notices.notify_one();
+    }
+
+    /// Returns when this process has written a notice, or made a message due.
+    pub(super) async fn notices(&self) {
+        self.notices.notified().await;
     }
 
     /// Publishes a commit of this process. `items` is the number of items that the commit adds to

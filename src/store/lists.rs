@@ -52,6 +52,13 @@ fn changes<'b>(batch: &[&'b Rows]) -> Vec<Of<'b, ()>> {
         .collect()
 }
 
+/// The changes that get a notice.
+fn noticed<'b>(batch: &[&'b Rows]) -> Vec<Of<'b, ()>> {
+    let mut changes = changes(batch);
+    changes.retain(|of| of.rows.noticed);
+    changes
+}
+
 fn keys<'b>(batch: &[&'b Rows]) -> Vec<Of<'b, &'b IdempotencyRow>> {
     all(batch, |rows| rows.idempotency.as_slice())
 }
@@ -294,6 +301,12 @@ pub(super) const KEYS: List = list!("keys", keys(), |of|
     task_id: uuid = of.line.task_id.0,
     request_id: uuid = of.line.request_id.map(|id| id.0),
     person: text = of.line.person.as_ref().map(UserKey::as_str),
+);
+
+pub(super) const NOTICES: List = list!("notices", noticed(), |of|
+    change: bigint = of.number,
+    change_id: uuid = of.rows.change,
+    root_task_id: uuid = of.rows.root.0,
 );
 
 pub(super) const CREDENTIALS: List = list!("credentials", all(credentials), |of|

@@ -19,6 +19,8 @@ mod connections;
 mod credentials;
 mod damaged_task;
 mod db;
+mod deliveries;
+mod delivery_list;
 mod events;
 mod failure;
 mod feed;
@@ -27,6 +29,7 @@ mod identity;
 mod inbox;
 mod journal;
 mod lists;
+mod notices;
 mod open;
 mod outage;
 mod page;
@@ -60,6 +63,11 @@ use tokio_util::task::TaskTracker;
 
 pub use self::claim::{BESIDE, Claimed, Drive};
 pub use self::db::Sql;
+pub use self::deliveries::{Attempt, Backlog, ClaimedDelivery, LEASE as DELIVERY_LEASE, Next};
+pub use self::delivery_list::{
+    DeliveryFilter, DeliveryRow, DeliveryState, LastAttempt, ResendFilter, message_id,
+};
+pub use self::notices::{NewDelivery, NotedChange, NotedEvent, Notice, Want, Wanted};
 pub use self::settings::{OpenError, Settings};
 
 use self::commit::Committer;
@@ -171,6 +179,9 @@ impl Store {
         identity::settle(&db, settings.restored).await?;
         if matches!(db.engine, Engine::Sqlite(_)) {
             db.write::<claim::Leased>(open::LEASES_OVER, Vec::new())
+                .await
+                .map_err(|failure| OpenError::Migration(failure.error.to_string()))?;
+            db.write::<deliveries::Target>(deliveries::LEASES_OVER, Vec::new())
                 .await
                 .map_err(|failure| OpenError::Migration(failure.error.to_string()))?;
         }
@@ -394,18 +405,20 @@ impl Store {
             READY,
             commit::FIND,
             open::LEASES_OVER,
-            commit_postgres::statement(),
         ]
         .into_iter()
+        .chain(commit_postgres::statements())
         .chain(lite)
         .chain(commit_single::statements())
         .chain(claim::STATEMENTS.iter().copied())
         .chain(credentials::STATEMENTS.iter().copied())
+        .chain(deliveries::statements())
         .chain(events::STATEMENTS.iter().copied())
         .chain(idempotency::STATEMENTS.iter().copied())
         .chain(identity::STATEMENTS.iter().copied())
         .chain(inbox::STATEMENTS.iter().copied())
         .chain(journal::STATEMENTS.iter().copied())
+        .chain(notices::STATEMENTS.iter().copied())
         .chain(relay::STATEMENTS.iter().copied())
         .chain(damaged_task::STATEMENTS.iter().copied())
         .chain(request_list::STATEMENTS.iter().copied())

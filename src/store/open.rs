@@ -128,8 +128,7 @@ async fn postgres(
             .options([("plan_cache_mode", "force_custom_plan")])
     };
     Ok(Engine::Postgres {
-        // A writer waits only a short time for a lock. Then its changes are sent again on other
-        // connections.
+        // After this wait for a lock, a writer's changes are sent again on other connections.
         writers: pool(
             planned_once().options([("lock_timeout", "500ms")]),
             writers(),

@@ -24,6 +24,8 @@ pub(super) struct Rows {
     pub(super) touched: Vec<TouchedLine>,
     pub(super) decisions: Vec<DecisionLine>,
     pub(super) credentials: Vec<CredentialLine>,
+    /// Whether the change gets a notice, because an event of it is wanted.
+    pub(super) noticed: bool,
     pub(super) idempotency: Option<IdempotencyRow>,
 }
 

@@ -4,7 +4,7 @@
 //!
 //! `{at}` is the time of the commit, `{base}` the number of the tree's last event before it. An
 //! alias names the list that a value comes from: `n` tasks, `i` items, `a` asked, `p` approvers,
-//! `d` decisions, `y` keys, `s` credentials; `k` is the stored or inserted task of a line and `r`
+//! `d` decisions, `y` keys, `s` credentials, `o` notices; `k` is the stored or inserted task of a line and `r`
 //! the request that a decision answers.
 
 /// A table: its name, and column by column the value that a commit inserts.
@@ -23,6 +23,7 @@ pub(super) const TABLES: &[Table] = &[
     DECISION,
     IDEMPOTENCY,
     CREDENTIAL,
+    NOTICE,
 ];
 
 const AGENT_TASK: Table = Table {
@@ -244,5 +245,16 @@ const CREDENTIAL: Table = Table {
         ("sealed", "s.sealed"),
         ("created_at", "{at}"),
         ("expires_at", "{at} + s.expires_in"),
+    ],
+};
+
+/// A change has at most one notice, whose id is that of the change.
+const NOTICE: Table = Table {
+    name: "notice",
+    columns: &[
+        ("notice_id", "o.change_id"),
+        ("root_task_id", "o.root_task_id"),
+        ("change_id", "o.change_id"),
+        ("event_number", "{base} + 1"),
     ],
 };

@@ -24,6 +24,8 @@ pub struct Change {
     pub root: TaskId,
     /// Tenant of the tree.
     pub tenant: String,
+    /// Name of the root's agent.
+    pub root_agent: String,
     /// The changed tasks, each once.
     pub tasks: Vec<TaskChange>,
     /// Requests whose decisions have now taken effect: `responded` → `resumed`.
@@ -218,6 +220,14 @@ pub struct TaskRow {
     pub created_at: Time,
     /// Time of the commit of its last item.
     pub updated_at: Time,
+}
+
+impl TaskRow {
+    /// The name of the root's agent.
+    #[must_use]
+    pub fn root_agent(&self) -> &str {
+        self.agent_path.first().map_or(&self.agent, String::as_str)
+    }
 }
 
 /// A task's row and its whole journal, read in one snapshot.

@@ -136,8 +136,7 @@ pub fn next_step(progress: &Progress, budget: &Budget) -> Step {
     after_turn(progress, budget)
 }
 
-/// The step when every call has its result. If the last message is a turn without calls, the task
-/// is completed.
+/// The step when every call has its result. A last turn without calls completes the task.
 fn after_turn(progress: &Progress, budget: &Budget) -> Step {
     match (&progress.last, budget.spent) {
         (Last::Model(turn), _) if turn.tool_calls.is_empty() => {

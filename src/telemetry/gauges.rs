@@ -130,7 +130,7 @@ mod tests {
                 waiting.acquire().await.unwrap().forget();
                 Census {
                     tasks: vec![("Paused".into(), number)],
-                    requests: Vec::new(),
+                    ..Census::default()
                 }
             })
         });
@@ -151,7 +151,7 @@ mod tests {
     fn counted(number: i64) -> Census {
         Census {
             tasks: vec![("Paused".into(), number)],
-            requests: Vec::new(),
+            ..Census::default()
         }
     }
 

@@ -4,8 +4,10 @@
 use serde_json::json;
 use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
 
+use crate::notify::{BACKEND, yaml};
 use crate::support::database::Database;
 use crate::support::fake_chat_completions::says;
+use crate::support::fake_receiver::FakeReceiver;
 use crate::support::forwarder::Forwarder;
 use crate::support::test_app::TestApp;
 
@@ -26,14 +28,37 @@ async fn cycle_takes_six_round_trips_to_the_database() {
     let database = Database::postgres().await;
     let line = Forwarder::to(database.url()).await;
     let app = TestApp::at(line.url()).await;
+    takes_six_round_trips(&app, &line).await;
+    app.stop().await;
+}
+
+/// Without an entry of the configuration that wants one of its events, a commit has no statement
+/// and no parameter more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cycle_of_which_no_receiver_wants_an_event_takes_no_round_trip_more() {
+    let database = Database::postgres().await;
+    let line = Forwarder::to(database.url()).await;
+    let hook = FakeReceiver::start().await;
+    let entry = BACKEND.replace(
+        "tenants: [acme]",
+        "tenants: [acme], events: [request.expired]",
+    );
+    let app = TestApp::at_with(line.url(), &yaml(&entry, &hook)).await;
+    takes_six_round_trips(&app, &line).await;
+    app.stop().await;
+    let sql = "select cast(n_tup_ins as text) from pg_stat_user_tables where relname in ('notice', 'delivery')";
+    assert_eq!(database.texts(sql).await, ["0", "0"]);
+}
+
+async fn takes_six_round_trips(app: &TestApp, line: &Forwarder) {
     app.store().stop_comparing();
     for _ in 0..3 {
-        cycle(&app).await;
+        cycle(app).await;
     }
     let mut trips = Vec::new();
     for _ in 0..CYCLES {
         let before = line.round_trips();
-        cycle(&app).await;
+        cycle(app).await;
         trips.push(line.round_trips() - before);
     }
     trips.sort_unstable();
@@ -44,7 +69,6 @@ async fn cycle_takes_six_round_trips_to_the_database() {
         TRIPS,
         "round trips of each cycle: {trips:?}"
     );
-    app.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

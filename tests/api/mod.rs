@@ -9,6 +9,7 @@ mod conversations;
 mod cycle_cost;
 mod decision_effects;
 mod decision_races;
+mod deliveries;
 mod endpoint_rights;
 mod events;
 mod headlines;

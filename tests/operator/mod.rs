@@ -8,6 +8,7 @@ mod decision_paths;
 mod init_file;
 mod log_lines;
 mod metrics;
+mod notify_command;
 mod older_version;
 mod packages;
 mod refunds_example;

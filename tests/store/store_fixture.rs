@@ -304,6 +304,7 @@ pub fn change(root: TaskId, tasks: Vec<TaskChange>) -> Change {
         id: ChangeId(fresh()),
         root,
         tenant: "acme".to_owned(),
+        root_agent: "billing".to_owned(),
         tasks,
         resumed: Vec::new(),
         idempotency: None,

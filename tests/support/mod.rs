@@ -5,6 +5,7 @@ pub mod database;
 pub mod event_stream;
 pub mod fake_chat_completions;
 pub mod fake_messages;
+pub mod fake_receiver;
 pub mod fake_tool;
 pub mod forwarder;
 pub mod leaping_clock;

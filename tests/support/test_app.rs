@@ -165,8 +165,14 @@ impl TestApp {
     /// The refund agent on the database at this URL, for example of a server that the test breaks.
     /// The database timeouts are short.
     pub async fn at(url: &str) -> Self {
+        let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS;
+        Self::at_with(url, &yaml).await
+    }
+
+    /// Like `at`, with another configuration.
+    pub async fn at_with(url: &str, yaml: &str) -> Self {
         let times = "\ndatabase: { acquire_timeout: 3s, statement_timeout: 2s }\n";
-        let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS + times;
+        let yaml = format!("{yaml}{times}");
         Self::on_database(
             Database::at(url),
             &yaml,
@@ -229,6 +235,16 @@ impl TestApp {
     /// Stops as on SIGTERM, and starts again on the same database.
     pub async fn restart(&mut self) {
         self.running.take().unwrap().stop().await;
+        self.running = Some(start(&self.yaml, &self.database, &self.clock).await);
+    }
+
+    /// Replaces the `SQLite` file by a copy while the service is stopped.
+    pub async fn restart_on_copy(&mut self, file: &str, copy: &str) {
+        self.running.take().unwrap().stop().await;
+        for suffix in ["-wal", "-shm"] {
+            let _ = std::fs::remove_file(format!("{file}{suffix}"));
+        }
+        std::fs::rename(copy, file).unwrap();
         self.running = Some(start(&self.yaml, &self.database, &self.clock).await);
     }
 

@@ -246,6 +246,7 @@ impl TaskSession {
             id,
             root: self.own.row.root_task_id,
             tenant: self.own.row.tenant.clone(),
+            root_agent: self.own.row.root_agent().to_owned(),
             tasks: self.tree.changes(&self.own, lease, own),
             resumed: self.resumed().collect(),
             idempotency: self.idempotency.clone(),

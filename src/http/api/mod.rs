@@ -3,6 +3,7 @@
 
 pub(crate) mod access;
 pub(crate) mod agents;
+pub(crate) mod deliveries;
 pub(crate) mod docs;
 pub(crate) mod health;
 mod listing;

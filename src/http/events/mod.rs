@@ -7,6 +7,7 @@
 //! prompt are sent. Deltas are not stored: a stream that misses some goes on without them.
 
 pub(crate) mod inbox;
+pub(crate) mod message_data;
 pub(crate) mod opening;
 mod partial;
 mod reader;

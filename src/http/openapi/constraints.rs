@@ -21,6 +21,11 @@ const MEMBERS: &[(&str, &str, &str)] = &[
     ("CreateTask", "metadata", "at most 16 KiB of JSON"),
     ("SendMessage", "user_context", "at most 16 KiB of JSON"),
     (
+        "ResendDeliveries",
+        "since",
+        "a time before the end of the year 9999",
+    ),
+    (
         "NewMessageItem",
         "content",
         "of an image: a base64 `data:` URI of png, jpeg, gif or webp, or an `https:` URL",
@@ -248,10 +253,10 @@ mod tests {
             .to_string()
             .matches("x-constraint")
             .count();
-        // `cursor` belongs to two lists and three pages.
+        // `cursor` belongs to three lists and three pages.
         assert_eq!(
             said,
-            PARAMETERS.len() + 4 + OF_OPERATIONS.len() + ACTIONS.len()
+            PARAMETERS.len() + 5 + OF_OPERATIONS.len() + ACTIONS.len()
         );
     }
 }

@@ -31,11 +31,8 @@ pub(super) fn all() -> Vec<(&'static str, Vec<Value>)> {
         .unwrap_or_default();
     let problem = Problem::invalid_at("/input", "a string")
         .document(&settings.public_url, sample::task().task_id.0);
-    let mut decisions = Map::new();
-    decisions.insert(
-        call,
-        json!({ "action": "reject", "reason": "wrong customer" }),
-    );
+    let reject = json!({ "action": "reject", "reason": "wrong customer" });
+    let decisions = Map::from_iter([(call, reject)]);
     vec![
         (
             "CreateTask",
@@ -75,5 +72,6 @@ pub(super) fn all() -> Vec<(&'static str, Vec<Value>)> {
     ]
     .into_iter()
     .chain(event_schema::examples())
+    .chain(super::webhooks::examples())
     .collect()
 }

@@ -36,7 +36,7 @@ struct LinkedAnswer {
     links: Vec<Link>,
 }
 
-fn all() -> [LinkedAnswer; 5] {
+fn all() -> [LinkedAnswer; 6] {
     let of = |ids: &[&'static str], parameter, found| {
         ids.iter()
             .map(|id| (*id, parameter, found))
@@ -87,12 +87,25 @@ fn all() -> [LinkedAnswer; 5] {
             statuses: &["200"],
             links: requests,
         },
+        deliveries(),
         LinkedAnswer {
             from: "list_task_items",
             statuses: &["200"],
             links: items,
         },
     ]
+}
+
+fn deliveries() -> LinkedAnswer {
+    let first = "$response.body#/deliveries/0/delivery_id";
+    LinkedAnswer {
+        from: "list_deliveries",
+        statuses: &["200"],
+        links: vec![
+            ("list_deliveries", "cursor", "$response.body#/next_cursor"),
+            ("resend_delivery", "delivery_id", first),
+        ],
+    }
 }
 
 /// Adds the links to an operation's responses, each named after its target.

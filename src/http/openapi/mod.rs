@@ -9,6 +9,7 @@ mod links;
 mod operations;
 pub(crate) mod sample;
 mod schemas;
+mod webhooks;
 
 use std::collections::BTreeMap;
 
@@ -18,6 +19,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::http::pages::sign_in::cookie;
 use crate::http::server::operation::AuthClass;
+use crate::http::wire::delivery::WebhookMessage;
 use crate::http::wire::event::{
     CaughtUpEvent, MessageResetEvent, OutputTextDeltaEvent, ToolCallArgumentsDeltaEvent,
     ToolCallNamedEvent,
@@ -43,11 +45,13 @@ const SUMMARY: &str = "Runs AI-agent tasks and stops them at the point where a h
         MessageResetEvent,
         InboxEvent,
         InboxRequestEvent,
-        InboxGoneEvent
+        InboxGoneEvent,
+        WebhookMessage
     )),
     tags(
         (name = "tasks", description = "One conversation of one agent for one user"),
         (name = "requests", description = "Questions to humans, and their answers"),
+        (name = "deliveries", description = "Messages about tasks and requests, for admins"),
         (name = "agents", description = "The agents that a caller may use"),
         (name = "pages", description = "The pages of a person's inbox and tasks"),
         (name = "sign-in", description = "Sessions of browsers, started with a key"),
@@ -80,6 +84,7 @@ pub(crate) fn document() -> Value {
         json!(format!("{SUMMARY}\n\n{}", constraints::ABOUT)),
     );
     event_schema::describe(&mut document);
+    webhooks::describe(&mut document);
     for (method, operation) in every_operation(&mut document) {
         let id = operation
             .get("operationId")

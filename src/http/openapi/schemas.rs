@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::put;
 
-/// The components whose Rust types say which members are optional: the request bodies and
-/// `Problem`.
+/// The components whose Rust types say which members are optional: the request bodies, `Problem`, and
+/// the data of a webhook.
 const REQUEST_BODIES: &[&str] = &[
     "CreateTask",
     "SendMessage",
@@ -25,6 +25,8 @@ const REQUEST_BODIES: &[&str] = &[
     "ApproveBody",
     "RejectBody",
     "SignIn",
+    "ResendDeliveries",
+    "WebhookData",
     "Problem",
 ];
 

@@ -64,6 +64,20 @@ pub(crate) fn must_read_or_decide(caller: &Caller) -> Result<(), Problem> {
     }
 }
 
+/// Refuses a key that is not an admin's.
+///
+/// # Errors
+/// `forbidden`.
+pub(crate) fn must_administer(caller: &Caller) -> Result<(), Problem> {
+    if caller.admin {
+        Ok(())
+    } else {
+        Err(Problem::forbidden(
+            "Only an admin may see and send messages.",
+        ))
+    }
+}
+
 /// Refuses a key without the right to create and change tasks.
 ///
 /// # Errors

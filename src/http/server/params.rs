@@ -237,3 +237,27 @@ pub(crate) struct RequestQuery {
     #[param(min_length = 1)]
     cursor: Option<String>,
 }
+
+/// The query of `list_deliveries`.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(
+    dead_code,
+    reason = "read from the query itself; this is what the document says of it"
+)]
+pub(crate) struct DeliveryQuery {
+    /// Only deliveries to these receivers.
+    target: Option<Vec<String>>,
+    /// Only deliveries in one of these states.
+    state: Option<Vec<wire::delivery::WireDeliveryState>>,
+    /// Only deliveries about these requests.
+    request_id: Option<Vec<Uuid>>,
+    /// Only deliveries about these trees.
+    root_task_id: Option<Vec<Uuid>>,
+    /// The number of entries in a page; default 50.
+    #[param(minimum = 1, maximum = 200)]
+    limit: Option<i64>,
+    /// `next_cursor` of the previous page.
+    #[param(min_length = 1)]
+    cursor: Option<String>,
+}

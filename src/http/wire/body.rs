@@ -44,6 +44,31 @@ pub(crate) struct SendMessage {
     pub supersede: Option<bool>,
 }
 
+/// The deliveries that are to be sent again.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ResendDeliveries {
+    /// The name of the receiver in the configuration.
+    pub target: String,
+    /// Only messages about events from this time on.
+    #[schema(format = DateTime)]
+    pub since: Option<String>,
+    /// Their state; default: `dead`.
+    pub state: Option<ResentState>,
+}
+
+/// The state of deliveries that can be sent again.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ResentState {
+    /// The last attempt failed, or the receiver wanted the message no more.
+    Dead,
+    /// No entry of the configuration sent it any more.
+    Dropped,
+    /// It was taken.
+    Sent,
+}
+
 /// A part of a message.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -123,7 +123,6 @@ impl RequestBrief {
 
     /// The brief for a message that goes outside: the operator has not asked for summaries there.
     #[must_use]
-    #[cfg_attr(not(test), expect(dead_code, reason = "for messages"))]
     pub(crate) fn without_summaries(self) -> Self {
         Self {
             summaries: None,

@@ -15,9 +15,8 @@ use super::request::InterventionRequest;
 use crate::http::Settings;
 use crate::store;
 use crate::task::delta::{Delta, Said};
+use crate::task::event_name::event_name;
 use crate::task::id::TaskId;
-use crate::task::item::Fact;
-use crate::task::status::{RequestStatus, TaskStatus};
 
 /// The members that depend on the caller; no event has them.
 pub(crate) const OF_A_CALLER: [&str; 2] = ["allowed_actions", "can_decide"];
@@ -25,41 +24,7 @@ pub(crate) const OF_A_CALLER: [&str; 2] = ["allowed_actions", "can_decide"];
 /// The name of an item's event.
 #[must_use]
 pub(crate) fn name(event: &store::Event) -> &'static str {
-    match &event.item.fact {
-        Fact::TaskStatus { status, .. } => status_name(*status, event.of_root, event.item.seq == 1),
-        Fact::UserMessage { .. } => "message.received",
-        Fact::AssistantMessage(_) => "message.completed",
-        Fact::Judged { .. } => "tool_call.judged",
-        Fact::InterventionRequested(_) => "request.created",
-        Fact::Decision { .. } => "request.decided",
-        Fact::RequestClosed {
-            status: RequestStatus::Expired,
-            ..
-        } => "request.expired",
-        Fact::RequestClosed { .. } => "request.withdrawn",
-        Fact::ToolStarted { .. } => "tool.started",
-        Fact::ToolResult(_) => "tool.finished",
-        Fact::LateResult(_) => "tool.finished_late",
-        Fact::SubAgentStarted { .. } => "sub_agent.started",
-    }
-}
-
-/// Only the root's events are named `task.*`.
-fn status_name(status: TaskStatus, of_root: bool, first: bool) -> &'static str {
-    match (of_root, status) {
-        (true, _) if first => "task.created",
-        (false, _) if first => "sub_agent.created",
-        (true, TaskStatus::Running) => "task.resumed",
-        (true, TaskStatus::Paused) => "task.paused",
-        (true, TaskStatus::Completed) => "task.completed",
-        (true, TaskStatus::Failed) => "task.failed",
-        (true, TaskStatus::Canceled) => "task.canceled",
-        (false, TaskStatus::Running) => "sub_agent.resumed",
-        (false, TaskStatus::Paused) => "sub_agent.paused",
-        (false, TaskStatus::Completed) => "sub_agent.completed",
-        (false, TaskStatus::Failed) => "sub_agent.failed",
-        (false, TaskStatus::Canceled) => "sub_agent.canceled",
-    }
+    event_name(&event.item.fact, event.of_root, event.item.seq)
 }
 
 /// The data of a durable event.

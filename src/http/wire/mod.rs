@@ -6,6 +6,7 @@
 pub(crate) mod body;
 pub(crate) mod brief;
 pub(crate) mod decision;
+pub(crate) mod delivery;
 pub(crate) mod event;
 pub(crate) mod exact;
 pub(crate) mod inbox;

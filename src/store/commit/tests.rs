@@ -36,12 +36,13 @@ fn waiting(root: TaskId, items: usize) -> Waiting {
         id: ChangeId(Uuid::nil()),
         root,
         tenant: "acme".to_owned(),
+        root_agent: "billing".to_owned(),
         tasks: vec![task],
         resumed: Vec::new(),
         idempotency: None,
     };
     Waiting {
-        rows: Arc::new(rows(change).unwrap()),
+        rows: Arc::new(rows(change, &Wanted::default()).unwrap()),
         stopped: None,
         reply: oneshot::channel().0,
     }

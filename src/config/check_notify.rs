@@ -1,0 +1,102 @@
+//! Finds mistakes in the names that the receivers of messages refer to: tenants, agents, groups and
+//! users.
+
+use std::collections::BTreeSet;
+
+use super::Config;
+use super::check_parts::name;
+use super::tree::Node;
+use crate::notify::settings::EntrySettings;
+use crate::world::Mistakes;
+
+/// The tenant of a service without accounts.
+const ONLY_TENANT: &str = "default";
+
+/// Whether a name is known.
+type IsKnown<'f> = &'f dyn Fn(&str) -> bool;
+
+/// The names that an entry may refer to.
+struct Known<'c> {
+    tenants: BTreeSet<&'c str>,
+    agents: BTreeSet<&'c str>,
+    /// The groups and the users of the accounts; `None` where a key may name any.
+    groups: Option<BTreeSet<&'c str>>,
+    users: Option<BTreeSet<String>>,
+}
+
+/// Checks every entry whose settings could be read.
+pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
+    let known = Known::of(config);
+    for (index, entry) in config.notify.to.iter().enumerate() {
+        let at = index.to_string();
+        let place = ["notify", "to", &at];
+        let Some(node) = root.at(&place).filter(|node| !node.broken) else {
+            continue;
+        };
+        if !entry.name.is_empty() {
+            let place = [&place[..], &["name"]].concat();
+            name(&place, "an entry", &entry.name, mistakes);
+        }
+        let broken = |key: &str| node.get(key).is_some_and(|node| node.broken);
+        if entry.tenants.is_empty() && known.tenants.len() > 1 && !broken("tenants") {
+            let detail = "`tenants` is missing: there are several, and each message goes to the tenants that are named";
+            mistakes.add(&place, detail);
+        }
+        known.check(config, entry, &place, mistakes);
+    }
+}
+
+impl<'c> Known<'c> {
+    fn of(config: &'c Config) -> Self {
+        let keys = config.auth.as_ref().map(|auth| &auth.api_keys);
+        let any = keys.is_some_and(|keys| keys.iter().any(|key| key.act_as));
+        let keys = || keys.into_iter().flatten();
+        let mut tenants: BTreeSet<&str> = keys().map(|key| key.tenant.as_str()).collect();
+        if config.auth.is_none() {
+            tenants.insert(ONLY_TENANT);
+        }
+        let groups = keys().flat_map(|key| key.groups.iter().map(String::as_str));
+        let ids = config.auth.as_ref().map(|auth| auth.user_ids);
+        let ids = ids.unwrap_or_default();
+        let users = keys().map(|key| ids.key(&key.user).as_str().to_owned());
+        Self {
+            tenants,
+            agents: config.agents.keys().map(String::as_str).collect(),
+            groups: (!any).then(|| groups.collect()),
+            users: (!any).then(|| users.collect()),
+        }
+    }
+
+    fn check(
+        &self,
+        config: &Config,
+        entry: &EntrySettings,
+        place: &[&str],
+        mistakes: &mut Mistakes,
+    ) {
+        let ids = config.auth.as_ref().map(|auth| auth.user_ids);
+        let ids = ids.unwrap_or_default();
+        let tenant = |name: &str| self.tenants.contains(name);
+        let agent = |name: &str| self.agents.contains(name);
+        let group = |name: &str| self.groups.as_ref().is_none_or(|all| all.contains(name));
+        let user = |name: &str| {
+            let all = self.users.as_ref();
+            all.is_none_or(|all| all.contains(ids.key(name).as_str()))
+        };
+        let mut list = |key, what: &str, names: &[String], is_known: IsKnown<'_>| {
+            for (index, name) in names.iter().enumerate() {
+                if !is_known(name) {
+                    let index = index.to_string();
+                    let place = [place, &[key, &index]].concat();
+                    mistakes.add(&place, format!("{what} `{name}`"));
+                }
+            }
+        };
+        let tenants = "no account has the tenant";
+        list("tenants", tenants, &entry.tenants, &tenant);
+        list("agents", "unknown agent", &entry.agents, &agent);
+        let groups = "no account is in the group";
+        list("groups", groups, &entry.groups, &group);
+        list("users", "no account has the user", &entry.users, &user);
+    }
+}

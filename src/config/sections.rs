@@ -1,0 +1,79 @@
+//! Reads the sections of the file: single settings, maps of settings by name, and lists.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::decode;
+use super::tree::{Kind, Node};
+use crate::world::Mistakes;
+
+/// A section; the defaults where it is absent or cannot be read.
+pub(super) fn section<T: for<'de> Deserialize<'de> + Default>(
+    root: &mut Node,
+    key: &str,
+    mistakes: &mut Mistakes,
+) -> T {
+    match root.get_mut(key) {
+        Some(node) if !node.broken => decode::read(node, &[key], mistakes),
+        Some(_) | None => T::default(),
+    }
+}
+
+/// A map of settings by name. An unreadable entry is kept, with defaults, because other settings
+/// may refer to its name.
+pub(super) fn each<T: for<'de> Deserialize<'de> + Default>(
+    root: &mut Node,
+    key: &str,
+    mistakes: &mut Mistakes,
+) -> BTreeMap<String, T> {
+    let Some(section) = root.get_mut(key).filter(|section| !section.broken) else {
+        return BTreeMap::new();
+    };
+    let Kind::Map(entries) = &mut section.kind else {
+        mistakes.add(&[key], format!("expected a map, found {}", section.noun()));
+        return BTreeMap::new();
+    };
+    let mut all = BTreeMap::new();
+    for entry in entries {
+        let value = if entry.node.broken {
+            T::default()
+        } else {
+            decode::read(&mut entry.node, &[key, &entry.key], mistakes)
+        };
+        all.insert(entry.key.clone(), value);
+    }
+    all
+}
+
+/// A list of settings. An unreadable element is kept, with defaults, so that the indexes stay those
+/// of the file.
+pub(super) fn list<T: for<'de> Deserialize<'de> + Default>(
+    root: &mut Node,
+    path: &[&str],
+    mistakes: &mut Mistakes,
+) -> Vec<T> {
+    let mut at = root;
+    for step in path {
+        let Some(next) = at.get_mut(step).filter(|next| !next.broken) else {
+            return Vec::new();
+        };
+        at = next;
+    }
+    let Kind::List(elements) = &mut at.kind else {
+        mistakes.add(path, format!("expected a list, found {}", at.noun()));
+        at.broken = true;
+        return Vec::new();
+    };
+    let mut all = Vec::new();
+    for (index, element) in elements.iter_mut().enumerate() {
+        let index = index.to_string();
+        let place: Vec<&str> = path.iter().copied().chain([index.as_str()]).collect();
+        all.push(if element.broken {
+            T::default()
+        } else {
+            decode::read(element, &place, mistakes)
+        });
+    }
+    all
+}

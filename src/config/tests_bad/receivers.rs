@@ -1,0 +1,182 @@
+//! Mistakes in the receivers of messages.
+
+use super::*;
+use crate::config::environment::Environment;
+use crate::config::{Config, Source, load};
+use crate::world::Mistakes;
+
+const SECRET: &str = "'whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE='";
+
+/// The messages about an entry with these settings beside `name` and `webhook`.
+fn found(auth: &str, entry: &str) -> Vec<String> {
+    let text = format!("{BASE}{TOOL}{auth}notify: {{ to: [ {entry} ] }}\n");
+    let text = text.replace("SECRET", SECRET);
+    let source = Source::File("h.yaml".into(), text);
+    let rooms = |config: &Config, mistakes: &mut Mistakes| config.notify.check(mistakes);
+    let loaded = load(source, &Environment::of(&[], &[]), &Flags::default(), rooms);
+    let lines = loaded.err().map(|report| report.mistakes);
+    let lines = lines.into_iter().flatten().map(|line| line.to_string());
+    lines
+        .map(|line| line.split_once("notify").unwrap().1.to_owned())
+        .collect()
+}
+
+const HOOK: &str = "webhook: { url: 'https://h/x', secrets: [SECRET] }";
+
+#[test]
+fn entry_without_a_name_an_address_or_a_secret_is_refused() {
+    for (entry, message) in [
+        (format!("{{ {HOOK} }}"), ".to[0]: `name` is missing"),
+        ("{ name: a }".to_owned(), ".to[0]: `webhook` is missing"),
+        (
+            "{ name: a, webhook: { secrets: [SECRET] } }".to_owned(),
+            ".to[0].webhook: `url` is missing",
+        ),
+        (
+            "{ name: a, webhook: { url: 'https://h/x' } }".to_owned(),
+            ".to[0].webhook: `secrets` is missing",
+        ),
+        (
+            "{ name: a, webhook: { url: 'https://h/x', secrets: [] } }".to_owned(),
+            ".to[0].webhook.secrets: `secrets` is empty",
+        ),
+        (
+            format!("{{ name: 'a b', {HOOK} }}"),
+            ".to[0].name: `a b` cannot be the name of an entry: a name is 1 to 64 of `A-Z a-z 0-9 _ -`",
+        ),
+        (
+            format!("{{ name: a, {HOOK} }}, {{ name: a, {HOOK} }}"),
+            ".to[1].name: `a` is the name of an entry above, too",
+        ),
+        (
+            format!("{{ name: a, {HOOK}, mail: {{}} }}"),
+            ".to[0].mail: unknown key `mail`; known are `name`, `webhook`, `tenants`, `agents`, `events`, `groups`, `users`",
+        ),
+    ] {
+        assert_eq!(found("", &entry), [message], "{entry}");
+    }
+    assert_eq!(
+        found("", &format!("{{ name: a, {HOOK} }}")),
+        Vec::<String>::new()
+    );
+}
+
+#[test]
+fn secret_that_is_short_or_no_whsec_is_refused_and_never_quoted() {
+    for secret in [
+        "whsec_c2hvcnQ=",
+        "0123456789012345678901234567890123456789",
+        "whsec_???",
+    ] {
+        let entry =
+            format!("{{ name: a, webhook: {{ url: 'https://h/x', secrets: ['{secret}'] }} }}");
+        let found = found("", &entry);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(
+            found[0].starts_with(".to[0].webhook.secrets[0]: "),
+            "{found:?}"
+        );
+        assert!(!found[0].contains(secret), "{found:?}");
+    }
+}
+
+#[test]
+fn address_and_headers_that_cannot_be_sent_are_refused() {
+    for url in ["ftp://h/x", "https://u:p@h/x", "https://h/x#y", "h/x"] {
+        let entry = format!("{{ name: a, webhook: {{ url: '{url}', secrets: [SECRET] }} }}");
+        let found = found("", &entry);
+        assert!(
+            found.len() == 1 && found[0].starts_with(".to[0].webhook.url: expected an address"),
+            "{found:?}"
+        );
+    }
+    for (header, message) in [
+        (
+            "webhook-id: x",
+            "webhook-id: the service sets `webhook-id` itself",
+        ),
+        (
+            "Content-Type: x",
+            "Content-Type: the service sets `Content-Type` itself",
+        ),
+        ("'a b': x", "'a b': `a b` is no name of a header"),
+        (
+            "X-A: \"\\n\"",
+            "X-A: `X-A` has a value that no header can have",
+        ),
+    ] {
+        let entry = format!(
+            "{{ name: a, webhook: {{ url: 'https://h/x', secrets: [SECRET], headers: {{ {header} }} }} }}"
+        );
+        let found = found("", &entry);
+        let message = message.replace('\'', "");
+        assert_eq!(
+            found,
+            [format!(".to[0].webhook.headers.{message}")],
+            "{header}"
+        );
+    }
+}
+
+#[test]
+fn names_that_nobody_has_are_refused() {
+    for (entry, message) in [
+        (
+            "events: [task.done]",
+            ".to[0].events[0]: unknown event `task.done`; known are ",
+        ),
+        (
+            "events: [request.waiting]",
+            ".to[0].events[0]: unknown event `request.waiting`; known are ",
+        ),
+        (
+            "events: []",
+            ".to[0].events: `events` is empty: leave it out for the usual ones",
+        ),
+        ("agents: [zoe]", ".to[0].agents[0]: unknown agent `zoe`"),
+        (
+            "groups: [none]",
+            ".to[0].groups[0]: no account is in the group `none`",
+        ),
+        (
+            "users: [zoe]",
+            ".to[0].users[0]: no account has the user `zoe`",
+        ),
+        (
+            "tenants: [none]",
+            ".to[0].tenants[0]: no account has the tenant `none`",
+        ),
+        (
+            "groups: [g], events: [task.paused]",
+            ".to[0].events[0]: `task.paused` is no event of a request: ",
+        ),
+    ] {
+        let found = found(AUTH, &format!("{{ name: a, {HOOK}, {entry} }}"));
+        assert!(
+            found.len() == 1 && found[0].starts_with(message),
+            "{entry}: {found:?}"
+        );
+    }
+    let any = AUTH.replace("eve,", "web, act_as: true,");
+    for entry in [
+        "groups: [none]",
+        "users: [zoe]",
+        "groups: [g], users: [bob]",
+    ] {
+        assert_eq!(
+            found(&any, &format!("{{ name: a, {HOOK}, {entry} }}")),
+            Vec::<String>::new()
+        );
+    }
+}
+
+#[test]
+fn entry_without_a_tenant_among_several_is_refused() {
+    let two = AUTH.replace("eve,", "eve, tenant: other,");
+    let message = ".to[0]: `tenants` is missing: there are several, and each message goes to the tenants that are named";
+    assert_eq!(found(&two, &format!("{{ name: a, {HOOK} }}")), [message]);
+    assert_eq!(
+        found(&two, &format!("{{ name: a, {HOOK}, tenants: [other] }}")),
+        Vec::<String>::new()
+    );
+}

@@ -1,0 +1,55 @@
+//! What a message holds of an event and of its request, as the API shows them.
+
+use serde_json::value::{RawValue, to_raw_value};
+
+use super::request_then::JournalCache;
+use crate::http::Settings;
+use crate::http::wire::brief::RequestBrief;
+use crate::http::wire::event::EventData;
+use crate::http::wire::request::InterventionRequest;
+use crate::store::{Event, ReadError, Store};
+use crate::task::id::{RequestId, TaskId};
+
+/// A request in brief, as of the commit of an event.
+///
+/// # Errors
+/// [`ReadError`] when the database does not answer, or the request cannot be understood.
+pub(crate) async fn brief(
+    store: &Store,
+    settings: &Settings,
+    request: RequestId,
+    event: &Event,
+    summaries: bool,
+) -> Result<Box<RawValue>, ReadError> {
+    let row = JournalCache::default()
+        .request(store, request, event)
+        .await?;
+    let brief = RequestBrief::of(&row, settings);
+    let brief = if summaries {
+        brief
+    } else {
+        brief.without_summaries()
+    };
+    to_raw_value(&brief).map_err(|error| ReadError::Corrupt(format!("a request: {error}")))
+}
+
+/// The data of an event, as the stream of its tree has it.
+///
+/// # Errors
+/// [`ReadError`] when the database does not answer, or the event cannot be understood.
+pub(crate) async fn data(
+    store: &Store,
+    settings: &Settings,
+    root: TaskId,
+    event: &Event,
+) -> Result<Box<RawValue>, ReadError> {
+    let request = match event.item.fact.request_id() {
+        Some(id) => {
+            let row = JournalCache::default().request(store, id, event).await?;
+            Some(InterventionRequest::at_commit(&row, settings))
+        }
+        None => None,
+    };
+    to_raw_value(&EventData::of(root, event, request, settings))
+        .map_err(|error| ReadError::Corrupt(format!("an event: {error}")))
+}

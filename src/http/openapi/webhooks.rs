@@ -1,0 +1,98 @@
+//! The description of the messages that the service sends, and examples of their deliveries.
+
+use serde_json::{Value, json};
+
+use super::{put, sample};
+use crate::http::wire::brief::RequestBrief;
+use crate::http::wire::delivery::Delivery;
+use crate::store::{DeliveryRow, DeliveryState, LastAttempt};
+use crate::task::id::ChangeId;
+use crate::task::time::Time;
+
+/// The headers of a message, with their meanings.
+const HEADERS: [(&str, &str); 3] = [
+    (
+        "webhook-id",
+        "The id of the message, the same for each attempt: a receiver drops an id that it knows",
+    ),
+    (
+        "webhook-timestamp",
+        "The time of the attempt, in seconds since 1970: a receiver refuses one that is five minutes off",
+    ),
+    (
+        "webhook-signature",
+        "`v1,` and a base64 HMAC-SHA-256 over `{webhook-id}.{webhook-timestamp}.{body}`, one for each secret, with spaces between",
+    ),
+];
+
+/// Adds the description of the messages.
+pub(super) fn describe(document: &mut Value) {
+    let parameters: Vec<Value> = HEADERS
+        .iter()
+        .map(|(name, words)| {
+            json!({ "name": name, "in": "header", "required": true, "description": words, "schema": { "type": "string" } })
+        })
+        .collect();
+    let body = json!({ "schema": { "$ref": "#/components/schemas/WebhookMessage" } });
+    let post = json!({
+        "summary": "A message about a task or a request",
+        "description": "Sent to each receiver of the configuration that wants its event: at least once, in no order. Any 2xx \
+            is a success; 410 ends the attempts at this message; anything else is tried again, ten times in about three days.",
+        "parameters": parameters,
+        "requestBody": { "required": true, "content": { "application/json": body } },
+        "responses": { "2XX": { "description": "The message is taken" } }
+    });
+    put(document, &["webhooks", "message", "post"], post);
+}
+
+/// A delivery as the list shows it.
+fn delivery() -> DeliveryRow {
+    let request = sample::request();
+    DeliveryRow {
+        id: request.asked.request_id.0,
+        target: "backend".to_owned(),
+        person: None,
+        kind: "request.created".to_owned(),
+        root: request.root_task_id,
+        change: ChangeId(request.root_task_id.0),
+        event_number: 6,
+        request: Some(request.asked.request_id),
+        state: DeliveryState::Due,
+        attempts: 1,
+        due_at: request.created_at,
+        ended_at: None,
+        last: Some(LastAttempt {
+            at: Time(request.created_at.0),
+            http_status: Some(500),
+            problem: Some("no 2xx".to_owned()),
+            milliseconds: 41,
+        }),
+    }
+}
+
+/// The examples of the components.
+pub(super) fn examples() -> Vec<(&'static str, Vec<Value>)> {
+    let row = sample::request();
+    let brief = RequestBrief::of(&row, &sample::settings()).without_summaries();
+    let data = json!({
+        "tenant": row.tenant, "root_task_id": row.root_task_id, "event": 6, "task_id": row.task_id,
+        "session_id": row.session_id, "user_id": row.owner, "agent": "billing", "agent_path": row.agent_path,
+        "metadata": { "order": 17 }, "task_status": "Paused", "request": brief
+    });
+    let message = json!({
+        "type": "request.created", "timestamp": row.created_at.to_string(), "data": data
+    });
+    let delivery = Delivery::of(&delivery());
+    vec![
+        ("WebhookMessage", vec![message]),
+        ("Delivery", vec![json!(delivery)]),
+        (
+            "DeliveryList",
+            vec![json!({ "deliveries": [delivery], "next_cursor": null })],
+        ),
+        (
+            "ResendDeliveries",
+            vec![json!({ "target": "backend", "since": "2026-11-22T09:00:00Z" })],
+        ),
+    ]
+}

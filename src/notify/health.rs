@@ -1,0 +1,83 @@
+//! Whether a receiver takes messages, as far as this process knows. The first success after failures
+//! makes everything due that waits for the receiver.
+//!
+//! A message that the receiver refuses while it takes others is left out of that: it waits by its own
+//! schedule, or each success of another message would spend one of its attempts.
+
+use std::collections::BTreeSet;
+
+use uuid::Uuid;
+
+/// What is known of one receiver.
+#[derive(Debug)]
+pub(super) struct Health {
+    /// Whether an attempt has failed since the last success.
+    failing: bool,
+    /// The messages that were refused although others were taken.
+    refused: BTreeSet<Uuid>,
+}
+
+impl Default for Health {
+    /// An earlier process may have failed, so the first success counts as one after failures.
+    fn default() -> Self {
+        Self {
+            failing: true,
+            refused: BTreeSet::new(),
+        }
+    }
+}
+
+impl Health {
+    /// Records a failure. `again` says whether the message had failed before.
+    pub(super) fn failed(&mut self, message: Uuid, again: bool) {
+        if again && !self.failing {
+            self.refused.insert(message);
+        }
+        self.failing = true;
+    }
+
+    /// Records a success. Returns the messages that are to be left out where everything that waits is
+    /// to be made due now; `None` where nothing is.
+    pub(super) fn succeeded(&mut self, message: Uuid) -> Option<Vec<Uuid>> {
+        self.ended(message);
+        std::mem::replace(&mut self.failing, false).then(|| self.refused.iter().copied().collect())
+    }
+
+    /// Records that a message is not tried again.
+    pub(super) fn ended(&mut self, message: Uuid) {
+        self.refused.remove(&message);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Uuid = Uuid::from_u128(1);
+    const TWO: Uuid = Uuid::from_u128(2);
+
+    #[test]
+    fn first_success_after_failures_pulls_everything_and_the_next_one_nothing() {
+        let mut health = Health::default();
+        assert_eq!(health.succeeded(ONE), Some(Vec::new()), "after a start");
+        assert_eq!(health.succeeded(TWO), None);
+        health.failed(ONE, false);
+        health.failed(TWO, false);
+        health.failed(ONE, true);
+        assert_eq!(health.succeeded(TWO), Some(Vec::new()));
+        assert_eq!(health.succeeded(TWO), None);
+    }
+
+    #[test]
+    fn message_that_is_refused_while_others_are_taken_is_pulled_once() {
+        let mut health = Health::default();
+        health.succeeded(TWO);
+        health.failed(ONE, false);
+        assert_eq!(health.succeeded(TWO), Some(Vec::new()));
+        health.failed(ONE, true);
+        assert_eq!(health.succeeded(TWO), Some(vec![ONE]));
+        health.ended(ONE);
+        health.failed(TWO, false);
+        assert_eq!(health.succeeded(TWO), Some(Vec::new()));
+    }
+}

@@ -1,0 +1,150 @@
+//! What a message says: its envelope, and the data of its event. It is read from the journal at each
+//! attempt, so nothing is kept twice.
+//!
+//! Invariant: a message says what was true at the commit of its event, whenever it is sent.
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::Sender;
+use super::entry::Entry;
+use super::settings::Payload;
+use crate::store::{ClaimedDelivery, Event, Part, Portion, ReadError, message_id};
+use crate::task::change::TaskRow;
+use crate::task::time::Time;
+
+/// The largest body; one that would be larger is thin.
+const MOST: usize = 256 * 1024;
+
+/// A message, ready to be signed.
+#[derive(Debug)]
+pub(super) struct Message {
+    /// The `webhook-id`: the same for each attempt, and never that of another message.
+    pub(super) id: String,
+    pub(super) body: Vec<u8>,
+    /// The time of its event.
+    pub(super) at: Time,
+}
+
+#[derive(Serialize)]
+struct Envelope<'m> {
+    r#type: &'m str,
+    timestamp: String,
+    data: &'m RawValue,
+}
+
+/// The data of an event in brief.
+#[derive(Serialize)]
+struct Thin<'m> {
+    tenant: &'m str,
+    root_task_id: String,
+    event: i64,
+    task_id: String,
+    session_id: &'m str,
+    user_id: &'m str,
+    agent: &'m str,
+    agent_path: &'m [String],
+    metadata: Box<RawValue>,
+    task_status: &'static str,
+    request: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    truncated: bool,
+}
+
+impl Sender {
+    /// The message of a delivery; `None` if its event is gone.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or the event cannot be read.
+    pub(super) async fn message(
+        &self,
+        entry: &Entry,
+        claimed: &ClaimedDelivery,
+    ) -> Result<Option<Message>, ReadError> {
+        let part = Part {
+            root: claimed.root,
+            task: claimed.root,
+        };
+        let only = Portion {
+            events: 1,
+            bytes: 1,
+        };
+        let events = self
+            .store
+            .events(part, claimed.event_number - 1, only)
+            .await?;
+        let found = events.events.into_iter().next();
+        let fits =
+            |event: &Event| event.number == claimed.event_number && event.change == claimed.change;
+        let Some(event) = found.filter(fits) else {
+            return Ok(None);
+        };
+        let Some(root) = self.store.task(claimed.root).await? else {
+            return Ok(None);
+        };
+        let body = self.body(entry, &claimed.kind, &root, &event).await?;
+        Ok(Some(Message {
+            id: message_id(claimed.change, claimed.event_number),
+            body,
+            at: event.item.at,
+        }))
+    }
+
+    async fn body(
+        &self,
+        entry: &Entry,
+        kind: &str,
+        root: &TaskRow,
+        event: &Event,
+    ) -> Result<Vec<u8>, ReadError> {
+        let mut truncated = false;
+        if entry.payload == Payload::Full {
+            let data = (self.rendering.data)(root.task_id, event.clone()).await?;
+            let body = enveloped(kind, event, &data)?;
+            if body.len() <= MOST {
+                return Ok(body);
+            }
+            truncated = true;
+        }
+        let request = match event.item.fact.request_id() {
+            Some(id) => Some((self.rendering.brief)(id, event.clone(), entry.summaries).await?),
+            None => None,
+        };
+        let status = self.store.status_after(event).await?;
+        let metadata = RawValue::from_string(root.metadata.clone()).map_err(unreadable)?;
+        let thin = Thin {
+            tenant: &root.tenant,
+            root_task_id: root.task_id.to_string(),
+            event: event.number,
+            task_id: event.task_id.to_string(),
+            session_id: &root.session_id,
+            user_id: &root.user_id,
+            agent: event.agent_path.last().unwrap_or(&root.agent),
+            agent_path: &event.agent_path,
+            metadata,
+            task_status: status.as_str(),
+            request,
+            truncated,
+        };
+        let data = serde_json::value::to_raw_value(&thin).map_err(unreadable)?;
+        enveloped(kind, event, &data)
+    }
+}
+
+fn enveloped(kind: &str, event: &Event, data: &RawValue) -> Result<Vec<u8>, ReadError> {
+    envelope(kind, event.item.at, data).map_err(unreadable)
+}
+
+/// The body of a message.
+pub(super) fn envelope(kind: &str, at: Time, data: &RawValue) -> serde_json::Result<Vec<u8>> {
+    serde_json::to_vec(&Envelope {
+        r#type: kind,
+        timestamp: at.to_string(),
+        data,
+    })
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
+fn unreadable(error: serde_json::Error) -> ReadError {
+    ReadError::Corrupt(format!("a message: {error}"))
+}

@@ -1,0 +1,197 @@
+//! Messages about what was committed, to the receivers that the configuration names. A commit writes
+//! a notice (`store/notices.rs`); `spread.rs` replaces it by a delivery for each entry that wants one
+//! of its events; `send.rs` claims due deliveries and makes the attempts. What a message says is
+//! read from the journal at each attempt (`message.rs`).
+//!
+//! Invariant: a message is sent at least once, in no order, under one id; a slow or failing receiver
+//! delays only the messages of its own entry. No message, row, log line or metric holds a secret, an
+//! address or a URL.
+
+pub(crate) mod entry;
+mod health;
+mod message;
+mod ping;
+mod schedule;
+mod send;
+pub mod settings;
+mod sign;
+mod spread;
+mod webhook;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use serde_json::value::RawValue;
+use tokio::sync::{Notify, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub use self::ping::{Pong, ping};
+pub use self::settings::Settings;
+
+use self::entry::Entry;
+use self::send::Lane;
+use crate::net::Net;
+use crate::people::directory::Directory;
+use crate::store::{Event, ReadError, Store, Wanted};
+use crate::task::id::{RequestId, TaskId};
+use crate::world::{Clock, Ids};
+
+/// Time between two looks at the database. A commit of this process wakes the sender at once.
+const POLL: Duration = Duration::from_secs(1);
+/// Time between two cleanups.
+const CLEANUP: Duration = Duration::from_mins(1);
+/// The most attempts at once, for all entries together.
+const ATTEMPTS: usize = 32;
+
+/// JSON text that a message holds, or the reason why it cannot be read.
+pub type Rendered = BoxFuture<'static, Result<Box<RawValue>, ReadError>>;
+
+/// Renders what a message holds of a request and of an event, as the API shows them.
+#[derive(Clone)]
+pub struct Rendering {
+    /// A request in brief, as of the commit of an event; with the summaries of its calls or without.
+    pub brief: Arc<dyn Fn(RequestId, Event, bool) -> Rendered + Send + Sync>,
+    /// The whole data of an event of this tree, as its stream has it.
+    pub data: Arc<dyn Fn(TaskId, Event) -> Rendered + Send + Sync>,
+}
+
+impl fmt::Debug for Rendering {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Rendering")
+    }
+}
+
+/// What a [`Sender`] is made of.
+#[derive(Debug)]
+pub struct Parts {
+    /// The database.
+    pub store: Store,
+    /// Outbound HTTP.
+    pub net: Net,
+    /// The accounts, by which an entry finds the requests that its users may decide.
+    pub accounts: Option<Directory>,
+    /// How messages show requests and events.
+    pub rendering: Rendering,
+}
+
+/// Sends the messages of one process.
+pub struct Sender {
+    store: Store,
+    net: Net,
+    accounts: Option<Directory>,
+    rendering: Rendering,
+    clock: Arc<dyn Clock>,
+    ids: Arc<dyn Ids>,
+    lanes: Vec<Arc<Lane>>,
+    /// The names of the entries.
+    names: Vec<String>,
+    slots: Arc<Semaphore>,
+    /// Wakes the sender when an attempt has ended.
+    freed: Notify,
+    attempts: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl fmt::Debug for Sender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Sender({:?})", self.names)
+    }
+}
+
+impl Sender {
+    /// A sender for these entries, and the events that commits have to write notices of. It sends
+    /// once [`Sender::work`] runs.
+    #[must_use]
+    pub fn new(
+        settings: &Settings,
+        parts: Parts,
+        clock: Arc<dyn Clock>,
+        ids: Arc<dyn Ids>,
+    ) -> Arc<Self> {
+        let entries: Vec<Entry> = settings.to.iter().filter_map(Entry::of).collect();
+        let wants = entries.iter().map(|entry| entry.want.clone());
+        parts.store.want(Wanted(wants.collect()));
+        Arc::new(Self {
+            store: parts.store,
+            net: parts.net,
+            accounts: parts.accounts,
+            rendering: parts.rendering,
+            clock,
+            ids,
+            names: entries.iter().map(|entry| entry.name.clone()).collect(),
+            lanes: entries
+                .into_iter()
+                .map(|entry| Arc::new(Lane::of(entry)))
+                .collect(),
+            slots: Arc::new(Semaphore::new(ATTEMPTS)),
+            freed: Notify::new(),
+            attempts: TaskTracker::new(),
+            stop: CancellationToken::new(),
+        })
+    }
+
+    /// Runs until the service goes down.
+    pub async fn work(self: Arc<Self>) {
+        let (mut look_at, mut clean_at) = (self.clock.uptime(), self.clock.uptime());
+        // Without entries the database is looked at only to clean up after earlier ones.
+        let every = if self.lanes.is_empty() { CLEANUP } else { POLL };
+        let mut noticed = false;
+        while !self.stop.is_cancelled() {
+            if noticed || self.clock.uptime() >= look_at {
+                look_at = self.clock.uptime() + every;
+                self.spread().await;
+                self.start_attempts().await;
+            } else {
+                self.go_on().await;
+            }
+            if self.clock.uptime() >= clean_at {
+                self.clean().await;
+                clean_at = self.clock.uptime() + CLEANUP;
+            }
+            noticed = false;
+            tokio::select! {
+                () = self.stop.cancelled() => {}
+                () = self.store.noticed() => noticed = true,
+                () = self.freed.notified() => {}
+                () = self.clock.sleep(every) => {}
+            }
+        }
+    }
+
+    /// Begins no further attempt, and waits until those in flight are recorded, `time` at most.
+    pub async fn shut_down(&self, time: Duration) {
+        self.stop.cancel();
+        self.attempts.close();
+        tokio::select! {
+            () = self.attempts.wait() => {}
+            () = self.clock.sleep(time) => tracing::warn!("messages were still being sent at the shutdown deadline"),
+        }
+    }
+
+    /// Drops what no entry sends any more, and removes what was listed long enough.
+    async fn clean(&self) {
+        match self.store.drop_orphaned_deliveries(&self.names).await {
+            Ok(dropped) => {
+                for name in dropped {
+                    observe(&name, "dropped");
+                }
+            }
+            Err(error) => tracing::debug!(%error, "deliveries could not be dropped"),
+        }
+        while !self.stop.is_cancelled()
+            && self
+                .store
+                .remove_spent_deliveries()
+                .await
+                .is_ok_and(|more| more)
+        {}
+    }
+}
+
+/// Reports the end of an attempt at a message of this entry, as a metric.
+fn observe(entry: &str, outcome: &str) {
+    tracing::info!(target: "holdpoint::metric", metric = "delivery", entry, outcome);
+}

@@ -1,0 +1,96 @@
+//! When a message is tried again.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+use reqwest::header::{HeaderMap, RETRY_AFTER};
+
+use crate::task::time::Time;
+
+/// The wait before each attempt after the first. There is no attempt after the last of them.
+const WAITS: [Duration; 9] = [
+    Duration::from_secs(5),
+    Duration::from_mins(5),
+    Duration::from_mins(30),
+    Duration::from_hours(2),
+    Duration::from_hours(5),
+    Duration::from_hours(10),
+    Duration::from_hours(14),
+    Duration::from_hours(20),
+    Duration::from_hours(24),
+];
+/// The longest wait that a receiver may ask for.
+const LONGEST_ASKED: Duration = Duration::from_hours(1);
+
+/// The wait after `attempts` failed attempts; `None` if there is no further one. It varies by a
+/// fifth, so that messages that failed together do not return together, and is never shorter than a
+/// receiver has `asked` for.
+pub(super) fn wait(attempts: i64, asked: Option<Duration>) -> Option<Duration> {
+    let index = usize::try_from(attempts.checked_sub(1)?).ok()?;
+    let usual = WAITS.get(index)?;
+    let random = RandomState::new().hash_one(attempts) % 1001;
+    let part = f64::from(u16::try_from(random).unwrap_or(0)) / 1000.0;
+    let varied = usual.mul_f64(0.8 + 0.4 * part);
+    Some(varied.max(asked.unwrap_or_default()))
+}
+
+/// The wait in `Retry-After`: seconds, or a date.
+pub(super) fn asked_for(headers: &HeaderMap, now: Time) -> Option<Duration> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    let wait = if let Ok(seconds) = text.parse::<u64>() {
+        Duration::from_secs(seconds)
+    } else {
+        let until = jiff::fmt::rfc2822::DateTimeParser::new()
+            .parse_timestamp(text)
+            .ok()?;
+        Time(until.as_microsecond()).since(now)
+    };
+    Some(wait.min(LONGEST_ASKED))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schedule_is_the_one_that_is_written_each_wait_within_a_fifth() {
+        let seconds = [
+            5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400_u64,
+        ];
+        for (attempts, usual) in (1..).zip(seconds) {
+            let usual = Duration::from_secs(usual);
+            let mut seen = Vec::new();
+            for _ in 0..50 {
+                let wait = wait(attempts, None).unwrap();
+                assert!(
+                    usual.mul_f64(0.799) <= wait && wait <= usual.mul_f64(1.201),
+                    "{attempts}: {wait:?}"
+                );
+                seen.push(wait);
+            }
+            seen.dedup();
+            assert!(seen.len() > 1, "it varies");
+        }
+        assert_eq!(wait(10, None), None);
+        assert_eq!(wait(0, None), None);
+    }
+
+    #[test]
+    fn wait_that_a_receiver_asks_for_is_kept_to_up_to_an_hour() {
+        let asked = |text: &str| {
+            let headers = HeaderMap::from_iter([(RETRY_AFTER, text.parse().unwrap())]);
+            asked_for(&headers, Time(1_445_412_480_000_000 - 5_000_000))
+        };
+        assert_eq!(asked("90"), Some(Duration::from_secs(90)));
+        assert_eq!(asked("86400"), Some(Duration::from_hours(1)));
+        assert_eq!(
+            asked("Wed, 21 Oct 2015 07:28:00 GMT"),
+            Some(Duration::from_secs(5))
+        );
+        assert_eq!(asked("soon"), None);
+        assert_eq!(asked_for(&HeaderMap::new(), Time(0)), None);
+        let hour = Duration::from_hours(1);
+        assert_eq!(wait(1, Some(hour)), Some(hour));
+        assert!(wait(5, Some(hour)).unwrap() > hour);
+    }
+}

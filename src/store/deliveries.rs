@@ -1,0 +1,392 @@
+//! Deliveries: messages to be sent, one row for each event and entry of the configuration. Claims
+//! the due ones, records what became of each attempt, and removes those that are over.
+//! `delivery_list.rs` lists them for admins.
+//!
+//! Invariant: an attempt is recorded only while the lease under which it was made is the row's
+//! lease. A row has at most one lease that is not over, so two processes send the same delivery at
+//! once only if the first one is slower than its lease.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::batch::micros;
+use super::db::{Sql, Value, sql};
+use super::record::record;
+use super::{ReadError, Store, delivery_list};
+use crate::task::id::{ChangeId, RequestId, TaskId};
+use crate::task::time::Time;
+
+/// How long one attempt may take, its recording included.
+pub const LEASE: Duration = Duration::from_secs(20);
+/// How long a delivery stays listed after it was sent or dropped.
+const KEPT: Duration = Duration::from_hours(3 * 24);
+/// How long a delivery stays listed after its last attempt failed.
+const KEPT_DEAD: Duration = Duration::from_hours(30 * 24);
+/// How long a delivery waits for a replica whose configuration has its entry.
+const ORPHANED: Duration = Duration::from_hours(24);
+/// The maximum number of deliveries removed per statement.
+const BATCH: usize = 1000;
+
+/// A claimed delivery.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClaimedDelivery {
+    /// Its id.
+    pub id: Uuid,
+    /// The root of the tree.
+    pub root: TaskId,
+    /// The change that the message is about.
+    pub change: ChangeId,
+    /// The number of the event that the message is about.
+    pub event_number: i64,
+    /// The message's type: the name of its event.
+    pub kind: String,
+    /// The request that the message is about.
+    pub request: Option<RequestId>,
+    /// The number of attempts so far.
+    pub attempts: i64,
+    /// The end of this claim's lease; its fence.
+    pub lease_until: i64,
+    /// The time of the claim, by the database's clock.
+    pub now: Time,
+}
+
+/// What became of one attempt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attempt {
+    /// The delivery's state after it.
+    pub next: Next,
+    /// The status of the answer, if there was one.
+    pub http_status: Option<u16>,
+    /// The reason for the failure, in fixed words; empty for a success.
+    pub problem: &'static str,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// The state of a delivery after an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// It was taken.
+    Sent,
+    /// It is tried again after this time.
+    Again(Duration),
+    /// It is not tried again.
+    Dead,
+}
+
+impl Next {
+    fn state(self) -> &'static str {
+        match self {
+            Self::Sent => "sent",
+            Self::Again(_) => "due",
+            Self::Dead => "dead",
+        }
+    }
+}
+
+/// Expires all leases when a `SQLite` file is opened, as `open::LEASES_OVER` does for tasks.
+pub(super) const LEASES_OVER: Sql = sql!(
+    "update delivery set lease_until = null where state = 'due' and lease_until is not null returning target"
+);
+
+/// Those of the entries $2 that have a due delivery. The order of the index ends the search at the
+/// first one that is free.
+///
+/// Differs because `SQLite` has no `unnest`.
+const DUE: Sql = Sql {
+    postgres: "
+select x.target from unnest($2::text[]) as x (target)
+  cross join (select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint as at) m
+ where exists (select 1 from delivery d where d.target = x.target and d.state = 'due' and d.due_at <= m.at
+    and (d.lease_until is null or d.lease_until <= m.at))",
+    sqlite: "
+select x.value as target from json_each($2) x
+ where exists (select 1 from delivery d where d.target = x.value and d.state = 'due' and d.due_at <= $1
+    and (d.lease_until is null or d.lease_until <= $1))",
+    by_key: false,
+};
+
+/// Claims the oldest due deliveries of an entry. Differs because `SQLite` has no row locks.
+const CLAIM: Sql = Sql {
+    postgres: "
+with moment as materialized (
+    select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint as at
+), free as materialized (
+    select d.delivery_id from delivery d
+     where d.target = $2 and d.state = 'due' and d.due_at <= (select at from moment)
+       and (d.lease_until is null or d.lease_until <= (select at from moment))
+     order by d.due_at, d.delivery_id limit $3 for update of d skip locked
+)
+update delivery d set lease_until = m.at + $4
+  from free f cross join moment m where d.delivery_id = f.delivery_id
+returning d.delivery_id, d.root_task_id, d.change_id, d.event_number, d.type as kind, d.request_id, d.attempts,
+    d.lease_until, m.at",
+    sqlite: "
+update delivery set lease_until = $1 + $4
+ where delivery_id in (select d.delivery_id from delivery d
+     where d.target = $2 and d.state = 'due' and d.due_at <= $1 and (d.lease_until is null or d.lease_until <= $1)
+     order by d.due_at, d.delivery_id limit $3)
+returning delivery_id, root_task_id, change_id, event_number, type as kind, request_id, attempts, lease_until, $1 as at",
+    by_key: false,
+};
+
+/// Records an attempt made under the lease $3.
+const RECORD: Sql = sql!(
+    "update delivery set state = $4, attempts = attempts + 1, lease_until = null,
+        due_at = case when $4 = 'due' then m.at + $5 else due_at end,
+        ended_at = case when $4 <> 'due' then m.at end,
+        last_at = m.at, last_status = nullif($6, 0), last_problem = nullif($7, ''), last_milliseconds = $8
+       from (select " (now 1) " as at) m
+      where delivery_id = $2 and lease_until = $3 and state = 'due' returning target"
+)
+.by_key();
+
+/// Whether an entry has deliveries that wait after a failure.
+const WAITS: Sql = sql!(
+    "select target from delivery where target = $2 and state = 'due' and due_at > " (now 1) " and attempts > 0
+        and not delivery_id " (any 3 uuid) " limit 1"
+);
+
+const PULL: Sql = sql!(
+    "update delivery set due_at = " (now 1) "
+      where target = $2 and state = 'due' and due_at > " (now 1) " and attempts > 0 and not delivery_id " (any 3 uuid)
+    " returning target"
+);
+
+/// Drops the deliveries that no entry of the configuration sends any more.
+const DROP: Sql = sql!(
+    "update delivery set state = 'dropped', lease_until = null, ended_at = " (now 1) ",
+        last_problem = 'no entry of the configuration has this name'
+      where state = 'due' and not target " (any 2 text) " and due_at <= " (now 1) " - $3 returning target"
+);
+
+/// Differs because `SQLite` has no row locks; Postgres skips rows that another replica is removing.
+const REMOVE: Sql = Sql {
+    postgres: "
+with moment as materialized (
+    select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint as at
+), over as materialized (
+    select d.delivery_id from delivery d
+     where d.state <> 'due' and d.ended_at <= (select at from moment) - $3
+       and (d.state <> 'dead' or d.ended_at <= (select at from moment) - $4)
+     order by d.ended_at limit $2 for update of d skip locked
+)
+delete from delivery d using over o where d.delivery_id = o.delivery_id returning d.target",
+    sqlite: "
+delete from delivery where delivery_id in (
+    select delivery_id from delivery
+     where state <> 'due' and ended_at <= $1 - $3 and (state <> 'dead' or ended_at <= $1 - $4)
+     order by ended_at limit $2)
+returning target",
+    by_key: false,
+};
+
+const COUNTS: Sql = sql!(
+    "select target, count(*) as number, min(created_at) as oldest, " (now 1) " as at
+       from delivery where state = 'due' group by target"
+);
+
+const STATEMENTS: &[Sql] = &[
+    LEASES_OVER,
+    DUE,
+    CLAIM,
+    RECORD,
+    WAITS,
+    PULL,
+    DROP,
+    REMOVE,
+    COUNTS,
+];
+
+pub(super) fn statements() -> impl Iterator<Item = Sql> {
+    STATEMENTS.iter().chain(delivery_list::STATEMENTS).copied()
+}
+
+record! {
+    struct ClaimRecord {
+        delivery_id: Uuid,
+        root_task_id: Uuid,
+        change_id: Uuid,
+        event_number: i64,
+        kind: String,
+        request_id: Option<Uuid>,
+        attempts: i64,
+        lease_until: i64,
+        at: i64,
+    }
+}
+
+record! {
+    pub(super) struct Target {
+        target: String,
+    }
+}
+
+record! {
+    struct CountRecord {
+        target: String,
+        number: i64,
+        oldest: i64,
+        at: i64,
+    }
+}
+
+/// How many deliveries of an entry wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backlog {
+    /// The name of the entry.
+    pub target: String,
+    /// The number of deliveries that are due, now or later.
+    pub waiting: i64,
+    /// The age of the oldest one.
+    pub oldest: Duration,
+}
+
+impl Store {
+    /// Those of these entries that have a due delivery.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer.
+    pub async fn entries_with_due(&self, targets: &[String]) -> Result<Vec<String>, ReadError> {
+        let values = vec![Value::Now, Value::Texts(targets.to_vec())];
+        let found: Vec<Target> = self.db().all(DUE, values).await?;
+        Ok(found.into_iter().map(|found| found.target).collect())
+    }
+
+    /// Claims at most `limit` due deliveries of an entry, the oldest first, each for [`LEASE`].
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer. Deliveries may have been claimed; they are
+    /// free again after their lease.
+    pub async fn claim_deliveries(
+        &self,
+        target: &str,
+        limit: i64,
+    ) -> Result<Vec<ClaimedDelivery>, ReadError> {
+        let values = vec![
+            Value::Now,
+            Value::Text(target.to_owned()),
+            Value::Int(limit),
+            Value::Int(micros(LEASE)),
+        ];
+        let mut claimed: Vec<ClaimRecord> = self.db().write(CLAIM, values).await?;
+        claimed.sort_unstable_by_key(|claimed| claimed.delivery_id);
+        let claimed = claimed.into_iter().map(|record| ClaimedDelivery {
+            id: record.delivery_id,
+            root: TaskId(record.root_task_id),
+            change: ChangeId(record.change_id),
+            event_number: record.event_number,
+            kind: record.kind,
+            request: record.request_id.map(RequestId),
+            attempts: record.attempts,
+            lease_until: record.lease_until,
+            now: Time(record.at),
+        });
+        Ok(claimed.collect())
+    }
+
+    /// Records an attempt. `false` if another process has claimed the delivery since, or an admin
+    /// has ended it: then nothing is recorded.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer.
+    pub async fn record_attempt(
+        &self,
+        claimed: &ClaimedDelivery,
+        attempt: &Attempt,
+    ) -> Result<bool, ReadError> {
+        let wait = if let Next::Again(wait) = attempt.next {
+            wait
+        } else {
+            Duration::ZERO
+        };
+        let values = vec![
+            Value::Now,
+            Value::Id(claimed.id),
+            Value::Int(claimed.lease_until),
+            Value::Text(attempt.next.state().to_owned()),
+            Value::Int(micros(wait)),
+            Value::Int(attempt.http_status.unwrap_or(0).into()),
+            Value::Text(attempt.problem.to_owned()),
+            Value::Int(i64::try_from(attempt.took.as_millis()).unwrap_or(i64::MAX)),
+        ];
+        let recorded: Vec<Target> = self.db().write(RECORD, values).await?;
+        Ok(!recorded.is_empty())
+    }
+
+    /// Makes every delivery of an entry due that waits after a failure, but for `except`. Returns
+    /// their number.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer.
+    pub async fn pull_deliveries(
+        &self,
+        target: &str,
+        except: Vec<Uuid>,
+    ) -> Result<usize, ReadError> {
+        let values = vec![
+            Value::Now,
+            Value::Text(target.to_owned()),
+            Value::Ids(except),
+        ];
+        if self
+            .db()
+            .one::<Target>(WAITS, values.clone())
+            .await?
+            .is_none()
+        {
+            return Ok(0);
+        }
+        let pulled: Vec<Target> = self.db().write(PULL, values).await?;
+        Ok(pulled.len())
+    }
+
+    /// Drops the deliveries that have waited a day for a replica with their entry; `targets` are the
+    /// entries of this one. Returns the entry of each.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer.
+    pub async fn drop_orphaned_deliveries(
+        &self,
+        targets: &[String],
+    ) -> Result<Vec<String>, ReadError> {
+        let values = vec![
+            Value::Now,
+            Value::Texts(targets.to_vec()),
+            Value::Int(micros(ORPHANED)),
+        ];
+        let dropped: Vec<Target> = self.db().write(DROP, values).await?;
+        Ok(dropped.into_iter().map(|dropped| dropped.target).collect())
+    }
+
+    /// Removes deliveries that are over and were listed long enough, at most one batch. Returns
+    /// whether there may be more.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer.
+    pub async fn remove_spent_deliveries(&self) -> Result<bool, ReadError> {
+        let values = vec![
+            Value::Now,
+            Value::Int(i64::try_from(BATCH).unwrap_or(i64::MAX)),
+            Value::Int(micros(KEPT)),
+            Value::Int(micros(KEPT_DEAD)),
+        ];
+        let removed: Vec<Target> = self.db().write(REMOVE, values).await?;
+        Ok(removed.len() >= BATCH)
+    }
+
+    /// How many deliveries of each entry wait.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer.
+    pub async fn delivery_backlogs(&self) -> Result<Vec<Backlog>, ReadError> {
+        let counts: Vec<CountRecord> = self.db().all(COUNTS, vec![Value::Now]).await?;
+        let backlogs = counts.into_iter().map(|count| Backlog {
+            target: count.target,
+            waiting: count.number,
+            oldest: Time(count.at).since(Time(count.oldest)),
+        });
+        Ok(backlogs.collect())
+    }
+}

@@ -1,0 +1,300 @@
+//! The list of deliveries for admins, and sending them again.
+
+use uuid::Uuid;
+
+use super::db::{Sql, Value, sql};
+use super::page::Page;
+use super::record::record;
+use super::{ReadError, Store};
+use crate::task::id::{ChangeId, RequestId, TaskId};
+use crate::task::time::Time;
+
+/// The state of a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeliveryState {
+    /// It is to be sent, now or later.
+    Due,
+    /// It was taken.
+    Sent,
+    /// Its last attempt failed, or the receiver wants it no more.
+    Dead,
+    /// It was not sent, because nobody is to get it any more.
+    Dropped,
+}
+
+impl DeliveryState {
+    /// All states.
+    pub const ALL: [Self; 4] = [Self::Due, Self::Sent, Self::Dead, Self::Dropped];
+
+    /// The word on the wire and in the database.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Due => "due",
+            Self::Sent => "sent",
+            Self::Dead => "dead",
+            Self::Dropped => "dropped",
+        }
+    }
+
+    /// The state with this word.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == word)
+    }
+}
+
+/// A delivery as an admin sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeliveryRow {
+    /// Its id.
+    pub id: Uuid,
+    /// The name of the configuration's entry.
+    pub target: String,
+    /// The person who gets it; `None` for a service.
+    pub person: Option<String>,
+    /// The message's type.
+    pub kind: String,
+    /// The root of the tree.
+    pub root: TaskId,
+    /// The change that it is about.
+    pub change: ChangeId,
+    /// The number of the event that it is about.
+    pub event_number: i64,
+    /// The request that it is about.
+    pub request: Option<RequestId>,
+    /// Its state.
+    pub state: DeliveryState,
+    /// The number of attempts.
+    pub attempts: i64,
+    /// The time from which it is sent, or was.
+    pub due_at: Time,
+    /// The time at which it was sent, died or was dropped.
+    pub ended_at: Option<Time>,
+    /// The last attempt.
+    pub last: Option<LastAttempt>,
+}
+
+impl DeliveryRow {
+    /// The id of the message, the same for each attempt.
+    #[must_use]
+    pub fn message_id(&self) -> String {
+        message_id(self.change, self.event_number)
+    }
+}
+
+/// The id of the message about an event. The same event number of a restored history is another
+/// change, so its message has another id.
+#[must_use]
+pub fn message_id(change: ChangeId, event_number: i64) -> String {
+    format!("evt_{}_{event_number}", change.0.simple())
+}
+
+/// The last attempt at a delivery.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LastAttempt {
+    /// The time of its end.
+    pub at: Time,
+    /// The status of the answer, if there was one.
+    pub http_status: Option<i64>,
+    /// The reason for the failure.
+    pub problem: Option<String>,
+    /// How long it took.
+    pub milliseconds: i64,
+}
+
+/// Selects deliveries.
+#[derive(Clone, Debug, Default)]
+pub struct DeliveryFilter {
+    /// Deliveries of this tenant.
+    pub tenant: String,
+    /// Deliveries of one of these entries; empty for any.
+    pub targets: Vec<String>,
+    /// Deliveries in one of these states; empty for any.
+    pub states: Vec<DeliveryState>,
+    /// Deliveries about one of these requests; empty for any.
+    pub requests: Vec<RequestId>,
+    /// Deliveries about one of these trees; empty for any.
+    pub roots: Vec<TaskId>,
+    /// Only deliveries older (with a smaller id) than this one.
+    pub before: Option<Uuid>,
+    /// The maximum number of deliveries.
+    pub limit: i64,
+}
+
+/// Selects deliveries to be sent again.
+#[derive(Clone, Debug)]
+pub struct ResendFilter {
+    /// Deliveries of this tenant.
+    pub tenant: String,
+    /// Deliveries of this entry.
+    pub target: String,
+    /// Deliveries in this state.
+    pub state: DeliveryState,
+    /// Deliveries about events from this time on.
+    pub since: Option<Time>,
+}
+
+const LIST: Sql = sql!(
+    "select delivery_id, target, person, type as kind, root_task_id, change_id, event_number, request_id, state, attempts,
+            due_at, ended_at, last_at, last_status, last_problem, last_milliseconds
+       from delivery where tenant = $1 and delivery_id < $2
+        and (" (none 4 text) " or target " (any 4 text) ") and (" (none 5 text) " or state " (any 5 text) ")
+        and (" (none 6 uuid) " or request_id " (any 6 uuid) ") and (" (none 7 uuid) " or root_task_id " (any 7 uuid) ")
+      order by delivery_id desc limit $3"
+);
+
+/// A delivery that is due keeps the lease under which it is being sent, and its attempts.
+const RESEND: Sql = sql!(
+    "update delivery set
+        attempts = case when state = 'due' then attempts else 0 end,
+        lease_until = case when state = 'due' then lease_until end,
+        due_at = case when state = 'due' and due_at < " (now 1) " then due_at else " (now 1) " end,
+        state = 'due', ended_at = null
+      where tenant = $2 and delivery_id = $3 returning delivery_id"
+)
+.by_key();
+
+/// Differs because `SQLite` has no row locks.
+const RESEND_ALL: Sql = Sql {
+    postgres: "
+with chosen as materialized (
+    select delivery_id from delivery
+     where tenant = $2 and target = $3 and state = $4 and created_at >= $5 order by delivery_id limit $6
+       for update skip locked
+)
+update delivery d set state = 'due', attempts = 0, lease_until = null, ended_at = null,
+    due_at = (select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint)
+  from chosen c where d.delivery_id = c.delivery_id returning d.delivery_id",
+    sqlite: "
+update delivery set state = 'due', attempts = 0, lease_until = null, ended_at = null, due_at = $1
+ where delivery_id in (select delivery_id from delivery
+     where tenant = $2 and target = $3 and state = $4 and created_at >= $5 order by delivery_id limit $6)
+returning delivery_id",
+    by_key: false,
+};
+
+pub(super) const STATEMENTS: &[Sql] = &[LIST, RESEND, RESEND_ALL];
+
+/// The maximum number of deliveries sent again per statement.
+const BATCH: usize = 1000;
+
+record! {
+    struct DeliveryRecord {
+        delivery_id: Uuid,
+        target: String,
+        person: String,
+        kind: String,
+        root_task_id: Uuid,
+        change_id: Uuid,
+        event_number: i64,
+        request_id: Option<Uuid>,
+        state: String,
+        attempts: i64,
+        due_at: i64,
+        ended_at: Option<i64>,
+        last_at: Option<i64>,
+        last_status: Option<i64>,
+        last_problem: Option<String>,
+        last_milliseconds: Option<i64>,
+    }
+}
+
+record! {
+    struct Changed {
+    }
+}
+
+impl DeliveryRecord {
+    fn row(self) -> Result<DeliveryRow, ReadError> {
+        let state = DeliveryState::parse(&self.state);
+        let state =
+            state.ok_or_else(|| ReadError::Corrupt("the state of a delivery".to_owned()))?;
+        let last = self.last_at.map(|at| LastAttempt {
+            at: Time(at),
+            http_status: self.last_status,
+            problem: self.last_problem,
+            milliseconds: self.last_milliseconds.unwrap_or(0),
+        });
+        Ok(DeliveryRow {
+            id: self.delivery_id,
+            target: self.target,
+            person: (!self.person.is_empty()).then_some(self.person),
+            kind: self.kind,
+            root: TaskId(self.root_task_id),
+            change: ChangeId(self.change_id),
+            event_number: self.event_number,
+            request: self.request_id.map(RequestId),
+            state,
+            attempts: self.attempts,
+            due_at: Time(self.due_at),
+            ended_at: self.ended_at.map(Time),
+            last,
+        })
+    }
+}
+
+impl Store {
+    /// Deliveries, newest first: one page.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
+    pub async fn deliveries(
+        &self,
+        filter: &DeliveryFilter,
+    ) -> Result<Page<DeliveryRow>, ReadError> {
+        let states = filter.states.iter().map(|state| state.as_str().to_owned());
+        let values = vec![
+            Value::Text(filter.tenant.clone()),
+            Value::Id(filter.before.unwrap_or(Uuid::max())),
+            Value::Int(filter.limit.saturating_add(1)),
+            Value::Texts(filter.targets.clone()),
+            Value::Texts(states.collect()),
+            Value::Ids(filter.requests.iter().map(|id| id.0).collect()),
+            Value::Ids(filter.roots.iter().map(|id| id.0).collect()),
+        ];
+        let records: Vec<DeliveryRecord> = self.db().all(LIST, values).await?;
+        let found = i64::try_from(records.len()).unwrap_or(i64::MAX);
+        let rows = records.into_iter().map(DeliveryRecord::row);
+        Ok(Page::cut(
+            rows.collect::<Result<_, _>>()?,
+            found,
+            filter.limit,
+        ))
+    }
+
+    /// Makes a delivery due now, with all its attempts. `false` if the tenant has no such delivery.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer.
+    pub async fn resend(&self, tenant: &str, id: Uuid) -> Result<bool, ReadError> {
+        let values = vec![Value::Now, Value::Text(tenant.to_owned()), Value::Id(id)];
+        let found: Vec<Changed> = self.db().write(RESEND, values).await?;
+        self.inner.feed.noticed();
+        Ok(!found.is_empty())
+    }
+
+    /// Makes deliveries due now, with all their attempts. Returns their number.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer. Some may be due.
+    pub async fn resend_all(&self, filter: &ResendFilter) -> Result<usize, ReadError> {
+        let mut count = 0;
+        loop {
+            let values = vec![
+                Value::Now,
+                Value::Text(filter.tenant.clone()),
+                Value::Text(filter.target.clone()),
+                Value::Text(filter.state.as_str().to_owned()),
+                Value::Int(filter.since.map_or(0, |since| since.0)),
+                Value::Int(i64::try_from(BATCH).unwrap_or(i64::MAX)),
+            ];
+            let found: Vec<Changed> = self.db().write(RESEND_ALL, values).await?;
+            count += found.len();
+            self.inner.feed.noticed();
+            if found.len() < BATCH {
+                return Ok(count);
+            }
+        }
+    }
+}

@@ -1,0 +1,383 @@
+//! Notices: which commits have events that a message is to be sent of. A commit writes at most one
+//! notice, in the same transaction as its events, and none where no entry of the configuration
+//! could want one of them. Later a sender reads the events, and replaces the notice by deliveries in
+//! one transaction.
+//!
+//! Invariant: a notice is removed only together with the insertion of its deliveries, and its
+//! deliveries are inserted only together with its removal.
+
+use std::collections::BTreeSet;
+
+use rusqlite::Transaction;
+use uuid::Uuid;
+
+use super::db::{Engine, Sql, Value, sql};
+use super::record::record;
+use super::sqlite::records;
+use super::tasks::fact;
+use super::{ReadError, Store};
+use crate::task::change::Change;
+use crate::task::event_name::event_name;
+use crate::task::id::{ChangeId, RequestId, TaskId};
+
+/// The events of which one entry of the configuration wants messages.
+#[derive(Clone, Debug, Default)]
+pub struct Want {
+    /// The tenants; empty for all.
+    pub tenants: Vec<String>,
+    /// The agents of root tasks; empty for all.
+    pub agents: Vec<String>,
+    /// The names of the events.
+    pub events: BTreeSet<&'static str>,
+}
+
+impl Want {
+    /// Whether this entry wants messages of a tree.
+    #[must_use]
+    pub fn wants_tree(&self, tenant: &str, root_agent: &str) -> bool {
+        let named = |names: &[String], name| names.is_empty() || names.iter().any(|it| it == name);
+        named(&self.tenants, tenant) && named(&self.agents, root_agent)
+    }
+}
+
+/// The events of which any entry wants messages.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted(pub Vec<Want>);
+
+impl Wanted {
+    /// Whether an entry could want a message of an event of this change.
+    pub(super) fn wants(&self, change: &Change) -> bool {
+        self.0
+            .iter()
+            .filter(|want| want.wants_tree(&change.tenant, &change.root_agent))
+            .any(|want| names(change).any(|name| want.events.contains(name)))
+    }
+}
+
+/// The names of a change's events.
+fn names(change: &Change) -> impl Iterator<Item = &'static str> + '_ {
+    change.tasks.iter().flat_map(|task| {
+        let of_root = task.task_id == change.root;
+        (task.last_seq + 1..)
+            .zip(&task.facts)
+            .map(move |(seq, fact)| event_name(fact, of_root, seq))
+    })
+}
+
+/// A notice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// Its id.
+    pub id: Uuid,
+    /// The root of the changed tree.
+    pub root: TaskId,
+    /// The change.
+    pub change: ChangeId,
+    /// The number of the change's first event.
+    pub event_number: i64,
+}
+
+/// The events of a change, as far as they decide which messages are sent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NotedChange {
+    /// The tenant of the tree.
+    pub tenant: String,
+    /// The name of the root's agent.
+    pub root_agent: String,
+    /// The events, in order.
+    pub events: Vec<NotedEvent>,
+}
+
+/// An event of a change, without its content.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NotedEvent {
+    /// The event's number.
+    pub number: i64,
+    /// The event's name.
+    pub name: &'static str,
+    /// The request that the event is about.
+    pub request: Option<RequestId>,
+}
+
+/// A message to be sent about one event.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewDelivery {
+    /// A fresh id.
+    pub id: Uuid,
+    /// The notice from which it follows.
+    pub notice: Notice,
+    /// The tenant of the tree.
+    pub tenant: String,
+    /// The name of the configuration's entry.
+    pub target: String,
+    /// The event that it tells of.
+    pub event: NotedEvent,
+}
+
+const NOTICES: Sql = sql!(
+    "select notice_id, root_task_id, change_id, event_number from notice order by notice_id limit $1"
+);
+
+/// Events of the tree $1 from the number $2 on, at most $3. The content of an item is read only where
+/// the event's name depends on it. The two kinds of event numbers are explained in `events.rs`.
+const NOTED: Sql = sql!(
+    "with page (task_id, seq, event_number) as (
+        select * from (select task_id, seq, event_number from agent_task_item
+             where task_id = $1 and seq >= $2 and event_number = seq order by seq limit $3) a
+         union all
+        select * from (select task_id, seq, event_number from agent_task_item
+             where root_task_id = $1 and event_number >= $2 and event_number <> seq
+             order by event_number limit $3) b
+         order by event_number limit $3
+     )
+     select r.tenant, r.agent as root_agent, i.event_number, i.task_id, i.seq, i.type as kind, i.request_id, i.change_id,
+            case when i.type in ('task_status', 'request_closed') then i.body else '' end as body
+       from page p join agent_task_item i on i.task_id = p.task_id and i.seq = p.seq
+       join agent_task r on r.task_id = $1
+      order by i.event_number"
+)
+.by_key();
+
+/// Replaces notices by deliveries. Skips the notices that another replica is replacing, and those
+/// that are gone.
+///
+/// Differs because `SQLite` has neither arrays nor data-modifying CTEs: there it is a transaction of
+/// `DELETE_NOTICE` and `INSERT_DELIVERY`.
+const REPLACE: Sql = Sql {
+    postgres: "
+with held as materialized (
+    select notice_id from notice where notice_id = any($2::uuid[]) order by notice_id for update skip locked
+), inserted as (
+    insert into delivery (delivery_id, tenant, target, person, type, root_task_id, change_id, event_number, request_id,
+        state, due_at, attempts, created_at)
+    select d.delivery_id, d.tenant, d.target, '', d.type, d.root_task_id, d.change_id, d.event_number, d.request_id,
+        'due', m.at, 0, m.at
+      from unnest($3::uuid[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::uuid[], $9::uuid[], $10::bigint[], $11::uuid[])
+        as d (delivery_id, notice_id, tenant, target, type, root_task_id, change_id, event_number, request_id)
+      join held h on h.notice_id = d.notice_id
+     cross join (select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint as at) m
+    on conflict do nothing
+    returning delivery_id
+), deleted as (
+    delete from notice n using held h where n.notice_id = h.notice_id
+)
+select delivery_id from inserted",
+    sqlite: "",
+    by_key: false,
+};
+
+const DELETE_NOTICE: &str = "delete from notice where notice_id = $1 returning notice_id";
+
+const INSERT_DELIVERY: &str = "
+insert into delivery (delivery_id, tenant, target, person, type, root_task_id, change_id, event_number, request_id,
+    state, due_at, attempts, created_at)
+values ($1, $2, $3, '', $4, $5, $6, $7, nullif($8, zeroblob(16)), 'due', $9, 0, $9)
+on conflict do nothing returning delivery_id";
+
+pub(super) const STATEMENTS: &[Sql] = &[
+    NOTICES,
+    NOTED,
+    REPLACE,
+    lite(DELETE_NOTICE),
+    lite(INSERT_DELIVERY),
+];
+
+const fn lite(sqlite: &'static str) -> Sql {
+    Sql {
+        postgres: "",
+        sqlite,
+        by_key: true,
+    }
+}
+
+record! {
+    struct NoticeRecord {
+        notice_id: Uuid,
+        root_task_id: Uuid,
+        change_id: Uuid,
+        event_number: i64,
+    }
+}
+
+record! {
+    struct NotedRecord {
+        tenant: String,
+        root_agent: String,
+        event_number: i64,
+        task_id: Uuid,
+        seq: i64,
+        kind: String,
+        request_id: Option<Uuid>,
+        change_id: Uuid,
+        body: String,
+    }
+}
+
+record! {
+    struct Written {
+    }
+}
+
+impl NotedRecord {
+    /// The event, if a message may tell of it.
+    fn event(&self, root: TaskId) -> Option<NotedEvent> {
+        let name = match self.kind.as_str() {
+            "intervention_requested" => "request.created",
+            "decision" => "request.decided",
+            "task_status" | "request_closed" => {
+                let fact = fact(&self.body).ok()?;
+                event_name(&fact, self.task_id == root.0, self.seq)
+            }
+            _ => return None,
+        };
+        Some(NotedEvent {
+            number: self.event_number,
+            name,
+            request: self.request_id.map(RequestId),
+        })
+    }
+}
+
+/// How many events of a change one read returns.
+const EVENTS: i64 = 64;
+
+impl Store {
+    /// Sets the events of which messages are sent; a commit with one of them writes a notice. Only
+    /// the first call takes effect.
+    pub fn want(&self, wanted: Wanted) {
+        self.inner.committer.want(wanted);
+    }
+
+    /// Returns when this process has written a notice, or made a delivery due.
+    pub async fn noticed(&self) {
+        self.inner.feed.notices().await;
+    }
+
+    /// The oldest notices.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer.
+    pub async fn notices(&self, limit: i64) -> Result<Vec<Notice>, ReadError> {
+        let found: Vec<NoticeRecord> = self.db().all(NOTICES, vec![Value::Int(limit)]).await?;
+        let notices = found.into_iter().map(|found| Notice {
+            id: found.notice_id,
+            root: TaskId(found.root_task_id),
+            change: ChangeId(found.change_id),
+            event_number: found.event_number,
+        });
+        Ok(notices.collect())
+    }
+
+    /// The events of a notice's change; none if they are gone. An event whose item cannot be decoded
+    /// is left out.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer.
+    pub async fn noted(&self, notice: &Notice) -> Result<NotedChange, ReadError> {
+        let mut change = NotedChange {
+            tenant: String::new(),
+            root_agent: String::new(),
+            events: Vec::new(),
+        };
+        let mut next = notice.event_number;
+        loop {
+            let values = vec![
+                Value::Id(notice.root.0),
+                Value::Int(next),
+                Value::Int(EVENTS),
+            ];
+            let found: Vec<NotedRecord> = self.db().all(NOTED, values).await?;
+            let own = found
+                .iter()
+                .take_while(|record| record.change_id == notice.change.0);
+            let own: Vec<_> = own.collect();
+            if let Some(first) = own.first() {
+                change.tenant.clone_from(&first.tenant);
+                change.root_agent.clone_from(&first.root_agent);
+            }
+            let events = own.iter().filter_map(|record| record.event(notice.root));
+            change.events.extend(events);
+            match own.last() {
+                Some(last) if i64::try_from(own.len()) == Ok(EVENTS) => {
+                    next = last.event_number + 1;
+                }
+                _ => return Ok(change),
+            }
+        }
+    }
+
+    /// Replaces notices by deliveries, in one transaction. A notice that another process is
+    /// replacing, or has replaced, is skipped together with its deliveries. Returns the number of
+    /// deliveries inserted.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer. The notices may have been replaced.
+    pub async fn replace_notices(
+        &self,
+        notices: &[Notice],
+        deliveries: Vec<NewDelivery>,
+    ) -> Result<usize, ReadError> {
+        let ids: Vec<Uuid> = notices.iter().map(|notice| notice.id).collect();
+        if let Engine::Sqlite(_) = self.db().engine {
+            let job = move |transaction: &Transaction<'_>, at| {
+                let mut inserted = 0;
+                for id in ids {
+                    if records::<Written>(transaction, DELETE_NOTICE, &[Value::Id(id)])?.is_empty()
+                    {
+                        continue;
+                    }
+                    for delivery in deliveries.iter().filter(|one| one.notice.id == id) {
+                        let values = delivery.values(at);
+                        inserted +=
+                            records::<Written>(transaction, INSERT_DELIVERY, &values)?.len();
+                    }
+                }
+                Ok(inserted)
+            };
+            return Ok(self.db().write_transaction(job).await?);
+        }
+        let inserted: Vec<Written> = self.db().write(REPLACE, columns(ids, &deliveries)).await?;
+        Ok(inserted.len())
+    }
+}
+
+impl NewDelivery {
+    /// The parameters of `INSERT_DELIVERY`.
+    fn values(&self, at: i64) -> [Value; 9] {
+        let text = |text: &str| Value::Text(text.to_owned());
+        [
+            Value::Id(self.id),
+            text(&self.tenant),
+            text(&self.target),
+            text(self.event.name),
+            Value::Id(self.notice.root.0),
+            Value::Id(self.notice.change.0),
+            Value::Int(self.event.number),
+            Value::Id(self.event.request.map_or(Uuid::nil(), |id| id.0)),
+            Value::Int(at),
+        ]
+    }
+}
+
+/// The parameters of `REPLACE`.
+fn columns(notices: Vec<Uuid>, all: &[NewDelivery]) -> Vec<Value> {
+    let ids = |of: &dyn Fn(&NewDelivery) -> Uuid| Value::Ids(all.iter().map(of).collect());
+    let texts = |of: &dyn Fn(&NewDelivery) -> &str| {
+        Value::Texts(all.iter().map(|one| of(one).to_owned()).collect())
+    };
+    let numbers = all.iter().map(|one| Some(one.event.number)).collect();
+    let requests = all.iter().map(|one| one.event.request.map(|id| id.0));
+    vec![
+        Value::Now,
+        Value::Ids(notices),
+        ids(&|one| one.id),
+        ids(&|one| one.notice.id),
+        texts(&|one| &one.tenant),
+        texts(&|one| &one.target),
+        texts(&|one| one.event.name),
+        ids(&|one| one.notice.root.0),
+        ids(&|one| one.notice.change.0),
+        Value::MaybeInts(numbers),
+        Value::MaybeIds(requests.collect()),
+    ]
+}

@@ -1,0 +1,65 @@
+//! The names of durable events, each derived from one item of a journal.
+
+use super::item::Fact;
+use super::status::{RequestStatus, TaskStatus};
+
+/// The events that a message may tell of: those of a tree's statuses and of its requests.
+pub const TOLD: [&str; 16] = [
+    "task.created",
+    "task.paused",
+    "task.resumed",
+    "task.completed",
+    "task.failed",
+    "task.canceled",
+    "sub_agent.created",
+    "sub_agent.paused",
+    "sub_agent.resumed",
+    "sub_agent.completed",
+    "sub_agent.failed",
+    "sub_agent.canceled",
+    "request.created",
+    "request.decided",
+    "request.expired",
+    "request.withdrawn",
+];
+
+/// The name of an item's event. `of_root` says whether the item's task is the root of its tree;
+/// `seq` is the item's number in its journal.
+#[must_use]
+pub fn event_name(fact: &Fact, of_root: bool, seq: i64) -> &'static str {
+    match fact {
+        Fact::TaskStatus { status, .. } => status_name(*status, of_root, seq == 1),
+        Fact::UserMessage { .. } => "message.received",
+        Fact::AssistantMessage(_) => "message.completed",
+        Fact::Judged { .. } => "tool_call.judged",
+        Fact::InterventionRequested(_) => "request.created",
+        Fact::Decision { .. } => "request.decided",
+        Fact::RequestClosed {
+            status: RequestStatus::Expired,
+            ..
+        } => "request.expired",
+        Fact::RequestClosed { .. } => "request.withdrawn",
+        Fact::ToolStarted { .. } => "tool.started",
+        Fact::ToolResult(_) => "tool.finished",
+        Fact::LateResult(_) => "tool.finished_late",
+        Fact::SubAgentStarted { .. } => "sub_agent.started",
+    }
+}
+
+/// Only the root's events are named `task.*`.
+fn status_name(status: TaskStatus, of_root: bool, first: bool) -> &'static str {
+    match (of_root, status) {
+        (true, _) if first => "task.created",
+        (false, _) if first => "sub_agent.created",
+        (true, TaskStatus::Running) => "task.resumed",
+        (true, TaskStatus::Paused) => "task.paused",
+        (true, TaskStatus::Completed) => "task.completed",
+        (true, TaskStatus::Failed) => "task.failed",
+        (true, TaskStatus::Canceled) => "task.canceled",
+        (false, TaskStatus::Running) => "sub_agent.resumed",
+        (false, TaskStatus::Paused) => "sub_agent.paused",
+        (false, TaskStatus::Completed) => "sub_agent.completed",
+        (false, TaskStatus::Failed) => "sub_agent.failed",
+        (false, TaskStatus::Canceled) => "sub_agent.canceled",
+    }
+}

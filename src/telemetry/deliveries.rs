@@ -1,0 +1,69 @@
+//! The metrics of messages.
+
+use std::time::Duration;
+
+use prometheus::{HistogramVec, IntCounterVec, IntGaugeVec};
+
+use super::Builder;
+
+/// The instruments of messages, each with the label `target`: the name of an entry.
+pub(super) struct Deliveries {
+    ended: IntCounterVec,
+    waiting: IntGaugeVec,
+    oldest: IntGaugeVec,
+    lag: HistogramVec,
+}
+
+/// Buckets from a prompt delivery up to the last attempt.
+const LAG: [f64; 12] = [
+    0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 60.0, 3600.0, 86_400.0, 259_200.0,
+];
+
+impl Deliveries {
+    pub(super) fn new(build: &Builder) -> prometheus::Result<Self> {
+        Ok(Self {
+            ended: build.counter(
+                "holdpoint_deliveries_total",
+                "Attempts at messages, by how they ended.",
+                &["target", "outcome"],
+            )?,
+            waiting: build.gauge(
+                "holdpoint_deliveries_waiting",
+                "Messages that are to be sent, now or later.",
+                &["target"],
+            )?,
+            oldest: build.gauge(
+                "holdpoint_delivery_oldest_seconds",
+                "The age of the oldest message that is to be sent.",
+                &["target"],
+            )?,
+            lag: build.histogram(
+                "holdpoint_delivery_lag_seconds",
+                "The time from a commit to the delivery of its message.",
+                &["target"],
+                &LAG,
+            )?,
+        })
+    }
+
+    /// Shows how many messages wait for each entry, and the age of the oldest.
+    pub(super) fn show(&self, backlogs: &[(String, i64, Duration)]) {
+        self.waiting.reset();
+        self.oldest.reset();
+        for (target, waiting, oldest) in backlogs {
+            self.waiting.with_label_values(&[target]).set(*waiting);
+            let seconds = i64::try_from(oldest.as_secs()).unwrap_or(i64::MAX);
+            self.oldest.with_label_values(&[target]).set(seconds);
+        }
+    }
+
+    /// Counts the end of an attempt.
+    pub(super) fn ended(&self, target: &str, outcome: &str) {
+        self.ended.with_label_values(&[target, outcome]).inc();
+    }
+
+    /// Records the time from a commit to the delivery of its message.
+    pub(super) fn sent(&self, target: &str, seconds: f64) {
+        self.lag.with_label_values(&[target]).observe(seconds);
+    }
+}

@@ -1,0 +1,194 @@
+//! The list of deliveries and sending them again: who may, what is refused, and pages.
+
+use serde_json::{Value, json};
+
+use crate::notify::{BACKEND, Scene};
+use crate::support::test_app::{ALICE, BOB, OPS, OTHER, On, WEB};
+
+/// Two deliveries of one task, both sent.
+async fn scene() -> Scene {
+    let named = "tenants: [acme], events: [task.created, task.completed]";
+    let scene = Scene::start(On::Sqlite, &BACKEND.replace("tenants: [acme]", named)).await;
+    scene.short().await;
+    scene.counted(&[("sent", 2)]).await;
+    scene
+}
+
+fn id(delivery: &Value) -> &str {
+    delivery["delivery_id"].as_str().unwrap()
+}
+
+#[tokio::test]
+async fn deliveries_are_listed_for_admins_of_the_tenant_only() {
+    let scene = scene().await;
+    let found = scene.deliveries("").await;
+    assert_eq!(found.len(), 2);
+    assert_eq!(
+        (&found[0]["channel"], &found[0]["person"]),
+        (&json!("webhook"), &json!(null))
+    );
+    assert_eq!(
+        (
+            &found[0]["state"],
+            &found[0]["attempts"],
+            &found[0]["last"]["http_status"]
+        ),
+        (&json!("sent"), &json!(1), &json!(204))
+    );
+    for key in [ALICE, BOB, WEB] {
+        let paths = [
+            "/v1/deliveries".to_owned(),
+            format!("/v1/deliveries/{}/resend", id(&found[0])),
+        ];
+        assert_eq!(scene.app.actor(key).get(&paths[0]).await.status, 403);
+        assert_eq!(scene.app.actor(key).hit(&paths[1]).await.status, 403);
+        let body = json!({"target": "backend"});
+        assert_eq!(
+            scene
+                .app
+                .actor(key)
+                .post("/v1/deliveries/resend", &body)
+                .await
+                .status,
+            403
+        );
+    }
+    assert_eq!(
+        scene.app.actor(OTHER).get("/v1/deliveries").await.status,
+        403
+    );
+    assert_eq!(scene.app.nobody().get("/v1/deliveries").await.status, 401);
+}
+
+#[tokio::test]
+async fn admin_whose_key_only_reads_sends_nothing_again() {
+    let hook = crate::support::fake_receiver::FakeReceiver::start().await;
+    let yaml =
+        crate::notify::yaml(BACKEND, &hook).replace("admin: true", "admin: true, may: [read]");
+    let app = crate::support::test_app::TestApp::with(On::Sqlite, &yaml).await;
+    assert_eq!(app.actor(OPS).get("/v1/deliveries").await.status, 200);
+    let body = json!({"target": "backend"});
+    assert_eq!(
+        app.actor(OPS)
+            .post("/v1/deliveries/resend", &body)
+            .await
+            .status,
+        403
+    );
+}
+
+#[tokio::test]
+async fn list_has_pages_and_filters_and_refuses_unknown_ones() {
+    let scene = scene().await;
+    let all = scene.deliveries("").await;
+    let page = scene.app.actor(OPS).get("/v1/deliveries?limit=1").await;
+    assert_eq!(page.body["deliveries"], json!([all[0]]));
+    let next = format!("/v1/deliveries?limit=1&cursor={}", page.str("/next_cursor"));
+    let page = scene.app.actor(OPS).get(&next).await;
+    assert_eq!(
+        page.body,
+        json!({"deliveries": [all[1]], "next_cursor": null})
+    );
+    let root = all[0]["root_task_id"].as_str().unwrap();
+    for (query, count) in [
+        ("target=backend&state=sent".to_owned(), 2),
+        ("target=other".to_owned(), 0),
+        ("state=dead&state=due".to_owned(), 0),
+        (format!("root_task_id={root}"), 2),
+        (format!("request_id={root}"), 0),
+    ] {
+        assert_eq!(
+            scene.deliveries(&format!("&{query}")).await.len(),
+            count,
+            "{query}"
+        );
+    }
+    for wrong in [
+        "state=gone",
+        "request_id=x",
+        "root_task_id=x",
+        "limit=0",
+        "cursor=x",
+        "tenant=acme",
+    ] {
+        let reply = scene
+            .app
+            .actor(OPS)
+            .get(&format!("/v1/deliveries?{wrong}"))
+            .await;
+        assert_eq!(
+            (reply.status, reply.str("/code")),
+            (422, "invalid".to_owned()),
+            "{wrong}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn resent_message_arrives_again_under_its_id() {
+    let scene = scene().await;
+    let first = scene.deliveries("").await;
+    let reply = scene
+        .app
+        .actor(OPS)
+        .hit(&format!("/v1/deliveries/{}/resend", id(&first[0])))
+        .await;
+    assert_eq!((reply.status, reply.text.as_str()), (202, ""));
+    scene.hook.reached(3).await;
+    assert_eq!(
+        scene.hook.all()[2].id(),
+        first[0]["webhook_id"].as_str().unwrap()
+    );
+    let unknown = format!(
+        "/v1/deliveries/{}/resend",
+        first[0]["root_task_id"].as_str().unwrap()
+    );
+    assert_eq!(scene.app.actor(OPS).hit(&unknown).await.status, 404);
+    assert_eq!(
+        scene
+            .app
+            .actor(OPS)
+            .hit("/v1/deliveries/x/resend")
+            .await
+            .status,
+        404
+    );
+}
+
+#[tokio::test]
+async fn body_that_does_not_say_what_to_send_again_changes_nothing() {
+    let scene = scene().await;
+    for (body, pointer) in [
+        (json!({}), "/target"),
+        (json!({"target": 1}), "/target"),
+        (json!({"target": "backend", "state": "due"}), "/state"),
+        (json!({"target": "backend", "state": "gone"}), "/state"),
+        (
+            json!({"target": "backend", "state": "sent", "since": "yesterday"}),
+            "/since",
+        ),
+        (
+            json!({"target": "backend", "state": "sent", "tenant": "acme"}),
+            "/tenant",
+        ),
+    ] {
+        let reply = scene
+            .app
+            .actor(OPS)
+            .post("/v1/deliveries/resend", &body)
+            .await;
+        assert_eq!(
+            (reply.status, reply.str("/errors/0/pointer")),
+            (422, pointer.to_owned()),
+            "{body}"
+        );
+    }
+    let none = json!({"target": "backend", "state": "sent", "since": "2100-01-01T00:00:00Z"});
+    let reply = scene
+        .app
+        .actor(OPS)
+        .post("/v1/deliveries/resend", &none)
+        .await;
+    assert_eq!((reply.status, reply.body), (202, json!({"count": 0})));
+    assert_eq!(scene.hook.count(), 2);
+}

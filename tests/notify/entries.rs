@@ -1,0 +1,136 @@
+//! Which entry gets which messages.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+
+use super::{BACKEND, Scene, on_both};
+use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_receiver::Received;
+use crate::support::test_app::{BOB, OTHER};
+
+fn kinds(scene: &Scene, path: &str) -> BTreeSet<String> {
+    let all = scene.hook.all();
+    let own = all.iter().filter(|message| message.path == path);
+    own.map(|message| message.kind().to_owned()).collect()
+}
+
+on_both! {
+    async fn nothing_is_written_where_no_entry_wants_it(on) {
+        let failed = BACKEND.replace("tenants: [acme]", "tenants: [acme], events: [task.failed]");
+        let scene = Scene::start(on, &failed).await;
+        scene.cycle().await;
+        let texts = async |table: &str| {
+            let sql = format!("select cast(count(*) as text) from {table}");
+            scene.app.database.texts(&sql).await
+        };
+        assert_eq!((texts("notice").await, texts("delivery").await), (vec!["0".to_owned()], vec!["0".to_owned()]));
+        assert_eq!(scene.hook.count(), 0);
+    }
+
+    async fn entry_gets_the_events_of_its_tenants_only(on) {
+        let scene = Scene::start(on, BACKEND).await;
+        scene.app.model.then(says("done"));
+        let reply = scene.app.actor(OTHER).post("/v1/tasks", &json!({"input": "hello"})).await;
+        assert_eq!(reply.str("/status"), "Completed");
+        let own = scene.short().await;
+        scene.hook.reached(1).await;
+        scene.counted(&[("sent", 1)]).await;
+        let all = scene.hook.all();
+        let of: Vec<_> = all.iter().map(|one| one.body["data"]["root_task_id"].clone()).collect();
+        assert_eq!(of, [json!(own)]);
+    }
+
+    async fn entry_gets_the_events_that_it_names_and_no_others(on) {
+        let named = "tenants: [acme], events: [task.created, task.resumed, request.decided]";
+        let scene = Scene::start(on, &BACKEND.replace("tenants: [acme]", named)).await;
+        scene.cycle().await;
+        scene.counted(&[("sent", 3), ("due", 0)]).await;
+        let found = kinds(&scene, "/backend");
+        assert_eq!(found, ["request.decided", "task.created", "task.resumed"].map(str::to_owned).into());
+    }
+
+    async fn entry_with_groups_or_users_gets_only_requests_that_they_may_decide(on) {
+        let entry = |name: &str, who: &str| {
+            BACKEND.replace("backend", name).replace("tenants: [acme]", &format!("tenants: [acme], {who}"))
+        };
+        let entries = [
+            entry("finance", "groups: [finance]"),
+            entry("support", "groups: [support]"),
+            entry("bob", "users: [bob]"),
+            entry("alice", "users: [alice]"),
+            entry("carol", "users: [carol]"),
+        ];
+        let scene = Scene::start(on, &entries.join("\n")).await;
+        scene.app.held().await;
+        scene.counted(&[("sent", 3), ("due", 0)]).await;
+        for (path, told) in [("/finance", true), ("/support", false), ("/bob", true), ("/alice", true), ("/carol", false)] {
+            let expected: BTreeSet<String> = told.then(|| "request.created".to_owned()).into_iter().collect();
+            assert_eq!(kinds(&scene, path), expected, "{path}");
+        }
+    }
+
+    async fn end_of_a_question_is_told_however_it_ends(on) {
+        let scene = Scene::start(on, BACKEND).await;
+        let held = scene.app.held().await;
+        let reply = scene.app.owner().hit(&format!("/v1/tasks/{}/cancel", held.task)).await;
+        assert_eq!(reply.status, 200);
+        scene.counted(&[("sent", 4), ("due", 0)]).await;
+        let expected = ["request.created", "request.withdrawn", "task.canceled", "task.paused"];
+        assert_eq!(kinds(&scene, "/backend"), expected.map(str::to_owned).into());
+        let [withdrawn] = &scene.hook.of("request.withdrawn")[..] else { panic!("one") };
+        assert_eq!(withdrawn.body["data"]["request"]["status"], "withdrawn");
+    }
+
+    async fn every_question_of_many_tasks_is_told_once(on) {
+        let named = "tenants: [acme], events: [request.created]";
+        let scene = Scene::start(on, &BACKEND.replace("tenants: [acme]", named)).await;
+        let mut requests = BTreeSet::new();
+        for _ in 0..25 {
+            requests.insert(scene.app.held().await.request);
+        }
+        scene.counted(&[("sent", 25), ("due", 0)]).await;
+        let all = scene.hook.all();
+        let told: Vec<_> = all.iter().map(|one| one.body["data"]["request"]["request_id"].as_str().unwrap().to_owned()).collect();
+        assert_eq!(told.len(), 25);
+        assert_eq!(told.into_iter().collect::<BTreeSet<_>>(), requests);
+        let ids: BTreeSet<_> = all.iter().map(Received::id).collect();
+        assert_eq!(ids.len(), 25);
+    }
+}
+
+#[tokio::test]
+async fn two_answers_to_one_request_are_two_messages() {
+    let two = "{ groups: [finance], owner: true, required: 2 }";
+    let hook = crate::support::fake_receiver::FakeReceiver::start().await;
+    let yaml = super::yaml(BACKEND, &hook).replace("{ owner: true, groups: [finance] }", two);
+    let app =
+        crate::support::test_app::TestApp::with(crate::support::test_app::On::Sqlite, &yaml).await;
+    app.model
+        .then(calls(&[("refund", r#"{"order": 17, "amount": 120}"#)]));
+    let held = app
+        .owner()
+        .post("/v1/tasks", &json!({"input": "please"}))
+        .await;
+    let path = format!("/resume/{}/approve", held.str("/pending/0/request_id"));
+    app.model.then(says("done"));
+    assert_eq!(app.owner().hit(&path).await.status, 200);
+    assert_eq!(app.actor(BOB).hit(&path).await.str("/status"), "Completed");
+    hook.reached(5).await;
+    let decided = hook.of("request.decided");
+    let mut approvals: Vec<_> = decided
+        .iter()
+        .map(|one| {
+            let request = &one.body["data"]["request"];
+            (
+                request["approvals"].as_i64().unwrap(),
+                request["status"].as_str().unwrap().to_owned(),
+            )
+        })
+        .collect();
+    approvals.sort();
+    assert_eq!(
+        approvals,
+        [(1, "pending".to_owned()), (2, "resumed".to_owned())]
+    );
+}

@@ -1,0 +1,89 @@
+//! One receiver does not delay another, and one message is in flight once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::{BACKEND, Scene, on_both};
+use crate::support::fake_receiver::{FakeReceiver, Received};
+
+fn ends(name: &str) -> String {
+    let named = "tenants: [acme], events: [task.completed]";
+    BACKEND
+        .replace("backend", name)
+        .replace("tenants: [acme]", named)
+}
+
+/// How often each message arrived at this path.
+fn arrivals(hook: &FakeReceiver, path: &str) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for message in hook.all().iter().filter(|message| message.path == path) {
+        *counts.entry(message.id().to_owned()).or_default() += 1;
+    }
+    counts
+}
+
+on_both! {
+    async fn dead_receiver_delays_no_other(on) {
+        let dead = FakeReceiver::start().await;
+        dead.close();
+        let slow = ends("slow").replace("{hook}", &dead.url);
+        let scene = Scene::start(on, &format!("{slow}\n{}", ends("backend"))).await;
+        for _ in 0..12 {
+            scene.short().await;
+        }
+        scene.until(|found| {
+            let sent = |one: &&serde_json::Value| one["target"] == "backend" && one["state"] == "sent";
+            found.iter().filter(sent).count() == 12
+        }).await;
+        assert_eq!((dead.count(), scene.hook.count()), (4, 12), "the dead one holds its own four slots");
+    }
+
+    async fn lease_covers_one_message_so_a_slow_receiver_gets_none_twice(on) {
+        let scene = Scene::start(on, &ends("backend")).await;
+        scene.hook.close();
+        for _ in 0..10 {
+            scene.short().await;
+        }
+        scene.hook.reached(4).await;
+        // Far within their time limit, however slow the machine is; the sender looks again meanwhile.
+        scene.leap(Duration::from_secs(5));
+        scene.hook.open();
+        scene.counted(&[("sent", 10), ("due", 0)]).await;
+        let counts = arrivals(&scene.hook, "/backend");
+        assert_eq!((counts.len(), counts.values().max()), (10, Some(&1)));
+    }
+
+    async fn two_replicas_send_each_message_once(on) {
+        if on == crate::support::test_app::On::Sqlite {
+            return;
+        }
+        let scene = Scene::start(on, &ends("backend")).await;
+        let other = scene.app.replica().await;
+        for _ in 0..20 {
+            scene.short().await;
+        }
+        scene.counted(&[("sent", 20), ("due", 0)]).await;
+        let counts = arrivals(&scene.hook, "/backend");
+        assert_eq!((counts.len(), counts.values().max()), (20, Some(&1)));
+        other.stop().await;
+    }
+
+    async fn shutdown_waits_for_the_messages_in_flight_and_begins_no_other(on) {
+        let mut scene = Scene::start(on, &ends("backend")).await;
+        scene.hook.close();
+        for _ in 0..6 {
+            scene.short().await;
+        }
+        scene.hook.reached(4).await;
+        let hook = scene.hook.clone();
+        let (restarted, ()) = tokio::join!(scene.app.restart(), async {
+            // The sender is stopped before it is asked to restart: no further message arrives.
+            hook.open();
+        });
+        let () = restarted;
+        scene.counted(&[("sent", 6), ("due", 0)]).await;
+        let counts = arrivals(&scene.hook, "/backend");
+        assert_eq!((counts.len(), counts.values().max()), (6, Some(&1)));
+        assert_eq!(scene.hook.all().iter().map(Received::id).collect::<BTreeSet<_>>().len(), 6);
+    }
+}

@@ -1,0 +1,100 @@
+//! Notices and deliveries that an earlier process has left, and a restored database.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::{BACKEND, Scene, on_both};
+use crate::support::fake_receiver::Received;
+use crate::support::test_app::On;
+
+fn ids(messages: &[Received]) -> BTreeSet<String> {
+    messages
+        .iter()
+        .map(|message| message.id().to_owned())
+        .collect()
+}
+
+on_both! {
+    async fn messages_that_an_earlier_process_left_are_sent_after_the_start(on) {
+        let mut scene = Scene::start(on, BACKEND).await;
+        scene.hook.answers(500);
+        scene.short().await;
+        scene.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
+        scene.app.restart().await;
+        scene.hook.answers(200);
+        scene.leap(Duration::from_secs(7));
+        scene.counted(&[("sent", 1)]).await;
+    }
+
+    async fn message_of_an_entry_that_is_gone_is_dropped_after_a_day_and_not_before(on) {
+        let mut scene = Scene::start(on, BACKEND).await;
+        scene.hook.answers(500);
+        scene.short().await;
+        scene.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
+        scene.app.restart_with(|yaml| yaml.replace("name: backend", "name: renamed")).await;
+        scene.leap(Duration::from_mins(24 * 60 - 5));
+        scene.hook.answers(200);
+        scene.short().await;
+        let found = scene.until(|found| found[0]["state"] == "sent").await;
+        assert_eq!((&found[1]["target"], &found[1]["state"]), (&"backend".into(), &"due".into()));
+        scene.leap(Duration::from_mins(10));
+        let found = scene.counted(&[("dropped", 1)]).await;
+        assert_eq!((&found[1]["target"], &found[1]["state"]), (&"backend".into(), &"dropped".into()));
+        assert_eq!(scene.hook.count(), 2, "nobody sent it again");
+    }
+
+    async fn notices_are_cleared_by_a_process_without_entries(on) {
+        let mut scene = Scene::start(on, BACKEND).await;
+        scene.app.restart_with(|yaml| yaml.replace("notify:", "# notify:").replace("  to:", "# to:").replace("    - { name: backend", "    # - { name: backend")).await;
+        scene.short().await;
+        let sql = "insert into notice (notice_id, root_task_id, change_id, event_number)
+            select task_id, task_id, task_id, 1 from agent_task";
+        scene.app.database.execute(sql).await;
+        scene.leap(Duration::from_mins(2));
+        let count = async || scene.app.database.texts("select cast(count(*) as text) from notice").await;
+        while count().await != ["0"] {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(scene.hook.count(), 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_new_event_of_a_restored_backup_has_the_id_of_a_lost_one() {
+    let mut scene = Scene::start(On::Sqlite, BACKEND).await;
+    let held = scene.app.held().await;
+    scene.counted(&[("sent", 2)]).await;
+    let file = scene
+        .app
+        .database
+        .url()
+        .strip_prefix("sqlite://")
+        .unwrap()
+        .to_owned();
+    let copy = format!("{file}.copy");
+    scene
+        .app
+        .database
+        .execute(&format!("vacuum into '{copy}'"))
+        .await;
+    scene.approve(&held).await;
+    scene.counted(&[("sent", 4)]).await;
+    let before = scene.hook.all();
+    scene.app.restart_on_copy(&file, &copy).await;
+    scene.approve(&held).await;
+    scene.counted(&[("sent", 4)]).await;
+    let all = scene.hook.all();
+    let after = &all[before.len()..];
+    assert_eq!(after.len(), 2);
+    let numbers = |messages: &[Received]| -> BTreeSet<i64> {
+        messages
+            .iter()
+            .map(|message| message.body["data"]["event"].as_i64().unwrap())
+            .collect()
+    };
+    assert!(
+        numbers(after).intersection(&numbers(&before)).count() == 2,
+        "the same numbers again"
+    );
+    assert!(ids(after).is_disjoint(&ids(&before)), "and other messages");
+}

@@ -1,0 +1,136 @@
+//! Messages to receivers: which are sent, what they say, when they are tried again, and that no
+//! receiver delays another.
+
+mod content;
+mod entries;
+mod lanes;
+mod lost_time;
+mod retries;
+mod secrecy;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::fake_chat_completions::says;
+use crate::support::fake_receiver::FakeReceiver;
+use crate::support::leaping_clock::Leaping;
+use crate::support::test_app::{ACCOUNTS, Held, OPS, On, REFUNDS, TestApp};
+
+/// The secrets of the receivers.
+pub const NEW: &str = "whsec_bmV3LXNlY3JldC0wMTIzNDU2Nzg5LWNhbmFyeQ==";
+pub const OLD: &str = "whsec_b2xkLXNlY3JldC0wMTIzNDU2Nzg5LWNhbmFyeQ==";
+
+/// An entry with the usual events.
+pub const BACKEND: &str = r#"    - { name: backend, webhook: { url: "{hook}/backend", secrets: ["{new}"] }, tenants: [acme] }"#;
+
+/// Makes two tests of each body: one per engine.
+macro_rules! on_both {
+    ($($(#[$doc:meta])* async fn $name:ident($on:ident) $body:block)*) => {
+        $($(#[$doc])* async fn $name($on: $crate::support::test_app::On) $body)*
+        mod sqlite {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() { super::$name($crate::support::test_app::On::Sqlite).await })*
+        }
+        mod postgres {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() { super::$name($crate::support::test_app::On::Postgres).await })*
+        }
+    };
+}
+pub(crate) use on_both;
+
+/// The refund agent, a receiver, and a clock that a test advances.
+pub struct Scene {
+    pub app: TestApp,
+    pub hook: FakeReceiver,
+    clock: Arc<Leaping>,
+}
+
+/// The configuration with these entries; `{approvers}` of the rule are the owner.
+pub fn yaml(entries: &str, hook: &FakeReceiver) -> String {
+    let accounts = ACCOUNTS.replace("admin: true, may: [read]", "admin: true");
+    let notify = entries
+        .replace("{hook}", &hook.url)
+        .replace("{new}", NEW)
+        .replace("{old}", OLD);
+    let refunds = REFUNDS.replace("{approvers}", "{ owner: true, groups: [finance] }");
+    format!("{refunds}{accounts}notify:\n  to:\n{notify}\n")
+}
+
+impl Scene {
+    pub async fn start(on: On, entries: &str) -> Self {
+        let hook = FakeReceiver::start().await;
+        let clock = Leaping::new();
+        let app = TestApp::timed(on, &yaml(entries, &hook), clock.clone()).await;
+        Self { app, hook, clock }
+    }
+
+    /// Advances the clocks of the service and of the database.
+    pub fn leap(&self, by: Duration) {
+        self.app.store().set_clock_forward(by);
+        self.clock.leap(by);
+    }
+
+    /// A task that is held, approved and completed. Returns its id.
+    pub async fn cycle(&self) -> String {
+        let held = self.app.held().await;
+        self.approve(&held).await;
+        held.task
+    }
+
+    pub async fn approve(&self, held: &Held) {
+        self.app.model.then(says("done"));
+        let path = format!("/resume/{}/approve", held.request);
+        let reply = self.app.owner().post(&path, &json!({})).await;
+        assert_eq!(reply.str("/status"), "Completed", "{}", reply.text);
+    }
+
+    /// A task that completes at once, which is one message to an entry with the usual events.
+    pub async fn short(&self) -> String {
+        self.app.model.then(says("done"));
+        let reply = self
+            .app
+            .owner()
+            .post("/v1/tasks", &json!({"input": "hello"}))
+            .await;
+        assert_eq!(reply.str("/status"), "Completed", "{}", reply.text);
+        reply.str("/task_id")
+    }
+
+    /// The deliveries as an admin sees them, newest first.
+    pub async fn deliveries(&self, query: &str) -> Vec<Value> {
+        let path = format!("/v1/deliveries?limit=200{query}");
+        let reply = self.app.actor(OPS).get(&path).await;
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        reply.body["deliveries"].as_array().unwrap().clone()
+    }
+
+    /// Returns the deliveries once they are as expected.
+    pub async fn until(&self, expected: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+        loop {
+            let found = self.deliveries("").await;
+            if expected(&found) {
+                return found;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Returns once there are so many deliveries in each of these states.
+    pub async fn counted(&self, states: &[(&str, usize)]) -> Vec<Value> {
+        self.until(|found| {
+            states.iter().all(|(state, count)| {
+                found.iter().filter(|one| one["state"] == *state).count() == *count
+            })
+        })
+        .await
+    }
+}
+
+/// The time in microseconds of a member such as `/last/at`.
+pub fn micros(delivery: &Value, pointer: &str) -> i64 {
+    let text = delivery.pointer(pointer).and_then(Value::as_str).unwrap();
+    text.parse::<jiff::Timestamp>().unwrap().as_microsecond()
+}

@@ -1,0 +1,145 @@
+//! When a message is tried again, and when no more.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{BACKEND, Scene, micros, on_both};
+use crate::support::fake_receiver::Received;
+
+const MINUTE: Duration = Duration::from_mins(1);
+const HOUR: Duration = Duration::from_hours(1);
+
+/// An entry that gets one message of each task: its end.
+fn ends() -> String {
+    BACKEND.replace(
+        "tenants: [acme]",
+        "tenants: [acme], events: [task.completed]",
+    )
+}
+
+/// The wait before the next attempt, in seconds.
+fn wait(delivery: &Value) -> i64 {
+    (micros(delivery, "/due_at") - micros(delivery, "/last/at")) / 1_000_000
+}
+
+on_both! {
+    async fn message_is_tried_ten_times_by_the_schedule_under_one_id_and_is_dead_then(on) {
+        let scene = Scene::start(on, &ends()).await;
+        scene.hook.answers(503);
+        scene.short().await;
+        let waits = [5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400];
+        for (attempts, usual) in (1..).zip(waits) {
+            let found = scene.until(|found| found.len() == 1 && found[0]["attempts"] == attempts).await;
+            let wait = wait(&found[0]);
+            assert!(usual * 8 / 10 - 1 <= wait && wait <= usual * 12 / 10, "{attempts}: {wait}");
+            assert_eq!(found[0]["last"]["http_status"], 503);
+            assert_eq!((&found[0]["state"], &found[0]["last"]["problem"]), (&json!("due"), &json!("no 2xx")));
+            scene.leap(Duration::from_secs(u64::try_from(wait).unwrap() + 2));
+        }
+        let dead = scene.counted(&[("dead", 1)]).await;
+        assert_eq!((&dead[0]["attempts"], dead[0]["ended_at"].is_string()), (&json!(10), true));
+        let all = scene.hook.all();
+        assert_eq!(all.len(), 10);
+        let ids: BTreeSet<_> = all.iter().map(Received::id).collect();
+        assert_eq!(ids, BTreeSet::from([dead[0]["webhook_id"].as_str().unwrap()]));
+        let times: BTreeSet<_> = all.iter().map(|one| one.header("webhook-timestamp")).collect();
+        assert_eq!(times.len(), 10, "each attempt has its own time");
+        assert!(all.iter().all(|one| one.is_signed_with(super::NEW)));
+    }
+
+    async fn receiver_that_asks_to_wait_is_waited_for_an_hour_at_most(on) {
+        let scene = Scene::start(on, &ends()).await;
+        scene.hook.answers_by(|_| (429, vec![("retry-after", "600".to_owned())]));
+        scene.short().await;
+        let found = scene.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
+        assert_eq!(wait(&found[0]), 600);
+        scene.hook.answers_by(|_| (429, vec![("retry-after", "86400".to_owned())]));
+        scene.leap(11 * MINUTE);
+        let found = scene.until(|found| found[0]["attempts"] == 2).await;
+        assert_eq!(wait(&found[0]), 3600);
+    }
+
+    async fn message_that_a_receiver_wants_no_more_is_dead_at_once(on) {
+        let scene = Scene::start(on, &ends()).await;
+        scene.hook.answers(410);
+        scene.short().await;
+        let dead = scene.counted(&[("dead", 1)]).await;
+        assert_eq!((&dead[0]["attempts"], &dead[0]["last"]["http_status"]), (&json!(1), &json!(410)));
+        scene.hook.answers(200);
+        scene.short().await;
+        scene.counted(&[("dead", 1), ("sent", 1)]).await;
+        assert_eq!(scene.hook.count(), 2, "the entry goes on");
+    }
+
+    async fn redirect_is_a_failure_and_is_not_followed(on) {
+        let scene = Scene::start(on, &ends()).await;
+        let to = format!("{}/elsewhere", scene.hook.url);
+        scene.hook.answers_by(move |_| (307, vec![("location", to.clone())]));
+        scene.short().await;
+        let found = scene.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
+        assert_eq!(found[0]["last"]["problem"], "a redirect is not followed");
+        assert!(scene.hook.all().iter().all(|one| one.path == "/backend"));
+    }
+
+    async fn receiver_that_does_not_answer_costs_fifteen_seconds_and_counts_as_a_failure(on) {
+        let scene = Scene::start(on, &ends()).await;
+        scene.hook.close();
+        scene.short().await;
+        scene.hook.reached(1).await;
+        scene.leap(Duration::from_secs(16));
+        let found = scene.until(|found| found[0]["attempts"] == 1).await;
+        let last = &found[0]["last"];
+        assert_eq!(last["problem"], "there was no complete answer within the timeout");
+        assert!(last["http_status"].is_null() && last["milliseconds"].as_i64() >= Some(15_000), "{last}");
+    }
+
+    async fn nobody_at_the_address_counts_as_a_failure(on) {
+        let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let entry = ends().replace("{hook}", &format!("http://{closed}"));
+        let scene = Scene::start(on, &entry).await;
+        scene.short().await;
+        let found = scene.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
+        assert_eq!(found[0]["last"]["problem"], "the connection was refused");
+    }
+
+    async fn first_success_after_failures_makes_everything_due_that_waits(on) {
+        let scene = Scene::start(on, &ends()).await;
+        scene.short().await;
+        scene.counted(&[("sent", 1)]).await;
+        scene.hook.answers(500);
+        for _ in 0..6 {
+            scene.short().await;
+        }
+        scene.until(|found| found.iter().filter(|one| one["attempts"] == 1 && one["state"] == "due").count() == 6).await;
+        scene.leap(Duration::from_secs(7));
+        scene.until(|found| found.iter().filter(|one| one["attempts"] == 2).count() == 6).await;
+        scene.hook.answers(200);
+        scene.short().await;
+        scene.counted(&[("sent", 8), ("due", 0)]).await;
+    }
+
+    async fn message_that_is_refused_for_ever_backs_off_alone(on) {
+        let scene = Scene::start(on, &ends()).await;
+        let poison = scene.short().await;
+        scene.counted(&[("sent", 1)]).await;
+        let (refused, pattern) = (poison.clone(), poison.clone());
+        scene.hook.answers_by(move |message| {
+            (if message.text.contains(&pattern) { 500 } else { 200 }, Vec::new())
+        });
+        let path = format!("/v1/deliveries/{}/resend", scene.deliveries("").await[0]["delivery_id"].as_str().unwrap());
+        assert_eq!(scene.app.actor(crate::support::test_app::OPS).hit(&path).await.status, 202);
+        scene.until(|found| found[0]["attempts"] == 1).await;
+        for sent in 1..=12 {
+            scene.short().await;
+            scene.counted(&[("sent", sent), ("due", 1)]).await;
+        }
+        let found = scene.deliveries(&format!("&root_task_id={refused}")).await;
+        assert_eq!((found.len(), &found[0]["state"]), (1, &json!("due")));
+        assert!(found[0]["attempts"].as_i64() <= Some(2), "{}", found[0]);
+        let waits = micros(&found[0], "/due_at") - micros(&found[0], "/last/at");
+        assert!(waits > 3_000_000, "{waits}");
+        let _ = HOUR;
+    }
+}

@@ -1,0 +1,67 @@
+//! The secrets of receivers are in no row, answer, metric or log line.
+
+use super::{BACKEND, NEW, OLD, Scene};
+use crate::support::test_app::{OPS, On};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn secrets_and_addresses_of_receivers_are_in_no_row_answer_or_metric() {
+    let entry = BACKEND
+        .replace("secrets: [\"{new}\"]", "secrets: [\"{new}\", \"{old}\"], headers: { Authorization: \"Bearer header-canary-0123456789\" }")
+        .replace("{hook}/backend", "{hook}/path-canary-0123456789");
+    let scene = Scene::start(On::Sqlite, &entry).await;
+    scene.hook.answers(500);
+    scene.short().await;
+    scene
+        .until(|found| found.len() == 1 && found[0]["attempts"] == 1)
+        .await;
+    assert_eq!(
+        scene.hook.all()[0].header("authorization"),
+        "Bearer header-canary-0123456789"
+    );
+    let mut texts = Vec::new();
+    for path in ["/v1/deliveries", "/metrics", "/v1/agents", "/openapi.json"] {
+        texts.push(scene.app.actor(OPS).get(path).await.text);
+    }
+    for suffix in ["", "-wal"] {
+        let file = scene
+            .app
+            .database
+            .url()
+            .strip_prefix("sqlite://")
+            .unwrap()
+            .to_owned()
+            + suffix;
+        texts.push(String::from_utf8_lossy(&std::fs::read(file).unwrap()).into_owned());
+    }
+    let bare = |secret: &str| secret.strip_prefix("whsec_").unwrap().to_owned();
+    for canary in [
+        bare(NEW),
+        bare(OLD),
+        "header-canary".to_owned(),
+        "path-canary".to_owned(),
+        scene.hook.url.clone(),
+    ] {
+        assert!(texts.iter().all(|text| !text.contains(&canary)), "{canary}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn secret_of_a_receiver_in_a_result_is_redacted() {
+    let scene = Scene::start(On::Sqlite, BACKEND).await;
+    scene
+        .app
+        .model
+        .then(crate::support::fake_chat_completions::says(&format!(
+            "the secret is {NEW}"
+        )));
+    let reply = scene
+        .app
+        .owner()
+        .post("/v1/tasks", &serde_json::json!({"input": "hello"}))
+        .await;
+    assert!(
+        !reply.text.contains(NEW) && reply.text.contains("[secret"),
+        "{}",
+        reply.text
+    );
+}

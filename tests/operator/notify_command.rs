@@ -1,0 +1,74 @@
+//! `holdpoint notify`: a ping to one receiver, its answer and the exit codes.
+
+use super::holdpoint;
+use super::served_binary::Folder;
+use crate::notify::NEW;
+use crate::support::fake_receiver::FakeReceiver;
+
+const SMALL: &str = "models: { m: { provider: openai, model: x, base_url: 'http://127.0.0.1:9/v1' } }\nagents: { a: { model: m } }\n";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ping_is_signed_and_its_answer_is_printed() {
+    let (hook, folder) = (FakeReceiver::start().await, Folder::new());
+    let entry = format!(
+        "{{ name: backend, webhook: {{ url: '{}/x', secrets: ['${{HOOK}}'] }} }}",
+        hook.url
+    );
+    let yaml = format!("{SMALL}notify: {{ to: [ {entry} ] }}\n");
+    std::fs::write(folder.file("holdpoint.yaml"), yaml).unwrap();
+    let run = |name: &str| {
+        let arguments = ["notify", name, "--config", "holdpoint.yaml"];
+        holdpoint(folder.path(), &arguments, &[("HOOK", NEW)])
+    };
+    let sent = run("backend");
+    assert_eq!(sent.code, Some(0), "{}", sent.err);
+    assert!(
+        sent.out.starts_with("backend: 204 in ") && sent.out.ends_with(" ms\n"),
+        "{}",
+        sent.out
+    );
+    let message = &hook.all()[0];
+    assert!(message.is_signed_with(NEW) && message.id().starts_with("ping_"));
+    assert_eq!(
+        (message.kind(), &message.body["data"]),
+        ("ping", &serde_json::json!({"target": "backend"}))
+    );
+    hook.answers(500);
+    let failed = run("backend");
+    assert_eq!((failed.code, failed.out.as_str()), (Some(1), ""));
+    assert!(
+        failed.err.contains("backend: 500 in ") && failed.err.contains("no 2xx"),
+        "{}",
+        failed.err
+    );
+    let unknown = run("other");
+    assert_eq!(unknown.code, Some(2));
+    assert!(
+        unknown.err.contains("`other`; known are `backend`"),
+        "{}",
+        unknown.err
+    );
+    assert!(!format!("{}{}{}", sent.err, failed.err, unknown.err).contains(NEW));
+}
+
+#[test]
+fn secret_that_stands_in_the_file_is_warned_about() {
+    let folder = Folder::new();
+    let entry = format!(
+        "{{ name: backend, webhook: {{ url: 'http://127.0.0.1:9/', secrets: ['{NEW}'] }} }}"
+    );
+    std::fs::write(
+        folder.file("holdpoint.yaml"),
+        format!("{SMALL}notify: {{ to: [ {entry} ] }}\n"),
+    )
+    .unwrap();
+    let done = holdpoint(folder.path(), &["check", "--config", "holdpoint.yaml"], &[]);
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    assert!(
+        done.err
+            .contains("notify.to[0].webhook.secrets[0]: this secret stands in the file"),
+        "{}",
+        done.err
+    );
+    assert!(!done.err.contains(NEW));
+}

@@ -1,0 +1,225 @@
+//! Deliveries: claimed by a lease, recorded under it, pulled forward, dropped, removed, listed and
+//! sent again.
+
+use std::time::Duration;
+
+use holdpoint::store::{
+    Attempt, ClaimedDelivery, DELIVERY_LEASE, DeliveryFilter, DeliveryRow, DeliveryState, Next,
+    ResendFilter,
+};
+
+use super::notices::{deliveries, notices, want};
+use super::store_fixture::{StoreFixture, both, finance, fresh};
+
+const HOUR: Duration = Duration::from_hours(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+fn seconds_before(time: Duration, seconds: u64) -> Duration {
+    Duration::from_secs(time.as_secs() - seconds)
+}
+
+/// Deliveries of a question (`request.created`, then `task.paused`) to `backend`.
+async fn two(fixture: &StoreFixture) {
+    want(fixture, &["request.created"]);
+    fixture.paused(finance(1)).await;
+    spread(fixture, "backend").await;
+}
+
+async fn spread(fixture: &StoreFixture, target: &str) {
+    let all = notices(fixture).await;
+    for notice in &all {
+        let new = deliveries(fixture, notice, target).await;
+        fixture
+            .store
+            .replace_notices(&[*notice], new)
+            .await
+            .unwrap();
+    }
+}
+
+async fn claim(fixture: &StoreFixture, limit: i64) -> Vec<ClaimedDelivery> {
+    fixture
+        .store
+        .claim_deliveries("backend", limit)
+        .await
+        .unwrap()
+}
+
+fn attempt(next: Next) -> Attempt {
+    Attempt {
+        next,
+        http_status: (next != Next::Sent).then_some(500).or(Some(200)),
+        problem: if next == Next::Sent { "" } else { "no 2xx" },
+        took: Duration::from_millis(41),
+    }
+}
+
+async fn record(fixture: &StoreFixture, claimed: &ClaimedDelivery, next: Next) -> bool {
+    fixture
+        .store
+        .record_attempt(claimed, &attempt(next))
+        .await
+        .unwrap()
+}
+
+async fn listed(fixture: &StoreFixture, filter: DeliveryFilter) -> Vec<DeliveryRow> {
+    let filter = DeliveryFilter {
+        tenant: "acme".to_owned(),
+        limit: 50,
+        ..filter
+    };
+    fixture.store.deliveries(&filter).await.unwrap().rows
+}
+
+both! {
+    async fn delivery_is_claimed_by_one_process_until_its_lease_is_over(fixture) {
+        two(&fixture).await;
+        let first = claim(&fixture, 1).await;
+        let rest = claim(&fixture, 4).await;
+        assert_eq!((first.len(), rest.len()), (1, 1));
+        assert_eq!((first[0].kind.as_str(), rest[0].kind.as_str()), ("request.created", "task.paused"));
+        assert_eq!(claim(&fixture, 4).await, []);
+        fixture.forward(DELIVERY_LEASE + SECOND);
+        let again = claim(&fixture, 1).await;
+        assert_eq!((again[0].id, again[0].attempts), (first[0].id, 0));
+        assert!(!record(&fixture, &first[0], Next::Sent).await, "the first lease is over");
+        assert!(record(&fixture, &again[0], Next::Sent).await);
+        assert!(!record(&fixture, &again[0], Next::Sent).await, "it is recorded once");
+    }
+
+    async fn failed_delivery_is_due_again_after_its_wait_and_no_earlier(fixture) {
+        two(&fixture).await;
+        let [first, second] = &claim(&fixture, 4).await[..] else { panic!("two are due") };
+        assert!(record(&fixture, first, Next::Again(HOUR)).await);
+        assert!(record(&fixture, second, Next::Dead).await);
+        fixture.forward(Duration::from_secs(3599));
+        assert_eq!(fixture.store.entries_with_due(&["backend".to_owned()]).await.unwrap(), Vec::<String>::new());
+        assert_eq!(claim(&fixture, 4).await, []);
+        fixture.forward(2 * SECOND);
+        let due = fixture.store.entries_with_due(&["other".to_owned(), "backend".to_owned()]).await.unwrap();
+        assert_eq!(due, ["backend"]);
+        let again = claim(&fixture, 4).await;
+        assert_eq!((again.len(), again[0].id, again[0].attempts), (1, first.id, 1));
+        let rows = listed(&fixture, DeliveryFilter::default()).await;
+        let dead = rows.iter().find(|row| row.id == second.id).unwrap();
+        assert_eq!((dead.state, dead.attempts), (DeliveryState::Dead, 1));
+        let last = dead.last.as_ref().unwrap();
+        assert_eq!((last.http_status, last.problem.as_deref(), last.milliseconds), (Some(500), Some("no 2xx"), 41));
+        assert_eq!(dead.ended_at, Some(last.at));
+    }
+
+    async fn pull_makes_failed_deliveries_of_the_entry_due_and_no_others(fixture) {
+        two(&fixture).await;
+        let [first, second] = &claim(&fixture, 4).await[..] else { panic!("two are due") };
+        for one in [first, second] {
+            record(&fixture, one, Next::Again(HOUR)).await;
+        }
+        let store = &fixture.store;
+        assert_eq!(store.pull_deliveries("other", Vec::new()).await.unwrap(), 0);
+        assert_eq!(store.pull_deliveries("backend", vec![second.id]).await.unwrap(), 1);
+        assert_eq!(claim(&fixture, 4).await[0].id, first.id);
+        assert_eq!(store.pull_deliveries("backend", Vec::new()).await.unwrap(), 1);
+        assert_eq!(claim(&fixture, 4).await[0].id, second.id);
+    }
+
+    async fn delivery_without_an_entry_is_dropped_after_a_day_and_not_before(fixture) {
+        two(&fixture).await;
+        let store = &fixture.store;
+        let known = ["backend".to_owned()];
+        fixture.forward(seconds_before(24 * HOUR, 5));
+        assert_eq!(store.drop_orphaned_deliveries(&[]).await.unwrap(), Vec::<String>::new());
+        fixture.forward(10 * SECOND);
+        assert_eq!(store.drop_orphaned_deliveries(&known).await.unwrap(), Vec::<String>::new());
+        assert_eq!(store.drop_orphaned_deliveries(&[]).await.unwrap(), ["backend", "backend"]);
+        assert_eq!(claim(&fixture, 4).await, []);
+        let dropped = DeliveryFilter { states: vec![DeliveryState::Dropped], ..DeliveryFilter::default() };
+        assert_eq!(listed(&fixture, dropped).await.len(), 2);
+    }
+
+    async fn sent_delivery_is_listed_for_three_days_and_a_dead_one_for_thirty(fixture) {
+        two(&fixture).await;
+        let [first, second] = &claim(&fixture, 4).await[..] else { panic!("two are due") };
+        record(&fixture, first, Next::Sent).await;
+        record(&fixture, second, Next::Dead).await;
+        let ids = async || {
+            assert!(!fixture.store.remove_spent_deliveries().await.unwrap());
+            listed(&fixture, DeliveryFilter::default()).await.iter().map(|row| row.id).collect::<Vec<_>>()
+        };
+        fixture.forward(seconds_before(72 * HOUR, 5));
+        assert_eq!(ids().await.len(), 2);
+        fixture.forward(10 * SECOND);
+        assert_eq!(ids().await, [second.id]);
+        fixture.forward(seconds_before(27 * 24 * HOUR, 10));
+        assert_eq!(ids().await, [second.id]);
+        fixture.forward(10 * SECOND);
+        assert!(ids().await.is_empty());
+    }
+
+    async fn resent_delivery_is_due_with_all_its_attempts(fixture) {
+        two(&fixture).await;
+        let [first, second] = &claim(&fixture, 4).await[..] else { panic!("two are due") };
+        record(&fixture, first, Next::Sent).await;
+        let store = &fixture.store;
+        assert!(!store.resend("other", first.id).await.unwrap() && !store.resend("acme", fresh()).await.unwrap());
+        assert!(store.resend("acme", first.id).await.unwrap());
+        let again = claim(&fixture, 4).await;
+        assert_eq!((again.len(), again[0].id, again[0].attempts), (1, first.id, 0));
+        assert!(store.resend("acme", second.id).await.unwrap());
+        assert!(record(&fixture, second, Next::Sent).await, "a delivery that is being sent keeps its lease");
+    }
+
+    async fn resend_of_many_takes_those_of_the_entry_the_state_and_the_time(fixture) {
+        two(&fixture).await;
+        for one in claim(&fixture, 4).await {
+            record(&fixture, &one, Next::Dead).await;
+        }
+        let between = fixture.store.now().await.unwrap();
+        fixture.forward(HOUR);
+        fixture.paused(finance(1)).await;
+        spread(&fixture, "backend").await;
+        for one in claim(&fixture, 4).await {
+            record(&fixture, &one, Next::Dead).await;
+        }
+        let resend = async |target: &str, state, since| {
+            let filter = ResendFilter { tenant: "acme".to_owned(), target: target.to_owned(), state, since };
+            fixture.store.resend_all(&filter).await.unwrap()
+        };
+        assert_eq!(resend("other", DeliveryState::Dead, None).await, 0);
+        assert_eq!(resend("backend", DeliveryState::Sent, None).await, 0);
+        assert_eq!(resend("backend", DeliveryState::Dead, Some(between)).await, 2);
+        assert_eq!(resend("backend", DeliveryState::Dead, None).await, 2);
+        assert_eq!(claim(&fixture, 9).await.len(), 4);
+    }
+
+    async fn list_is_newest_first_in_pages_and_by_every_filter(fixture) {
+        want(&fixture, &["request.created"]);
+        let (task, asked) = fixture.paused(finance(1)).await;
+        spread(&fixture, "backend").await;
+        fixture.paused(finance(1)).await;
+        spread(&fixture, "other").await;
+        let all = listed(&fixture, DeliveryFilter::default()).await;
+        assert_eq!(all.len(), 4);
+        assert!(all.windows(2).all(|two| two[0].id > two[1].id));
+        let page = DeliveryFilter { tenant: "acme".to_owned(), limit: 3, ..DeliveryFilter::default() };
+        let first = fixture.store.deliveries(&page).await.unwrap();
+        let next = first.next(|row| row.id);
+        assert_eq!((first.rows.as_slice(), next), (&all[..3], Some(all[2].id)));
+        let second = fixture.store.deliveries(&DeliveryFilter { before: next, ..page }).await.unwrap();
+        assert_eq!((second.rows.as_slice(), second.more), (&all[3..], false));
+        let count = async |filter: DeliveryFilter| listed(&fixture, filter).await.len();
+        assert_eq!(count(DeliveryFilter { targets: vec!["other".to_owned()], ..DeliveryFilter::default() }).await, 2);
+        assert_eq!(count(DeliveryFilter { requests: vec![asked.request_id], ..DeliveryFilter::default() }).await, 1);
+        assert_eq!(count(DeliveryFilter { roots: vec![task], ..DeliveryFilter::default() }).await, 2);
+        assert_eq!(count(DeliveryFilter { states: vec![DeliveryState::Sent], ..DeliveryFilter::default() }).await, 0);
+        let foreign = DeliveryFilter { tenant: "other".to_owned(), limit: 50, ..DeliveryFilter::default() };
+        assert_eq!(fixture.store.deliveries(&foreign).await.unwrap().rows, []);
+    }
+
+    async fn backlog_counts_what_waits_and_the_age_of_the_oldest(fixture) {
+        two(&fixture).await;
+        fixture.forward(HOUR);
+        let [backlog] = &fixture.store.delivery_backlogs().await.unwrap()[..] else { panic!("one entry") };
+        assert_eq!((backlog.target.as_str(), backlog.waiting), ("backend", 2));
+        assert!(backlog.oldest >= HOUR && backlog.oldest < 2 * HOUR, "{:?}", backlog.oldest);
+    }
+}

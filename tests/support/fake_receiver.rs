@@ -1,0 +1,171 @@
+//! A receiver of webhooks on loopback; its ledger holds every message that arrived.
+
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use serde_json::Value;
+use sha2::Sha256;
+
+/// A message that arrived.
+#[derive(Clone, Debug)]
+pub struct Received {
+    pub path: String,
+    pub headers: HeaderMap,
+    pub text: String,
+    pub body: Value,
+}
+
+impl Received {
+    pub fn header(&self, name: &str) -> &str {
+        self.headers
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or("")
+    }
+
+    pub fn id(&self) -> &str {
+        self.header("webhook-id")
+    }
+
+    pub fn kind(&self) -> &str {
+        self.body["type"].as_str().unwrap_or("")
+    }
+
+    /// Whether one of its signatures is that of the secret.
+    pub fn is_signed_with(&self, secret: &str) -> bool {
+        let key = BASE64_STANDARD
+            .decode(secret.strip_prefix("whsec_").unwrap())
+            .unwrap();
+        let mut mac = Hmac::<Sha256>::new_from_slice(&key).unwrap();
+        let time = self.header("webhook-timestamp");
+        mac.update(format!("{}.{time}.{}", self.id(), self.text).as_bytes());
+        let expected = BASE64_STANDARD.encode(mac.finalize().into_bytes());
+        self.header("webhook-signature")
+            .split(' ')
+            .any(|signature| signature == format!("v1,{expected}"))
+    }
+}
+
+/// Gives the status and the headers of an answer.
+type Answers = dyn Fn(&Received) -> (u16, Vec<(&'static str, String)>) + Send + Sync;
+
+#[derive(Clone)]
+pub struct FakeReceiver {
+    pub url: String,
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    answers: Mutex<Arc<Answers>>,
+    gate: tokio::sync::Semaphore,
+    ledger: Mutex<Vec<Received>>,
+    arrived: tokio::sync::watch::Sender<usize>,
+}
+
+impl FakeReceiver {
+    pub async fn start() -> Self {
+        let inner = Arc::new(Inner {
+            answers: Mutex::new(Arc::new(|_| (204, Vec::new()))),
+            gate: tokio::sync::Semaphore::new(tokio::sync::Semaphore::MAX_PERMITS),
+            ledger: Mutex::default(),
+            arrived: tokio::sync::watch::Sender::new(0),
+        });
+        let router = Router::new()
+            .fallback(receive)
+            .with_state(Arc::clone(&inner));
+        Self {
+            url: format!("http://{}", super::serve(router).await),
+            inner,
+        }
+    }
+
+    /// Sets the status of each answer from now on.
+    pub fn answers(&self, status: u16) {
+        self.answers_by(move |_| (status, Vec::new()));
+    }
+
+    /// Sets the answers from now on.
+    pub fn answers_by(
+        &self,
+        answer: impl Fn(&Received) -> (u16, Vec<(&'static str, String)>) + Send + Sync + 'static,
+    ) {
+        *self.inner.answers.lock().unwrap() = Arc::new(answer);
+    }
+
+    /// Messages get no answer from now on, until [`FakeReceiver::open`].
+    pub fn close(&self) {
+        self.inner
+            .gate
+            .forget_permits(tokio::sync::Semaphore::MAX_PERMITS);
+    }
+
+    /// Answers the messages that wait, and all later ones.
+    pub fn open(&self) {
+        let all = tokio::sync::Semaphore::MAX_PERMITS;
+        self.inner
+            .gate
+            .add_permits(all - self.inner.gate.available_permits());
+    }
+
+    /// Every message that arrived.
+    pub fn all(&self) -> Vec<Received> {
+        self.inner.ledger.lock().unwrap().clone()
+    }
+
+    pub fn count(&self) -> usize {
+        *self.inner.arrived.borrow()
+    }
+
+    /// The messages of this type.
+    pub fn of(&self, kind: &str) -> Vec<Received> {
+        let mut all = self.all();
+        all.retain(|message| message.kind() == kind);
+        all
+    }
+
+    /// Returns once `count` messages have arrived.
+    pub async fn reached(&self, count: usize) {
+        self.inner
+            .arrived
+            .subscribe()
+            .wait_for(|arrived| *arrived >= count)
+            .await
+            .unwrap();
+    }
+}
+
+async fn receive(
+    State(inner): State<Arc<Inner>>,
+    uri: Uri,
+    headers: HeaderMap,
+    bytes: Bytes,
+) -> Response {
+    let text = String::from_utf8(bytes.to_vec()).unwrap();
+    let message = Received {
+        path: uri.path().to_owned(),
+        headers,
+        body: serde_json::from_str(&text).unwrap_or_default(),
+        text,
+    };
+    let count = {
+        let mut ledger = inner.ledger.lock().unwrap();
+        ledger.push(message.clone());
+        ledger.len()
+    };
+    inner.arrived.send_replace(count);
+    drop(inner.gate.acquire().await);
+    let answer = Arc::clone(&inner.answers.lock().unwrap());
+    let (status, headers) = answer(&message);
+    let mut response = StatusCode::from_u16(status).unwrap().into_response();
+    for (name, value) in headers {
+        response.headers_mut().insert(name, value.parse().unwrap());
+    }
+    response
+}
