@@ -1,4 +1,4 @@
-//! What a message holds of an event and of its request, as the API shows them.
+//! The parts of a message that show an event and its request as the API does.
 
 use serde_json::value::{RawValue, to_raw_value};
 

@@ -17,3 +17,4 @@ mod sse;
 pub(crate) mod stream;
 pub(crate) mod stream_limiter;
 pub(crate) mod tail;
+mod task_stream;

@@ -8,8 +8,9 @@ use http::header::{CACHE_CONTROL, CONTENT_LOCATION, CONTENT_TYPE, HeaderName, He
 use http::{HeaderMap, StatusCode, Uri};
 
 use super::reader::EventReader;
-use super::stream::{EventStream, Watcher};
+use super::stream::{EventSource as _, Watcher};
 use super::stream_limiter::StreamPermit;
+use super::task_stream::TaskStream;
 use crate::engine::{Accepted, Written};
 use crate::http::Http;
 use crate::http::api::respond::insert_header;
@@ -77,7 +78,7 @@ pub(crate) async fn open(
         after,
         row.status,
     );
-    let mut stream = EventStream::new(http, watcher, listener, reader, head, permit);
+    let mut stream = TaskStream::new(http, watcher, listener, reader, head, permit);
     if !stream.begin().await? && !posted {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }

@@ -92,8 +92,7 @@ async fn render(
     };
     let data = EventData::of(root, event, request, &http.settings);
     let mut text = SseBuffer::default();
-    text.event(Some(event.number), name(event), &data)
-        .map_err(|error| ReadError::Corrupt(format!("an event: {error}")))?;
+    text.event(Some(event.number), name(event), &data)?;
     Ok(RenderedEvent {
         number: event.number,
         task: event.task_id,

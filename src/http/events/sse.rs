@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
+use crate::store::ReadError;
+
 /// Events that are formatted but not sent yet.
 #[derive(Debug, Default)]
 pub(crate) struct SseBuffer(String);
@@ -28,14 +30,15 @@ impl SseBuffer {
     /// Writes an event: its number, if it has one, its name, and its data as JSON.
     ///
     /// # Errors
-    /// The data cannot be serialized; nothing of the event is written.
+    /// `Corrupt` when the data cannot be serialized; nothing of the event is written.
     pub(crate) fn event(
         &mut self,
         id: Option<i64>,
         name: &str,
         data: &impl Serialize,
-    ) -> Result<(), serde_json::Error> {
-        let data = serde_json::to_string(data)?;
+    ) -> Result<(), ReadError> {
+        let data = serde_json::to_string(data)
+            .map_err(|error| ReadError::Corrupt(format!("an event: {error}")))?;
         if let Some(id) = id {
             let _ = writeln!(self.0, "id: {id}");
         }

@@ -1,8 +1,9 @@
-//! One event stream from its first byte to its end. The HTTP body is pulled: no event is read
-//! before the client has taken the previous portion, so a slow client costs one portion of memory.
+//! The parts that all event streams share: the client, the text that is not sent yet, and the
+//! stream's deadlines. The HTTP body is pulled: a source reads nothing before the client has taken
+//! what was written, so a slow client costs one portion of memory.
 //!
-//! A stream ends when its task has ended and every event is sent, when its lifetime is over, on
-//! shutdown, when the caller may no longer read the task, and on a read error.
+//! A stream ends when its source has no more events, when its lifetime is over, on shutdown, when
+//! the caller may no longer read, and on a read error.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,32 +11,22 @@ use std::time::Duration;
 use axum::body::Body;
 use futures_util::stream::unfold;
 use http::HeaderMap;
+use serde::Serialize;
 
-use super::partial::DeltaFilter;
-use super::reader::EventReader;
-use super::rendered::RenderedEvents;
 use super::sse::SseBuffer;
 use super::stream_limiter::StreamPermit;
 use crate::http::Http;
-use crate::http::api::access;
 use crate::http::server::guard::authenticate;
-use crate::http::server::problem::{Code, Problem};
-use crate::http::wire::event::CaughtUpEvent;
+use crate::http::server::problem::Problem;
 use crate::people::Caller;
-use crate::people::may::Command;
-use crate::store::{Heard, Listener, ReadError};
-use crate::task::delta::Delta;
-use crate::task::id::TaskId;
+use crate::store::ReadError;
 
 /// The client's reconnection delay, in milliseconds.
-pub(super) const RETRY: u32 = 1000;
+const RETRY: u32 = 1000;
 /// A comment is sent after this much silence.
-pub(super) const SILENCE: Duration = Duration::from_secs(15);
-/// The most deltas that are kept while the stream still reads stored events; further deltas are
-/// dropped.
-const WAITING: usize = 256;
+const SILENCE: Duration = Duration::from_secs(15);
 /// How often the caller's access is checked again.
-pub(super) const CHECK: Duration = Duration::from_mins(1);
+const CHECK: Duration = Duration::from_mins(1);
 
 /// The client of a stream.
 #[derive(Debug)]
@@ -62,20 +53,12 @@ impl Watcher {
     }
 }
 
-/// An open stream.
-pub(crate) struct EventStream {
-    http: Arc<Http>,
-    watcher: Watcher,
-    listener: Listener,
-    reader: EventReader,
-    partial: DeltaFilter,
-    text: SseBuffer,
-    /// The last event's number when the stream was opened; `None` once `caught_up` is written.
-    head: Option<i64>,
-    /// Deltas that are kept until the events before them are sent.
-    waiting: Vec<Arc<Delta>>,
-    listening: bool,
-    ended: bool,
+/// An open stream, without the source of its events.
+pub(super) struct OpenStream {
+    pub http: Arc<Http>,
+    pub watcher: Watcher,
+    pub text: SseBuffer,
+    pub ended: bool,
     /// A time of `Clock::uptime`, as are the next two members.
     opened_at: Duration,
     checked_at: Duration,
@@ -83,29 +66,15 @@ pub(crate) struct EventStream {
     _permit: StreamPermit,
 }
 
-impl EventStream {
-    /// Begins at the reader's position; `head` is the number of the last event.
-    pub(crate) fn new(
-        http: &Arc<Http>,
-        watcher: Watcher,
-        listener: Listener,
-        reader: EventReader,
-        head: i64,
-        permit: StreamPermit,
-    ) -> Self {
+impl OpenStream {
+    pub(super) fn new(http: &Arc<Http>, watcher: Watcher, permit: StreamPermit) -> Self {
         let now = http.clock.uptime();
         let mut text = SseBuffer::default();
         text.retry(RETRY);
         Self {
             http: Arc::clone(http),
             watcher,
-            listener,
-            reader,
-            partial: DeltaFilter::default(),
             text,
-            head: Some(head),
-            waiting: Vec::new(),
-            listening: false,
             ended: false,
             opened_at: now,
             checked_at: now,
@@ -114,208 +83,108 @@ impl EventStream {
         }
     }
 
-    /// Reads the first events; `false` when there are none and none will come.
+    /// Writes an event that has no number.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or the first event cannot be understood.
-    pub(crate) async fn begin(&mut self) -> Result<bool, ReadError> {
-        let before = self.reader.seen;
-        match self.read().await {
-            Err(error) if self.reader.seen == before => Err(error),
-            Err(error) => {
-                log_failure(&error);
-                self.ended = true;
-                Ok(true)
-            }
-            Ok(count) => Ok(count > 0 || !self.ended),
-        }
+    /// `Corrupt` when the data cannot be serialized; nothing of the event is written.
+    pub(super) fn write(&mut self, name: &str, data: &impl Serialize) -> Result<(), ReadError> {
+        self.text.event(None, name, data)
     }
 
-    /// The stream as a body.
-    pub(crate) fn body(self) -> Body {
-        Body::from_stream(unfold(self, async |mut stream| {
-            let text = stream.next().await?;
-            Some((Ok::<_, std::convert::Infallible>(text), stream))
-        }))
-    }
-
-    /// The next text to send; `None` at the end.
-    async fn next(&mut self) -> Option<String> {
-        loop {
-            if !self.text.is_empty() {
-                self.last_write = self.http.clock.uptime();
-                return Some(self.text.take());
-            }
-            if self.ended || self.http.shutdown.is_cancelled() || !self.may_continue().await {
-                return None;
-            }
-            let went = if self.listening {
-                self.wait().await
-            } else {
-                self.read().await.map(|_| ())
-            };
-            if let Err(error) = went {
-                log_failure(&error);
-                self.ended = true;
-            }
-        }
-    }
-
-    /// Reads a portion of events and returns how many it has. After the last portion, writes
-    /// `caught_up` (once per stream) and begins to listen.
-    async fn read(&mut self) -> Result<usize, ReadError> {
-        // All events before a delta that is kept already are committed, so this read finds them. A
-        // delta that arrives during the read may follow a later commit.
-        let already_waiting = self.waiting.len();
-        let fresh = already_waiting > 0;
-        let RenderedEvents { part, events, more } = self.reader.read(&self.http, fresh).await?;
-        // Deltas that were published before these events have arrived by now; they are sent before
-        // the events.
-        while let Some(delta) = self.listener.piece() {
-            if self.is_in_part(delta.task_id).await? && self.waiting.len() < WAITING {
-                self.waiting.push(delta);
-            }
-        }
-        for event in &events {
-            let own = part == self.reader.part || self.is_in_part(event.task).await?;
-            self.partial.note_task(event, own);
-            if !own {
-                self.reader.skip(event);
-                continue;
-            }
-            let waiting = std::mem::take(&mut self.waiting);
-            for delta in waiting {
-                self.accept_delta(delta).await?;
-            }
-            self.reader.write(event, &mut self.text)?;
-            self.partial.note_event(event);
-        }
-        if more {
-            return Ok(events.len());
-        }
-        self.reader.follow(&self.http)?;
-        if let Some(head) = self.head.take() {
-            self.reader.mark_read_to(head)?;
-            self.write(CaughtUpEvent::NAME, &CaughtUpEvent::at(self.reader.seen))?;
-        }
-        self.ended = self.reader.status.is_terminal();
-        self.listening = true;
-        let waiting = std::mem::take(&mut self.waiting);
-        if !self.ended {
-            for (place, delta) in waiting.into_iter().enumerate() {
-                // This read found no event, so every event before this delta is sent.
-                if place < already_waiting && events.is_empty() {
-                    self.send_delta(&delta).await?;
-                } else {
-                    self.accept_delta(delta).await?;
-                }
-            }
-        }
-        Ok(events.len())
-    }
-
-    /// Waits for a notification, a delta, or the next deadline.
-    async fn wait(&mut self) -> Result<(), ReadError> {
+    /// Waits for `news`; `None` at a deadline of the stream and on shutdown. Writes a comment when
+    /// the stream was silent for too long.
+    pub(super) async fn wait<T>(&mut self, news: impl Future<Output = T>) -> Option<T> {
         let now = self.http.clock.uptime();
-        let ends = [
-            self.last_write + SILENCE,
-            self.checked_at + CHECK,
-            self.opened_at + self.http.settings.stream_life,
-        ];
-        let next = ends.into_iter().min().unwrap_or(now);
-        let heard = tokio::select! {
+        let next = (self.last_write + SILENCE)
+            .min(self.checked_at + CHECK)
+            .min(self.ends_at());
+        tokio::select! {
             biased;
-            () = self.http.shutdown.cancelled() => return Ok(()),
-            heard = self.listener.next() => Some(heard),
-            () = self.http.clock.sleep(next.saturating_sub(now)) => None,
-        };
-        match heard {
-            Some(Heard::News) => self.listening = false,
-            Some(Heard::Delta(delta)) => self.accept_delta(delta).await?,
-            None if self.http.clock.uptime() >= self.last_write + SILENCE => self.text.comment(),
-            None => {}
+            () = self.http.shutdown.cancelled() => return None,
+            news = news => return Some(news),
+            () = self.http.clock.sleep(next.saturating_sub(now)) => {}
         }
-        Ok(())
+        if self.http.clock.uptime() >= self.last_write + SILENCE {
+            self.text.comment();
+        }
+        None
     }
 
-    /// Sends a delta. Drops it if its task is outside the stream's part of the tree; keeps it for
-    /// later if the stream has not sent every item of its model's prompt.
-    async fn accept_delta(&mut self, delta: Arc<Delta>) -> Result<(), ReadError> {
-        if !self.is_in_part(delta.task_id).await? {
-            return Ok(());
-        }
-        if self.partial.is_ahead(&delta) {
-            self.waiting.push(delta);
-            self.listening = false;
-            return Ok(());
-        }
-        self.send_delta(&delta).await
+    fn ends_at(&self) -> Duration {
+        self.opened_at + self.http.settings.stream_life
     }
 
-    async fn is_in_part(&mut self, task: TaskId) -> Result<bool, ReadError> {
-        let (store, part) = (&self.http.store, self.reader.part);
-        self.partial.is_in(store, part, task).await
-    }
-
-    async fn send_delta(&mut self, delta: &Delta) -> Result<(), ReadError> {
-        for event in self.partial.visible_events(&self.http.store, delta).await? {
-            self.write(event.name(), &event)?;
-        }
-        Ok(())
-    }
-
-    fn write(&mut self, name: &str, data: &impl serde::Serialize) -> Result<(), ReadError> {
-        self.text
-            .event(None, name, data)
-            .map_err(|error| ReadError::Corrupt(format!("an event: {error}")))
-    }
-
-    /// Whether the stream's lifetime has time left and the caller may still read the task. Access
-    /// is checked once every `CHECK`.
-    async fn may_continue(&mut self) -> bool {
-        let now = self.http.clock.uptime();
-        if now >= self.opened_at + self.http.settings.stream_life {
-            return false;
-        }
-        if now < self.checked_at + CHECK {
-            return true;
-        }
-        self.checked_at = now;
-        // If the check itself fails, the stream ends too; the client's next connection is checked
-        // again.
-        self.may_read().await.unwrap_or_default()
-    }
-
-    async fn may_read(&mut self) -> Result<bool, Problem> {
-        let Some(now) = self.watcher.caller_now(&self.http).await? else {
-            return Ok(false);
-        };
-        self.watcher.caller = now;
-        let (caller, task) = (&self.watcher.caller, self.reader.part.task);
-        match access::readable_task(&self.http, caller, task).await {
-            Ok(_) => Ok(true),
-            Err(problem) if problem.code == Code::Forbidden && self.watcher.posted => {
-                let row = access::task(&self.http, caller, task).await?;
-                Ok(self
-                    .http
-                    .engine
-                    .may_command(caller, Command::Cancel, &row)
-                    .is_ok())
+    /// Ends the stream because of this error. The client learns it from its next connection.
+    pub(super) fn fail(&mut self, error: &ReadError) {
+        self.ended = true;
+        match error {
+            ReadError::Unavailable => {
+                tracing::debug!("an event stream was ended: the database does not answer");
             }
-            Err(problem) => Err(problem),
+            // The error may quote stored text, which must not be logged.
+            ReadError::Corrupt(_) => {
+                tracing::error!("an event stream was ended: stored data cannot be read");
+            }
         }
     }
 }
 
-/// Logs why a stream was ended; the client learns it from its next connection.
-pub(super) fn log_failure(error: &ReadError) {
-    match error {
-        ReadError::Unavailable => {
-            tracing::debug!("an event stream was ended: the database does not answer");
+/// The events of one kind of stream.
+pub(super) trait EventSource: Send + Sized + 'static {
+    /// The stream that this source writes to.
+    fn stream(&mut self) -> &mut OpenStream;
+
+    /// Writes further events, or waits until there may be some.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or an event cannot be understood.
+    fn advance(&mut self) -> impl Future<Output = Result<(), ReadError>> + Send;
+
+    /// Whether the caller may still read, by today's keys and sessions.
+    ///
+    /// # Errors
+    /// The problem that the check itself met.
+    fn may_read(&mut self) -> impl Future<Output = Result<bool, Problem>> + Send;
+
+    /// The stream as a body.
+    fn body(self) -> Body {
+        Body::from_stream(unfold(self, async |mut source| {
+            let text = next(&mut source).await?;
+            Some((Ok::<_, std::convert::Infallible>(text), source))
+        }))
+    }
+}
+
+/// The next text to send; `None` at the end.
+async fn next(source: &mut impl EventSource) -> Option<String> {
+    loop {
+        let stream = source.stream();
+        if !stream.text.is_empty() {
+            stream.last_write = stream.http.clock.uptime();
+            return Some(stream.text.take());
         }
-        // The error may quote stored text, which must not be logged.
-        ReadError::Corrupt(_) => {
-            tracing::error!("an event stream was ended: stored data cannot be read");
+        let over = stream.ended || stream.http.shutdown.is_cancelled();
+        if over || !may_continue(source).await {
+            return None;
+        }
+        if let Err(error) = source.advance().await {
+            source.stream().fail(&error);
         }
     }
+}
+
+/// Whether the stream's lifetime has time left and the caller may still read. The caller is checked
+/// once every `CHECK`. If the check itself fails, the stream ends, too: the client's next connection
+/// is checked again.
+async fn may_continue(source: &mut impl EventSource) -> bool {
+    let stream = source.stream();
+    let now = stream.http.clock.uptime();
+    if now >= stream.ends_at() {
+        return false;
+    }
+    if now < stream.checked_at + CHECK {
+        return true;
+    }
+    stream.checked_at = now;
+    source.may_read().await.unwrap_or_default()
 }

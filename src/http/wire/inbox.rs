@@ -11,7 +11,7 @@ pub(crate) const CREATED: &str = "request.created";
 pub(crate) const CHANGED: &str = "request.changed";
 pub(crate) const GONE: &str = "request.gone";
 
-/// What waits for the caller now. Replaces everything that the stream has said before.
+/// The requests that wait for the caller now. Replaces everything that the stream has said before.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct InboxEvent {
     /// The name of the event.

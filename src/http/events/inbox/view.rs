@@ -29,7 +29,7 @@ pub(super) enum Change {
     Gone(GoneReason),
 }
 
-/// What waits for a caller: the oldest [`COUNTED`] requests, each with its number of answers.
+/// The requests that wait for a caller: the oldest [`COUNTED`] requests, each with its number of answers.
 #[derive(Debug, Default)]
 pub(super) struct InboxView {
     open: BTreeMap<RequestId, usize>,

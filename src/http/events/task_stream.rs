@@ -1,0 +1,199 @@
+//! The stream of a task's events: the stored ones, then what follows. It ends when its task has ended
+//! and every event is sent, and whenever `stream.rs` ends it.
+
+use std::sync::Arc;
+
+use super::partial::DeltaFilter;
+use super::reader::EventReader;
+use super::rendered::RenderedEvents;
+use super::stream::{EventSource, OpenStream, Watcher};
+use super::stream_limiter::StreamPermit;
+use crate::http::Http;
+use crate::http::api::access;
+use crate::http::server::problem::{Code, Problem};
+use crate::http::wire::event::CaughtUpEvent;
+use crate::people::may::Command;
+use crate::store::{Heard, Listener, ReadError};
+use crate::task::delta::Delta;
+use crate::task::id::TaskId;
+
+/// The most deltas that are kept while the stream still reads stored events; further deltas are
+/// dropped.
+const WAITING: usize = 256;
+
+/// An open stream of a task's events.
+pub(crate) struct TaskStream {
+    stream: OpenStream,
+    listener: Listener,
+    reader: EventReader,
+    partial: DeltaFilter,
+    /// The last event's number when the stream was opened; `None` once `caught_up` is written.
+    head: Option<i64>,
+    /// Deltas that are kept until the events before them are sent.
+    waiting: Vec<Arc<Delta>>,
+    listening: bool,
+}
+
+impl TaskStream {
+    /// Begins at the reader's position; `head` is the number of the last event.
+    pub(crate) fn new(
+        http: &Arc<Http>,
+        watcher: Watcher,
+        listener: Listener,
+        reader: EventReader,
+        head: i64,
+        permit: StreamPermit,
+    ) -> Self {
+        Self {
+            stream: OpenStream::new(http, watcher, permit),
+            listener,
+            reader,
+            partial: DeltaFilter::default(),
+            head: Some(head),
+            waiting: Vec::new(),
+            listening: false,
+        }
+    }
+
+    /// Reads the first events; `false` when there are none and none will come.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or the first event cannot be understood.
+    pub(crate) async fn begin(&mut self) -> Result<bool, ReadError> {
+        let before = self.reader.seen;
+        match self.read().await {
+            Err(error) if self.reader.seen == before => Err(error),
+            Err(error) => {
+                self.stream.fail(&error);
+                Ok(true)
+            }
+            Ok(count) => Ok(count > 0 || !self.stream.ended),
+        }
+    }
+
+    /// Reads a portion of events and returns how many it has. After the last portion, writes
+    /// `caught_up` (once per stream) and begins to listen.
+    async fn read(&mut self) -> Result<usize, ReadError> {
+        // All events before a delta that is kept already are committed, so this read finds them. A
+        // delta that arrives during the read may follow a later commit.
+        let already_waiting = self.waiting.len();
+        let fresh = already_waiting > 0;
+        let RenderedEvents { part, events, more } =
+            self.reader.read(&self.stream.http, fresh).await?;
+        // Deltas that were published before these events have arrived by now; they are sent before
+        // the events.
+        while let Some(delta) = self.listener.piece() {
+            if self.is_in_part(delta.task_id).await? && self.waiting.len() < WAITING {
+                self.waiting.push(delta);
+            }
+        }
+        for event in &events {
+            let own = part == self.reader.part || self.is_in_part(event.task).await?;
+            self.partial.note_task(event, own);
+            if !own {
+                self.reader.skip(event);
+                continue;
+            }
+            let waiting = std::mem::take(&mut self.waiting);
+            for delta in waiting {
+                self.accept_delta(delta).await?;
+            }
+            self.reader.write(event, &mut self.stream.text)?;
+            self.partial.note_event(event);
+        }
+        if more {
+            return Ok(events.len());
+        }
+        self.reader.follow(&self.stream.http)?;
+        if let Some(head) = self.head.take() {
+            self.reader.mark_read_to(head)?;
+            let caught_up = CaughtUpEvent::at(self.reader.seen);
+            self.stream.write(CaughtUpEvent::NAME, &caught_up)?;
+        }
+        self.stream.ended = self.reader.status.is_terminal();
+        self.listening = true;
+        let waiting = std::mem::take(&mut self.waiting);
+        if !self.stream.ended {
+            for (place, delta) in waiting.into_iter().enumerate() {
+                // This read found no event, so every event before this delta is sent.
+                if place < already_waiting && events.is_empty() {
+                    self.send_delta(&delta).await?;
+                } else {
+                    self.accept_delta(delta).await?;
+                }
+            }
+        }
+        Ok(events.len())
+    }
+
+    /// Waits for a notification, a delta, or the next deadline.
+    async fn wait(&mut self) -> Result<(), ReadError> {
+        match self.stream.wait(self.listener.next()).await {
+            Some(Heard::News) => self.listening = false,
+            Some(Heard::Delta(delta)) => self.accept_delta(delta).await?,
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// Sends a delta. Drops it if its task is outside the stream's part of the tree; keeps it for
+    /// later if the stream has not sent every item of its model's prompt.
+    async fn accept_delta(&mut self, delta: Arc<Delta>) -> Result<(), ReadError> {
+        if !self.is_in_part(delta.task_id).await? {
+            return Ok(());
+        }
+        if self.partial.is_ahead(&delta) {
+            self.waiting.push(delta);
+            self.listening = false;
+            return Ok(());
+        }
+        self.send_delta(&delta).await
+    }
+
+    async fn is_in_part(&mut self, task: TaskId) -> Result<bool, ReadError> {
+        let (store, part) = (&self.stream.http.store, self.reader.part);
+        self.partial.is_in(store, part, task).await
+    }
+
+    async fn send_delta(&mut self, delta: &Delta) -> Result<(), ReadError> {
+        let store = &self.stream.http.store;
+        for event in self.partial.visible_events(store, delta).await? {
+            self.stream.write(event.name(), &event)?;
+        }
+        Ok(())
+    }
+}
+
+impl EventSource for TaskStream {
+    fn stream(&mut self) -> &mut OpenStream {
+        &mut self.stream
+    }
+
+    async fn advance(&mut self) -> Result<(), ReadError> {
+        if self.listening {
+            self.wait().await
+        } else {
+            self.read().await.map(|_| ())
+        }
+    }
+
+    async fn may_read(&mut self) -> Result<bool, Problem> {
+        let OpenStream { http, watcher, .. } = &mut self.stream;
+        let Some(now) = watcher.caller_now(http).await? else {
+            return Ok(false);
+        };
+        watcher.caller = now;
+        let (caller, task) = (&watcher.caller, self.reader.part.task);
+        match access::readable_task(http, caller, task).await {
+            Ok(_) => Ok(true),
+            Err(problem) if problem.code == Code::Forbidden && watcher.posted => {
+                let row = access::task(http, caller, task).await?;
+                Ok(http
+                    .engine
+                    .may_command(caller, Command::Cancel, &row)
+                    .is_ok())
+            }
+            Err(problem) => Err(problem),
+        }
+    }
+}
