@@ -1,5 +1,5 @@
-//! `/follow.js`: the only script of our pages. It shows events while a page is open; every page
-//! works without it. Invariant: the policy of a page permits scripts only if the page loads this
+//! `/follow.js`: shows events while a page of a request or a task is open; every page works without
+//! it. Invariant: the policy of a page permits scripts only if the page loads this
 //! script, and then only scripts from our own origin.
 
 use std::sync::LazyLock;
@@ -10,6 +10,7 @@ use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use maud::{Markup, html};
 
 use super::layout::policy_with;
+use super::translations::Translations;
 use crate::http::server::operation::{AuthClass, Op, SMALL};
 
 pub(crate) const OP: Op = Op {
@@ -38,14 +39,48 @@ pub(crate) fn page(page: Markup) -> Response {
     ([(CONTENT_SECURITY_POLICY, POLICY.clone())], page).into_response()
 }
 
-/// Serves the script. `no-cache` makes the browser ask again with each page, so the script is never
-/// older than the page.
+/// The elements that the script fills: the state, the questions that are open, and the log.
+#[must_use]
+pub(crate) fn elements(words: &Translations) -> Markup {
+    html! {
+        p.status #live-state role="status" aria-live="polite" {}
+        div #live-asked hidden { h3 { (words.live_others) } ul #live-others {} }
+        p.soft #live-earlier hidden { (words.live_earlier) }
+        div aria-live="polite" aria-busy="true" { ol #live-log {} }
+        div #live-now {}
+        p.soft #live-connection aria-live="polite" {}
+    }
+}
+
+/// Serves the script.
 pub(crate) async fn get_follow_script() -> Response {
+    served(SCRIPT)
+}
+
+/// A script as a response. `no-cache` makes the browser ask again with each page, so the script is
+/// never older than the page.
+pub(crate) fn served(script: &'static str) -> Response {
     let headers = [
         (CONTENT_TYPE, "text/javascript; charset=utf-8"),
         (CACHE_CONTROL, "no-cache"),
     ];
-    (headers, SCRIPT).into_response()
+    (headers, script).into_response()
+}
+
+/// Fails if a script can make markup of a text.
+#[cfg(test)]
+pub(crate) fn assert_makes_no_markup(script: &str) {
+    for way in [
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacent",
+        "document.write",
+        "eval",
+        "Function(",
+        "DOMParser",
+    ] {
+        assert!(!script.contains(way), "{way}");
+    }
 }
 
 #[cfg(test)]
@@ -79,16 +114,6 @@ mod tests {
 
     #[test]
     fn script_makes_no_markup_from_text() {
-        for way in [
-            "innerHTML",
-            "outerHTML",
-            "insertAdjacent",
-            "document.write",
-            "eval",
-            "Function(",
-            "DOMParser",
-        ] {
-            assert!(!SCRIPT.contains(way), "{way}");
-        }
+        assert_makes_no_markup(SCRIPT);
     }
 }

@@ -64,6 +64,66 @@ fn range(text: &str) -> Option<(Language, f32)> {
     }
 }
 
+/// Declares a set of texts in each language, side by side: a missing translation does not compile.
+/// `language`, where it is named, becomes a member of the set. The last name is that of the list of
+/// all texts.
+macro_rules! texts {
+    ($(#[$attribute:meta])* $texts:ident $(with $language:ident)?, $(#[$of_pairs:meta])* $pairs:ident;
+     $($name:ident: $english:literal, $chinese:literal;)*) => {
+        /// The texts of one language.
+        #[derive(Debug)]
+        $(#[$attribute])*
+        pub(crate) struct $texts {
+            $(pub $language: Language,)?
+            $(#[doc = $english] pub $name: &'static str),*
+        }
+
+        static ENGLISH: $texts = $texts { $($language: Language::English,)? $($name: $english),* };
+        static CHINESE: $texts = $texts { $($language: Language::Chinese,)? $($name: $chinese),* };
+
+        /// Each text in English and in Chinese.
+        $(#[$of_pairs])*
+        const $pairs: &[(&str, &str)] = &[$(($english, $chinese)),*];
+
+        impl $texts {
+            /// The texts of a language.
+            #[must_use]
+            pub(crate) fn of(language: Language) -> &'static Self {
+                match language {
+                    Language::English => &ENGLISH,
+                    Language::Chinese => &CHINESE,
+                }
+            }
+        }
+
+        #[cfg(test)]
+        #[test]
+        fn every_text_is_translated_and_fills_in_the_same_values() {
+            crate::http::pages::language::assert_translated($pairs);
+        }
+    };
+}
+pub(crate) use texts;
+
+/// Fails unless each pair has the same placeholders and is a translation.
+#[cfg(test)]
+pub(crate) fn assert_translated(pairs: &[(&str, &str)]) {
+    let placeholders = |text: &str| -> std::collections::BTreeSet<String> {
+        let parts = text.split('{').skip(1);
+        let names = parts.filter_map(|part| part.split_once('}'));
+        names.map(|(name, _)| name.to_owned()).collect()
+    };
+    for (english, chinese) in pairs {
+        assert_eq!(placeholders(english), placeholders(chinese), "{english}");
+        assert!(!english.is_empty());
+        let translated = |c: char| !c.is_ascii() || "、{}:, /".contains(c);
+        assert!(
+            *chinese == "JSON" || chinese.chars().any(translated),
+            "{english}"
+        );
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,12 +1,15 @@
 //! The frame of the pages between which a person moves: the links to inbox, decided requests and
 //! tasks, and the signed-in user.
 
+use ::http::HeaderMap;
 use maud::{Markup, html};
 
 use super::inbox::words::Texts;
 use super::language::Language;
 use super::layout::frame_named;
 use super::sign_in::signed_in_bar;
+use crate::http::Http;
+use crate::http::server::problem::prefix;
 use crate::people::Caller;
 
 /// One of the pages of the frame's links.
@@ -18,14 +21,24 @@ pub(crate) enum Place {
 }
 
 /// The reader of a page, and the path of `public_url`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Site<'a> {
     pub caller: &'a Caller,
-    pub prefix: &'a str,
+    pub prefix: String,
     pub language: Language,
 }
 
-impl Site<'_> {
+impl<'a> Site<'a> {
+    /// The site of a caller, in the language that the headers of their request ask for.
+    #[must_use]
+    pub(crate) fn of(http: &Http, caller: &'a Caller, headers: &HeaderMap) -> Self {
+        Self {
+            caller,
+            prefix: prefix(&http.settings.public_url),
+            language: Language::of(headers),
+        }
+    }
+
     #[must_use]
     pub(crate) fn texts(&self) -> &'static Texts {
         Texts::of(self.language)
@@ -59,7 +72,7 @@ impl Site<'_> {
             a.skip href="#content" { (self.texts().skip) }
             header { (self.links(place)) }
             div #content tabindex="-1" { (body) }
-            footer { (signed_in_bar(self.caller, self.prefix, self.language)) }
+            footer { (signed_in_bar(self.caller, &self.prefix, self.language)) }
         };
         frame_named(self.language, &format!("{title} – Holdpoint"), &body)
     }

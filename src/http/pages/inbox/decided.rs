@@ -12,22 +12,21 @@ use super::words::Texts;
 use crate::http::Http;
 use crate::http::api::access::inbox_person;
 use crate::http::api::requests::inbox_filter::InboxFilter;
-use crate::http::pages::language::Language;
 use crate::http::pages::layout::{moment, visible};
 use crate::http::pages::request::deadline::span;
 use crate::http::pages::site::{Place, Site};
 use crate::http::pages::translations::{Translations, fill};
 use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
 use crate::http::server::operation::{AuthClass, Op, SMALL};
-use crate::http::server::params::DecidedQuery;
-use crate::http::server::problem::{Code, Problem, prefix};
+use crate::http::server::params::{CursorQuery, DecidedQuery, InboxQuery};
+use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::{Query, cursor_of};
 use crate::http::wire::brief::RequestBrief;
 use crate::http::wire::request::state;
 use crate::people::Caller;
 use crate::people::may::may_decide;
 use crate::store::RequestRow;
-use crate::task::decision::{Action, Decision};
+use crate::task::decision::Decision;
 use crate::task::id::RequestId;
 use crate::task::status::RequestStatus;
 use crate::task::time::Time;
@@ -49,7 +48,7 @@ const MOST_READS: usize = 40;
 ///
 /// Shows the requests that this caller has answered, newest first.
 #[utoipa::path(
-    get, path = "/inbox/decided", operation_id = "get_decided", tag = "pages", params(DecidedQuery),
+    get, path = "/inbox/decided", operation_id = "get_decided", tag = "pages", params(DecidedQuery, InboxQuery, CursorQuery),
     responses((status = 200, body = String, content_type = "text/html", description = "The page"))
 )]
 pub(crate) async fn get_decided(
@@ -66,12 +65,7 @@ pub(crate) async fn get_decided(
     let before = query.cursor().map(RequestId);
     query.finish()?;
     let (rows, next) = read(&http, &caller, &filter, all.is_some(), before).await?;
-    let prefix = prefix(&http.settings.public_url);
-    let site = Site {
-        caller: &caller,
-        prefix: &prefix,
-        language: Language::of(&headers),
-    };
+    let site = Site::of(&http, &caller, &headers);
     Ok(page(&site, &http, &rows, all.is_some(), next))
 }
 
@@ -170,7 +164,7 @@ fn decided_row(site: &Site<'_>, http: &Http, row: &RequestRow) -> Markup {
     }
 }
 
-/// Who answered what, when, and how long the request had waited.
+/// The answer, its author and time, and how long the request had waited.
 fn answer_line(
     site: &Site<'_>,
     row: &RequestRow,
@@ -179,14 +173,7 @@ fn answer_line(
     is_own: bool,
 ) -> Markup {
     let (texts, words) = (site.texts(), Translations::of(site.language));
-    let what = match answer.action {
-        Action::Approve => words.did_approve,
-        Action::Reject => words.did_reject,
-        Action::Edit => words.did_edit,
-        Action::Respond => words.did_respond,
-        Action::Retry => words.did_retry,
-        Action::Mixed => words.did_mixed,
-    };
+    let what = words.action(answer.action);
     let user = if is_own {
         texts.by_you.to_owned()
     } else {

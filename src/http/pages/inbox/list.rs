@@ -18,14 +18,13 @@ use crate::http::Http;
 use crate::http::api::requests::inbox_filter::InboxFilter;
 use crate::http::events::inbox::COUNTED;
 use crate::http::pages::follow;
-use crate::http::pages::language::Language;
 use crate::http::pages::layout::{moment, visible};
 use crate::http::pages::site::{Place, Site};
 use crate::http::pages::translations::{Translations, fill};
 use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
 use crate::http::server::operation::{AuthClass, Op, SMALL};
-use crate::http::server::params::InboxPageQuery;
-use crate::http::server::problem::{Code, Problem, prefix};
+use crate::http::server::params::{CursorQuery, InboxQuery};
+use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::{Query, cursor_of};
 use crate::people::Caller;
 use crate::people::may::can_decide;
@@ -52,7 +51,7 @@ const LOOKED_THROUGH: usize = 200;
 ///
 /// Shows the requests that this caller may decide and has not answered, oldest first.
 #[utoipa::path(
-    get, path = "/inbox", operation_id = "get_inbox", tag = "pages", params(InboxPageQuery),
+    get, path = "/inbox", operation_id = "get_inbox", tag = "pages", params(InboxQuery, CursorQuery),
     responses((status = 200, body = String, content_type = "text/html", description = "The page"))
 )]
 pub(crate) async fn get_inbox(
@@ -67,12 +66,7 @@ pub(crate) async fn get_inbox(
     let (filter, after) = (InboxFilter::of(&mut query), query.cursor().map(RequestId));
     query.finish()?;
     let inbox = Inbox::read(&http, &caller, filter, after).await?;
-    let prefix = prefix(&http.settings.public_url);
-    let site = Site {
-        caller: &caller,
-        prefix: &prefix,
-        language: Language::of(&headers),
-    };
+    let site = Site::of(&http, &caller, &headers);
     Ok(follow::page(inbox.page(&site, &http)))
 }
 
@@ -261,7 +255,7 @@ impl Inbox {
                 button #inbox-tell type="button" .second { (site.texts().tell) }
                 span #inbox-tell-note role="status" {}
             }
-            (script::tag(site.prefix))
+            (script::tag(&site.prefix))
         }
     }
 }
@@ -279,7 +273,7 @@ fn script_texts(texts: &Texts, words: &Translations) -> Map<String, Value> {
     of_list.into_iter().chain(of_requests).collect()
 }
 
-/// What waits for a caller: the oldest requests after `after`.
+/// The oldest requests after `after` that wait for a caller.
 pub(super) async fn open_requests(
     http: &Http,
     caller: &Caller,
@@ -294,7 +288,7 @@ pub(super) async fn open_requests(
     Ok(http.store.open_requests(&wanted, COUNTED).await?)
 }
 
-/// Those of the oldest requests that expire soon, the first deadline first.
+/// The oldest requests that expire soon, the first deadline first.
 fn urgent(requests: &[OpenRequest], now: Time) -> Vec<RequestId> {
     let oldest = requests.iter().take(LOOKED_THROUGH);
     let mut soon: Vec<(Time, RequestId)> = oldest

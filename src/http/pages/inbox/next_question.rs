@@ -12,7 +12,6 @@ use crate::http::pages::translations::{Translations, fill};
 use crate::http::server::problem::Problem;
 use crate::http::wire::request::state;
 use crate::store::RequestRow;
-use crate::task::decision::Action;
 
 /// The line for a reader who has answered this request; `None` for any other reader.
 ///
@@ -35,14 +34,7 @@ pub(crate) async fn after_answer(
         .collect();
     let rows = http.store.requests_of(&site.caller.tenant, &first).await?;
     let (texts, words) = (site.texts(), Translations::of(site.language));
-    let what = match answer.action {
-        Action::Approve => words.did_approve,
-        Action::Reject => words.did_reject,
-        Action::Edit => words.did_edit,
-        Action::Respond => words.did_respond,
-        Action::Retry => words.did_retry,
-        Action::Mixed => words.did_mixed,
-    };
+    let what = words.action(answer.action);
     let count = open.requests.len().saturating_sub(1);
     let more = format!("{count}{}", if open.more { "+" } else { "" });
     Ok(Some(html! {

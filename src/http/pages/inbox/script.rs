@@ -3,10 +3,10 @@
 //!
 //! Invariant: the script moves no row by itself, and takes no decision.
 
-use axum::response::{IntoResponse, Response};
-use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::response::Response;
 use maud::{Markup, html};
 
+use crate::http::pages::follow;
 use crate::http::server::operation::{AuthClass, Op, SMALL};
 
 pub(crate) const OP: Op = Op {
@@ -25,12 +25,7 @@ pub(crate) fn tag(prefix: &str) -> Markup {
     html! { script src=(format!("{prefix}/inbox.js")) defer {} }
 }
 
-/// Serves the script. `no-cache` makes the browser ask again with each page, so the script is never
-/// older than the page.
+/// Serves the script.
 pub(crate) async fn get_inbox_script() -> Response {
-    let headers = [
-        (CONTENT_TYPE, "text/javascript; charset=utf-8"),
-        (CACHE_CONTROL, "no-cache"),
-    ];
-    (headers, SCRIPT).into_response()
+    follow::served(SCRIPT)
 }

@@ -1,26 +1,10 @@
 //! The texts of the frame's links and of the pages of inbox and tasks in each language, side by
 //! side. Texts about requests and events that other pages have, too, are in `translations.rs`.
 
-use crate::http::pages::language::Language;
-
-macro_rules! texts {
-    ($($name:ident: $english:literal, $chinese:literal;)*) => {
-        /// The texts of one language.
-        #[derive(Debug)]
-        pub(crate) struct Texts {
-            $(#[doc = $english] pub $name: &'static str),*
-        }
-
-        static ENGLISH: Texts = Texts { $($name: $english),* };
-        static CHINESE: Texts = Texts { $($name: $chinese),* };
-
-        /// Each text in English and in Chinese.
-        #[cfg(test)]
-        const PAIRS: &[(&str, &str)] = &[$(($english, $chinese)),*];
-    };
-}
+use crate::http::pages::language::{Language, texts};
 
 texts! {
+    Texts, #[cfg(test)] PAIRS;
     // The frame.
     pages: "Pages", "页面";
     skip: "Skip to the content", "跳到正文";
@@ -82,7 +66,7 @@ texts! {
     next: "Next: {summary}", "下一个：{summary}";
     more_wait: "{count} more", "还有 {count} 个";
     nothing_more: "Nothing else waits for you.", "没有其他等待您处理的请求。";
-    // What was decided.
+    // The list of decided requests.
     nothing_decided: "Nothing was decided yet.", "尚无决定。";
     own_only: "Only what I have answered", "仅显示我的答复";
     others_too: "Also what others have decided", "同时显示他人的决定";
@@ -121,36 +105,4 @@ texts! {
     judged: "Judged: {verdict}", "判定：{verdict}";
     by_link: "by link", "通过链接";
     in_slack: "in Slack", "在 Slack 中";
-}
-
-impl Texts {
-    #[must_use]
-    pub(crate) fn of(language: Language) -> &'static Self {
-        match language {
-            Language::English => &ENGLISH,
-            Language::Chinese => &CHINESE,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn texts_name_the_same_values_in_every_language() {
-        let named = |text: &str| {
-            let mut names: Vec<String> = text
-                .split('{')
-                .skip(1)
-                .filter_map(|rest| Some(rest.split_once('}')?.0.to_owned()))
-                .collect();
-            names.sort();
-            names
-        };
-        for (english, chinese) in PAIRS {
-            assert_eq!(named(english), named(chinese), "{english}");
-            assert_ne!(english, chinese);
-        }
-    }
 }

@@ -43,12 +43,7 @@ pub(crate) fn history_section(view: &View<'_>) -> Markup {
                 data-answers=(view.row.answers.len())
                 data-words=(Value::Object(script_texts(words)))
             {
-                p.status #live-state role="status" aria-live="polite" {}
-                div #live-asked hidden { h3 { (words.live_others) } ul #live-others {} }
-                p.soft #live-earlier hidden { (words.live_earlier) }
-                div aria-live="polite" aria-busy="true" { ol #live-log {} }
-                div #live-now {}
-                p.soft #live-connection aria-live="polite" {}
+                (follow::elements(words))
             }
         }
         (follow::tag(&view.prefix))

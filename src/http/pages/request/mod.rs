@@ -92,7 +92,7 @@ pub(crate) struct View<'a> {
     pub history: Option<RequestHistory>,
     /// After an answer, the line that leads to the next question.
     pub next: Option<Markup>,
-    /// What the journal says about the calls since then, for the history of the page.
+    /// The journal's facts about the calls since then, for the history of the page.
     timeline: Timeline,
     /// The last message of the user before the question.
     user_message: Option<UserMessage>,
@@ -155,7 +155,7 @@ impl<'a> View<'a> {
     fn site(&self) -> Site<'_> {
         Site {
             caller: self.caller,
-            prefix: &self.prefix,
+            prefix: self.prefix.clone(),
             language: self.words.language,
         }
     }

@@ -10,7 +10,7 @@ use super::risk::warnings;
 use super::time::moment_tag;
 use crate::http::pages::layout::visible;
 use crate::http::pages::translations::{Translations, fill};
-use crate::http::wire::decision::{DecisionAction, ThenAction, WireDecision};
+use crate::http::wire::decision::{ThenAction, WireDecision};
 use crate::http::wire::exact::Exact;
 use crate::http::wire::request::RequestedCall;
 use crate::task::decision::Then;
@@ -200,7 +200,7 @@ pub(crate) fn decision_details(view: &View<'_>, decision: &WireDecision, whole: 
     };
     let secret = view.request.kind == RequestKind::Credentials;
     html! {
-        p { strong { (action_text(decision.action, words)) } " " bdi { (said) } " · " (moment_tag(&decision.at)) }
+        p { strong { (words.action(decision.action)) } " " bdi { (said) } " · " (moment_tag(&decision.at)) }
         dl {
             @if let Some(reason) = &decision.reason { dt { (words.comment_given) } dd { pre dir="auto" { (prose(reason)) } } }
             @if let Some(then) = decision.then { dt { (words.then) } dd { (then_text(view, then)) } }
@@ -224,18 +224,6 @@ fn response_details(response: &Value, secret: bool, words: &Translations) -> Mar
         .flat_map(|fields| fields.keys())
         .collect();
     html! { dl { @for name in names { dt { (visible(name)) } dd { (words.sealed_value) } } } }
-}
-
-/// The words for an action that was taken.
-pub(crate) fn action_text(action: DecisionAction, words: &Translations) -> &'static str {
-    match action {
-        DecisionAction::Approve => words.did_approve,
-        DecisionAction::Reject => words.did_reject,
-        DecisionAction::Edit => words.did_edit,
-        DecisionAction::Respond => words.did_respond,
-        DecisionAction::Retry => words.did_retry,
-        DecisionAction::Mixed => words.did_mixed,
-    }
 }
 
 fn then_text(view: &View<'_>, then: ThenAction) -> &'static str {

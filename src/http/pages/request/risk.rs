@@ -1,4 +1,4 @@
-//! What a reader has to weigh before the buttons: the warnings about the arguments, and whether a
+//! The risks that a reader weighs before the buttons: the warnings about the arguments, and whether a
 //! call can be taken back.
 
 use maud::{Markup, html};

@@ -10,7 +10,6 @@ use super::View;
 use super::arguments::{label, members, plain};
 use super::call::{approvals, authorship, decided};
 use super::ordered::Node;
-use super::question::action_text;
 use super::sum::sum;
 use crate::http::pages::layout::visible;
 use crate::http::pages::translations::fill;
@@ -205,7 +204,7 @@ fn state(view: &View<'_>, call: &RequestedCall) -> Markup {
     let required = view.required();
     html! {
         @match &call.decision {
-            Some(decision) => (action_text(decision.action, view.words)),
+            Some(decision) => (view.words.action(decision.action)),
             None if required > 1 => { (call.approvals.len()) " / " (required) },
             None => (view.texts.open),
         }

@@ -1,25 +1,10 @@
 //! The texts of a request's page that no other page has, in each language, side by side. They are
 //! written for a reader who decides and does not know the API.
 
-use crate::http::pages::language::Language;
-
-macro_rules! texts {
-    ($($name:ident: $english:literal, $chinese:literal;)*) => {
-        /// The texts of one language.
-        #[derive(Debug)]
-        pub(crate) struct Texts {
-            $(#[doc = $english] pub $name: &'static str),*
-        }
-
-        static ENGLISH: Texts = Texts { $($name: $english),* };
-        static CHINESE: Texts = Texts { $($name: $chinese),* };
-
-        #[cfg(test)]
-        const PAIRS: &[(&str, &str)] = &[$(($english, $chinese)),*];
-    };
-}
+use crate::http::pages::language::{Language, texts};
 
 texts! {
+    Texts, #[cfg(test)] PAIRS;
     // The first lines.
     asks: "{agent} asks", "{agent} 请求";
     asked: "{agent} asked", "{agent} 曾请求";
@@ -90,37 +75,4 @@ texts! {
     past_decided: "{what} by {user}.", "{what}（{user}）。";
     past_expired: "No answer came in time.", "逾期无人答复。";
     past_withdrawn: "Withdrawn.", "已撤回。";
-}
-
-impl Texts {
-    /// The texts of a language.
-    #[must_use]
-    pub(crate) fn of(language: Language) -> &'static Self {
-        match language {
-            Language::English => &ENGLISH,
-            Language::Chinese => &CHINESE,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::BTreeSet;
-
-    fn names(text: &str) -> BTreeSet<&str> {
-        text.split('{')
-            .skip(1)
-            .filter_map(|part| part.split_once('}'))
-            .map(|(name, _)| name)
-            .collect()
-    }
-
-    #[test]
-    fn both_languages_fill_in_the_same_names() {
-        for (english, chinese) in PAIRS {
-            assert_eq!(names(english), names(chinese), "{english}");
-            assert!(!chinese.is_ascii(), "{english}");
-        }
-    }
 }

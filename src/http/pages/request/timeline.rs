@@ -4,11 +4,10 @@
 use maud::{Markup, html};
 
 use super::View;
-use super::question::{action_text, prose};
+use super::question::prose;
 use super::time::moment_tag;
 use crate::http::pages::layout::visible;
 use crate::http::pages::translations::{Translations, fill};
-use crate::http::wire::decision::DecisionAction;
 use crate::store::RequestRow;
 use crate::task::item::{CloseReason, Fact, Item, Outcome};
 use crate::task::status::TaskStatus;
@@ -83,7 +82,7 @@ pub(super) fn list(view: &View<'_>) -> Markup {
     let mut entries: Vec<(Time, Markup)> =
         vec![(view.row.created_at, html! { (texts.past_asked) })];
     for (at, answer) in &view.row.answers {
-        let what = action_text(DecisionAction::from(answer.action), words);
+        let what = words.action(answer.action);
         let by = visible(&answer.by);
         let said = fill(texts.past_decided, &[("what", what), ("user", &by)]);
         entries.push((*at, html! { bdi { (said) } }));
@@ -141,7 +140,7 @@ fn finished(
 ) -> Markup {
     let said = [
         ("tool", visible(tool)),
-        ("outcome", outcome_text(outcome, words).to_owned()),
+        ("outcome", words.outcome(outcome).to_owned()),
     ];
     let values = said.each_ref().map(|(name, text)| (*name, text.as_str()));
     html! {
@@ -152,19 +151,4 @@ fn finished(
 
 fn quoted(label: &str, text: &str) -> Markup {
     html! { div.agent { p.by { (label) } pre dir="auto" { (prose(text)) } } }
-}
-
-fn outcome_text(outcome: Outcome, words: &Translations) -> &'static str {
-    match outcome {
-        Outcome::Succeeded => words.outcome_succeeded,
-        Outcome::Failed => words.outcome_failed,
-        Outcome::Invalid => words.outcome_invalid,
-        Outcome::Denied => words.outcome_denied,
-        Outcome::Rejected => words.outcome_rejected,
-        Outcome::Responded => words.outcome_responded,
-        Outcome::Expired => words.outcome_expired,
-        Outcome::Withdrawn => words.outcome_withdrawn,
-        Outcome::Canceled => words.outcome_canceled,
-        Outcome::Unknown => words.outcome_unknown,
-    }
 }

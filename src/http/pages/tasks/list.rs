@@ -10,13 +10,12 @@ use uuid::Uuid;
 
 use crate::http::Http;
 use crate::http::pages::inbox::words::Texts;
-use crate::http::pages::language::Language;
 use crate::http::pages::layout::{moment, visible};
 use crate::http::pages::site::{Place, Site};
 use crate::http::server::caller::{CurrentCaller, must_read};
 use crate::http::server::operation::{AuthClass, Op, SMALL};
-use crate::http::server::params::TasksPageQuery;
-use crate::http::server::problem::{Code, Problem, prefix};
+use crate::http::server::params::{CursorQuery, TasksPageQuery};
+use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::{Query, cursor_of};
 use crate::store::TaskFilter;
 use crate::task::change::TaskRow;
@@ -43,7 +42,7 @@ const STATUSES: [TaskStatus; 5] = [
 ///
 /// Shows the caller's root tasks, newest first; an admin sees the tasks of the whole tenant.
 #[utoipa::path(
-    get, path = "/tasks", operation_id = "get_tasks_page", tag = "pages", params(TasksPageQuery),
+    get, path = "/tasks", operation_id = "get_tasks_page", tag = "pages", params(TasksPageQuery, CursorQuery),
     responses((status = 200, body = String, content_type = "text/html", description = "The page"))
 )]
 pub(crate) async fn get_tasks_page(
@@ -71,12 +70,7 @@ pub(crate) async fn get_tasks_page(
         filter.before = page.looked_at.map(TaskId);
         page = http.store.tasks(&filter).await?;
     }
-    let prefix = prefix(&http.settings.public_url);
-    let site = Site {
-        caller: &caller,
-        prefix: &prefix,
-        language: Language::of(&headers),
-    };
+    let site = Site::of(&http, &caller, &headers);
     let next = page.next(|row| row.task_id.0);
     Ok(tasks_page(&site, &page, &filter.statuses, next))
 }

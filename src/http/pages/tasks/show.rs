@@ -15,7 +15,6 @@ use crate::http::Http;
 use crate::http::api::access;
 use crate::http::pages::follow;
 use crate::http::pages::inbox::rows::{kind_word, summary};
-use crate::http::pages::language::Language;
 use crate::http::pages::layout::{in_order, visible};
 use crate::http::pages::request::live::script_texts;
 use crate::http::pages::site::{Place, Site};
@@ -24,7 +23,7 @@ use crate::http::server::caller::CurrentCaller;
 use crate::http::server::operation::{AuthClass, Op, SMALL};
 use crate::http::server::params::TimelineQuery;
 use crate::http::server::path_id::Id;
-use crate::http::server::problem::{Code, Problem, prefix};
+use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::Query;
 use crate::store::{Part, ReadError, RequestRow};
 use crate::task::change::TaskRow;
@@ -75,12 +74,7 @@ pub(crate) async fn get_task_page(
             Err(error) => return Err(error.into()),
         },
     };
-    let prefix = prefix(&http.settings.public_url);
-    let site = Site {
-        caller: &caller,
-        prefix: &prefix,
-        language: Language::of(&headers),
-    };
+    let site = Site::of(&http, &caller, &headers);
     let follows = before.is_none() && !row.status.is_terminal();
     let page = task_page(&site, &http, &row, &pending, &timeline, before);
     Ok(if follows {
@@ -172,13 +166,8 @@ fn live_section(site: &Site<'_>, row: &TaskRow, timeline: &Timeline, address: &s
             data-words=(Value::Object(script_texts(words)))
         {
             h2 { (site.texts().live_head) }
-            p.status #live-state role="status" aria-live="polite" {}
-            div #live-asked hidden { h3 { (words.live_others) } ul #live-others {} }
-            p.soft #live-earlier hidden { (words.live_earlier) }
-            div aria-live="polite" aria-busy="true" { ol #live-log {} }
-            div #live-now {}
-            p.soft #live-connection aria-live="polite" {}
+            (follow::elements(words))
         }
-        (follow::tag(site.prefix))
+        (follow::tag(&site.prefix))
     }
 }

@@ -13,10 +13,10 @@ use crate::http::pages::site::Site;
 use crate::http::pages::translations::{Translations, fill};
 use crate::http::server::problem::Problem;
 use crate::store::{Event, Part, Portion, ReadError};
-use crate::task::decision::{Action, Decision, Door};
+use crate::task::decision::{Decision, Door};
 use crate::task::failure::Failure;
 use crate::task::id::RequestId;
-use crate::task::item::{Fact, Outcome, Part as MessagePart, PartType, ToolResult, Turn};
+use crate::task::item::{Fact, Part as MessagePart, PartType, ToolResult, Turn};
 use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::time::Time;
 use crate::task::verdict::{Judgement, Verdict};
@@ -283,14 +283,7 @@ fn judged(site: &Site<'_>, judgement: &Judgement) -> Markup {
 
 fn decided(site: &Site<'_>, decision: &Decision, request: RequestId) -> Markup {
     let words = Translations::of(site.language);
-    let what = match decision.action {
-        Action::Approve => words.did_approve,
-        Action::Reject => words.did_reject,
-        Action::Edit => words.did_edit,
-        Action::Respond => words.did_respond,
-        Action::Retry => words.did_retry,
-        Action::Mixed => words.did_mixed,
-    };
+    let what = words.action(decision.action);
     let door = match decision.door {
         Some(Door::Link) => Some(site.texts().by_link),
         Some(Door::Slack) => Some(site.texts().in_slack),
@@ -305,22 +298,9 @@ fn decided(site: &Site<'_>, decision: &Decision, request: RequestId) -> Markup {
 }
 
 fn result_of(words: &Translations, line: &str, result: &ToolResult) -> (Markup, Markup) {
-    let outcome = match result.outcome {
-        Outcome::Succeeded => words.outcome_succeeded,
-        Outcome::Failed => words.outcome_failed,
-        Outcome::Invalid => words.outcome_invalid,
-        Outcome::Denied => words.outcome_denied,
-        Outcome::Rejected => words.outcome_rejected,
-        Outcome::Responded => words.outcome_responded,
-        Outcome::Expired => words.outcome_expired,
-        Outcome::Withdrawn => words.outcome_withdrawn,
-        Outcome::Canceled => words.outcome_canceled,
-        Outcome::Unknown => words.outcome_unknown,
-    };
-    let line = fill(
-        line,
-        &[("tool", &visible(&result.name)), ("outcome", outcome)],
-    );
+    let outcome = words.outcome(result.outcome);
+    let tool = visible(&result.name);
+    let line = fill(line, &[("tool", &tool), ("outcome", outcome)]);
     let parts = html! {
         @if !result.content.is_empty() { (boxed(words.by_result, &quote(words, &result.content))) }
     };
