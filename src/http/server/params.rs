@@ -1,41 +1,29 @@
 //! The headers and queries that operations read, as the OpenAPI document shows them.
 
+#![expect(
+    dead_code,
+    reason = "operations read the request itself; the members are for the document"
+)]
+
 use utoipa::IntoParams;
 use uuid::Uuid;
 
 use crate::http::wire;
 use crate::task::request::RequestKind;
 
-/// The headers of a POST that may wait for the task.
+/// The header of a POST that may wait for the task.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Header)]
-#[expect(
-    dead_code,
-    reason = "read from the headers themselves; this is what the document says of them"
-)]
-pub(crate) struct MoveHeaders {
+pub(crate) struct PreferHeader {
     /// `wait=N` waits up to N seconds (300 at most) until the root task no longer runs;
     /// `respond-async` does not wait.
     #[param(rename = "Prefer")]
     prefer: Option<String>,
-    /// 1 to 255 visible ASCII characters. A repetition with the same key, path and body has no
-    /// further effect and gets the same answer.
-    #[param(
-        rename = "Idempotency-Key",
-        min_length = 1,
-        max_length = 255,
-        pattern = "^[!-~]+$"
-    )]
-    idempotency_key: Option<String>,
 }
 
-/// The headers of a POST that does not wait.
+/// The header of a POST that moves a task.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Header)]
-#[expect(
-    dead_code,
-    reason = "read from the headers themselves; this is what the document says of them"
-)]
 pub(crate) struct KeyHeader {
     /// 1 to 255 visible ASCII characters. A repetition with the same key, path and body has no
     /// further effect and gets the same answer.
@@ -51,10 +39,6 @@ pub(crate) struct KeyHeader {
 /// The headers of a GET that may wait.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Header)]
-#[expect(
-    dead_code,
-    reason = "read from the headers themselves; this is what the document says of them"
-)]
 pub(crate) struct WaitHeader {
     /// `wait=N` waits up to N seconds (300 at most) until this task no longer runs.
     #[param(rename = "Prefer")]
@@ -64,10 +48,6 @@ pub(crate) struct WaitHeader {
 /// The query of `list_task_items`.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(
-    dead_code,
-    reason = "read from the query itself; this is what the document says of it"
-)]
 pub(crate) struct ItemQuery {
     /// Only items after this `seq`.
     #[param(minimum = 0)]
@@ -80,10 +60,6 @@ pub(crate) struct ItemQuery {
 /// The query of `stream_task_events`.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(
-    dead_code,
-    reason = "read from the query itself; this is what the document says of it"
-)]
 pub(crate) struct EventQuery {
     /// Only events after this number.
     #[param(minimum = 0)]
@@ -93,10 +69,6 @@ pub(crate) struct EventQuery {
 /// The header of `stream_task_events`.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Header)]
-#[expect(
-    dead_code,
-    reason = "read from the headers themselves; this is what the document says of them"
-)]
 pub(crate) struct EventHeader {
     /// Only events after this number; takes precedence over `after`. An `EventSource` sends this
     /// header when it reconnects.
@@ -104,13 +76,9 @@ pub(crate) struct EventHeader {
     last_event_id: Option<i64>,
 }
 
-/// The query of `list_tasks`.
+/// Selects tasks by their properties.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(
-    dead_code,
-    reason = "read from the query itself; this is what the document says of it"
-)]
 pub(crate) struct TaskQuery {
     /// Only tasks with one of these statuses.
     status: Option<Vec<wire::task::WireTaskStatus>>,
@@ -122,21 +90,11 @@ pub(crate) struct TaskQuery {
     root_task_id: Option<Vec<Uuid>>,
     /// Only tasks of these users; for an admin.
     user_id: Option<Vec<String>>,
-    /// The number of entries in a page; default 50.
-    #[param(minimum = 1, maximum = 200)]
-    limit: Option<i64>,
-    /// `next_cursor` of the previous page.
-    #[param(min_length = 1)]
-    cursor: Option<String>,
 }
 
-/// The query of `stream_inbox`.
+/// Selects requests by their properties.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(
-    dead_code,
-    reason = "read from the query itself; this is what the document says of it"
-)]
 pub(crate) struct InboxQuery {
     /// Only requests of these kinds.
     kind: Option<Vec<RequestKind>>,
@@ -146,66 +104,26 @@ pub(crate) struct InboxQuery {
     session_id: Option<Vec<String>>,
 }
 
-/// The query of `get_inbox`. A parameter without a value counts as left out.
+/// A part of the query of `get_decided`.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(
-    dead_code,
-    reason = "read from the query itself; this is what the document says of it"
-)]
-pub(crate) struct InboxPageQuery {
-    /// Only requests of these kinds.
-    kind: Option<Vec<RequestKind>>,
-    /// Only requests of these agents.
-    agent: Option<Vec<String>>,
-    /// Only requests of these sessions.
-    session_id: Option<Vec<String>>,
-    /// The cursor in the link to the next page.
-    cursor: Option<String>,
-}
-
-/// The query of `get_decided`. A parameter without a value counts as left out.
-#[derive(Debug, IntoParams)]
-#[into_params(parameter_in = Query)]
-#[expect(
-    dead_code,
-    reason = "read from the query itself; this is what the document says of it"
-)]
 pub(crate) struct DecidedQuery {
     /// `1`: also requests that others decided and the caller could have.
     #[param(pattern = "^1?$")]
     all: Option<String>,
-    /// Only requests of these kinds.
-    kind: Option<Vec<RequestKind>>,
-    /// Only requests of these agents.
-    agent: Option<Vec<String>>,
-    /// Only requests of these sessions.
-    session_id: Option<Vec<String>>,
-    /// The cursor in the link to the next page.
-    cursor: Option<String>,
 }
 
-/// The query of `get_tasks_page`. A parameter without a value counts as left out.
+/// A part of the query of `get_tasks_page`.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(
-    dead_code,
-    reason = "read from the query itself; this is what the document says of it"
-)]
 pub(crate) struct TasksPageQuery {
     /// Only tasks with one of these statuses.
     status: Option<Vec<wire::task::WireTaskStatus>>,
-    /// The cursor in the link to the next page.
-    cursor: Option<String>,
 }
 
 /// The query of `get_task_page`.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(
-    dead_code,
-    reason = "read from the query itself; this is what the document says of it"
-)]
 pub(crate) struct TimelineQuery {
     /// Only events before this number.
     #[param(minimum = 0)]
@@ -215,10 +133,6 @@ pub(crate) struct TimelineQuery {
 /// The query of `list_requests`.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(
-    dead_code,
-    reason = "read from the query itself; this is what the document says of it"
-)]
 pub(crate) struct RequestQuery {
     /// Only requests with one of these statuses; default `pending` (with `task_id`: any).
     status: Option<Vec<wire::request::WireRequestStatus>>,
@@ -230,21 +144,11 @@ pub(crate) struct RequestQuery {
     session_id: Option<Vec<String>>,
     /// Every request in the trees of these tasks, also requests that the caller may not decide.
     task_id: Option<Vec<Uuid>>,
-    /// The number of entries in a page; default 50.
-    #[param(minimum = 1, maximum = 200)]
-    limit: Option<i64>,
-    /// `next_cursor` of the previous page.
-    #[param(min_length = 1)]
-    cursor: Option<String>,
 }
 
-/// The query of `list_deliveries`.
+/// Selects deliveries by their properties.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(
-    dead_code,
-    reason = "read from the query itself; this is what the document says of it"
-)]
 pub(crate) struct DeliveryQuery {
     /// Only deliveries to these receivers.
     target: Option<Vec<String>>,
@@ -254,10 +158,24 @@ pub(crate) struct DeliveryQuery {
     request_id: Option<Vec<Uuid>>,
     /// Only deliveries about these trees.
     root_task_id: Option<Vec<Uuid>>,
+}
+
+/// The page of a list.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct PageQuery {
     /// The number of entries in a page; default 50.
     #[param(minimum = 1, maximum = 200)]
     limit: Option<i64>,
     /// `next_cursor` of the previous page.
     #[param(min_length = 1)]
+    cursor: Option<String>,
+}
+
+/// The page of a list that is shown in a browser. A parameter without a value counts as left out.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct CursorQuery {
+    /// The cursor in the link to the next page.
     cursor: Option<String>,
 }

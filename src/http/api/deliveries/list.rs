@@ -10,7 +10,7 @@ use uuid::Uuid;
 use crate::http::Http;
 use crate::http::server::caller::{CurrentCaller, must_administer, must_read};
 use crate::http::server::operation::{AuthClass, Op, SMALL};
-use crate::http::server::params::DeliveryQuery;
+use crate::http::server::params::{DeliveryQuery, PageQuery};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::{Query, cursor_of};
 use crate::http::wire::delivery::{Delivery, DeliveryList};
@@ -29,7 +29,7 @@ pub(crate) const OP: Op = Op {
 /// Returns the messages about the tenant's tasks that are to be sent, or were, newest first; for an
 /// admin. A message that was sent or dropped is listed for 3 days, a dead one for 30.
 #[utoipa::path(
-    get, path = "/v1/deliveries", operation_id = "list_deliveries", tag = "deliveries", params(DeliveryQuery),
+    get, path = "/v1/deliveries", operation_id = "list_deliveries", tag = "deliveries", params(DeliveryQuery, PageQuery),
     responses((status = 200, body = DeliveryList, description = "A page of deliveries"))
 )]
 pub(crate) async fn list_deliveries(

@@ -10,7 +10,7 @@ use super::decide::{DecisionResponses, PROBLEMS, decide};
 use crate::http::Http;
 use crate::http::server::body::Posted;
 use crate::http::server::operation::{AuthClass, Op, SMALL};
-use crate::http::server::params::MoveHeaders;
+use crate::http::server::params::{KeyHeader, PreferHeader};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::Problem;
 use crate::http::wire::body::ApproveBody;
@@ -29,7 +29,7 @@ pub(crate) const OP: Op = Op {
 /// Every undecided call runs as shown.
 #[utoipa::path(
     post, path = "/resume/{request_id}/approve", operation_id = "approve_request", tag = "requests",
-    params(("request_id" = String, Path, format = Uuid, description = "The request"), MoveHeaders),
+    params(("request_id" = String, Path, format = Uuid, description = "The request"), PreferHeader, KeyHeader),
     request_body = Option<ApproveBody>,
     responses(DecisionResponses)
 )]

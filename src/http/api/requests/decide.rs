@@ -21,7 +21,7 @@ use crate::http::pages::request::{form, invalid_form};
 use crate::http::server::body::{Posted, form_fields};
 use crate::http::server::json;
 use crate::http::server::operation::{AuthClass, Op, SMALL};
-use crate::http::server::params::MoveHeaders;
+use crate::http::server::params::{KeyHeader, PreferHeader};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem, prefix};
 use crate::http::wire::body::DecisionBody;
@@ -74,7 +74,7 @@ pub(crate) const OP: Op = Op {
 /// stored, not that the task succeeded.
 #[utoipa::path(
     post, path = "/resume/{request_id}", operation_id = "decide_request", tag = "requests",
-    params(("request_id" = String, Path, format = Uuid, description = "The request"), MoveHeaders),
+    params(("request_id" = String, Path, format = Uuid, description = "The request"), PreferHeader, KeyHeader),
     request_body = DecisionBody,
     responses(DecisionResponses)
 )]

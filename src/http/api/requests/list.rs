@@ -14,7 +14,7 @@ use crate::http::api::listing::Listing;
 use crate::http::events::inbox::COUNTED;
 use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
 use crate::http::server::operation::{AuthClass, Op, SMALL};
-use crate::http::server::params::RequestQuery;
+use crate::http::server::params::{PageQuery, RequestQuery};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::{MOST, Query, cursor_of};
 use crate::http::wire::list::RequestList;
@@ -38,7 +38,7 @@ pub(crate) const OP: Op = Op {
 /// `task_id`: every request of that tree. `open` counts the requests that wait for the caller under
 /// these filters, whatever `status` says.
 #[utoipa::path(
-    get, path = "/v1/requests", operation_id = "list_requests", tag = "requests", params(RequestQuery),
+    get, path = "/v1/requests", operation_id = "list_requests", tag = "requests", params(RequestQuery, PageQuery),
     responses((status = 200, body = RequestList, description = "A page of requests"))
 )]
 pub(crate) async fn list_requests(

@@ -10,7 +10,7 @@ use super::decide::{DecisionResponses, PROBLEMS, decide};
 use crate::http::Http;
 use crate::http::server::body::Posted;
 use crate::http::server::operation::{AuthClass, Op, SMALL};
-use crate::http::server::params::MoveHeaders;
+use crate::http::server::params::{KeyHeader, PreferHeader};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::Problem;
 use crate::http::wire::body::RejectBody;
@@ -30,7 +30,7 @@ pub(crate) const OP: Op = Op {
 /// rule.
 #[utoipa::path(
     post, path = "/resume/{request_id}/reject", operation_id = "reject_request", tag = "requests",
-    params(("request_id" = String, Path, format = Uuid, description = "The request"), MoveHeaders),
+    params(("request_id" = String, Path, format = Uuid, description = "The request"), PreferHeader, KeyHeader),
     request_body = Option<RejectBody>,
     responses(DecisionResponses)
 )]

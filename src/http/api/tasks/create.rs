@@ -16,7 +16,7 @@ use crate::http::server::body::Posted;
 use crate::http::server::caller::must_create;
 use crate::http::server::fields::{Errors, Fields};
 use crate::http::server::operation::{AuthClass, LARGE, Op};
-use crate::http::server::params::MoveHeaders;
+use crate::http::server::params::{KeyHeader, PreferHeader};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::body::CreateTask;
 use crate::http::wire::task::AgentTask;
@@ -41,7 +41,7 @@ pub(crate) const OP: Op = Op {
 /// Starts an agent on a user's message, and waits until the task no longer runs (10 s; `Prefer`
 /// changes that).
 #[utoipa::path(
-    post, path = "/v1/tasks", operation_id = "create_task", tag = "tasks", params(MoveHeaders), request_body = CreateTask,
+    post, path = "/v1/tasks", operation_id = "create_task", tag = "tasks", params(PreferHeader, KeyHeader), request_body = CreateTask,
     responses(
         (status = 201, body = AgentTask, description = "Created, and no longer running",
             headers(("Location" = String, description = "The task"))),

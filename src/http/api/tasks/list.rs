@@ -13,7 +13,7 @@ use crate::http::api::access;
 use crate::http::api::listing::Listing;
 use crate::http::server::caller::{CurrentCaller, must_read};
 use crate::http::server::operation::{AuthClass, Op, SMALL};
-use crate::http::server::params::TaskQuery;
+use crate::http::server::params::{PageQuery, TaskQuery};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::{Query, cursor_of};
 use crate::http::wire::list::TaskList;
@@ -37,7 +37,7 @@ pub(crate) const OP: Op = Op {
 /// Returns the caller's root tasks, newest first; with `root_task_id`, the tasks of that tree. An
 /// admin gets the tasks of the whole tenant.
 #[utoipa::path(
-    get, path = "/v1/tasks", operation_id = "list_tasks", tag = "tasks", params(TaskQuery),
+    get, path = "/v1/tasks", operation_id = "list_tasks", tag = "tasks", params(TaskQuery, PageQuery),
     responses((status = 200, body = TaskList, description = "A page of tasks"))
 )]
 pub(crate) async fn list_tasks(

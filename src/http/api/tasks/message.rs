@@ -15,7 +15,7 @@ use crate::http::events::opening;
 use crate::http::server::body::Posted;
 use crate::http::server::fields::{Errors, Fields};
 use crate::http::server::operation::{AuthClass, LARGE, Op};
-use crate::http::server::params::MoveHeaders;
+use crate::http::server::params::{KeyHeader, PreferHeader};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::body::SendMessage;
@@ -48,7 +48,7 @@ pub(crate) const OP: Op = Op {
 /// open requests.
 #[utoipa::path(
     post, path = "/v1/tasks/{task_id}/messages", operation_id = "send_message", tag = "tasks",
-    params(("task_id" = String, Path, format = Uuid, description = "The root task"), MoveHeaders),
+    params(("task_id" = String, Path, format = Uuid, description = "The root task"), PreferHeader, KeyHeader),
     request_body = SendMessage,
     responses(
         (status = 200, body = AgentTask, description = "Stored, and the task no longer runs"),

@@ -11,7 +11,7 @@ use crate::http::api::submit::{may_command, no_members, submit};
 use crate::http::events::opening;
 use crate::http::server::body::Posted;
 use crate::http::server::operation::{AuthClass, Op, SMALL};
-use crate::http::server::params::MoveHeaders;
+use crate::http::server::params::{KeyHeader, PreferHeader};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::task::AgentTask;
@@ -41,7 +41,7 @@ pub(crate) const OP: Op = Op {
 /// Continues from the last durable step; no finished tool call runs again.
 #[utoipa::path(
     post, path = "/v1/tasks/{task_id}/retry", operation_id = "retry_task", tag = "tasks",
-    params(("task_id" = String, Path, format = Uuid, description = "The failed root task"), MoveHeaders),
+    params(("task_id" = String, Path, format = Uuid, description = "The failed root task"), PreferHeader, KeyHeader),
     responses(
         (status = 200, body = AgentTask, description = "Retried, and the task no longer runs"),
         (status = 202, body = AgentTask, description = "Retried, and the task still runs"),
