@@ -35,7 +35,7 @@ use crate::net::Net;
 use crate::notify::Sender;
 use crate::people::may::Roster;
 use crate::policy::Policy;
-use crate::store::Store;
+use crate::store::{self, ReadError, Store};
 pub use crate::telemetry::LogFormat;
 use crate::telemetry::gauges::Gauges;
 use crate::telemetry::{self, Census, Metrics};
@@ -405,25 +405,28 @@ fn gauges(store: &Store, clock: &Arc<dyn Clock>, handlers: &TaskTracker) -> Arc<
 }
 
 async fn census(store: &Store) -> Census {
-    let deliveries = store.delivery_backlogs().await.unwrap_or_default();
-    let deliveries = deliveries
-        .into_iter()
-        .map(|backlog| (backlog.target, backlog.waiting, backlog.oldest))
-        .collect();
-    match store.census().await {
-        Ok((tasks, requests)) => Census {
+    let of = |backlogs: Vec<store::Backlog>| {
+        let backlogs = backlogs.into_iter().map(|backlog| telemetry::Backlog {
+            name: backlog.name,
+            waiting: backlog.waiting,
+            oldest: backlog.oldest,
+        });
+        backlogs.collect()
+    };
+    let read = async {
+        let tasks = store.task_counts().await?.into_iter();
+        Ok::<_, ReadError>(Census {
             tasks: tasks
-                .into_iter()
                 .map(|(status, count)| (status.as_str().to_owned(), count))
                 .collect(),
-            requests,
-            deliveries,
-        },
-        Err(error) => {
-            tracing::debug!(%error, "tasks could not be counted");
-            Census::default()
-        }
-    }
+            requests: of(store.request_backlogs().await?),
+            deliveries: of(store.delivery_backlogs().await?),
+        })
+    };
+    read.await.unwrap_or_else(|error| {
+        tracing::debug!(%error, "tasks could not be counted");
+        Census::default()
+    })
 }
 
 /// Applies the migrations.

@@ -7,6 +7,7 @@
 //! | `model_call` | `model`, `outcome`, `seconds` | `holdpoint_model_call_duration_seconds` |
 //! | `tool_call` | `tool`, `outcome`, `seconds` | `holdpoint_tool_call_duration_seconds` |
 //! | `unknown_outcome` | `tool` | `holdpoint_unknown_outcomes_total` |
+//! | `request_decided` | `kind`, `outcome` (the action), `door` | `holdpoint_requests_decided_total` |
 //! | `request_closed` | `kind`, `outcome`, `seconds` (since it was asked) | `holdpoint_requests_closed_total`, `holdpoint_request_wait_seconds` |
 //! | `event_stream` | `change` (1 or -1) | `holdpoint_event_streams` |
 //! | `commit_batch` | `size` | `holdpoint_commit_batch_size` |
@@ -20,13 +21,14 @@
 //! Invariant: labels are names from the configuration and fixed words (statuses, kinds, outcomes,
 //! operations), never a tenant, user, id or text of a caller.
 
+mod backlog;
 mod deliveries;
 pub(crate) mod gauges;
 mod observation;
+mod requests;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use prometheus::{
     Encoder as _, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec,
@@ -37,8 +39,10 @@ use tracing_subscriber::filter::{EnvFilter, FilterExt as _, LevelFilter, filter_
 use tracing_subscriber::fmt::{self as lines, MakeWriter};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
+pub use backlog::Backlog;
 use deliveries::Deliveries;
 use observation::Observation;
+use requests::Requests;
 
 /// The target of observations.
 pub const TARGET: &str = "holdpoint::metric";
@@ -127,19 +131,17 @@ impl fmt::Debug for Metrics {
 pub struct Census {
     /// Pairs of a status and the number of tasks in it.
     pub tasks: Vec<(String, i64)>,
-    /// Pairs of a kind and the number of open requests of it.
-    pub requests: Vec<(String, i64)>,
-    /// The entries that deliveries wait for, with their number and the age of the oldest.
-    pub deliveries: Vec<(String, i64, Duration)>,
+    /// The open requests of each kind.
+    pub requests: Vec<Backlog>,
+    /// The waiting deliveries of each entry.
+    pub deliveries: Vec<Backlog>,
 }
 
 struct Instruments {
     registry: Registry,
     http: HistogramVec,
     tasks: IntGaugeVec,
-    open: IntGaugeVec,
-    closed: IntCounterVec,
-    wait: HistogramVec,
+    requests: Requests,
     model: HistogramVec,
     tool: HistogramVec,
     unknown: IntCounterVec,
@@ -152,10 +154,6 @@ struct Instruments {
 const SECONDS: [f64; 17] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
     300.0, 600.0,
-];
-/// Buckets for the time until a person answers.
-const HUMAN: [f64; 12] = [
-    1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0, 604_800.0,
 ];
 const BATCH: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
 
@@ -176,11 +174,8 @@ impl Metrics {
         for (status, count) in &census.tasks {
             all.tasks.with_label_values(&[status]).set(*count);
         }
-        all.open.reset();
-        for (kind, count) in &census.requests {
-            all.open.with_label_values(&[kind]).set(*count);
-        }
-        all.deliveries.show(&census.deliveries);
+        all.requests.open.show(&census.requests);
+        all.deliveries.waiting.show(&census.deliveries);
         let mut text = Vec::new();
         if TextEncoder::new()
             .encode(&all.registry.gather(), &mut text)
@@ -208,14 +203,8 @@ impl Metrics {
                 .with_label_values(&[&seen.tool, &seen.outcome])
                 .observe(seconds),
             "unknown_outcome" => all.unknown.with_label_values(&[&seen.tool]).inc(),
-            "request_closed" => {
-                all.closed
-                    .with_label_values(&[&seen.kind, &seen.outcome])
-                    .inc();
-                if let Some(seconds) = seen.seconds {
-                    all.wait.with_label_values(&[&seen.kind]).observe(seconds);
-                }
-            }
+            "request_decided" => all.requests.decided(&seen.kind, &seen.outcome, &seen.door),
+            "request_closed" => all.requests.closed(&seen.kind, &seen.outcome, seen.seconds),
             "event_stream" => all.streams.add(seen.change),
             "commit_batch" => all.batch.observe(seen.size),
             "delivery" => all.deliveries.ended(&seen.entry, &seen.outcome),
@@ -292,22 +281,7 @@ impl Instruments {
                 &SECONDS,
             )?,
             tasks: build.gauge("holdpoint_tasks", "Tasks, by status.", &["status"])?,
-            open: build.gauge(
-                "holdpoint_requests_open",
-                "Requests that wait for a human.",
-                &["kind"],
-            )?,
-            closed: build.counter(
-                "holdpoint_requests_closed_total",
-                "Requests that were closed.",
-                &["kind", "outcome"],
-            )?,
-            wait: build.histogram(
-                "holdpoint_request_wait_seconds",
-                "How long requests waited.",
-                &["kind"],
-                &HUMAN,
-            )?,
+            requests: Requests::new(&build)?,
             model: build.histogram(
                 "holdpoint_model_call_duration_seconds",
                 "How long models took to answer.",
@@ -347,6 +321,8 @@ impl<S: Subscriber> Layer<S> for Metrics {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::world::captured::Captured;
 
@@ -355,6 +331,7 @@ mod tests {
         tracing::info!(target: "holdpoint::metric", metric = "model_call", model = %"main", outcome = "answered", seconds = 1.5);
         tracing::info!(target: "holdpoint::metric", metric = "tool_call", tool = "refund", outcome = "succeeded", seconds = 0.3);
         tracing::info!(target: "holdpoint::metric", metric = "unknown_outcome", tool = "refund");
+        tracing::info!(target: "holdpoint::metric", metric = "request_decided", kind = "approval", outcome = "approve", door = "session");
         tracing::info!(target: "holdpoint::metric", metric = "request_closed", kind = "approval", outcome = "approve", seconds = 70.0);
         tracing::info!(target: "holdpoint::metric", metric = "event_stream", change = 1);
         tracing::info!(target: "holdpoint::metric", metric = "event_stream", change = 1_i64);
@@ -366,6 +343,14 @@ mod tests {
         tracing::info!(task_id = "t", "an ordinary line");
         tracing::info!(target: "hyper::proto", "a library's line, with a header in it");
         tracing::warn!(target: "sqlx_postgres::options::parse", value = "hunter2", "an unknown parameter");
+    }
+
+    fn waiting(name: &str, waiting: i64, seconds: u64) -> Backlog {
+        Backlog {
+            name: name.to_owned(),
+            waiting,
+            oldest: Duration::from_secs(seconds),
+        }
     }
 
     #[test]
@@ -388,14 +373,16 @@ mod tests {
         );
         let census = Census {
             tasks: vec![("Paused".into(), 4)],
-            requests: vec![("approval".into(), 3)],
-            deliveries: vec![("backend".into(), 7, Duration::from_secs(90))],
+            requests: vec![waiting("approval", 3, 100)],
+            deliveries: vec![waiting("backend", 7, 90)],
         };
         let text = metrics.render(&census);
         for line in [
             "holdpoint_http_request_duration_seconds_count{operation=\"create_task\",status=\"201\"} 1",
             "holdpoint_tasks{status=\"Paused\"} 4",
             "holdpoint_requests_open{kind=\"approval\"} 3",
+            "holdpoint_request_oldest_seconds{kind=\"approval\"} 100",
+            "holdpoint_requests_decided_total{action=\"approve\",door=\"session\",kind=\"approval\"} 1",
             "holdpoint_requests_closed_total{kind=\"approval\",outcome=\"approve\"} 1",
             "holdpoint_request_wait_seconds_sum{kind=\"approval\"} 70",
             "holdpoint_model_call_duration_seconds_sum{model=\"main\",outcome=\"answered\"} 1.5",

@@ -51,7 +51,7 @@ pub struct ClaimedDelivery {
     pub now: Time,
 }
 
-/// What became of one attempt.
+/// The result of one attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attempt {
     /// The delivery's state after it.
@@ -90,7 +90,7 @@ pub(super) const LEASES_OVER: Sql = sql!(
     "update delivery set lease_until = null where state = 'due' and lease_until is not null returning target"
 );
 
-/// Those of the entries $2 that have a due delivery. The order of the index ends the search at the
+/// Finds the entries among $2 that have a due delivery. The order of the index ends the search at the
 /// first one that is free.
 ///
 /// Differs because `SQLite` has no `unnest`.
@@ -182,22 +182,7 @@ returning target",
     by_key: false,
 };
 
-const COUNTS: Sql = sql!(
-    "select target, count(*) as number, min(created_at) as oldest, " (now 1) " as at
-       from delivery where state = 'due' group by target"
-);
-
-const STATEMENTS: &[Sql] = &[
-    LEASES_OVER,
-    DUE,
-    CLAIM,
-    RECORD,
-    WAITS,
-    PULL,
-    DROP,
-    REMOVE,
-    COUNTS,
-];
+const STATEMENTS: &[Sql] = &[LEASES_OVER, DUE, CLAIM, RECORD, WAITS, PULL, DROP, REMOVE];
 
 pub(super) fn statements() -> impl Iterator<Item = Sql> {
     STATEMENTS.iter().chain(delivery_list::STATEMENTS).copied()
@@ -223,28 +208,8 @@ record! {
     }
 }
 
-record! {
-    struct CountRecord {
-        target: String,
-        number: i64,
-        oldest: i64,
-        at: i64,
-    }
-}
-
-/// How many deliveries of an entry wait.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Backlog {
-    /// The name of the entry.
-    pub target: String,
-    /// The number of deliveries that are due, now or later.
-    pub waiting: i64,
-    /// The age of the oldest one.
-    pub oldest: Duration,
-}
-
 impl Store {
-    /// Those of these entries that have a due delivery.
+    /// The entries among `targets` that have a due delivery.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
@@ -374,19 +339,5 @@ impl Store {
         ];
         let removed: Vec<Target> = self.db().write(REMOVE, values).await?;
         Ok(removed.len() >= BATCH)
-    }
-
-    /// How many deliveries of each entry wait.
-    ///
-    /// # Errors
-    /// [`ReadError`] when the database does not answer.
-    pub async fn delivery_backlogs(&self) -> Result<Vec<Backlog>, ReadError> {
-        let counts: Vec<CountRecord> = self.db().all(COUNTS, vec![Value::Now]).await?;
-        let backlogs = counts.into_iter().map(|count| Backlog {
-            target: count.target,
-            waiting: count.number,
-            oldest: Time(count.at).since(Time(count.oldest)),
-        });
-        Ok(backlogs.collect())
     }
 }

@@ -9,6 +9,7 @@
 #![warn(missing_docs)]
 
 mod batch;
+mod census;
 mod claim;
 mod claim_statement;
 mod commit;
@@ -61,9 +62,10 @@ use std::time::Duration;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
+pub use self::census::Backlog;
 pub use self::claim::{BESIDE, Claimed, Drive};
 pub use self::db::Sql;
-pub use self::deliveries::{Attempt, Backlog, ClaimedDelivery, LEASE as DELIVERY_LEASE, Next};
+pub use self::deliveries::{Attempt, ClaimedDelivery, LEASE as DELIVERY_LEASE, Next};
 pub use self::delivery_list::{
     DeliveryFilter, DeliveryRow, DeliveryState, LastAttempt, ResendFilter, message_id,
 };
@@ -412,6 +414,7 @@ impl Store {
         .chain(commit_single::statements())
         .chain(claim::STATEMENTS.iter().copied())
         .chain(credentials::STATEMENTS.iter().copied())
+        .chain(census::STATEMENTS.iter().copied())
         .chain(deliveries::statements())
         .chain(events::STATEMENTS.iter().copied())
         .chain(idempotency::STATEMENTS.iter().copied())

@@ -18,16 +18,7 @@ const TASK: Sql = sql!(
 )
 .by_key();
 
-const CENSUS: Sql = sql!(
-    "select status as word, count(*) as number from agent_task group by status order by status"
-);
-
-const OPEN_KINDS: Sql = sql!(
-    "select kind as word, count(*) as number from intervention_request where status = 'pending'
-      group by kind order by kind"
-);
-
-pub(super) const STATEMENTS: &[Sql] = &[TASK, CENSUS, OPEN_KINDS];
+pub(super) const STATEMENTS: &[Sql] = &[TASK];
 
 record! {
     /// A row of `agent_task` with the item that set its current status.
@@ -146,13 +137,6 @@ pub(super) fn corrupt(what: &str) -> ReadError {
     ReadError::Corrupt(what.to_owned())
 }
 
-record! {
-    struct Count {
-        word: String,
-        number: i64,
-    }
-}
-
 impl Store {
     /// A task's row.
     ///
@@ -165,26 +149,5 @@ impl Store {
             self.report_unreadable(id);
         }
         row
-    }
-
-    /// The number of tasks in each status, and of open requests of each kind (by API name).
-    ///
-    /// # Errors
-    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
-    pub async fn census(&self) -> Result<(Vec<(TaskStatus, i64)>, Vec<(String, i64)>), ReadError> {
-        let tasks: Vec<Count> = self.db().all(CENSUS, Vec::new()).await?;
-        let requests: Vec<Count> = self.db().all(OPEN_KINDS, Vec::new()).await?;
-        let tasks = tasks
-            .into_iter()
-            .map(|count| TaskStatus::parse(&count.word).map(|status| (status, count.number)))
-            .collect::<Option<Vec<_>>>()
-            .ok_or_else(|| corrupt("a task's status"))?;
-        Ok((
-            tasks,
-            requests
-                .into_iter()
-                .map(|count| (count.word, count.number))
-                .collect(),
-        ))
     }
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::id::CallId;
 
-/// What an answer does.
+/// The effect of an answer.
 #[derive(
     Clone,
     Copy,
@@ -67,7 +67,20 @@ pub enum Door {
     Slack,
 }
 
-/// What follows a rejection.
+impl Door {
+    /// The API name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Key => "key",
+            Self::Session => "session",
+            Self::Link => "link",
+            Self::Slack => "slack",
+        }
+    }
+}
+
+/// The effect of a rejection on the task.
 #[derive(
     Clone,
     Copy,

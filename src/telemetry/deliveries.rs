@@ -1,16 +1,14 @@
 //! The metrics of messages.
 
-use std::time::Duration;
-
-use prometheus::{HistogramVec, IntCounterVec, IntGaugeVec};
+use prometheus::{HistogramVec, IntCounterVec};
 
 use super::Builder;
+use super::backlog::BacklogGauges;
 
 /// The instruments of messages, each with the label `target`: the name of an entry.
 pub(super) struct Deliveries {
     ended: IntCounterVec,
-    waiting: IntGaugeVec,
-    oldest: IntGaugeVec,
+    pub(super) waiting: BacklogGauges,
     lag: HistogramVec,
 }
 
@@ -27,15 +25,17 @@ impl Deliveries {
                 "Attempts at messages, by how they ended.",
                 &["target", "outcome"],
             )?,
-            waiting: build.gauge(
-                "holdpoint_deliveries_waiting",
-                "Messages that are to be sent, now or later.",
-                &["target"],
-            )?,
-            oldest: build.gauge(
-                "holdpoint_delivery_oldest_seconds",
-                "The age of the oldest message that is to be sent.",
-                &["target"],
+            waiting: BacklogGauges::new(
+                build,
+                (
+                    "holdpoint_deliveries_waiting",
+                    "Messages that are to be sent, now or later.",
+                ),
+                (
+                    "holdpoint_delivery_oldest_seconds",
+                    "The age of the oldest message that is to be sent.",
+                ),
+                "target",
             )?,
             lag: build.histogram(
                 "holdpoint_delivery_lag_seconds",
@@ -44,17 +44,6 @@ impl Deliveries {
                 &LAG,
             )?,
         })
-    }
-
-    /// Shows how many messages wait for each entry, and the age of the oldest.
-    pub(super) fn show(&self, backlogs: &[(String, i64, Duration)]) {
-        self.waiting.reset();
-        self.oldest.reset();
-        for (target, waiting, oldest) in backlogs {
-            self.waiting.with_label_values(&[target]).set(*waiting);
-            let seconds = i64::try_from(oldest.as_secs()).unwrap_or(i64::MAX);
-            self.oldest.with_label_values(&[target]).set(seconds);
-        }
     }
 
     /// Counts the end of an attempt.

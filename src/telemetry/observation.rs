@@ -14,6 +14,7 @@ pub(super) struct Observation {
     pub(super) tool: String,
     pub(super) kind: String,
     pub(super) outcome: String,
+    pub(super) door: String,
     pub(super) entry: String,
     pub(super) seconds: Option<f64>,
     pub(super) change: i64,
@@ -30,6 +31,7 @@ impl Observation {
             "tool" => &mut self.tool,
             "kind" => &mut self.kind,
             "outcome" => &mut self.outcome,
+            "door" => &mut self.door,
             "entry" => &mut self.entry,
             _ => return,
         };

@@ -219,7 +219,7 @@ both! {
         two(&fixture).await;
         fixture.forward(HOUR);
         let [backlog] = &fixture.store.delivery_backlogs().await.unwrap()[..] else { panic!("one entry") };
-        assert_eq!((backlog.target.as_str(), backlog.waiting), ("backend", 2));
+        assert_eq!((backlog.name.as_str(), backlog.waiting), ("backend", 2));
         assert!(backlog.oldest >= HOUR && backlog.oldest < 2 * HOUR, "{:?}", backlog.oldest);
     }
 }

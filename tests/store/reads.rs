@@ -98,9 +98,13 @@ both! {
         fixture.task().await;
         fixture.paused(finance(1)).await;
         fixture.paused(finance(1)).await;
-        let (tasks, requests) = fixture.store.census().await.unwrap();
+        fixture.forward(Duration::from_mins(5));
+        let tasks = fixture.store.task_counts().await.unwrap();
         assert_eq!(tasks, [(TaskStatus::Paused, 2), (TaskStatus::Running, 1)]);
-        assert_eq!(requests, [("approval".to_owned(), 2)]);
+        let requests = fixture.store.request_backlogs().await.unwrap();
+        let [approvals] = requests.as_slice() else { panic!("{requests:?}") };
+        assert_eq!((approvals.name.as_str(), approvals.waiting), ("approval", 2));
+        assert!(approvals.oldest >= Duration::from_mins(5), "{approvals:?}");
     }
 
     async fn clock_is_the_databases_in_microseconds(fixture) {

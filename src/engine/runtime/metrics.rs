@@ -3,6 +3,7 @@
 //! line holds ids and names of the configuration; a tool name that the model invented is left out.
 
 use crate::engine::session::task_draft::TaskDraft;
+use crate::task::decision::Door;
 use crate::task::id::RequestId;
 use crate::task::item::{Fact, Outcome, ToolResult};
 use crate::task::request::RequestKind;
@@ -23,8 +24,15 @@ fn measure(draft: &TaskDraft, fact: &Fact, at: Time) {
         Fact::Decision {
             request_id,
             decision,
-        } if decision.closes => {
-            closed(draft, *request_id, decision.action.as_str(), at);
+        } => {
+            let (outcome, door) = (decision.action.as_str(), decision.door);
+            if let Some((kind, _)) = asked(draft, *request_id) {
+                let door = door.map_or("none", Door::as_str);
+                tracing::info!(target: "holdpoint::metric", metric = "request_decided", kind, outcome, door);
+            }
+            if decision.closes {
+                closed(draft, *request_id, outcome, at);
+            }
         }
         Fact::RequestClosed {
             request_id, status, ..
@@ -34,8 +42,7 @@ fn measure(draft: &TaskDraft, fact: &Fact, at: Time) {
                 tracing::info!(target: "holdpoint::metric", metric = "unknown_outcome", tool = %call.name);
             }
         }
-        Fact::Decision { .. }
-        | Fact::InterventionRequested(_)
+        Fact::InterventionRequested(_)
         | Fact::TaskStatus { .. }
         | Fact::UserMessage { .. }
         | Fact::AssistantMessage(_)
@@ -47,11 +54,17 @@ fn measure(draft: &TaskDraft, fact: &Fact, at: Time) {
     }
 }
 
+/// The kind of a request that was open before the commit, and the time of the question.
+fn asked(draft: &TaskDraft, request: RequestId) -> Option<(&'static str, Time)> {
+    let known = draft.known_requests.iter().find(|(id, ..)| *id == request);
+    known.map(|(_, kind, since)| (kind.as_str(), *since))
+}
+
 fn closed(draft: &TaskDraft, request: RequestId, outcome: &str, at: Time) {
-    let Some((_, kind, since)) = draft.known_requests.iter().find(|(id, ..)| *id == request) else {
+    let Some((kind, since)) = asked(draft, request) else {
         return;
     };
-    let (kind, seconds) = (kind.as_str(), at.since(*since).as_secs_f64());
+    let seconds = at.since(since).as_secs_f64();
     tracing::info!(target: "holdpoint::metric", metric = "request_closed", kind, outcome, seconds);
 }
 

@@ -1,0 +1,96 @@
+//! Counts of what the metrics show: tasks by status, and how much of each name waits, and since
+//! when. `telemetry/gauges.rs` limits how often they are read.
+
+use std::time::Duration;
+
+use super::db::{Sql, Value, sql};
+use super::record::record;
+use super::tasks::corrupt;
+use super::{ReadError, Store};
+use crate::task::status::TaskStatus;
+use crate::task::time::Time;
+
+const TASKS: Sql = sql!(
+    "select status as word, count(*) as number from agent_task group by status order by status"
+);
+
+const REQUESTS: Sql = sql!(
+    "select kind as name, count(*) as number, min(created_at) as oldest, " (now 1) " as at
+       from intervention_request where status = 'pending' group by kind order by kind"
+);
+
+const DELIVERIES: Sql = sql!(
+    "select target as name, count(*) as number, min(created_at) as oldest, " (now 1) " as at
+       from delivery where state = 'due' group by target"
+);
+
+pub(super) const STATEMENTS: &[Sql] = &[TASKS, REQUESTS, DELIVERIES];
+
+record! {
+    struct Count {
+        word: String,
+        number: i64,
+    }
+}
+
+record! {
+    struct BacklogRecord {
+        name: String,
+        number: i64,
+        oldest: i64,
+        at: i64,
+    }
+}
+
+/// Rows of one name that wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backlog {
+    /// The kind of the requests, or the entry of the deliveries.
+    pub name: String,
+    /// Their number.
+    pub waiting: i64,
+    /// The age of the oldest one.
+    pub oldest: Duration,
+}
+
+impl Store {
+    /// The number of tasks in each status.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
+    pub async fn task_counts(&self) -> Result<Vec<(TaskStatus, i64)>, ReadError> {
+        let tasks: Vec<Count> = self.db().all(TASKS, Vec::new()).await?;
+        let counted = tasks
+            .into_iter()
+            .map(|count| TaskStatus::parse(&count.word).map(|status| (status, count.number)));
+        counted
+            .collect::<Option<Vec<_>>>()
+            .ok_or_else(|| corrupt("a task's status"))
+    }
+
+    /// The open requests of each kind (by API name).
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer.
+    pub async fn request_backlogs(&self) -> Result<Vec<Backlog>, ReadError> {
+        self.backlogs(REQUESTS).await
+    }
+
+    /// The deliveries of each entry that are due, now or later.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer.
+    pub async fn delivery_backlogs(&self) -> Result<Vec<Backlog>, ReadError> {
+        self.backlogs(DELIVERIES).await
+    }
+
+    async fn backlogs(&self, sql: Sql) -> Result<Vec<Backlog>, ReadError> {
+        let counts: Vec<BacklogRecord> = self.db().all(sql, vec![Value::Now]).await?;
+        let backlogs = counts.into_iter().map(|count| Backlog {
+            name: count.name,
+            waiting: count.number,
+            oldest: Time(count.at).since(Time(count.oldest)),
+        });
+        Ok(backlogs.collect())
+    }
+}

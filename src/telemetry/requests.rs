@@ -1,0 +1,64 @@
+//! The metrics of requests and of the decisions that people take.
+
+use prometheus::{HistogramVec, IntCounterVec};
+
+use super::Builder;
+use super::backlog::BacklogGauges;
+
+/// The instruments of requests, each with the label `kind`.
+pub(super) struct Requests {
+    pub(super) open: BacklogGauges,
+    closed: IntCounterVec,
+    decided: IntCounterVec,
+    wait: HistogramVec,
+}
+
+/// Buckets for the time until a person answers.
+const HUMAN: [f64; 12] = [
+    1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0, 604_800.0,
+];
+
+impl Requests {
+    pub(super) fn new(build: &Builder) -> prometheus::Result<Self> {
+        Ok(Self {
+            open: BacklogGauges::new(
+                build,
+                ("holdpoint_requests_open", "Requests that wait for a human."),
+                (
+                    "holdpoint_request_oldest_seconds",
+                    "The age of the oldest request that waits.",
+                ),
+                "kind",
+            )?,
+            closed: build.counter(
+                "holdpoint_requests_closed_total",
+                "Requests that were closed.",
+                &["kind", "outcome"],
+            )?,
+            decided: build.counter(
+                "holdpoint_requests_decided_total",
+                "Decisions of people, also those after which a request stays open.",
+                &["kind", "action", "door"],
+            )?,
+            wait: build.histogram(
+                "holdpoint_request_wait_seconds",
+                "How long requests waited.",
+                &["kind"],
+                &HUMAN,
+            )?,
+        })
+    }
+
+    /// Counts a decision of a person.
+    pub(super) fn decided(&self, kind: &str, action: &str, door: &str) {
+        self.decided.with_label_values(&[kind, action, door]).inc();
+    }
+
+    /// Counts a request that was closed, and how long it had waited.
+    pub(super) fn closed(&self, kind: &str, outcome: &str, seconds: Option<f64>) {
+        self.closed.with_label_values(&[kind, outcome]).inc();
+        if let Some(seconds) = seconds {
+            self.wait.with_label_values(&[kind]).observe(seconds);
+        }
+    }
+}
