@@ -65,21 +65,6 @@ async fn stopped(app: &TestApp, held: &Held) -> String {
         .str("/status")
 }
 
-/// The cookie of a browser that is signed in with this key.
-async fn cookie(app: &TestApp, key: &str) -> String {
-    let entered = app
-        .nobody()
-        .send(Method::POST, "/sign-in", Some((FORM, format!("key={key}"))))
-        .await;
-    assert_eq!(entered.status, 303, "{}", entered.text);
-    entered
-        .header("set-cookie")
-        .split(';')
-        .next()
-        .unwrap()
-        .to_owned()
-}
-
 on_both! {
     async fn headline_follows_an_approved_call_from_its_start_to_its_end(on: On) {
         let app = TestApp::with_finance(on).await;
@@ -202,7 +187,7 @@ on_both! {
         let held = app.held().await;
         let missing = format!("/resume/{}", held.task);
         for path in [format!("/resume/{}", held.request), format!("/resume/{}/approve", held.request), missing] {
-            let carol = app.nobody().header("cookie", &cookie(&app, CAROL).await).header("accept", "text/html");
+            let carol = app.nobody().header("cookie", &app.sign_in(CAROL).await).header("accept", "text/html");
             let refused = carol.get(&path).await;
             assert!([403, 404].contains(&refused.status), "{}", refused.text);
             let next = path.replace('/', "%2F");
@@ -220,13 +205,13 @@ on_both! {
             let form = Some((FORM, format!("key={BOB}&next={next}")));
             let entered = carol.send(Method::POST, "/sign-in", form).await;
             assert_eq!((entered.status, entered.header("location")), (303, path.as_str()));
-            let session = entered.header("set-cookie").split(';').next().unwrap().to_owned();
+            let session = entered.cookie();
             let bob = app.nobody().header("cookie", &session).header("accept", "text/html").get(&path).await;
             assert!([200, 404].contains(&bob.status) && bob.text.contains("bob"), "{}", bob.text);
             let program = app.stranger().get(&path).await;
             assert!(!program.text.contains("carol") && !program.text.contains("sign-in"), "{}", program.text);
         }
-        let alice = app.nobody().header("cookie", &cookie(&app, ALICE).await).header("accept", "text/html");
+        let alice = app.nobody().header("cookie", &app.sign_in(ALICE).await).header("accept", "text/html");
         let reader = alice.header("accept-language", ZH).get(&format!("/resume/{}/reject", held.request)).await;
         assert_eq!(reader.status, 200);
         let link = format!("/sign-in?next=%2Fresume%2F{}%2Freject\">以其他用户身份登录", held.request);

@@ -60,20 +60,6 @@ fn gone(request: &str, reason: &str, open: usize) -> Value {
     json!({"event": "request.gone", "request_id": request, "reason": reason, "decision": null, "open": open})
 }
 
-async fn sign_in(app: &TestApp, key: &str) -> String {
-    let form = ("application/x-www-form-urlencoded", format!("key={key}"));
-    let entered = app
-        .nobody()
-        .send(Method::POST, "/sign-in", Some(form))
-        .await;
-    entered
-        .header("set-cookie")
-        .split(';')
-        .next()
-        .unwrap()
-        .to_owned()
-}
-
 on_both! {
     async fn stream_begins_with_what_is_open_and_tells_what_changes(on: On) {
         let app = finance(on).await;
@@ -196,7 +182,7 @@ on_both! {
     async fn stream_ends_with_its_session_its_hour_and_its_service(on: On) {
         let clock = Leaping::new();
         let app = TestApp::timed(on, &yaml("{ groups: [finance] }"), Arc::<Leaping>::clone(&clock)).await;
-        let session = sign_in(&app, BOB).await;
+        let session = app.sign_in(BOB).await;
         let mut leaves = stream(&app.nobody().header("cookie", &session), "").await;
         let mut stays = stream(&app.approver(), "").await;
         next(&mut leaves, "inbox").await;

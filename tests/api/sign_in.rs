@@ -38,12 +38,7 @@ async fn cookie(app: &TestApp, key: &str) -> String {
         "{}",
         entered.text
     );
-    entered
-        .header("set-cookie")
-        .split(';')
-        .next()
-        .unwrap()
-        .to_owned()
+    entered.cookie()
 }
 
 fn browser<'a>(app: &'a TestApp, cookie: &str) -> Actor<'a> {
@@ -168,7 +163,7 @@ on_both! {
         assert!(set.ends_with("; Path=/base; Max-Age=43200; HttpOnly; SameSite=Lax; Secure"), "{set}");
         let elsewhere = post(&app.nobody(), "/sign-in", &format!("key={BOB}&next=%2Fneighbour")).await;
         assert_eq!(elsewhere.header("location"), "/base/inbox", "the neighbour behind the proxy is not ours");
-        let cookie = entered.header("set-cookie").split(';').next().unwrap().to_owned();
+        let cookie = entered.cookie();
         let home = browser(&app, &cookie).get("/sign-in").await;
         assert!(home.text.contains(r#"action="/base/sign-out""#), "{}", home.text);
         let left = browser(&app, &cookie).hit("/sign-out").await;
@@ -307,7 +302,7 @@ on_both! {
         let wrong = post(&program(&app, &first), "/sign-in", "key=wrong-key-0123456789").await;
         assert_eq!((wrong.status, program(&app, &first).get("/v1/me").await.status), (401, 200));
         let again = post(&program(&app, &first), "/sign-in", &format!("key={BOB}")).await;
-        let second = again.header("set-cookie").split(';').next().unwrap().to_owned();
+        let second = again.cookie();
         assert_ne!(first, second);
         assert_eq!(program(&app, &first).get("/v1/me").await.status, 401);
         assert_eq!(program(&app, &second).get("/v1/me").await.str("/user_id"), "bob");

@@ -273,9 +273,7 @@ on_both! {
 
     async fn session_of_a_key_is_its_user_in_every_spelling(on: On) {
         let app = app(on).await;
-        let form = ("application/x-www-form-urlencoded", format!("key={BOB}"));
-        let entered = app.nobody().send(reqwest::Method::POST, "/sign-in", Some(form)).await;
-        let cookie = entered.header("set-cookie").split(';').next().unwrap().to_owned();
+        let cookie = app.sign_in(BOB).await;
         let browser = || app.nobody().header("cookie", &cookie);
         // Bob's task, posted by a proxy that spells the name differently: bob may not approve it.
         let own = app.held_by(&finance(&app, "BOB")).await;

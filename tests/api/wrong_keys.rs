@@ -34,7 +34,7 @@ on_both! {
         let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS;
         let app = TestApp::timed(on, &yaml, clock.clone()).await;
         let entered = sign_in(&app, BOB, "text/html").await;
-        let cookie = entered.header("set-cookie").split(';').next().unwrap().to_owned();
+        let cookie = entered.cookie();
         for number in 0..5 {
             let wrong = try_key(&app, number).await;
             assert_eq!((wrong.status, wrong.str("/code").as_str()), (401, "unauthorized"));

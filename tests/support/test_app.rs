@@ -67,6 +67,12 @@ impl Reply {
             .and_then(|value| value.to_str().ok())
             .unwrap_or("")
     }
+
+    /// The cookie that this reply sets, as a browser sends it back.
+    pub fn cookie(&self) -> String {
+        let (cookie, _) = self.header("set-cookie").split_once(';').unwrap();
+        cookie.to_owned()
+    }
 }
 
 pub const ALICE: &str = "alice-key-0123456789";
@@ -280,6 +286,17 @@ impl TestApp {
             key: None,
             headers: Vec::new(),
         }
+    }
+
+    /// The cookie of a browser that is signed in with this key.
+    pub async fn sign_in(&self, key: &str) -> String {
+        let form = ("application/x-www-form-urlencoded", format!("key={key}"));
+        let entered = self
+            .nobody()
+            .send(reqwest::Method::POST, "/sign-in", Some(form))
+            .await;
+        assert_eq!(entered.status, 303, "{}", entered.text);
+        entered.cookie()
     }
 
     /// A task whose model asks for one refund of 120, which is held.

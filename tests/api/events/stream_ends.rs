@@ -28,20 +28,6 @@ async fn leaping(on: On) -> (TestApp, Arc<Leaping>) {
     )
 }
 
-async fn sign_in(app: &TestApp, key: &str) -> String {
-    let form = ("application/x-www-form-urlencoded", format!("key={key}"));
-    let entered = app
-        .nobody()
-        .send(Method::POST, "/sign-in", Some(form))
-        .await;
-    entered
-        .header("set-cookie")
-        .split(';')
-        .next()
-        .unwrap()
-        .to_owned()
-}
-
 on_both! {
     async fn idle_stream_sends_a_comment_every_fifteen_seconds(on: On) {
         let (app, clock) = leaping(on).await;
@@ -58,7 +44,7 @@ on_both! {
     async fn stream_ends_when_its_session_ends(on: On) {
         let (app, clock) = leaping(on).await;
         let Held { task, .. } = app.held().await;
-        let (leaves, stays) = (sign_in(&app, ALICE).await, sign_in(&app, BOB).await);
+        let (leaves, stays) = (app.sign_in(ALICE).await, app.sign_in(BOB).await);
         let mut leaving = app.nobody().header("cookie", &leaves).watch(&task, None).await;
         let mut staying = app.nobody().header("cookie", &stays).watch(&task, None).await;
         assert_eq!((leaving.status, staying.status), (200, 200));
