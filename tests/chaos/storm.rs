@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 
 use super::chaos_run::{configure, journals, statuses};
 use super::checker::{Evidence, Findings, Kind, check, report};
+use super::inbox_rows::InboxRows;
 use super::process::{Place, Process, a_moment, within};
 use super::scripted_model::{Model, dice};
 use super::simulated_people::People;
@@ -154,6 +155,7 @@ struct Weather<'a> {
     kills: AtomicU64,
     zombies: AtomicU64,
     crashes: AtomicU64,
+    inbox: InboxRows,
     /// The number of finished lives.
     over: watch::Sender<u64>,
     /// Permits for new tasks, added when a life ends.
@@ -189,6 +191,7 @@ async fn storm(plan: &Plan) {
         kills: AtomicU64::new(0),
         zombies: AtomicU64::new(0),
         crashes: AtomicU64::new(0),
+        inbox: InboxRows::of(&database),
         over: watch::Sender::new(0),
         tickets: Semaphore::new(20),
         awake: Semaphore::new(replicas - 1),
@@ -236,6 +239,8 @@ async fn storm(plan: &Plan) {
     say(&weather.figures(&findings, &people, began));
     let mut wrong = people.complaints();
     wrong.extend(model.complaints());
+    weather.inbox.compare().await;
+    wrong.extend(weather.inbox.wrong());
     wrong.extend(stored_prompts::missing(
         &model.prompts(),
         &stored_prompts::stored(&told),
@@ -300,6 +305,7 @@ impl Weather<'_> {
             );
             process.kill().await;
             self.kills.fetch_add(1, Ordering::Relaxed);
+            self.inbox.compare().await;
             self.is_over();
         }
         let mut process = place.start(&calm);
@@ -424,6 +430,11 @@ impl Weather<'_> {
             ("kills", count(&self.kills), plan.kills),
             ("Postgres crashes", count(&self.crashes), plan.crashes),
             ("zombies", count(&self.zombies), plan.zombies),
+            (
+                "comparisons of an inbox",
+                count(&self.inbox.looks),
+                plan.kills / 5,
+            ),
             (
                 "kills between a start and its result",
                 found.cut_off as u64,

@@ -9,6 +9,7 @@ mod database_identity;
 mod deliveries;
 mod events;
 mod idempotency_keys;
+mod inbox_worlds;
 mod lock_order;
 mod notices;
 mod open;

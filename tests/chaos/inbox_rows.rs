@@ -1,0 +1,59 @@
+//! Compares the table of open requests by approver with the requests themselves, while replicas
+//! write and die. One statement reads both, so it sees the state between two commits.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
+
+/// The number of rows that only one side has, and of all rows of the inbox.
+const COMPARE: &str = "
+with open as materialized (
+    select a.tenant, a.kind, a.name, a.request_id
+      from request_approver a join intervention_request r using (request_id) where r.status = 'pending'
+), listed as materialized (select tenant, kind, name, request_id from inbox)
+select (select count(*) from (select * from open except select * from listed) missing),
+       (select count(*) from (select * from listed except select * from open) left_over),
+       (select count(*) from listed)";
+
+/// The comparisons of one run.
+pub struct InboxRows {
+    database: String,
+    /// Comparisons that saw open requests.
+    pub looks: AtomicU64,
+    wrong: Mutex<Vec<String>>,
+}
+
+impl InboxRows {
+    pub fn of(database: &str) -> Self {
+        Self {
+            database: database.to_owned(),
+            looks: AtomicU64::new(0),
+            wrong: Mutex::default(),
+        }
+    }
+
+    /// Compares once, unless Postgres is down.
+    pub async fn compare(&self) {
+        let Ok(mut connection) = PgConnection::connect(&self.database).await else {
+            return;
+        };
+        let Ok(row) = connection.fetch_one(COMPARE).await else {
+            return;
+        };
+        let (missing, left_over, listed): (i64, i64, i64) = (row.get(0), row.get(1), row.get(2));
+        if missing + left_over > 0 {
+            let what =
+                format!("{missing} open requests in no inbox, {left_over} closed ones in one");
+            self.wrong.lock().unwrap().push(what);
+        }
+        if listed > 0 {
+            self.looks.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The differences that were seen.
+    pub fn wrong(&self) -> Vec<String> {
+        self.wrong.lock().unwrap().clone()
+    }
+}
