@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use uuid::Uuid;
 
-/// What is known of one receiver.
+/// The successes and failures of one receiver, as far as this process knows.
 #[derive(Debug)]
 pub(super) struct Health {
     /// Whether an attempt has failed since the last success.

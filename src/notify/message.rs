@@ -1,4 +1,4 @@
-//! What a message says: its envelope, and the data of its event. It is read from the journal at each
+//! The content of a message: its envelope, and the data of its event. It is read from the journal at each
 //! attempt, so nothing is kept twice.
 //!
 //! Invariant: a message says what was true at the commit of its event, whenever it is sent.

@@ -64,7 +64,7 @@ impl fmt::Debug for Rendering {
     }
 }
 
-/// What a [`Sender`] is made of.
+/// The parts of a [`Sender`].
 #[derive(Debug)]
 pub struct Parts {
     /// The database.

@@ -11,7 +11,7 @@ use super::webhook::post;
 use crate::net::{Net, NetError};
 use crate::world::{Clock, Ids};
 
-/// What came back of a ping.
+/// The result of a ping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pong {
     /// The status of the answer, if there was one.

@@ -19,7 +19,7 @@ const READ: usize = 16 * 1024;
 /// How long the reading may take.
 const READING: Duration = Duration::from_millis(250);
 
-/// What came of one POST.
+/// The result of one POST.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     /// The status; `None` where there was no answer.

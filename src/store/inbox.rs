@@ -22,7 +22,7 @@ const MOST_FILTERED: usize = 8_000;
 /// The most requests of one read that have touched none of the ids that are shown.
 const MOST_NEW: i64 = 1000;
 
-/// Those of the requests $2 that match and that are open to a person with the spellings $8 of their
+/// Finds the requests among $2 that match and that are open to a person with the spellings $8 of their
 /// id. The owner decides only where the owner is an approver, so a request of theirs must be stored
 /// under the key of its owner; $9 is whether the person may decide every request.
 const OPEN: Sql = sql!(
@@ -140,10 +140,10 @@ pub struct OpenRequests {
     pub more: bool,
 }
 
-/// What a look at a tenant's requests found.
+/// The requests that a look at a tenant found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InboxLook {
-    /// Those of the shown requests that are open, each with its number of answers.
+    /// The shown requests that are open, each with its number of answers.
     pub open: BTreeMap<RequestId, usize>,
     /// Other open requests, the oldest first.
     pub new: Vec<RequestId>,
@@ -186,7 +186,7 @@ impl Store {
         }
     }
 
-    /// Those of these requests that the filter's person can answer.
+    /// The requests among `ids` that the filter's person can answer.
     async fn open_among(
         &self,
         filter: &RequestFilter,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::verdict::Verdict;
 
-/// What repeating a call does.
+/// The effect of repeating a call.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
 )]

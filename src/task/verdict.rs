@@ -47,7 +47,7 @@ impl Default for Approvers {
     }
 }
 
-/// What happens to undecided calls at the deadline.
+/// The effect of the deadline on undecided calls.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
 )]

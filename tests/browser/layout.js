@@ -1,4 +1,4 @@
-// What a reader decides from, and where it stands on the page of a request: node layout.js URL CHROMIUM TOOL_PORT
+// The parts of a request's page that a reader decides from, and their places on it: node layout.js URL CHROMIUM TOOL_PORT
 
 import assert from "node:assert/strict";
 import { chromium } from "playwright-core";

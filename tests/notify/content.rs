@@ -1,4 +1,4 @@
-//! What a message says, and how it is signed.
+//! The content of a message, and its signature.
 
 use std::collections::BTreeSet;
 
