@@ -1,5 +1,5 @@
-//! `GET /l/{token}`: the request as the link's person sees it. Following the link changes nothing,
-//! and consumes nothing: whoever scans or previews messages may follow it.
+//! `GET /l/{token}`: the request as the link's person sees it. Following the link changes nothing
+//! and consumes nothing, so scanners and previews of messages may follow it.
 
 use std::sync::Arc;
 
