@@ -3,6 +3,11 @@
 use super::*;
 use crate::people::May;
 use crate::people::directory::Account;
+use crate::people::language::Language;
+use crate::people::link::LinkMay;
+use crate::task::id::RequestId;
+use crate::task::verdict::Terms;
+use uuid::Uuid;
 
 const READ: May = May {
     create: false,
@@ -245,5 +250,129 @@ fn two_spellings_are_one_approval_and_an_editors_is_none() {
     assert!(
         !suffice(&exact, &["bob", "Bob"], None),
         "under exact ids WEB is not the key that vouches"
+    );
+}
+
+/// A person of finance without a key, and a directory of this person with these links.
+fn dora(links: Option<LinkMay>, groups: &[&str]) -> Roster {
+    let person = Person {
+        user: "Dora".to_owned(),
+        tenant: "acme".to_owned(),
+        groups: groups.iter().map(ToString::to_string).collect(),
+        email: Some("dora@acme.com".to_owned()),
+        language: Language::English,
+    };
+    let directory = Directory::new(Vec::new()).linking(links);
+    Roster::new(Some(directory.telling(vec![person])))
+}
+
+#[test]
+fn vote_by_link_counts_only_while_its_person_the_links_and_the_rule_let_it() {
+    let decide = Some(LinkMay::Decide);
+    let finance = approvers(false, &[], &["finance"]);
+    let rule = |links, required| Approvers {
+        links,
+        required,
+        ..finance.clone()
+    };
+    let vote = |by: &str, door| Vote {
+        by: by.to_owned(),
+        via: None,
+        groups: Vec::new(),
+        door,
+    };
+    for (links, groups, approvers, by, door, expected) in [
+        (decide, "finance", rule(None, 1), "dora", Door::Link, true),
+        (
+            decide,
+            "finance",
+            rule(Some(true), 2),
+            "dora",
+            Door::Link,
+            true,
+        ),
+        (decide, "finance", rule(None, 2), "dora", Door::Link, false),
+        (
+            decide,
+            "finance",
+            rule(Some(false), 1),
+            "dora",
+            Door::Link,
+            false,
+        ),
+        (decide, "sales", rule(None, 1), "dora", Door::Link, false),
+        (decide, "finance", rule(None, 1), "zoe", Door::Link, false),
+        (
+            Some(LinkMay::Open),
+            "finance",
+            rule(None, 1),
+            "dora",
+            Door::Link,
+            false,
+        ),
+        (None, "finance", rule(None, 1), "dora", Door::Link, false),
+        (decide, "finance", rule(None, 1), "dora", Door::Key, false),
+        (
+            decide,
+            "finance",
+            rule(None, 1),
+            "dora",
+            Door::Session,
+            false,
+        ),
+    ] {
+        let roster = dora(links, &[groups]);
+        let counts =
+            |tenant| roster.still_counts(tenant, "alice", &approvers, &vote(by, Some(door)));
+        assert_eq!(
+            counts("acme"),
+            expected,
+            "{links:?} {groups} {approvers:?} {by} {door:?}"
+        );
+        assert!(!counts("other"));
+        let owners = roster.still_counts("acme", "dora", &approvers, &vote(by, Some(door)));
+        assert!(!owners, "the owner is no approver");
+    }
+}
+
+#[test]
+fn person_of_a_link_takes_only_the_actions_that_links_take() {
+    let roster = dora(Some(LinkMay::Decide), &["finance"]);
+    let (person, caller) = roster.by_link("acme", "DORA").unwrap();
+    assert_eq!(
+        (person.user.as_str(), roster.by_link("other", "dora")),
+        ("Dora", None)
+    );
+    for kind in RequestKind::ALL {
+        let asked = RequestSpec {
+            request_id: RequestId(Uuid::nil()),
+            kind,
+            pending_tool_calls: Vec::new(),
+            terms: Terms {
+                approvers: approvers(false, &[], &["finance"]),
+                ..Terms::default()
+            },
+            digest: String::new(),
+            question: None,
+            details: None,
+            form: None,
+            seal: None,
+        };
+        let found = answers(&roster, &caller, "acme", "alice", &asked);
+        let mut expected = kind.facts().by_link.to_vec();
+        expected.sort_unstable();
+        let mut sorted = found.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, expected, "{kind:?}");
+        assert_eq!(takes_some_answer(&caller, kind), !found.is_empty());
+    }
+    let kept = Approvers {
+        links: Some(false),
+        ..approvers(false, &[], &["finance"])
+    };
+    assert!(!may_decide(&caller, "acme", "alice", &kept));
+    assert!(is_asked(&caller, "acme", "alice", &kept));
+    assert!(
+        !is_asked(&caller, "acme", "dora", &kept) && !is_asked(&caller, "other", "alice", &kept)
     );
 }

@@ -2,7 +2,7 @@
 
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
-use super::{digest, linked, page, page_in, press};
+use super::{answer, digest, linked, page, page_in, press};
 use crate::support::fake_chat_completions::says;
 use crate::support::links::link;
 use crate::support::test_app::{Held, On, TestApp};
@@ -92,7 +92,7 @@ on_both! {
         let app = linked(on, "{ groups: [finance], required: 2, links: true }").await;
         let held = app.held().await;
         let path = link("dora", &held.request);
-        super::answer(&app, &path, "approve", &[]).await;
+        answer(&app, &path, "approve", &[]).await;
         says_in_both(&app, &path, [&["dora"], &["dora"]], false).await;
         says_in_both(&app, &link("emil", &held.request), [&["dora", ">Approve<"], &["dora"]], true).await;
         app.stop().await;
