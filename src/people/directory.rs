@@ -163,11 +163,11 @@ impl Directory {
     fn accounts_of<'d>(
         &'d self,
         tenant: &'d str,
-        user: &'d UserKey,
+        wanted: &'d UserKey,
     ) -> impl Iterator<Item = &'d Account> {
         self.accounts
             .iter()
-            .filter(move |(key, account)| key == user && account.tenant == tenant)
+            .filter(move |(key, account)| key == wanted && account.tenant == tenant)
             .map(|(_, account)| account)
     }
 

@@ -51,7 +51,7 @@ async function isReadable(browser, locale) {
       await readable(page, `link, ${state}, ${look}, ${locale}`);
       assert.equal(await page.locator("form").count() > 0, state === "open", state);
       assert.deepEqual(await context.cookies(), [], "no cookie is set");
-      assert.deepEqual(wrong, []);
+      assert.deepEqual(wrong.filter((said) => state !== "none" || !/status of 404/.test(said)), []);
       await context.close();
     }
   }

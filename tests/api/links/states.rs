@@ -21,8 +21,8 @@ async fn says_in_both(app: &TestApp, path: &str, words: [&[&str]; 2], form: bool
 
 /// Waits until a task has ended.
 async fn ended(app: &TestApp, held: &Held, status: &str) {
-    let patient = app.owner().header("prefer", "wait=30");
-    let task = patient.get(&format!("/v1/tasks/{}", held.task)).await;
+    app.owner().events(&held.task, None).await;
+    let task = app.owner().get(&format!("/v1/tasks/{}", held.task)).await;
     assert_eq!(task.str("/status"), status, "{}", task.text);
 }
 
