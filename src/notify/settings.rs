@@ -8,6 +8,7 @@ use serde::Deserialize;
 use url::Url;
 
 use super::sign;
+use crate::people::link::LinkSettings;
 use crate::secret::Secret;
 use crate::task::event_name::TOLD;
 use crate::world::Mistakes;
@@ -44,6 +45,9 @@ const OURS_PREFIX: &str = "webhook-";
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "Notify")]
 pub struct Settings {
+    /// The links in messages to people. Default: messages have the URL of the page, which asks
+    /// people to sign in.
+    pub links: Option<LinkSettings>,
     /// The receivers.
     pub to: Vec<EntrySettings>,
 }

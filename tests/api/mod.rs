@@ -19,6 +19,7 @@ mod human_requests;
 mod idempotency;
 mod inbox_pages;
 mod inbox_stream;
+mod links;
 mod lists;
 mod live_streaming;
 mod logs;

@@ -9,6 +9,7 @@ import re
 import urllib.request
 from collections import Counter, defaultdict
 
+import link
 import schemathesis
 
 AGENTS = ["refunds", "asking", "failing"]
@@ -22,6 +23,9 @@ NEEDS = {
     "cancel_task": ("refunds", "task_id"),
     "retry_task": ("failing", "task_id"),
 }
+
+# The operations on the sealed link of a message.
+LINKS = ["get_link_page", "decide_by_link"]
 
 
 def is_positive(case) -> bool:
@@ -39,6 +43,8 @@ def before_call(context, case, kwargs) -> None:
         if operation == "decide_request":
             # Few of the generated answers fit a request of this kind.
             case.body = {"action": "approve"}
+    if operation in LINKS and not any(status < 400 for status in SEEN[operation]):
+        follow(case, operation)
     if operation == "resend_delivery" and not any(status < 400 for status in SEEN[operation]):
         case.path_parameters["delivery_id"] = delivery()
     if operation == "get_home":
@@ -66,11 +72,7 @@ def after_call(context, case, response) -> None:
 def aim(case, agent: str, place: str) -> None:
     """Points a case at a new task, or at its request, because those of earlier cases may be over. Removes the members
     that could still cause a refusal."""
-    headers = {"Authorization": f"Bearer {os.environ['FUZZ_KEY']}", "Content-Type": "application/json"}
-    body = json.dumps({"input": "go", "agent": agent}).encode()
-    request = urllib.request.Request(os.environ["FUZZ_URL"] + "/v1/tasks", body, headers)
-    with urllib.request.urlopen(request, timeout=30) as response:
-        task = json.load(response)
+    task = created(agent)
     case.path_parameters[place] = task["pending"][0][place] if place == "request_id" else task[place]
     if case.headers is not None:
         case.headers.pop("Idempotency-Key", None)
@@ -78,11 +80,29 @@ def aim(case, agent: str, place: str) -> None:
         case.body.pop("digest", None)
 
 
+def created(agent: str) -> dict:
+    """A new task of an agent."""
+    headers = {"Authorization": f"Bearer {os.environ['FUZZ_KEY']}", "Content-Type": "application/json"}
+    body = json.dumps({"input": "go", "agent": agent}).encode()
+    request = urllib.request.Request(os.environ["FUZZ_URL"] + "/v1/tasks", body, headers)
+    with urllib.request.urlopen(request, timeout=30) as response:
+        return json.load(response)
+
+
+def follow(case, operation: str) -> None:
+    """Points a case at a link to a new request, as the page of this service posts its form."""
+    request = created("refunds")["pending"][0]
+    sealing_key = os.environ["SEALING_KEY"]
+    case.path_parameters["token"] = link.token(sealing_key, "acme", "fuzz", request["request_id"])
+    if operation == "decide_by_link":
+        case.headers["Origin"] = os.environ["FUZZ_URL"]
+        case.body = {"digest": request["digest"], "action": "approve"}
+
+
 def delivery() -> str:
     """A delivery of which there is a row: a task's messages are there a moment after its commit."""
-    headers = {"Authorization": f"Bearer {os.environ['FUZZ_KEY']}", "Content-Type": "application/json"}
-    body = json.dumps({"input": "go", "agent": "refunds"}).encode()
-    urllib.request.urlopen(urllib.request.Request(os.environ["FUZZ_URL"] + "/v1/tasks", body, headers), timeout=30).close()
+    created("refunds")
+    headers = {"Authorization": f"Bearer {os.environ['FUZZ_KEY']}"}
     listed = urllib.request.Request(os.environ["FUZZ_URL"] + "/v1/deliveries", headers=headers)
     for _ in range(600):
         with urllib.request.urlopen(listed, timeout=30) as response:

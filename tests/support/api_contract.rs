@@ -72,9 +72,16 @@ pub fn is_kept(method: &Method, path: &str, reply: &Reply) {
     );
     let error_page = reply.status >= 400
         && kind == "text/html"
-        && ["/resume/", "/sign-", "/problems/", "/inbox", "/tasks"]
-            .iter()
-            .any(|start| path.contains(start));
+        && [
+            "/resume/",
+            "/l/",
+            "/sign-",
+            "/problems/",
+            "/inbox",
+            "/tasks",
+        ]
+        .iter()
+        .any(|start| path.contains(start));
     if reply.text.is_empty() || *method == Method::HEAD || error_page {
         return;
     }

@@ -9,6 +9,7 @@ pub mod fake_receiver;
 pub mod fake_tool;
 pub mod forwarder;
 pub mod leaping_clock;
+pub mod links;
 pub mod model_stream;
 pub mod postgres;
 pub mod raw_http;

@@ -72,6 +72,7 @@ pub(crate) fn settings() -> Settings {
         metrics_apart: false,
         roster: Roster::default(),
         sealer: None,
+        links: None,
     }
 }
 
@@ -149,6 +150,7 @@ pub(crate) fn request() -> RequestRow {
         users: Vec::new(),
         groups: vec!["finance".into()],
         required: 1,
+        links: None,
     };
     RequestRow {
         asked: RequestSpec {

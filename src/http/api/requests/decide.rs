@@ -26,9 +26,9 @@ use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem, prefix};
 use crate::http::wire::body::DecisionBody;
 use crate::http::wire::task::AgentTask;
-use crate::people::may::may_decide;
+use crate::people::may::{may_decide, takes_some_answer};
 use crate::store::RequestRow;
-use crate::task::decision::Action;
+use crate::task::decision::{Action, Door};
 use crate::task::id::RequestId;
 use crate::task::request::RequestKind;
 
@@ -104,7 +104,11 @@ pub(crate) async fn decide(
     }
 }
 
-async fn store_decision(
+/// Stores an answer.
+///
+/// # Errors
+/// As [`decide`], but an invalid form is no page.
+pub(crate) async fn store_decision(
     http: &Arc<Http>,
     id: RequestId,
     posted: &Posted,
@@ -113,15 +117,14 @@ async fn store_decision(
     let secret_form = OnceLock::new();
     let allow = async {
         let (row, journal) = access::request_with_journal(http, &posted.caller, id).await?;
-        if !may_decide(
-            &posted.caller,
-            &row.tenant,
-            &row.owner,
-            &row.asked.terms.approvers,
-        ) {
-            return Err(Problem::forbidden(
-                "You may not decide this request: see its `approvers`.",
-            ));
+        let (caller, approvers) = (&posted.caller, &row.asked.terms.approvers);
+        if !may_decide(caller, &row.tenant, &row.owner, approvers)
+            || !takes_some_answer(caller, row.asked.kind)
+        {
+            return Err(Problem::forbidden(match caller.door {
+                Some(Door::Link) => "A link may not decide this request. Sign in to decide it.",
+                _ => "You may not decide this request: see its `approvers`.",
+            }));
         }
         if row.asked.kind == RequestKind::Credentials {
             secret_form.get_or_init(|| row.asked.form.clone().unwrap_or_default());

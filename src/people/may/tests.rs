@@ -1,0 +1,378 @@
+//! Rights of callers, and approvals that still count.
+
+use super::*;
+use crate::people::May;
+use crate::people::directory::Account;
+use crate::people::language::Language;
+use crate::people::link::LinkMay;
+use crate::task::id::RequestId;
+use crate::task::verdict::Terms;
+use uuid::Uuid;
+
+const READ: May = May {
+    create: false,
+    read: true,
+    decide: false,
+};
+const DECIDE: May = May {
+    create: false,
+    read: false,
+    decide: true,
+};
+const CREATE: May = May {
+    create: true,
+    read: false,
+    decide: false,
+};
+
+fn caller(user: &str, tenant: &str, groups: &[&str], admin: bool, may: May) -> Caller {
+    Caller {
+        user_id: user.into(),
+        tenant: tenant.to_owned(),
+        groups: groups.iter().map(ToString::to_string).collect(),
+        via: None,
+        door: Some(Door::Key),
+        admin,
+        may,
+        unaccounted: user == "local",
+    }
+}
+
+fn approvers(owner: bool, users: &[&str], groups: &[&str]) -> Approvers {
+    Approvers {
+        owner,
+        users: users.iter().map(ToString::to_string).collect(),
+        groups: groups.iter().map(ToString::to_string).collect(),
+        required: 1,
+        links: None,
+    }
+}
+
+#[test]
+fn rule_decides_who_may_decide_for_every_person() {
+    let owner = caller("alice", "acme", &["finance"], false, May::ALL);
+    let named = caller("bob", "acme", &[], false, May::ALL);
+    let member = caller("carol", "acme", &["finance"], false, May::ALL);
+    let admin = caller("ops", "acme", &[], true, May::ALL);
+    let foreign = caller("alice", "other", &["finance"], true, May::ALL);
+    let reader = caller("dave", "acme", &["finance"], false, READ);
+    let local = caller("local", "acme", &[], false, May::ALL);
+    let table = [
+        // Columns: the approvers; whether owner, named, member, admin, foreign, reader and
+        // local may decide.
+        (
+            approvers(true, &[], &[]),
+            [true, false, false, false, false, false, true],
+        ),
+        (
+            approvers(false, &["bob"], &["finance"]),
+            [false, true, true, false, false, false, true],
+        ),
+        (
+            approvers(true, &[], &["finance"]),
+            [true, false, true, false, false, false, true],
+        ),
+        (
+            approvers(false, &["alice"], &[]),
+            [false, false, false, false, false, false, true],
+        ),
+        (
+            approvers(false, &[], &[]),
+            [false, false, false, false, false, false, true],
+        ),
+    ];
+    for (approvers, expected) in table {
+        let people = [&owner, &named, &member, &admin, &foreign, &reader, &local];
+        let found = people.map(|person| may_decide(person, "acme", "alice", &approvers));
+        assert_eq!(found, expected, "{approvers:?}");
+    }
+}
+
+#[test]
+fn reading_and_moving_a_tree_follow_role_and_rights() {
+    let cases = [
+        // Columns: caller, involved; may read; may message, cancel, retry while the agent is
+        // open; may message, cancel, retry while the agent is closed.
+        (
+            caller("alice", "acme", &[], false, May::ALL),
+            false,
+            [true, true, true, true, false, true, false],
+        ),
+        (
+            caller("ALICE", "acme", &[], false, May::ALL),
+            false,
+            [true, true, true, true, false, true, false],
+        ),
+        (
+            caller("bob", "acme", &[], false, May::ALL),
+            false,
+            [false; 7],
+        ),
+        (
+            caller("bob", "acme", &[], false, May::ALL),
+            true,
+            [true, false, false, false, false, false, false],
+        ),
+        (
+            caller("ops", "acme", &[], true, May::ALL),
+            false,
+            [true, false, true, true, false, true, true],
+        ),
+        (
+            caller("ops", "acme", &[], true, READ),
+            false,
+            [true, false, false, false, false, false, false],
+        ),
+        (
+            caller("alice", "acme", &[], true, May::ALL),
+            false,
+            [true, true, true, true, false, true, true],
+        ),
+        (
+            caller("alice", "acme", &[], false, DECIDE),
+            false,
+            [false; 7],
+        ),
+        (
+            caller("alice", "acme", &[], false, DECIDE),
+            true,
+            [true, false, false, false, false, false, false],
+        ),
+        (
+            caller("alice", "acme", &[], false, CREATE),
+            true,
+            [false, true, true, true, false, true, false],
+        ),
+        (
+            caller("alice", "other", &[], true, May::ALL),
+            true,
+            [false; 7],
+        ),
+    ];
+    let moves = [true, false]
+        .map(|open| [Command::Message, Command::Cancel, Command::Retry].map(|how| (how, open)));
+    for (who, involved, expected) in cases {
+        let moves = moves
+            .iter()
+            .flatten()
+            .map(|(how, open)| may_command(&who, *how, "acme", "alice", *open).is_ok());
+        let found: Vec<_> = [may_read(&who, "acme", "alice", involved)]
+            .into_iter()
+            .chain(moves)
+            .collect();
+        assert_eq!(found, expected, "{who:?} {involved}");
+    }
+}
+
+#[test]
+fn other_spelling_of_the_owner_is_the_owner() {
+    let table = [
+        // Columns: the approvers; whether ALICE, Bob and dave may decide. The owner is alice.
+        (approvers(true, &[], &["finance"]), [true, false, false]),
+        (
+            approvers(false, &["alice", "BOB"], &[]),
+            [false, true, false],
+        ),
+        (
+            approvers(false, &["Alice", "bob"], &["finance"]),
+            [false, true, false],
+        ),
+    ];
+    for (approvers, expected) in table {
+        let people = [("ALICE", &["finance"][..]), ("Bob", &[]), ("dave", &[])];
+        let found = people.map(|(user, groups)| {
+            may_decide(
+                &caller(user, "acme", groups, false, May::ALL),
+                "acme",
+                "alice",
+                &approvers,
+            )
+        });
+        assert_eq!(found, expected, "{approvers:?}");
+    }
+}
+
+#[test]
+fn exact_ids_differ_in_case() {
+    let exact = |user: &str| Caller {
+        user_id: UserIds::Exact.id(user),
+        ..caller("", "acme", &[], false, May::ALL)
+    };
+    let approvers = approvers(false, &["bob"], &[]);
+    assert!(may_decide(&exact("bob"), "acme", "alice", &approvers));
+    assert!(!may_decide(&exact("Bob"), "acme", "alice", &approvers));
+    assert!(
+        may_read(&exact("alice"), "acme", "alice", false)
+            && !may_read(&exact("Alice"), "acme", "alice", false)
+    );
+}
+
+#[test]
+fn two_spellings_are_one_approval_and_an_editors_is_none() {
+    let account = |user: &str| Account {
+        user: user.to_owned(),
+        tenant: "acme".to_owned(),
+        groups: vec!["finance".to_owned()],
+        act_as: user == "web",
+        admin: false,
+        may: May::ALL,
+        key_sha256: crate::people::directory::hash(user),
+    };
+    let accounts = ["bob", "eve", "web"].map(account).to_vec();
+    let folded = Roster::new(Some(Directory::new(accounts.clone())));
+    let exact = Roster::new(Some(Directory::new(accounts).comparing(UserIds::Exact)));
+    let finance = Approvers {
+        required: 2,
+        ..approvers(false, &[], &["finance"])
+    };
+    let votes = |users: &[&str]| -> Vec<Vote> {
+        let groups = vec!["finance".to_owned()];
+        users
+            .iter()
+            .map(|user| Vote {
+                by: (*user).to_owned(),
+                via: Some("WEB".to_owned()),
+                groups: groups.clone(),
+                door: Some(Door::Key),
+            })
+            .collect()
+    };
+    let suffice = |roster: &Roster, users: &[&str], editor| {
+        roster.suffice("acme", "alice", &finance, &votes(users), editor)
+    };
+    assert!(
+        suffice(&folded, &["bob", "Eve"], None) && !suffice(&folded, &["bob", "Bob", "BOB"], None)
+    );
+    assert!(
+        !suffice(&folded, &["alice", "bob"], None) && !suffice(&folded, &["Alice", "bob"], None)
+    );
+    assert!(!suffice(&folded, &["bob", "eve"], Some("Eve")));
+    assert!(
+        !suffice(&exact, &["bob", "Bob"], None),
+        "under exact ids WEB is not the key that vouches"
+    );
+}
+
+/// A person of finance without a key, and a directory of this person with these links.
+fn dora(links: Option<LinkMay>, groups: &[&str]) -> Roster {
+    let person = Person {
+        user: "Dora".to_owned(),
+        tenant: "acme".to_owned(),
+        groups: groups.iter().map(ToString::to_string).collect(),
+        email: Some("dora@acme.com".to_owned()),
+        language: Language::English,
+    };
+    let directory = Directory::new(Vec::new()).linking(links);
+    Roster::new(Some(directory.telling(vec![person])))
+}
+
+#[test]
+fn vote_by_link_counts_only_while_its_person_the_links_and_the_rule_let_it() {
+    let decide = Some(LinkMay::Decide);
+    let finance = approvers(false, &[], &["finance"]);
+    let rule = |links, required| Approvers {
+        links,
+        required,
+        ..finance.clone()
+    };
+    let vote = |by: &str, door| Vote {
+        by: by.to_owned(),
+        via: None,
+        groups: Vec::new(),
+        door,
+    };
+    for (links, groups, approvers, by, door, expected) in [
+        (decide, "finance", rule(None, 1), "dora", Door::Link, true),
+        (
+            decide,
+            "finance",
+            rule(Some(true), 2),
+            "dora",
+            Door::Link,
+            true,
+        ),
+        (decide, "finance", rule(None, 2), "dora", Door::Link, false),
+        (
+            decide,
+            "finance",
+            rule(Some(false), 1),
+            "dora",
+            Door::Link,
+            false,
+        ),
+        (decide, "sales", rule(None, 1), "dora", Door::Link, false),
+        (decide, "finance", rule(None, 1), "zoe", Door::Link, false),
+        (
+            Some(LinkMay::Open),
+            "finance",
+            rule(None, 1),
+            "dora",
+            Door::Link,
+            false,
+        ),
+        (None, "finance", rule(None, 1), "dora", Door::Link, false),
+        (decide, "finance", rule(None, 1), "dora", Door::Key, false),
+        (
+            decide,
+            "finance",
+            rule(None, 1),
+            "dora",
+            Door::Session,
+            false,
+        ),
+    ] {
+        let roster = dora(links, &[groups]);
+        let counts =
+            |tenant| roster.still_counts(tenant, "alice", &approvers, &vote(by, Some(door)));
+        assert_eq!(
+            counts("acme"),
+            expected,
+            "{links:?} {groups} {approvers:?} {by} {door:?}"
+        );
+        assert!(!counts("other"));
+        let owners = roster.still_counts("acme", "dora", &approvers, &vote(by, Some(door)));
+        assert!(!owners, "the owner is no approver");
+    }
+}
+
+#[test]
+fn person_of_a_link_takes_only_the_actions_that_links_take() {
+    let roster = dora(Some(LinkMay::Decide), &["finance"]);
+    let (person, caller) = roster.by_link("acme", "DORA").unwrap();
+    assert_eq!(
+        (person.user.as_str(), roster.by_link("other", "dora")),
+        ("Dora", None)
+    );
+    for kind in RequestKind::ALL {
+        let asked = RequestSpec {
+            request_id: RequestId(Uuid::nil()),
+            kind,
+            pending_tool_calls: Vec::new(),
+            terms: Terms {
+                approvers: approvers(false, &[], &["finance"]),
+                ..Terms::default()
+            },
+            digest: String::new(),
+            question: None,
+            details: None,
+            form: None,
+            seal: None,
+        };
+        let found = answers(&roster, &caller, "acme", "alice", &asked);
+        let mut expected = kind.facts().by_link.to_vec();
+        expected.sort_unstable();
+        let mut sorted = found.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, expected, "{kind:?}");
+        assert_eq!(takes_some_answer(&caller, kind), !found.is_empty());
+    }
+    let kept = Approvers {
+        links: Some(false),
+        ..approvers(false, &[], &["finance"])
+    };
+    assert!(!may_decide(&caller, "acme", "alice", &kept));
+    assert!(is_asked(&caller, "acme", "alice", &kept));
+    assert!(
+        !is_asked(&caller, "acme", "dora", &kept) && !is_asked(&caller, "other", "alice", &kept)
+    );
+}

@@ -1,0 +1,69 @@
+//! Sealed links: who decides by them, what they keep, and what they never open.
+
+mod deciding;
+mod keeping;
+mod refused;
+mod scanned;
+mod states;
+
+use reqwest::Method;
+
+use crate::support::links::{DECIDING, PEOPLE, SEALING_KEY};
+use crate::support::test_app::{ACCOUNTS, On, REFUNDS, Reply, TestApp};
+
+/// The refund agent with people and links that decide. The rule has these approvers.
+async fn linked(on: On, approvers: &str) -> TestApp {
+    TestApp::with(on, &yaml(approvers)).await
+}
+
+fn yaml(approvers: &str) -> String {
+    let refunds = REFUNDS.replace("{approvers}", approvers);
+    format!("{refunds}{ACCOUNTS}{PEOPLE}{}", sealed())
+}
+
+/// The section of the sealing key, and the setting with which links decide.
+fn sealed() -> String {
+    format!("secrets: {{ keys: [ {{ id: k1, key: \"{SEALING_KEY}\" }} ] }}\n{DECIDING}")
+}
+
+/// The page of a link, as a browser gets it without key and cookie.
+async fn page(app: &TestApp, path: &str) -> Reply {
+    page_in(app, path, "en").await
+}
+
+async fn page_in(app: &TestApp, path: &str, language: &str) -> Reply {
+    let browser = app.nobody().header("accept", "text/html,*/*;q=0.8");
+    browser.header("accept-language", language).get(path).await
+}
+
+/// The digest in the page's first form.
+fn digest(page: &Reply) -> String {
+    let (_, rest) = page.text.split_once("name=\"digest\" value=\"").unwrap();
+    rest.split_once('"').unwrap().0.to_owned()
+}
+
+/// Posts fields to a link, as the page's form does in a browser.
+async fn press(app: &TestApp, path: &str, fields: &[(&str, &str)]) -> Reply {
+    press_from(app, path, fields, &app.url()).await
+}
+
+async fn press_from(app: &TestApp, path: &str, fields: &[(&str, &str)], origin: &str) -> Reply {
+    let body: String = url::form_urlencoded::Serializer::new(String::new())
+        .extend_pairs(fields)
+        .finish();
+    let kind = "application/x-www-form-urlencoded";
+    let browser = app.nobody().header("accept", "text/html,*/*;q=0.8");
+    let browser = if origin.is_empty() {
+        browser
+    } else {
+        browser.header("origin", origin)
+    };
+    browser.send(Method::POST, path, Some((kind, body))).await
+}
+
+/// Opens the page of a link, and presses the button of this action.
+async fn answer(app: &TestApp, path: &str, action: &str, more: &[(&str, &str)]) -> Reply {
+    let digest = digest(&page(app, path).await);
+    let fields = [("digest", digest.as_str()), ("action", action)];
+    press(app, path, &[&fields[..], more].concat()).await
+}

@@ -1,0 +1,151 @@
+//! Links that are none: each gets the same 404. Links that are over: each gets the same 410.
+
+use std::time::Duration;
+
+use super::super::approval_cycle::on_both;
+use super::{answer, linked, page, page_in, press, press_from, yaml};
+use crate::support::fake_chat_completions::says;
+use crate::support::leaping_clock::Leaping;
+use crate::support::links::{Made, OTHER_KEY, SEALING_KEY, link, usual};
+use crate::support::test_app::{On, Reply, TestApp};
+
+/// A page without the id of its HTTP request.
+fn masked(reply: &Reply) -> String {
+    reply.text.replace(reply.header("x-request-id"), "ID")
+}
+
+/// The path with another character at each position of the token in turn, and each shorter path.
+fn spoiled(path: &str) -> Vec<String> {
+    let start = "/l/".len();
+    let mut paths = Vec::new();
+    for place in start..path.len() {
+        let mut bytes = path.as_bytes().to_vec();
+        bytes[place] = if bytes[place] == b'A' { b'B' } else { b'A' };
+        paths.push(String::from_utf8(bytes).unwrap());
+    }
+    paths.extend((start + 1..path.len()).map(|end| path[..end].to_owned()));
+    paths
+}
+
+on_both! {
+    async fn link_that_is_not_good_gets_the_same_404(on: On) {
+        let app = linked(on, "{ groups: [finance] }").await;
+        let held = app.held().await;
+        let nowhere = uuid::Uuid::now_v7().to_string();
+        let made = |tenant, user, key, request| Made { tenant, user, key, ..usual("", request) }.path();
+        let (key, request) = (SEALING_KEY, held.request.as_str());
+        let good = link("dora", request);
+        let mut bad = vec![
+            "/l/x".to_owned(),
+            format!("{good}A"),
+            format!("{good}%41"),
+            good.replace("k1.", "k2."),
+            made("acme", "dora", OTHER_KEY, request),
+            made("other", "mallory", key, request),
+            made("other", "dora", key, request),
+            made("acme", "zoe", key, request),
+            made("acme", "fred", key, request),
+            made("acme", "dora", key, &nowhere),
+        ];
+        bad.extend(spoiled(&good));
+        let digest = held.body.pointer("/pending/0/digest").unwrap().as_str().unwrap();
+        let fields = [("digest", digest), ("action", "approve")];
+        for language in ["en", "zh"] {
+            let expected = masked(&page_in(&app, "/l/nothing", language).await);
+            for path in &bad {
+                let reply = page_in(&app, path, language).await;
+                assert_eq!((reply.status, masked(&reply)), (404, expected.clone()), "{path}");
+            }
+        }
+        let expected = masked(&press(&app, "/l/nothing", &fields).await);
+        for path in &bad {
+            let reply = press(&app, path, &fields).await;
+            assert_eq!((reply.status, masked(&reply)), (404, expected.clone()), "{path}");
+        }
+        assert_eq!(app.tool.ledger().len(), 0);
+        assert_eq!(page(&app, &good).await.status, 200);
+        app.stop().await;
+    }
+
+    async fn link_ends_with_its_person_and_their_group(on: On) {
+        let mut app = linked(on, "{ groups: [finance] }").await;
+        let held = app.held().await;
+        let path = link("dora", &held.request);
+        let nothing = masked(&page(&app, "/l/nothing").await);
+        for (kept, lost) in [
+            ("user: dora,", "user: dorothy,"),
+            ("tenant: acme, groups: [finance], email: dora@", "tenant: acme, groups: [sales], email: dora@"),
+            ("notify: { links: { may: decide } }", "notify: {}"),
+        ] {
+            assert_eq!(page(&app, &path).await.status, 200, "{kept}");
+            app.restart_with(|yaml| yaml.replace(kept, lost)).await;
+            let reply = page(&app, &path).await;
+            assert_eq!((reply.status, masked(&reply)), (404, nothing.clone()), "{lost}");
+            app.restart_with(|yaml| yaml.replace(lost, kept)).await;
+        }
+        app.stop().await;
+    }
+
+    async fn link_that_is_over_says_nothing_of_its_request(on: On) {
+        let clock = Leaping::new();
+        let mut app = TestApp::timed(on, &yaml("{ groups: [finance] }"), clock.clone()).await;
+        let (first, second) = (app.held().await, app.held().await);
+        let short = |request| Made { life: Duration::from_mins(1), ..usual("dora", request) }.path();
+        let paths = [short(&first.request), short(&second.request)];
+        assert_eq!(page(&app, &paths[0]).await.status, 200);
+        clock.leap(Duration::from_mins(2));
+        for (language, words) in [("en", "This link is over."), ("zh", "此链接已失效。")] {
+            let replies = [page_in(&app, &paths[0], language).await, page_in(&app, &paths[1], language).await];
+            assert_eq!(replies[0].status, 410);
+            assert!(replies[0].text.contains(words), "{}", replies[0].text);
+            assert_eq!(masked(&replies[0]), masked(&replies[1]));
+            for word in [first.request.as_str(), "dora", "refund", "billing", "120"] {
+                assert!(!replies[0].text.contains(word), "{word}");
+            }
+        }
+        let digest = first.body.pointer("/pending/0/digest").unwrap().as_str().unwrap();
+        let reply = press(&app, &paths[0], &[("digest", digest), ("action", "approve")]).await;
+        assert_eq!(reply.status, 410);
+        let reply = app.nobody().get(&paths[0]).await;
+        assert_eq!((reply.status, reply.str("/code").as_str()), (410, "link_expired"));
+        // The links made before a time end all at once.
+        let path = link("dora", &first.request);
+        assert_eq!(page(&app, &path).await.status, 200);
+        app.restart_with(|yaml| yaml.replace("may: decide", "may: decide, not_before: 2999-01-01T00:00:00Z")).await;
+        assert_eq!(page(&app, &path).await.status, 410);
+        assert_eq!(app.tool.ledger().len(), 0);
+        app.stop().await;
+    }
+
+    async fn post_needs_our_origin_the_digest_and_a_form(on: On) {
+        let app = linked(on, "{ groups: [finance] }").await;
+        let held = app.held().await;
+        let path = link("dora", &held.request);
+        let digest = held.body.pointer("/pending/0/digest").unwrap().as_str().unwrap();
+        let fields = [("digest", digest), ("action", "approve")];
+        for origin in ["", "null", "https://evil.example", "http://127.0.0.1:1"] {
+            let reply = press_from(&app, &path, &fields, origin).await;
+            assert_eq!(reply.status, 403, "{origin}: {}", reply.text);
+            let nothing = press_from(&app, "/l/nothing", &fields, origin).await;
+            assert_eq!(masked(&reply).replace(&path, ""), masked(&nothing).replace("/l/nothing", ""), "{origin}");
+        }
+        for (fields, status) in [
+            (&[("action", "approve")][..], 422),
+            (&[("digest", ""), ("action", "approve")], 422),
+            (&[("digest", "sha256:0"), ("action", "approve")], 412),
+            (&[("digest", digest)], 422),
+            (&[("digest", digest), ("action", "retry")], 422),
+        ] {
+            let reply = press(&app, &path, fields).await;
+            assert_eq!(reply.status, status, "{fields:?}: {}", reply.text);
+        }
+        let ours = app.nobody().header("origin", &app.url());
+        let json = serde_json::json!({"action": "approve", "digest": digest});
+        assert_eq!(ours.post(&path, &json).await.status, 415);
+        assert_eq!(ours.hit(&path).await.status, 415);
+        assert_eq!(app.tool.ledger().len(), 0);
+        app.model.then(says("done"));
+        assert_eq!(answer(&app, &path, "approve", &[]).await.status, 303);
+        app.stop().await;
+    }
+}

@@ -1,0 +1,123 @@
+//! Scanners and previews, which follow every link that they see: no GET and no HEAD changes a row.
+
+use std::collections::BTreeMap;
+
+use reqwest::Method;
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use super::super::approval_cycle::on_both;
+use super::{answer, linked};
+use crate::support::fake_chat_completions::says;
+use crate::support::links::link;
+use crate::support::test_app::{Actor, BOB, Held, On, TestApp};
+
+/// Scanners of mail and previews of chats: what they send beside the address.
+const PROFILES: [&[(&str, &str)]; 5] = [
+    &[(
+        "user-agent",
+        "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 SafeLinks",
+    )],
+    &[
+        (
+            "user-agent",
+            "Slackbot-LinkExpanding 1.0 (+https://api.slack.com/robots)",
+        ),
+        ("range", "bytes=0-32768"),
+    ],
+    &[
+        ("user-agent", "facebookexternalhit/1.1"),
+        ("accept", "text/html"),
+    ],
+    &[
+        ("user-agent", "TelegramBot (like TwitterBot)"),
+        ("sec-fetch-site", "cross-site"),
+    ],
+    &[
+        ("user-agent", "Mozilla/5.0 (compatible; Barracuda Sentinel)"),
+        ("origin", "https://scanner.example"),
+        ("purpose", "prefetch"),
+    ],
+];
+
+/// Every path that answers GET, with the ids of a held task in it.
+fn routes(held: &Held) -> Vec<String> {
+    let document: Value = serde_json::from_str(&holdpoint::http::openapi::openapi_json()).unwrap();
+    let paths = document["paths"].as_object().unwrap().iter();
+    let answers_get = paths.filter(|(_, operations)| operations.get("get").is_some());
+    let mut routes: Vec<String> = answers_get
+        .map(|(path, _)| {
+            path.replace("{request_id}", &held.request)
+                .replace("{task_id}", &held.task)
+                .replace("{code}", "not_found")
+                .replace("/l/{token}", &link("dora", &held.request))
+        })
+        .collect();
+    routes.extend(["/follow.js", "/inbox.js", "/docs/", "/docs/index.html"].map(str::to_owned));
+    assert!(routes.len() > 24 && !routes.iter().any(|path| path.contains('{')));
+    routes
+}
+
+/// A hash of all rows of each table.
+async fn rows(app: &TestApp, on: On) -> BTreeMap<String, String> {
+    let tables = match on {
+        On::Sqlite => {
+            "select name from sqlite_master where type = 'table' and name not like 'sqlite_%'"
+        }
+        On::Postgres => {
+            "select table_name::text from information_schema.tables where table_schema = current_schema()"
+        }
+    };
+    let mut hashes = BTreeMap::new();
+    for table in app.database.texts(tables).await {
+        let row = match on {
+            On::Sqlite => {
+                let columns =
+                    format!("select 'quote(' || name || ')' from pragma_table_info('{table}')");
+                app.database.texts(&columns).await.join(" || ',' || ")
+            }
+            On::Postgres => format!("\"{table}\"::text"),
+        };
+        let rows = format!("select {row} from \"{table}\" order by 1");
+        let rows = app.database.texts(&rows).await.join("\n");
+        hashes.insert(table, format!("{:x?}", Sha256::digest(rows)));
+    }
+    hashes
+}
+
+/// Follows a link, and reads what comes unless it is a stream.
+async fn follow(actor: &Actor<'_>, method: Method, path: &str) {
+    let reply = actor.sent(method, path, None).await;
+    assert!(reply.status().as_u16() < 500, "{path}: {}", reply.status());
+    let kind = reply.headers().get("content-type");
+    if kind.is_none_or(|kind| !kind.as_bytes().starts_with(b"text/event-stream")) {
+        reply.bytes().await.unwrap();
+    }
+}
+
+on_both! {
+    async fn no_get_or_head_of_any_route_changes_a_row(on: On) {
+        let app = linked(on, "{ groups: [finance] }").await;
+        let held = app.held().await;
+        let before = rows(&app, on).await;
+        assert!(before.len() > 10, "{before:?}");
+        for path in routes(&held) {
+            for profile in PROFILES {
+                for key in [None, Some(BOB)] {
+                    for method in [Method::GET, Method::HEAD] {
+                        let actor = key.map_or_else(|| app.nobody(), |key| app.actor(key));
+                        let actor = profile.iter().fold(actor, |actor, (name, value)| actor.header(name, value));
+                        follow(&actor, method, &path).await;
+                    }
+                }
+            }
+            assert_eq!(rows(&app, on).await, before, "{path}");
+        }
+        assert_eq!(app.tool.ledger().len(), 0);
+        app.model.then(says("done"));
+        let pressed = answer(&app, &link("dora", &held.request), "approve", &[]).await;
+        assert_eq!(pressed.status, 303);
+        assert_ne!(rows(&app, on).await, before, "the hashes see a decision");
+        app.stop().await;
+    }
+}

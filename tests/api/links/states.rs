@@ -1,0 +1,149 @@
+//! Each state of the page of a link, in both languages.
+
+use super::super::approval_cycle::on_both;
+use super::super::request_kinds::items;
+use super::{answer, digest, linked, page, page_in, press};
+use crate::support::fake_chat_completions::says;
+use crate::support::links::link;
+use crate::support::test_app::{Held, On, TestApp};
+
+/// Asserts that the page says this in English and Chinese, and has a form only where `form` says so.
+async fn says_in_both(app: &TestApp, path: &str, words: [&[&str]; 2], form: bool) {
+    for (language, words) in ["en", "zh"].into_iter().zip(words) {
+        let shown = page_in(app, path, language).await;
+        assert_eq!(shown.status, 200, "{}", shown.text);
+        for word in words {
+            assert!(shown.text.contains(word), "{word}: {}", shown.text);
+        }
+        assert_eq!(shown.text.contains("<form"), form, "{}", shown.text);
+    }
+}
+
+/// Waits until a task has ended.
+async fn ended(app: &TestApp, held: &Held, status: &str) {
+    app.owner().events(&held.task, None).await;
+    let task = app.owner().get(&format!("/v1/tasks/{}", held.task)).await;
+    assert_eq!(task.str("/status"), status, "{}", task.text);
+}
+
+on_both! {
+    async fn open_request_is_shown_as_the_persons_with_its_end_and_its_buttons(on: On) {
+        let app = linked(on, "{ groups: [finance] }").await;
+        let held = app.held().await;
+        let english = &[
+            "For dora (dora@acme.example).", "A decision on this page counts as dora’s.", "Not you?", "This link works until",
+            ">Approve<", "name=\"then\"", "Refund 120 for order 17", "&quot;amount&quot;: 120", "alice’s task",
+        ];
+        let chinese = &["此链接属于 dora（dora@acme.example）。", "在此页面作出的决定视为 dora 的决定。", "此链接有效至", "登录"];
+        says_in_both(&app, &link("dora", &held.request), [english, chinese], true).await;
+        app.stop().await;
+    }
+
+    async fn decided_request_says_by_whom_and_has_no_form(on: On) {
+        let app = linked(on, "{ groups: [finance] }").await;
+        let held = app.held().await;
+        let path = link("dora", &held.request);
+        let digest = digest(&page(&app, &path).await);
+        app.model.then(says("done"));
+        app.approver().hit(&format!("/resume/{}/approve", held.request)).await;
+        says_in_both(&app, &path, [&["Approved by bob"], &["bob 已批准"]], false).await;
+        let late = press(&app, &path, &[("digest", &digest), ("action", "reject")]).await;
+        assert_eq!(late.status, 409);
+        let back = format!("href=\"{path}\"");
+        for words in ["Somebody decided first: bob", &back] {
+            assert!(late.text.contains(words), "{words}: {}", late.text);
+        }
+        assert!(!late.text.contains(&format!("/resume/{}", held.request)), "{}", late.text);
+        let journal = items(&app, &held.task).await;
+        assert_eq!(journal.iter().filter(|item| item["type"] == "decision").count(), 1);
+        app.stop().await;
+    }
+
+    async fn expired_request_says_so_and_has_no_form(on: On) {
+        let app = linked(on, "{ groups: [finance] }").await;
+        let held = app.held().await;
+        let path = link("dora", &held.request);
+        let digest = digest(&page(&app, &path).await);
+        app.model.then(says("done"));
+        app.database.execute("update intervention_request set expires_at = 1").await;
+        ended(&app, &held, "Completed").await;
+        says_in_both(&app, &path, [&["No answer came in time"], &["逾期无人答复"]], false).await;
+        let late = press(&app, &path, &[("digest", &digest), ("action", "approve")]).await;
+        assert_eq!(late.status, 410);
+        assert!(late.text.contains("The request has expired"), "{}", late.text);
+        assert_eq!(app.tool.ledger().len(), 0);
+        app.stop().await;
+    }
+
+    async fn withdrawn_request_says_so_and_has_no_form(on: On) {
+        let app = linked(on, "{ groups: [finance] }").await;
+        let held = app.held().await;
+        let path = link("dora", &held.request);
+        let digest = digest(&page(&app, &path).await);
+        app.owner().hit(&format!("/v1/tasks/{}/cancel", held.task)).await;
+        says_in_both(&app, &path, [&["the task was canceled"], &["任务已取消"]], false).await;
+        let late = press(&app, &path, &[("digest", &digest), ("action", "approve")]).await;
+        assert_eq!(late.status, 409);
+        assert!(late.text.contains("The request was withdrawn"), "{}", late.text);
+        app.stop().await;
+    }
+
+    async fn person_who_has_answered_reads_that_others_have_not(on: On) {
+        let app = linked(on, "{ groups: [finance], required: 2, links: true }").await;
+        let held = app.held().await;
+        let path = link("dora", &held.request);
+        answer(&app, &path, "approve", &[]).await;
+        says_in_both(&app, &path, [&["dora"], &["dora"]], false).await;
+        says_in_both(&app, &link("emil", &held.request), [&["dora", ">Approve<"], &["dora"]], true).await;
+        app.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn page_of_a_link_permits_no_script_no_index_no_copy_and_no_referrer() {
+    let app = linked(On::Sqlite, "{ groups: [finance] }").await;
+    let held = app.held().await;
+    for path in [link("dora", &held.request), "/l/nothing".to_owned()] {
+        let reply = page(&app, &path).await;
+        let policy = reply.header("content-security-policy");
+        assert!(
+            policy.starts_with("default-src 'none'; ") && !policy.contains("script"),
+            "{policy}"
+        );
+        for (name, value) in [
+            ("x-robots-tag", "noindex"),
+            ("referrer-policy", "same-origin"),
+            ("cache-control", "no-store"),
+            ("x-frame-options", "DENY"),
+        ] {
+            assert_eq!(reply.header(name), value, "{path} {name}");
+        }
+        assert!(!reply.text.contains("<script"), "{}", reply.text);
+        let json = app.nobody().get(&path).await;
+        assert_eq!(json.header("x-robots-tag"), "noindex");
+        assert_eq!(json.header("cache-control"), "no-store");
+    }
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn form_of_a_link_with_a_mistake_comes_back_with_what_was_written() {
+    let app = linked(On::Sqlite, "{ groups: [finance] }").await;
+    let held = app.held().await;
+    let path = link("dora", &held.request);
+    let digest = digest(&page(&app, &path).await);
+    let long = "long ".repeat(1000);
+    for action in ["approve", "reject"] {
+        let fields = [
+            ("digest", digest.as_str()),
+            ("action", action),
+            ("reason", &long),
+        ];
+        let again = press(&app, &path, &fields).await;
+        assert_eq!(again.status, 422, "{}", again.text);
+        assert!(again.text.contains(&long) && again.text.contains("For dora"));
+        assert!(again.text.contains(&format!("action=\"{path}\"")));
+        assert!(!again.text.contains("<script"));
+    }
+    app.stop().await;
+}

@@ -1,0 +1,83 @@
+//! Sealed links, made as a message would make them, with the sealing key of the test's configuration.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use holdpoint::people::language::Language;
+use holdpoint::people::link::{LinkSettings, Links};
+use holdpoint::people::person::Person;
+use holdpoint::secret::Secret;
+use holdpoint::secret::seal::Sealer;
+use holdpoint::world::{Clock as _, SystemClock};
+
+/// The sealing key of the test's configuration, in base64.
+pub const SEALING_KEY: &str = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
+/// A sealing key that no test configures, in base64.
+pub const OTHER_KEY: &str = "MTIzNDU2Nzg5MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTI=";
+
+/// People of finance without a key, who decide by link; and one of no group.
+pub const PEOPLE: &str = r#"  people:
+    - { user: bob, tenant: acme, email: bob@acme.example }
+    - { user: dora, tenant: acme, groups: [finance], email: dora@acme.example }
+    - { user: emil, tenant: acme, groups: [finance], email: emil@acme.example, language: zh }
+    - { user: fred, tenant: acme, groups: [sales], email: fred@acme.example }
+    - { user: alice, tenant: acme, email: alice@acme.example }
+    - { user: mallory, tenant: other, email: mallory@other.example }
+"#;
+
+/// The setting with which links decide.
+pub const DECIDING: &str = "notify: { links: { may: decide } }\n";
+
+/// A link, with the parts that tests vary.
+pub struct Made<'a> {
+    pub tenant: &'a str,
+    pub user: &'a str,
+    pub request: &'a str,
+    pub key: &'a str,
+    /// The time that it works.
+    pub life: Duration,
+}
+
+impl Made<'_> {
+    /// The path of the link.
+    pub fn path(&self) -> String {
+        let key: [u8; 32] = BASE64_STANDARD
+            .decode(self.key)
+            .unwrap()
+            .try_into()
+            .unwrap();
+        let sealer = Sealer::new(vec![("k1".to_owned(), Secret::new(key))]).unwrap();
+        let settings = LinkSettings {
+            expires_in: self.life,
+            ..LinkSettings::default()
+        };
+        let person = Person {
+            user: self.user.to_owned(),
+            tenant: self.tenant.to_owned(),
+            groups: Vec::new(),
+            email: None,
+            language: Language::English,
+        };
+        let (request, delivery) = (self.request.parse().unwrap(), uuid::Uuid::nil());
+        let links = Links::new(settings, sealer, "");
+        let url = links.url(&person, request, None, SystemClock.now(), delivery);
+        url.unwrap()
+    }
+}
+
+/// The path of a link of a person of acme to a request.
+pub fn link(user: &str, request: &str) -> String {
+    usual(user, request).path()
+}
+
+/// A link as [`link`] makes it.
+pub fn usual<'a>(user: &'a str, request: &'a str) -> Made<'a> {
+    Made {
+        tenant: "acme",
+        user,
+        request,
+        key: SEALING_KEY,
+        life: Duration::from_hours(72),
+    }
+}
