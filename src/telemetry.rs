@@ -7,6 +7,7 @@
 //! | `model_call` | `model`, `outcome`, `seconds` | `holdpoint_model_call_duration_seconds` |
 //! | `tool_call` | `tool`, `outcome`, `seconds` | `holdpoint_tool_call_duration_seconds` |
 //! | `unknown_outcome` | `tool` | `holdpoint_unknown_outcomes_total` |
+//! | `grant_used` | `rule` | `holdpoint_grants_used_total` |
 //! | `request_closed` | `kind`, `outcome`, `seconds` (since it was asked) | `holdpoint_requests_closed_total`, `holdpoint_request_wait_seconds` |
 //! | `event_stream` | `change` (1 or -1) | `holdpoint_event_streams` |
 //! | `commit_batch` | `size` | `holdpoint_commit_batch_size` |
@@ -143,6 +144,7 @@ struct Instruments {
     model: HistogramVec,
     tool: HistogramVec,
     unknown: IntCounterVec,
+    grants: IntCounterVec,
     streams: IntGauge,
     batch: Histogram,
     deliveries: Deliveries,
@@ -208,6 +210,7 @@ impl Metrics {
                 .with_label_values(&[&seen.tool, &seen.outcome])
                 .observe(seconds),
             "unknown_outcome" => all.unknown.with_label_values(&[&seen.tool]).inc(),
+            "grant_used" => all.grants.with_label_values(&[&seen.rule]).inc(),
             "request_closed" => {
                 all.closed
                     .with_label_values(&[&seen.kind, &seen.outcome])
@@ -325,6 +328,11 @@ impl Instruments {
                 "Calls with an unknown outcome.",
                 &["tool"],
             )?,
+            grants: build.counter(
+                "holdpoint_grants_used_total",
+                "Calls that a standing decision let through.",
+                &["rule"],
+            )?,
             streams,
             batch,
             deliveries: Deliveries::new(&build)?,
@@ -355,6 +363,7 @@ mod tests {
         tracing::info!(target: "holdpoint::metric", metric = "model_call", model = %"main", outcome = "answered", seconds = 1.5);
         tracing::info!(target: "holdpoint::metric", metric = "tool_call", tool = "refund", outcome = "succeeded", seconds = 0.3);
         tracing::info!(target: "holdpoint::metric", metric = "unknown_outcome", tool = "refund");
+        tracing::info!(target: "holdpoint::metric", metric = "grant_used", rule = "large");
         tracing::info!(target: "holdpoint::metric", metric = "request_closed", kind = "approval", outcome = "approve", seconds = 70.0);
         tracing::info!(target: "holdpoint::metric", metric = "event_stream", change = 1);
         tracing::info!(target: "holdpoint::metric", metric = "event_stream", change = 1_i64);
@@ -401,6 +410,7 @@ mod tests {
             "holdpoint_model_call_duration_seconds_sum{model=\"main\",outcome=\"answered\"} 1.5",
             "holdpoint_tool_call_duration_seconds_count{outcome=\"succeeded\",tool=\"refund\"} 1",
             "holdpoint_unknown_outcomes_total{tool=\"refund\"} 1",
+            "holdpoint_grants_used_total{rule=\"large\"} 1",
             "holdpoint_event_streams 1",
             "holdpoint_commit_batch_size_sum 3",
             "holdpoint_deliveries_total{outcome=\"sent\",target=\"backend\"} 1",

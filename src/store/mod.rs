@@ -24,6 +24,7 @@ mod delivery_list;
 mod events;
 mod failure;
 mod feed;
+mod grants;
 mod idempotency;
 mod identity;
 mod inbox;
@@ -76,6 +77,7 @@ use self::db::{Db, Engine, Value, sql};
 pub use self::events::{Event, Events, Part, Portion};
 pub use self::failure::{CommitError, ReadError};
 use self::feed::Feed;
+pub use self::grants::{GrantFilter, GrantRow};
 pub use self::feed::{Heard, InboxListener, Listener, News};
 pub use self::inbox::{InboxLook, OpenRequest, OpenRequests};
 #[doc(hidden)]
@@ -414,6 +416,7 @@ impl Store {
         .chain(credentials::STATEMENTS.iter().copied())
         .chain(deliveries::statements())
         .chain(events::STATEMENTS.iter().copied())
+        .chain(grants::STATEMENTS.iter().copied())
         .chain(idempotency::STATEMENTS.iter().copied())
         .chain(identity::STATEMENTS.iter().copied())
         .chain(inbox::STATEMENTS.iter().copied())

@@ -41,6 +41,8 @@ def before_call(context, case, kwargs) -> None:
             case.body = {"action": "approve"}
     if operation == "resend_delivery" and not any(status < 400 for status in SEEN[operation]):
         case.path_parameters["delivery_id"] = delivery()
+    if operation in ("end_grant", "end_grant_here") and not any(status < 400 for status in SEEN[operation]):
+        case.path_parameters["grant_id"] = grant()
     if operation == "get_home":
         # Only a browser is sent to the inbox, and the document cannot name this header as a parameter.
         case.headers["Accept"] = "text/html"
@@ -63,14 +65,19 @@ def after_call(context, case, response) -> None:
     SEEN[operation][response.status_code] += 1
 
 
+def sent(path: str, body: dict | None = None) -> dict:
+    """The answer to a GET, or to a POST of this body."""
+    headers = {"Authorization": f"Bearer {os.environ['FUZZ_KEY']}", "Content-Type": "application/json"}
+    content = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(os.environ["FUZZ_URL"] + path, content, headers)
+    with urllib.request.urlopen(request, timeout=30) as response:
+        return json.load(response)
+
+
 def aim(case, agent: str, place: str) -> None:
     """Points a case at a new task, or at its request, because those of earlier cases may be over. Removes the members
     that could still cause a refusal."""
-    headers = {"Authorization": f"Bearer {os.environ['FUZZ_KEY']}", "Content-Type": "application/json"}
-    body = json.dumps({"input": "go", "agent": agent}).encode()
-    request = urllib.request.Request(os.environ["FUZZ_URL"] + "/v1/tasks", body, headers)
-    with urllib.request.urlopen(request, timeout=30) as response:
-        task = json.load(response)
+    task = sent("/v1/tasks", {"input": "go", "agent": agent})
     case.path_parameters[place] = task["pending"][0][place] if place == "request_id" else task[place]
     if case.headers is not None:
         case.headers.pop("Idempotency-Key", None)
@@ -80,16 +87,20 @@ def aim(case, agent: str, place: str) -> None:
 
 def delivery() -> str:
     """A delivery of which there is a row: a task's messages are there a moment after its commit."""
-    headers = {"Authorization": f"Bearer {os.environ['FUZZ_KEY']}", "Content-Type": "application/json"}
-    body = json.dumps({"input": "go", "agent": "refunds"}).encode()
-    urllib.request.urlopen(urllib.request.Request(os.environ["FUZZ_URL"] + "/v1/tasks", body, headers), timeout=30).close()
-    listed = urllib.request.Request(os.environ["FUZZ_URL"] + "/v1/deliveries", headers=headers)
+    sent("/v1/tasks", {"input": "go", "agent": "refunds"})
     for _ in range(600):
-        with urllib.request.urlopen(listed, timeout=30) as response:
-            found = json.load(response)["deliveries"]
+        found = sent("/v1/deliveries")["deliveries"]
         if found:
             return found[0]["delivery_id"]
     raise TimeoutError("no delivery")
+
+
+def grant() -> str:
+    """A standing decision, given with an approval."""
+    task = sent("/v1/tasks", {"input": "go", "agent": "refunds"})
+    request = task["pending"][0]["request_id"]
+    sent(f"/resume/{request}", {"action": "approve", "remember": {"for": "task", "expires_in": "1h"}})
+    return sent("/v1/grants")["grants"][0]["grant_id"]
 
 
 @schemathesis.hook

@@ -35,7 +35,7 @@ impl Driver<'_> {
                     self.finish(Ending::Failed(failure)).await?;
                     return Ok(());
                 }
-                if self.recheck(&question.calls).await {
+                if self.recheck(&question.calls).await? {
                     continue;
                 }
             }
@@ -174,6 +174,9 @@ impl Driver<'_> {
             digest,
             definition: entry.map(|entry| entry.spec.definition.clone()),
             editor: state.edited.as_ref().map(|edited| edited.by.clone()),
+            offer: judgement
+                .filter(|_| needs_decision)
+                .and_then(|judgement| judgement.offer.clone()),
             rule,
         }
     }

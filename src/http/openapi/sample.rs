@@ -138,6 +138,7 @@ fn call() -> CallSpec {
         digest: DIGEST.into(),
         definition: Some(DIGEST.into()),
         editor: None,
+        offer: None,
     }
 }
 

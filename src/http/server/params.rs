@@ -261,3 +261,31 @@ pub(crate) struct DeliveryQuery {
     #[param(min_length = 1)]
     cursor: Option<String>,
 }
+
+/// The query of `list_grants`.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(
+    dead_code,
+    reason = "read from the query itself; this is what the document says of it"
+)]
+pub(crate) struct GrantQuery {
+    /// The number of entries in a page; default 50.
+    #[param(minimum = 1, maximum = 200)]
+    limit: Option<i64>,
+    /// `next_cursor` of the previous page.
+    #[param(min_length = 1)]
+    cursor: Option<String>,
+}
+
+/// The query of `get_grants_page`. A parameter without a value counts as left out.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(
+    dead_code,
+    reason = "read from the query itself; this is what the document says of it"
+)]
+pub(crate) struct GrantsPageQuery {
+    /// The cursor in the link to the next page.
+    cursor: Option<String>,
+}
