@@ -159,9 +159,9 @@ fn conclude(kind: ToolKind, mut opinions: Vec<Opinion>) -> Judgement {
         match opinion {
             Opinion::Rule(Decide::Deny, judgement) => return judgement,
             Opinion::Rule(Decide::Hold, judgement) => {
-                unanimous &= held
-                    .as_ref()
-                    .is_none_or(|first| first.rule == judgement.rule && first.offer == judgement.offer);
+                unanimous &= held.as_ref().is_none_or(|first| {
+                    first.rule == judgement.rule && first.offer == judgement.offer
+                });
                 held = held.or(Some(judgement));
             }
             Opinion::Faulted(notice) => faulted = faulted.or(Some(notice)),

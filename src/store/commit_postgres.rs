@@ -45,10 +45,22 @@ static TEXTS: [OnceLock<String>; 4] = [const { OnceLock::new() }; 4];
 
 impl Extras {
     const ALL: [Self; 4] = [
-        Self { noticed: false, grants: false },
-        Self { noticed: true, grants: false },
-        Self { noticed: false, grants: true },
-        Self { noticed: true, grants: true },
+        Self {
+            noticed: false,
+            grants: false,
+        },
+        Self {
+            noticed: true,
+            grants: false,
+        },
+        Self {
+            noticed: false,
+            grants: true,
+        },
+        Self {
+            noticed: true,
+            grants: true,
+        },
     ];
 
     fn of(batch: &[&Rows]) -> Self {

@@ -77,8 +77,8 @@ use self::db::{Db, Engine, Value, sql};
 pub use self::events::{Event, Events, Part, Portion};
 pub use self::failure::{CommitError, ReadError};
 use self::feed::Feed;
-pub use self::grants::{GrantFilter, GrantRow};
 pub use self::feed::{Heard, InboxListener, Listener, News};
+pub use self::grants::{GrantFilter, GrantRow};
 pub use self::inbox::{InboxLook, OpenRequest, OpenRequests};
 #[doc(hidden)]
 pub use self::open::PLANNED_ONCE;

@@ -113,9 +113,7 @@ pub(crate) fn canonical(value: &Value) -> String {
         Value::Object(members) => {
             let mut members: Vec<_> = members
                 .iter()
-                .map(|(name, value)| {
-                    format!("{}:{}", Value::from(name.as_str()), canonical(value))
-                })
+                .map(|(name, value)| format!("{}:{}", Value::from(name.as_str()), canonical(value)))
                 .collect();
             members.sort_unstable();
             format!("{{{}}}", members.join(","))

@@ -8,6 +8,7 @@ mod credentials;
 mod database_identity;
 mod deliveries;
 mod events;
+mod grants;
 mod idempotency_keys;
 mod lock_order;
 mod notices;

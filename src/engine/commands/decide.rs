@@ -239,9 +239,7 @@ impl Engine {
             }
             (response, _) => response.as_ref().map(|response| response.reveal().clone()),
         };
-        let granted = self
-            .granted(session, agent, open, given, targets)
-            .await?;
+        let granted = self.granted(session, agent, open, given, targets).await?;
         let decision = given.decision(caller, open, targets, &edits, &granted, shown);
         let cancels = decision.closes && decision.then.is_some_and(|then| then != Then::Continue);
         session.push(Fact::Decision {

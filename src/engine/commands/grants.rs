@@ -21,9 +21,9 @@ impl Engine {
             return Some(GrantEnd::Changed);
         };
         let votes = std::slice::from_ref(&row.by);
-        let counts =
-            self.roster
-                .suffice(&row.tenant, &row.owner, &terms.approvers, votes, None);
+        let counts = self
+            .roster
+            .suffice(&row.tenant, &row.owner, &terms.approvers, votes, None);
         (!counts).then_some(GrantEnd::Giver)
     }
 

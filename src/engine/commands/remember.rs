@@ -30,9 +30,10 @@ pub(super) fn misfit(
     if action != Action::Approve {
         return Some(("/remember", "only beside an approve".to_owned()));
     }
-    let offer = call.offer.as_deref().filter(|_| {
-        asked.kind.facts().decides_calls && required_of(caller, asked) < 2
-    });
+    let offer = call
+        .offer
+        .as_deref()
+        .filter(|_| asked.kind.facts().decides_calls && required_of(caller, asked) < 2);
     let Some(offer) = offer else {
         let detail = "nothing: the rule does not offer to remember an approval of this call";
         return Some(("/remember", detail.to_owned()));

@@ -151,7 +151,8 @@ fn reason(grant: &GrantRow) -> String {
 /// Hour and minute of a time, with the date unless it is that of `now`.
 fn clock(time: Time, now: Time) -> String {
     let (text, now) = (time.to_string(), now.to_string());
-    let part = |text: &str, from: usize, to: usize| text.get(from..to).unwrap_or_default().to_owned();
+    let part =
+        |text: &str, from: usize, to: usize| text.get(from..to).unwrap_or_default().to_owned();
     let (date, minute) = (part(&text, 0, 10), part(&text, 11, 16));
     if date == part(&now, 0, 10) {
         minute

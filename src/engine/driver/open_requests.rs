@@ -119,9 +119,13 @@ impl Driver<'_> {
     pub(crate) fn new_request(
         &self,
         kind: RequestKind,
-        calls: Vec<CallSpec>,
+        mut calls: Vec<CallSpec>,
         terms: Terms,
     ) -> RequestSpec {
+        if !kind.facts().decides_calls {
+            // Only the approval of a call can be remembered.
+            calls.iter_mut().for_each(|call| call.offer = None);
+        }
         RequestSpec {
             request_id: RequestId(self.engine.ids.fresh()),
             kind,

@@ -38,7 +38,11 @@ const MEMBERS: &[(&str, &str, &str)] = &[
     ("ApproveDecision", "remember", REMEMBER),
     ("ApproveCall", "remember", REMEMBER),
     ("ApproveBody", "remember", REMEMBER),
-    ("NewRemember", "expires_in", "more than 0, and `most` of the offer at most"),
+    (
+        "NewRemember",
+        "expires_in",
+        "more than 0, and `most` of the offer at most",
+    ),
     (
         "RejectDecision",
         "action",

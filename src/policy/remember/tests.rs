@@ -117,13 +117,37 @@ fn mistakes_of_remember_are_found_at_their_places() {
         (allow, "policy.0.remember"),
         (own(neither), "policy.0.remember"),
         (own(both), "policy.0.remember"),
-        (own(RuleRemember { scopes: vec![], ..same() }), "policy.0.remember.for"),
-        (own(RuleRemember { most: Duration::ZERO, ..same() }), "policy.0.remember.most"),
-        (own(RuleRemember { uses: Some(0), ..same() }), "policy.0.remember.uses"),
+        (
+            own(RuleRemember {
+                scopes: vec![],
+                ..same()
+            }),
+            "policy.0.remember.for",
+        ),
+        (
+            own(RuleRemember {
+                most: Duration::ZERO,
+                ..same()
+            }),
+            "policy.0.remember.most",
+        ),
+        (
+            own(RuleRemember {
+                uses: Some(0),
+                ..same()
+            }),
+            "policy.0.remember.uses",
+        ),
         (own(when("args.amuont <= 50.0")), "policy.0.remember.when"),
         (own(when("args.amount <=")), "policy.0.remember.when"),
-        (remembering("r", &["analyst"], "", same()), "policy.0.remember"),
-        (remembering("r", &["ask_customer"], "", same()), "policy.0.remember"),
+        (
+            remembering("r", &["analyst"], "", same()),
+            "policy.0.remember",
+        ),
+        (
+            remembering("r", &["ask_customer"], "", same()),
+            "policy.0.remember",
+        ),
     ] {
         assert_eq!(places(rule, &repeatable()), [place]);
     }
@@ -153,8 +177,16 @@ fn offer_covers_the_same_arguments_or_the_calls_of_the_condition() {
     let other = of_same(&policy, &json!({"amount": 2, "order": 17})).unwrap();
     assert_eq!(one, equal);
     assert_ne!(one.basis, other.basis);
-    assert_eq!((one.uses, one.when, one.most), (20, None, Duration::from_hours(4)));
-    let rules = [remembering("r", &["refund"], "", when("args.amount <= 50.0"))];
+    assert_eq!(
+        (one.uses, one.when, one.most),
+        (20, None, Duration::from_hours(4))
+    );
+    let rules = [remembering(
+        "r",
+        &["refund"],
+        "",
+        when("args.amount <= 50.0"),
+    )];
     let (policy, _) = built(&rules, &tools());
     let (ten, fifty) = (offer(&policy, 10.0).unwrap(), offer(&policy, 50.0).unwrap());
     assert_eq!(ten, fifty);
@@ -173,18 +205,52 @@ fn changed_rule_or_tool_offers_another_basis() {
         &args(1.0),
     );
     let changed = [
-        Rule { name: "s".to_owned(), ..base.clone() },
-        Rule { when: Some("args.amount > 1.0".to_owned()), ..base.clone() },
-        Rule { reason: Some("Other.".to_owned()), ..base.clone() },
-        Rule { approvers: RuleApprovers::default(), ..base.clone() },
+        Rule {
+            name: "s".to_owned(),
+            ..base.clone()
+        },
+        Rule {
+            when: Some("args.amount > 1.0".to_owned()),
+            ..base.clone()
+        },
+        Rule {
+            reason: Some("Other.".to_owned()),
+            ..base.clone()
+        },
+        Rule {
+            approvers: RuleApprovers::default(),
+            ..base.clone()
+        },
         remembering("r", &["refund"], "", when("args.amount <= 50.5")),
-        remembering("r", &["refund"], "", RuleRemember { uses: Some(4), ..when("args.amount <= 50.0") }),
-        remembering("r", &["refund"], "", RuleRemember { most: Duration::from_hours(1), ..when("args.amount <= 50.0") }),
-        Rule { remember: None, ..base.clone() },
+        remembering(
+            "r",
+            &["refund"],
+            "",
+            RuleRemember {
+                uses: Some(4),
+                ..when("args.amount <= 50.0")
+            },
+        ),
+        remembering(
+            "r",
+            &["refund"],
+            "",
+            RuleRemember {
+                most: Duration::from_hours(1),
+                ..when("args.amount <= 50.0")
+            },
+        ),
+        Rule {
+            remember: None,
+            ..base.clone()
+        },
     ];
     for rule in changed {
         let (now, _) = built(&[rule], &tools());
-        assert_ne!(offer(&now, 10.0).map(|offer| offer.basis), Some(basis.clone()));
+        assert_ne!(
+            offer(&now, 10.0).map(|offer| offer.basis),
+            Some(basis.clone())
+        );
         assert!(!now.offers(&basis));
     }
     let mut other_tools = tools();
@@ -208,11 +274,31 @@ fn nothing_is_offered_unless_every_hold_of_the_path_is_that_rule() {
         judge_along(&policy, &["root", "billing"], "refund", &args(10.0)).offer
     };
     assert!(along(&[own.clone()]).is_some());
-    assert_eq!(along(&[other.clone(), own.clone()]), None, "another rule holds it for the root");
+    assert_eq!(
+        along(&[other.clone(), own.clone()]),
+        None,
+        "another rule holds it for the root"
+    );
     assert_eq!(along(&[deny, own.clone()]), None);
-    assert_eq!(along(&[faulty, own.clone()]), None, "a rule before it cannot be evaluated");
+    assert_eq!(
+        along(&[faulty, own.clone()]),
+        None,
+        "a rule before it cannot be evaluated"
+    );
     let by_root = remembering("own", &["refund"], "", when("agent.name == 'billing'"));
-    assert_eq!(along(&[by_root]), None, "the condition does not hold for the root");
-    let allowed = rule("allowed", &["refund"], "agent.name == 'billing'", Decide::Allow);
-    assert!(along(&[allowed, own]).is_some(), "the root's hold is that rule");
+    assert_eq!(
+        along(&[by_root]),
+        None,
+        "the condition does not hold for the root"
+    );
+    let allowed = rule(
+        "allowed",
+        &["refund"],
+        "agent.name == 'billing'",
+        Decide::Allow,
+    );
+    assert!(
+        along(&[allowed, own]).is_some(),
+        "the root's hold is that rule"
+    );
 }

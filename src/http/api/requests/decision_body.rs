@@ -321,18 +321,27 @@ mod tests {
         };
         let said = json!({"for": "task", "expires_in": "1h"});
         for (body, expected) in [
-            (json!({"action": "approve", "remember": said}), Ok(Some(hour))),
+            (
+                json!({"action": "approve", "remember": said}),
+                Ok(Some(hour)),
+            ),
             (
                 json!({"decisions": {"a": {"action": "approve", "remember": said}}}),
                 Ok(Some(hour)),
             ),
             (json!({"action": "approve", "remember": null}), Ok(None)),
-            (json!({"action": "reject", "remember": said}), Err("/remember")),
+            (
+                json!({"action": "reject", "remember": said}),
+                Err("/remember"),
+            ),
             (
                 json!({"decisions": {"a": {"action": "edit", "arguments": {}, "remember": said}}}),
                 Err("/decisions/a/remember"),
             ),
-            (json!({"action": "approve", "remember": true}), Err("/remember")),
+            (
+                json!({"action": "approve", "remember": true}),
+                Err("/remember"),
+            ),
             (
                 json!({"action": "approve", "remember": {"for": "session", "expires_in": "1h"}}),
                 Err("/remember/for"),
@@ -350,7 +359,11 @@ mod tests {
                 Err("/remember/uses"),
             ),
         ] {
-            assert_eq!(wish(body.clone()), expected.map_err(str::to_owned), "{body}");
+            assert_eq!(
+                wish(body.clone()),
+                expected.map_err(str::to_owned),
+                "{body}"
+            );
         }
     }
 

@@ -92,7 +92,10 @@ fn grant_row(site: &Site<'_>, http: &Http, row: &GrantRow) -> Markup {
         ("at", moment(&row.created_at.to_string())),
     ];
     let given = given.each_ref().map(|(name, text)| (*name, text.as_str()));
-    let used = [("used", row.used.to_string()), ("uses", row.uses.to_string())];
+    let used = [
+        ("used", row.used.to_string()),
+        ("uses", row.uses.to_string()),
+    ];
     let used = used.each_ref().map(|(name, text)| (*name, text.as_str()));
     html! {
         li {
