@@ -55,21 +55,23 @@ pub struct GrantRow {
     pub revoked_by: Option<String>,
     /// Whether the user has sent the tree a message since, if that ends it.
     pub superseded: bool,
+    /// The time up to which the history is uncertain, as of the read.
+    pub uncertain_until: Option<Time>,
     /// The time of the read.
     pub now: Time,
 }
 
 impl GrantRow {
-    /// Why it counts no more, as far as the row says it; `None` while it counts. `uncertain` is the
-    /// time up to which the history is uncertain.
+    /// Why it counts no more, as far as the row says it; `None` while it counts.
     #[must_use]
-    pub fn ended(&self, uncertain: Option<Time>) -> Option<GrantEnd> {
+    pub fn ended(&self) -> Option<GrantEnd> {
         let ends = [
             (self.revoked_by.is_some(), GrantEnd::Revoked),
             (self.expires_at <= self.now, GrantEnd::Expired),
             (self.superseded, GrantEnd::Message),
             (
-                uncertain.is_some_and(|until| self.created_at <= until),
+                self.uncertain_until
+                    .is_some_and(|until| self.created_at <= until),
                 GrantEnd::HistoryLost,
             ),
             (self.used >= self.uses, GrantEnd::UsedUp),
@@ -104,7 +106,8 @@ const MOST_COVERING: i64 = 32;
 /// Those with this basis that were given for this owner and have time left, the newest first.
 const COVERING: Sql = sql!(
     "select grant_id, tenant, owner, root_task_id, scope, agent, tool, rule, basis, given_by, via, given_groups, door,
-            request_id, created_at, expires_at, uses, used, revoked_by, false as superseded, " (now 1) " as moment
+            request_id, created_at, expires_at, uses, used, revoked_by, false as superseded,
+            (select doubted_at from database_identity where id = 1) as doubted_at, " (now 1) " as moment
        from standing_grant
       where tenant = $2 and basis = $3 and owner " (any 4 text) " and revoked_at is null and expires_at > " (now 1) "
       order by grant_id desc limit $5"
@@ -120,7 +123,8 @@ const MATCHING: Sql = sql!(
     "select g.grant_id, g.tenant, g.owner, g.root_task_id, g.scope, g.agent, g.tool, g.rule, g.basis, g.given_by, g.via,
             g.given_groups, g.door, g.request_id, g.created_at, g.expires_at, g.uses, g.used, g.revoked_by,
             g.scope = 'task' and exists (select 1 from agent_task_item i
-                where i.task_id = g.root_task_id and i.type = 'user_message' and i.at >= g.created_at) as superseded, "
+                where i.task_id = g.root_task_id and i.type = 'user_message' and i.at >= g.created_at) as superseded,
+            (select doubted_at from database_identity where id = 1) as doubted_at, "
             (now 1) " as moment
        from standing_grant g
       where g.grant_id " (any 2 uuid) " and ($3 or g.given_by " (any 4 text) " or g.owner " (any 4 text) "
@@ -165,6 +169,7 @@ record! {
         used: i64,
         revoked_by: Option<String>,
         superseded: bool,
+        doubted_at: Option<i64>,
         moment: i64,
     }
 }
@@ -206,13 +211,10 @@ impl Record {
             used: self.used,
             revoked_by: self.revoked_by,
             superseded: self.superseded,
+            uncertain_until: self.doubted_at.map(Time),
             now: Time(self.moment),
         })
     }
-}
-
-fn rows(records: Vec<Record>) -> Result<Vec<GrantRow>, ReadError> {
-    records.into_iter().map(Record::row).collect()
 }
 
 /// A list of standing decisions: the filter, and the stored spellings of its person.
@@ -255,13 +257,25 @@ impl IdsFirst for GrantList<'_> {
             Value::Texts(groups.unwrap_or_default()),
             Value::Int(limit.saturating_add(1)),
         ];
-        let found = rows(store.db().all(MATCHING, values).await?)?;
+        let found = store.rows(store.db().all(MATCHING, values).await?)?;
         let count = i64::try_from(found.len()).unwrap_or(i64::MAX);
         Ok(Page::cut(found, count, limit))
     }
 }
 
 impl Store {
+    fn rows(&self, records: Vec<Record>) -> Result<Vec<GrantRow>, ReadError> {
+        // This process may have noticed a restore that the database does not show yet.
+        let noticed = self.history_uncertain_until();
+        let row = |record: Record| {
+            record.row().map(|row| GrantRow {
+                uncertain_until: row.uncertain_until.max(noticed),
+                ..row
+            })
+        };
+        records.into_iter().map(row).collect()
+    }
+
     /// The standing decisions with this basis that were given for this owner and have time left,
     /// the newest first. Whether the user has sent a message since is not read.
     ///
@@ -281,7 +295,7 @@ impl Store {
             Value::Texts(owners),
             Value::Int(MOST_COVERING),
         ];
-        rows(self.db().all(COVERING, values).await?)
+        self.rows(self.db().all(COVERING, values).await?)
     }
 
     /// Standing decisions, newest first: one page.

@@ -1,7 +1,5 @@
 //! A process that is killed while a call that a standing decision let through is under way.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
 use super::ServiceFixture;
@@ -10,8 +8,8 @@ use crate::support::test_app::On;
 
 const LARGE: &str = r#"{"order":1,"amount":50}"#;
 
-async fn remembering(on: On) -> ServiceFixture {
-    let fixture = ServiceFixture::new(on).await;
+async fn remembering() -> ServiceFixture {
+    let fixture = ServiceFixture::new(On::Sqlite).await;
     let path = fixture.folder.path().join("holdpoint.yaml");
     let yaml = std::fs::read_to_string(&path).unwrap();
     let offer = r#"approvers: { owner: true }, remember: { when: "args.amount <= 500.0", for: [owner], most: 4h, uses: 2 }"#;
@@ -21,8 +19,9 @@ async fn remembering(on: On) -> ServiceFixture {
     fixture
 }
 
-async fn killed_during_a_call_that_is_let_through(on: On) {
-    let fixture = remembering(on).await;
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn process_killed_during_a_call_that_is_let_through_neither_repeats_nor_forgets_it() {
+    let fixture = remembering().await;
     let binary = fixture.start().await;
     fixture.model.then(calls(&[("refund", LARGE)]));
     fixture.model.then(says("done"));
@@ -84,22 +83,4 @@ async fn killed_during_a_call_that_is_let_through(on: On) {
         );
     }
     assert_eq!(used().await, 2);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn process_killed_during_a_call_that_is_let_through_neither_repeats_nor_forgets_it_on_sqlite()
-{
-    let test = killed_during_a_call_that_is_let_through(On::Sqlite);
-    tokio::time::timeout(Duration::from_mins(2), test)
-        .await
-        .unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn process_killed_during_a_call_that_is_let_through_neither_repeats_nor_forgets_it_on_postgres()
- {
-    let test = killed_during_a_call_that_is_let_through(On::Postgres);
-    tokio::time::timeout(Duration::from_mins(2), test)
-        .await
-        .unwrap();
 }

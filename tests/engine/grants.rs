@@ -207,7 +207,7 @@ both! {
         harness.run().await;
         asks(&harness, task, "/refund", 2).await;
         let row = grant(&harness).await;
-        assert_eq!(row.ended(None), Some(GrantEnd::Message));
+        assert_eq!(row.ended(), Some(GrantEnd::Message));
     }
 
     async fn rejection_beats_a_standing_decision(fixture) {

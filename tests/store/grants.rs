@@ -63,7 +63,7 @@ both! {
         let row = row(&fixture, id).await;
         assert_eq!((row.owner.as_str(), row.agent.as_str(), row.by.by.as_str()), ("alice", "billing", "bob"));
         assert_eq!((row.expires_at.since(row.created_at), row.uses, row.used), (HOUR, 3, 0));
-        assert_eq!(row.ended(None), None);
+        assert_eq!(row.ended(), None);
         let covering = fixture.store.grants_covering("acme", &"alice".into(), "sha256:b").await.unwrap();
         assert_eq!(covering.iter().map(|row| row.grant_id).collect::<Vec<_>>(), [id]);
         for (tenant, owner, basis) in [("other", "alice", "sha256:b"), ("acme", "bob", "sha256:b"), ("acme", "alice", "sha256:c")] {
@@ -83,7 +83,7 @@ both! {
         }
         let third = fixture.write(start(&fixture, task, id, false).await).await;
         assert_eq!(third, Err(CommitError::Stale));
-        assert_eq!(row(&fixture, id).await.ended(None), Some(GrantEnd::UsedUp));
+        assert_eq!(row(&fixture, id).await.ended(), Some(GrantEnd::UsedUp));
     }
 
     async fn start_is_refused_once_its_standing_decision_counts_no_more(fixture) {
@@ -120,10 +120,10 @@ both! {
 
     async fn standing_decision_is_removed_a_month_after_its_time(fixture) {
         let id = given(&fixture, 3).await;
-        fixture.forward(HOUR + Duration::from_hours(24 * 30));
+        fixture.forward(Duration::from_hours(24 * 30));
         assert!(!fixture.store.remove_spent_grants().await.unwrap());
         assert!(fixture.store.grant(id).await.unwrap().is_some());
-        fixture.forward(Duration::from_secs(1));
+        fixture.forward(2 * HOUR);
         fixture.store.remove_spent_grants().await.unwrap();
         assert_eq!(fixture.store.grant(id).await.unwrap(), None);
         let all = GrantFilter { tenant: "acme".to_owned(), limit: 9, ..GrantFilter::default() };

@@ -12,7 +12,7 @@ impl Engine {
     /// Why a standing decision counts no more; `None` while it counts.
     #[must_use]
     pub fn grant_end(&self, row: &GrantRow) -> Option<GrantEnd> {
-        let ended = row.ended(self.store.history_uncertain_until());
+        let ended = row.ended();
         if ended.is_some() {
             return ended;
         }

@@ -120,7 +120,7 @@ impl Driver<'_> {
     /// calls that rely on it and have not started yet.
     fn has_uses_left(&self, grant: &GrantRow, state: &CallState) -> bool {
         let counted = |state: &CallState| state.used_grant == Some(grant.grant_id);
-        match grant.ended(self.engine.store.history_uncertain_until()) {
+        match grant.ended() {
             None if !counted(state) => {}
             None | Some(GrantEnd::UsedUp) => return counted(state),
             Some(_) => return false,

@@ -43,12 +43,10 @@ pub(super) fn all() -> Vec<(&'static str, Vec<Value>)> {
             "SendMessage",
             vec![json!({ "input": "And tell the customer." })],
         ),
+        ("ApproveDecision", vec![json!({ "action": "approve" })]),
         (
-            "ApproveDecision",
-            vec![
-                json!({ "action": "approve" }),
-                json!({ "action": "approve", "remember": { "for": "task", "expires_in": "4h" } }),
-            ],
+            "NewRemember",
+            vec![json!({ "for": "task", "expires_in": "4h" })],
         ),
         (
             "RejectDecision",

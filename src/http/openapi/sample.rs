@@ -140,6 +140,7 @@ pub(crate) fn grant() -> GrantRow {
         used: 1,
         revoked_by: None,
         superseded: false,
+        uncertain_until: None,
         now: Time(AT + 120_000_000),
     }
 }
