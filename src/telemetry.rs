@@ -8,6 +8,7 @@
 //! | `tool_call` | `tool`, `outcome`, `seconds` | `holdpoint_tool_call_duration_seconds` |
 //! | `unknown_outcome` | `tool` | `holdpoint_unknown_outcomes_total` |
 //! | `request_decided` | `kind`, `outcome` (the action), `door` | `holdpoint_requests_decided_total` |
+//! | `grant_used` | `rule` | `holdpoint_grants_used_total` |
 //! | `request_closed` | `kind`, `outcome`, `seconds` (since it was asked) | `holdpoint_requests_closed_total`, `holdpoint_request_wait_seconds` |
 //! | `event_stream` | `change` (1 or -1) | `holdpoint_event_streams` |
 //! | `commit_batch` | `size` | `holdpoint_commit_batch_size` |
@@ -145,6 +146,7 @@ struct Instruments {
     model: HistogramVec,
     tool: HistogramVec,
     unknown: IntCounterVec,
+    grants: IntCounterVec,
     streams: IntGauge,
     batch: Histogram,
     deliveries: Deliveries,
@@ -205,6 +207,7 @@ impl Metrics {
             "unknown_outcome" => all.unknown.with_label_values(&[&seen.tool]).inc(),
             "request_decided" => all.requests.decided(&seen.kind, &seen.outcome, &seen.door),
             "request_closed" => all.requests.closed(&seen.kind, &seen.outcome, seen.seconds),
+            "grant_used" => all.grants.with_label_values(&[&seen.rule]).inc(),
             "event_stream" => all.streams.add(seen.change),
             "commit_batch" => all.batch.observe(seen.size),
             "delivery" => all.deliveries.ended(&seen.entry, &seen.outcome),
@@ -299,6 +302,11 @@ impl Instruments {
                 "Calls with an unknown outcome.",
                 &["tool"],
             )?,
+            grants: build.counter(
+                "holdpoint_grants_used_total",
+                "Calls that a standing decision let through.",
+                &["rule"],
+            )?,
             streams,
             batch,
             deliveries: Deliveries::new(&build)?,
@@ -332,6 +340,7 @@ mod tests {
         tracing::info!(target: "holdpoint::metric", metric = "tool_call", tool = "refund", outcome = "succeeded", seconds = 0.3);
         tracing::info!(target: "holdpoint::metric", metric = "unknown_outcome", tool = "refund");
         tracing::info!(target: "holdpoint::metric", metric = "request_decided", kind = "approval", outcome = "approve", door = "session");
+        tracing::info!(target: "holdpoint::metric", metric = "grant_used", rule = "large");
         tracing::info!(target: "holdpoint::metric", metric = "request_closed", kind = "approval", outcome = "approve", seconds = 70.0);
         tracing::info!(target: "holdpoint::metric", metric = "event_stream", change = 1);
         tracing::info!(target: "holdpoint::metric", metric = "event_stream", change = 1_i64);
@@ -388,6 +397,7 @@ mod tests {
             "holdpoint_model_call_duration_seconds_sum{model=\"main\",outcome=\"answered\"} 1.5",
             "holdpoint_tool_call_duration_seconds_count{outcome=\"succeeded\",tool=\"refund\"} 1",
             "holdpoint_unknown_outcomes_total{tool=\"refund\"} 1",
+            "holdpoint_grants_used_total{rule=\"large\"} 1",
             "holdpoint_event_streams 1",
             "holdpoint_commit_batch_size_sum 3",
             "holdpoint_deliveries_total{outcome=\"sent\",target=\"backend\"} 1",

@@ -7,7 +7,7 @@ use std::time::Duration;
 use globset::GlobBuilder;
 
 use super::Config;
-use super::tree::Node;
+use super::tree::{Node, Origin};
 use crate::agent::HumanKind;
 use crate::policy::{Decide, Expiry, Rule};
 use crate::task::decision::Action;
@@ -47,6 +47,7 @@ pub(crate) fn rules(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         name(&place, config, mistakes);
         tools(&place, config, &callable, mistakes);
         terms(&place, mistakes);
+        remember(&place, root, mistakes);
     }
 }
 
@@ -126,6 +127,27 @@ fn terms(place: &Place<'_>, mistakes: &mut Mistakes) {
             );
             place.add(&["allow", &entry.to_string()], detail, mistakes);
         }
+    }
+}
+
+/// Approvers read the condition of what is remembered, and the digest of a standing decision is
+/// stored: neither may hold the value of a variable.
+fn remember(place: &Place<'_>, root: &Node, mistakes: &mut Mistakes) {
+    if place.rule.remember.is_none() {
+        return;
+    }
+    for rest in [&["when"][..], &["remember", "when"]] {
+        let at = [&["policy", place.at.as_str()][..], rest].concat();
+        let node = root.at(&at);
+        if node.is_some_and(|node| matches!(node.origin, Origin::Variable(_))) {
+            let detail = "a rule that offers to remember has no `${…}` in its conditions: approvers read them";
+            mistakes.add(&at, detail);
+        }
+    }
+    let when = place.rule.remember.as_ref().and_then(|it| it.when.as_ref());
+    if when.is_some_and(|when| when.len() > 1024) {
+        let detail = "an expression has 1 KiB at most";
+        place.add(&["remember", "when"], detail, mistakes);
     }
 }
 

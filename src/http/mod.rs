@@ -27,7 +27,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
 
-use self::api::{agents, deliveries, docs, health, me, problems, requests, tasks};
+use self::api::{agents, deliveries, docs, grants, health, me, problems, requests, tasks};
 use self::pages::follow;
 use self::pages::inbox::script;
 use self::server::edge;
@@ -142,6 +142,8 @@ pub(crate) fn operations() -> Vec<Operation> {
             &deliveries::resend::OP,
             routes!(deliveries::resend::resend_delivery),
         ),
+        (&grants::list::OP, routes!(grants::list::list_grants)),
+        (&grants::end::OP, routes!(grants::end::end_grant)),
         (&agents::OP, routes!(agents::list_agents)),
         (&me::OP, routes!(me::get_me)),
         (&requests::show::OP, routes!(requests::show::get_request)),

@@ -8,6 +8,7 @@ use globset::{Glob, GlobMatcher};
 
 use super::cel::{self, Node};
 use super::check::{Findings, look};
+use super::remember::Offered;
 use super::rules::{Decide, Rule};
 use super::shape::Shape;
 use crate::task::tool_spec::ToolSpec;
@@ -22,6 +23,8 @@ const HEAVY: usize = 16 * 1024;
 pub struct Policy {
     pub(super) rules: Vec<Compiled>,
     shapes: Vec<(ToolSpec, Shape)>,
+    /// The bases of the standing decisions that the rules offer, without the arguments.
+    pub(super) offered: BTreeSet<String>,
 }
 
 /// One compiled rule.
@@ -32,6 +35,7 @@ pub(super) struct Compiled {
     pub(super) reason: Option<String>,
     pub(super) terms: Terms,
     pub(super) when: When,
+    pub(super) remember: Option<Offered>,
     tools: Tools,
 }
 
@@ -105,8 +109,16 @@ impl Policy {
             }
             Compiled::new(rule, &index, &shapes, mistakes)
         });
+        let rules: Vec<Compiled> = rules.collect();
+        let mut offered = BTreeSet::new();
+        for rule in &rules {
+            let tools = shapes.iter().filter(|(tool, _)| rule.covers(tool));
+            let bases = rule.remember.iter();
+            offered.extend(tools.flat_map(|(tool, _)| bases.clone().map(|it| it.basis(tool))));
+        }
         Self {
-            rules: rules.collect(),
+            offered,
+            rules,
             shapes,
         }
     }
@@ -120,7 +132,7 @@ impl Policy {
             && self
                 .rules
                 .iter()
-                .any(|rule| matches!(rule.when, When::Holds(_)))
+                .any(|rule| matches!(rule.when, When::Holds(_)) || rule.remember.is_some())
     }
 
     /// The shape of a tool's arguments, if the tool was known when the rules were compiled.
@@ -171,6 +183,20 @@ impl Compiled {
             when: rule.when.as_deref().map_or(When::Always, |when| {
                 compile_when(rule, when, &["policy", index, "when"], &covered, mistakes)
             }),
+            remember: Offered::new(
+                rule,
+                &place,
+                &covered,
+                mistakes,
+                |when, place, tools, mistakes| {
+                    // A standing decision lets a call run, as an `allow` does.
+                    let rule = Rule {
+                        decide: Decide::Allow,
+                        ..rule.clone()
+                    };
+                    compile_when(&rule, when, place, tools, mistakes)
+                },
+            ),
             tools: covers,
         }
     }

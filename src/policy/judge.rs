@@ -82,7 +82,11 @@ impl Policy {
                     };
                     let notices: Vec<&str> =
                         faulted.iter().chain(&own).map(String::as_str).collect();
-                    return Opinion::Rule(rule.decide, rule.judgement(verdict, &notices));
+                    let mut judgement = rule.judgement(verdict, &notices);
+                    if verdict == Verdict::Hold && notices.is_empty() {
+                        judgement.offer = rule.offer(scope, fits);
+                    }
+                    return Opinion::Rule(rule.decide, judgement);
                 }
             }
         }
@@ -149,14 +153,25 @@ fn conclude(kind: ToolKind, mut opinions: Vec<Opinion>) -> Judgement {
             None
         }
     };
-    let (mut held, mut faulted) = (None, None);
+    let (mut held, mut faulted): (Option<Judgement>, _) = (None, None);
+    let mut unanimous = true;
     for opinion in opinions {
         match opinion {
             Opinion::Rule(Decide::Deny, judgement) => return judgement,
-            Opinion::Rule(Decide::Hold, judgement) => held = held.or(Some(judgement)),
+            Opinion::Rule(Decide::Hold, judgement) => {
+                unanimous &= held.as_ref().is_none_or(|first| {
+                    first.rule == judgement.rule && first.offer == judgement.offer
+                });
+                held = held.or(Some(judgement));
+            }
             Opinion::Faulted(notice) => faulted = faulted.or(Some(notice)),
             Opinion::None | Opinion::Rule(Decide::Allow, _) => {}
         }
+    }
+    if let Some(held) = &mut held
+        && (!unanimous || faulted.is_some())
+    {
+        held.offer = None;
     }
     let held = held.or_else(|| faulted.map(|notice| unruled(Verdict::Hold, Some(notice))));
     match (held, allowed) {

@@ -6,6 +6,7 @@ mod check;
 mod compile;
 mod eval;
 mod judge;
+pub(crate) mod remember;
 pub(crate) mod rules;
 mod shape;
 mod value;
@@ -21,6 +22,7 @@ use crate::task::tool_spec::ToolSpec;
 use crate::task::user::UserId;
 
 pub use compile::Policy;
+pub use remember::RuleRemember;
 pub use rules::{Decide, Expiry, Rule, RuleApprovers};
 
 /// The input of a judgement: one call. Its arguments were parsed once and checked by

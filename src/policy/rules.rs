@@ -8,6 +8,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::remember::RuleRemember;
 use crate::task::decision::{Action, Then};
 use crate::task::units::{duration, duration_text};
 use crate::task::verdict::{Approvers, OnExpiry, Terms};
@@ -43,6 +44,8 @@ pub struct Rule {
     /// The answers that an approval allows.
     #[schemars(schema_with = "allow_schema")]
     pub allow: Vec<Action>,
+    /// The standing decision that an approver may give with an approval. Default: none.
+    pub remember: Option<RuleRemember>,
 }
 
 fn allow_schema(_: &mut SchemaGenerator) -> Schema {
@@ -65,6 +68,7 @@ impl Default for Rule {
             on_expiry: terms.on_expiry,
             on_reject: terms.on_reject,
             allow: terms.allow,
+            remember: None,
         }
     }
 }
@@ -229,6 +233,7 @@ impl Rule {
         if self.allow.is_empty() {
             mistakes.add(&at("allow"), "no answer would be possible");
         }
+        self.check_remember(place, mistakes);
         for action in &self.allow {
             match action {
                 Action::Approve | Action::Reject | Action::Edit | Action::Respond => {}

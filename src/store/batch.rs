@@ -7,8 +7,8 @@ use uuid::Uuid;
 
 use super::notices::Wanted;
 use super::rows::{
-    ANY, ApproverLine, AskedLine, CredentialLine, DecisionLine, ImmutableLine, ItemLine, KEEP, NEW,
-    Needs, PARK, QUEUE, Rows, TAKE, TaskLine, TouchedLine, VERSION,
+    ANY, ApproverLine, AskedLine, CredentialLine, DecisionLine, GrantLine, ImmutableLine, ItemLine,
+    KEEP, NEW, Needs, PARK, QUEUE, Rows, TAKE, TaskLine, TouchedLine, UseLine, VERSION,
 };
 use crate::task::change::{Change, Guard, LeaseChange, TaskChange};
 use crate::task::credential::SealedCredential;
@@ -34,6 +34,8 @@ pub(super) fn rows(change: Change, wanted: &Wanted) -> Option<Rows> {
         touched: Vec::new(),
         decisions: Vec::new(),
         credentials: Vec::new(),
+        given: Vec::new(),
+        uses: Vec::new(),
         idempotency: change.idempotency,
     };
     let mut touched = BTreeMap::new();
@@ -54,6 +56,9 @@ pub(super) fn rows(change: Change, wanted: &Wanted) -> Option<Rows> {
         if let Some(line) = touched.remove(&asked.request_id) {
             asked.status = line.end().unwrap_or(asked.status);
         }
+    }
+    for line in &mut rows.given {
+        line.agent.clone_from(&change.root_agent);
     }
     rows.touched = touched.into_values().collect();
     rows.number_events();
@@ -182,6 +187,16 @@ impl Rows {
                 line.status = Some(RequestStatus::Responded);
             }
             self.decide(decision, *request_id, task, seq);
+            self.give(decision, *request_id, task, seq);
+        }
+        if let Fact::ToolStarted {
+            grant: Some(used), ..
+        } = fact
+        {
+            self.uses.push(UseLine {
+                grant_id: used.grant_id.0,
+                calls: i64::from(!used.again),
+            });
         }
         if let Fact::RequestClosed {
             request_id: RequestId(request_id),
@@ -267,6 +282,22 @@ impl Rows {
         for (call, answer) in &decision.decisions {
             add(Some(call.0), answer.action, answer.settles());
         }
+    }
+
+    /// Adds the standing decisions that an answer gives.
+    fn give(&mut self, decision: &Decision, request_id: Uuid, task: TaskId, seq: i64) {
+        let given = decision.grants().map(|(_, grant)| GrantLine {
+            grant: grant.clone(),
+            agent: String::new(),
+            by: decision.by.clone(),
+            via: decision.via.clone(),
+            groups: serde_json::Value::from(decision.groups.clone()).to_string(),
+            door: decision.door,
+            task_id: task.0,
+            seq,
+            request_id,
+        });
+        self.given.extend(given);
     }
 
     /// Sets the number of new events on the line of the root; adds that line if the change has

@@ -2,23 +2,25 @@
 //! statement for changes of single tasks.
 //!
 //! Invariant: `locked` locks every task row of the batch in order of id before anything else is
-//! read; then `held` locks every request row. Both see the rows as they are after the wait for the
-//! locks. Any other read of the tables sees them as they were before it, so only `locked` and
-//! `held` decide whether a change is taken. Nothing is written for a change that is not taken. Each
+//! read; then `held` locks every request row, and `held_grants` every standing decision. They see the
+//! rows as they are after the wait for the locks. Any other read of the tables sees them as they
+//! were before it, so only these three decide whether a change is taken. Nothing is written for a change that is not taken. Each
 //! task row is updated once.
 
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 
 use super::db::{Db, Failure, Sql, Value};
 use super::lists::{
-    APPROVERS, ASKED, CHANGES, CREDENTIALS, DECISIONS, ITEMS, KEYS, List, NOTICES, TASKS, TOUCHED,
+    APPROVERS, ASKED, CHANGES, CREDENTIALS, DECISIONS, GRANTS, ITEMS, KEYS, List, NOTICES, TASKS,
+    TOUCHED, USES,
 };
 use super::record::record;
 use super::rows::Rows;
 use super::statement::postgres;
 use super::tables::CLAIMABLE;
 
-const LISTS: &[&List] = &[
+/// The lists of every batch.
+const LISTS: [&List; 9] = [
     &CHANGES,
     &TASKS,
     &TOUCHED,
@@ -29,50 +31,90 @@ const LISTS: &[&List] = &[
     &KEYS,
     &CREDENTIALS,
 ];
-/// The lists of a batch in which a change gets a notice.
-const LISTS_WITH_NOTICES: &[&List] = &[
-    &CHANGES,
-    &TASKS,
-    &TOUCHED,
-    &ITEMS,
-    &ASKED,
-    &APPROVERS,
-    &DECISIONS,
-    &KEYS,
-    &CREDENTIALS,
-    &NOTICES,
-];
 
-static TEXT: LazyLock<String> = LazyLock::new(|| text(LISTS, ""));
-static TEXT_WITH_NOTICES: LazyLock<String> =
-    LazyLock::new(|| text(LISTS_WITH_NOTICES, NOTICES_INSERTED));
+/// The parts that few batches need. Without them a batch has no text and no parameter for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Extras {
+    /// A change gets a notice.
+    noticed: bool,
+    /// A change gives standing decisions or relies on some.
+    grants: bool,
+}
 
-fn text(lists: &[&List], notices: &str) -> String {
-    postgres(
-        WRITE,
-        lists,
-        &[
-            ("at", "m.at"),
-            ("base", "coalesce(l.next_event, 0)"),
-            ("stored_keys", STORED_KEYS),
-            ("claimable", CLAIMABLE),
-            ("inserted_notices", notices),
-        ],
-    )
+static TEXTS: [OnceLock<String>; 4] = [const { OnceLock::new() }; 4];
+
+impl Extras {
+    const ALL: [Self; 4] = [
+        Self {
+            noticed: false,
+            grants: false,
+        },
+        Self {
+            noticed: true,
+            grants: false,
+        },
+        Self {
+            noticed: false,
+            grants: true,
+        },
+        Self {
+            noticed: true,
+            grants: true,
+        },
+    ];
+
+    fn of(batch: &[&Rows]) -> Self {
+        Self {
+            noticed: batch.iter().any(|rows| rows.noticed),
+            grants: batch.iter().any(|rows| rows.has_grants()),
+        }
+    }
+
+    fn lists(self) -> Vec<&'static List> {
+        let mut lists = LISTS.to_vec();
+        if self.grants {
+            lists.extend([&GRANTS, &USES]);
+        }
+        if self.noticed {
+            lists.push(&NOTICES);
+        }
+        lists
+    }
+
+    fn text(self) -> String {
+        let grants = |part: &'static str| if self.grants { part } else { "" };
+        let notices = if self.noticed { NOTICES_INSERTED } else { "" };
+        postgres(
+            WRITE,
+            &self.lists(),
+            &[
+                ("at", "m.at"),
+                ("base", "coalesce(l.next_event, 0)"),
+                ("stored_keys", STORED_KEYS),
+                ("claimable", CLAIMABLE),
+                ("held_grants", grants(GRANTS_HELD)),
+                ("counted_grants", grants(GRANTS_COUNTED)),
+                ("refused_grants", grants(GRANTS_REFUSED)),
+                ("written_grants", grants(GRANTS_WRITTEN)),
+                ("inserted_notices", notices),
+            ],
+        )
+    }
+
+    fn statement(self) -> Sql {
+        let text = TEXTS.get(usize::from(self.noticed) + 2 * usize::from(self.grants));
+        Sql {
+            postgres: text.map_or("", |text| text.get_or_init(|| self.text())),
+            sqlite: "",
+            by_key: true,
+        }
+    }
 }
 
 /// For Postgres only, because `SQLite` has no data-modifying CTEs, no arrays and no row locks: see
 /// `commit_sqlite.rs`.
-pub(super) fn statements() -> [Sql; 2] {
-    [statement(false), statement(true)]
-}
-
-fn statement(noticed: bool) -> Sql {
-    Sql {
-        postgres: if noticed { &TEXT_WITH_NOTICES } else { &TEXT },
-        sqlite: "",
-        by_key: true,
-    }
+pub(super) fn statements() -> [Sql; 4] {
+    Extras::ALL.map(Extras::statement)
 }
 
 const WRITE: &str = "
@@ -90,8 +132,8 @@ with changes as materialized (
       from intervention_request r
      where r.request_id = any({touched.request_id}) and (select count(*) from locked) >= 0
      order by r.request_id for update of r
-), moment as materialized (
-    select {now} as at where (select count(*) from locked) + (select count(*) from held) >= 0
+){held_grants}, moment as materialized (
+    select {now} as at where (select count(*) from locked) + (select count(*) from held){counted_grants} >= 0
 ), refused as materialized (
     select n.change
       from named n left join locked l on l.task_id = n.task_id
@@ -103,7 +145,7 @@ with changes as materialized (
     select u.change from touched u left join held h on h.request_id = u.request_id cross join moment m
      where (u.is_open and coalesce(h.status, '') <> 'pending')
         or (u.in_time and h.expires_at <= m.at)
-        or (u.overdue and coalesce(h.expires_at > m.at, true))
+        or (u.overdue and coalesce(h.expires_at > m.at, true)){refused_grants}
 ), taken as materialized (
     select c.change, c.root_task_id from changes c where c.change <> all (array(select change from refused))
 ), inserted_tasks as (
@@ -175,8 +217,37 @@ with changes as materialized (
     -- this change would be stale.
     delete from credential s using named n join taken c on c.change = n.change
      where n.status in ('Completed', 'Failed', 'Canceled') and s.task_id = n.task_id
-){inserted_notices}
+){written_grants}{inserted_notices}
 select c.change, m.at from taken c cross join moment m";
+
+/// Locks the standing decisions that started calls rely on, after the requests.
+const GRANTS_HELD: &str = ", used_grants as materialized (
+    select w.change, w.grant_id, w.calls, sum(w.calls) over (partition by w.grant_id order by w.change) as upto from {uses w}
+), held_grants as materialized (
+    select g.grant_id, g.uses, g.used, g.expires_at, g.revoked_at from standing_grant g
+     where g.grant_id = any({uses.grant_id}) and (select count(*) from held) >= 0 order by g.grant_id for update of g
+)";
+
+const GRANTS_COUNTED: &str = " + (select count(*) from held_grants)";
+
+/// A change is refused if it relies on a standing decision that is ended, over, or used up by the
+/// changes before it.
+const GRANTS_REFUSED: &str = "
+    union all
+    select w.change from used_grants w left join held_grants g on g.grant_id = w.grant_id cross join moment m
+     where coalesce(g.revoked_at is not null or g.expires_at <= m.at or g.used + w.upto > g.uses, true)";
+
+const GRANTS_WRITTEN: &str = ", inserted_grants as (
+    insert into standing_grant ({standing_grant.columns})
+    select {standing_grant.values}
+      from {grants g} join taken c on c.change = g.change join known k on k.task_id = g.task_id cross join moment m
+), updated_grants as (
+    update standing_grant s set used = h.used + w.calls
+      from (select w.grant_id, sum(w.calls)::bigint as calls
+              from used_grants w join taken c on c.change = w.change group by w.grant_id) w
+      join held_grants h on h.grant_id = w.grant_id
+     where s.grant_id = w.grant_id
+)";
 
 /// Left out of a batch without a notice.
 const NOTICES_INSERTED: &str = ", inserted_notices as (
@@ -218,9 +289,8 @@ pub(super) async fn write(
     batch: &[&Rows],
     repeated: bool,
 ) -> Result<Vec<Option<i64>>, Failure> {
-    let noticed = batch.iter().any(|rows| rows.noticed);
-    let lists = if noticed { LISTS_WITH_NOTICES } else { LISTS };
-    send(db, statement(noticed), lists, batch, repeated).await
+    let extras = Extras::of(batch);
+    send(db, extras.statement(), &extras.lists(), batch, repeated).await
 }
 
 /// Sends a statement that returns the changes it has taken.
@@ -249,4 +319,20 @@ pub(super) async fn send(
         *time = Some(at);
     }
     Ok(times)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batch_without_notices_and_grants_has_no_text_and_no_parameter_for_them() {
+        for extras in Extras::ALL {
+            let (text, lists) = (extras.text(), extras.lists());
+            assert_eq!(text.contains("notice"), extras.noticed);
+            assert_eq!(text.contains("grant"), extras.grants);
+            let more = usize::from(extras.noticed) + 2 * usize::from(extras.grants);
+            assert_eq!(lists.len(), LISTS.len() + more);
+        }
+    }
 }

@@ -306,6 +306,7 @@ pub(super) fn is_single(rows: &Rows) -> bool {
         && touches
         && (task.guard == VERSION || rows.touched.is_empty())
         && rows.credentials.is_empty()
+        && !rows.has_grants()
 }
 
 /// Writes a batch of changes that fit. Results are in the order of the batch; `None` is stale.

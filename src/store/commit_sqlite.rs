@@ -10,7 +10,8 @@ use uuid::Uuid;
 
 use super::db::{Db, Failure, Value};
 use super::lists::{
-    APPROVERS, ASKED, CREDENTIALS, DECISIONS, ITEMS, KEYS, List, NOTICES, TASKS, TOUCHED,
+    APPROVERS, ASKED, CREDENTIALS, DECISIONS, GRANTS, ITEMS, KEYS, List, NOTICES, TASKS, TOUCHED,
+    USES,
 };
 use super::record::record;
 use super::rows::{ANY, NEW, Needs, Rows, TaskLine, VERSION};
@@ -32,6 +33,10 @@ select {agent_task_item.values} from {items i}";
 /// Runs before `UPDATE_TASKS`, as `INSERT_ITEMS` does.
 const INSERT_NOTICES: &str = "insert into notice ({notice.columns})
 select {notice.values} from {notices o}";
+
+/// The uses that a standing decision has left.
+const READ_GRANT: &str = "select uses - used as uses from standing_grant
+    where grant_id = $1 and revoked_at is null and expires_at > $2";
 
 const INSERT_TASKS: &str = "insert into agent_task ({agent_task.columns})
 select {agent_task.values} from {tasks n} where n.guard = 0";
@@ -83,6 +88,12 @@ select {credential.values} from {credentials s} join agent_task k on k.task_id =
     on conflict (task_id, name) do update set request_id = excluded.request_id, key_id = excluded.key_id,
         sealed = excluded.sealed, created_at = excluded.created_at, expires_at = excluded.expires_at";
 
+const INSERT_GRANTS: &str = "insert into standing_grant ({standing_grant.columns})
+select {standing_grant.values} from {grants g} join agent_task k on k.task_id = g.task_id";
+
+const UPDATE_GRANTS: &str = "update standing_grant as s set used = s.used + w.calls
+  from {uses w} where s.grant_id = w.grant_id";
+
 const DELETE_CREDENTIALS: &str = "delete from credential where task_id = $1";
 
 /// The statements that write a list, line by line, in the order in which they run.
@@ -96,7 +107,7 @@ static WRITES: LazyLock<Vec<(&List, String)>> = LazyLock::new(|| {
         };
         [("at", "{now}"), ("base", base), ("root", root)]
     };
-    let templates: [(&'static List, &str); 13] = [
+    let templates: [(&'static List, &str); 15] = [
         (&ITEMS, INSERT_ITEMS),
         (&NOTICES, INSERT_NOTICES),
         (&TASKS, INSERT_TASKS),
@@ -110,6 +121,8 @@ static WRITES: LazyLock<Vec<(&List, String)>> = LazyLock::new(|| {
         (&KEYS, DELETE_SPENT_KEYS),
         (&KEYS, INSERT_KEYS),
         (&CREDENTIALS, INSERT_CREDENTIALS),
+        (&GRANTS, INSERT_GRANTS),
+        (&USES, UPDATE_GRANTS),
     ];
     let filled =
         templates.map(|(list, template)| (list, statement::sqlite(template, list, &words(list))));
@@ -119,7 +132,7 @@ static WRITES: LazyLock<Vec<(&List, String)>> = LazyLock::new(|| {
 /// All statements, for the test that prepares them.
 pub(super) fn statements() -> impl Iterator<Item = &'static str> {
     let writes = WRITES.iter().map(|(_, text)| text.as_str());
-    [READ_TASK, READ_REQUEST, DELETE_CREDENTIALS]
+    [READ_TASK, READ_REQUEST, READ_GRANT, DELETE_CREDENTIALS]
         .into_iter()
         .chain(writes)
 }
@@ -147,9 +160,17 @@ record! {
     }
 }
 
+record! {
+    struct GrantState {
+        uses: i64,
+    }
+}
+
 /// The current state of the rows that the batch names.
 struct State {
     at: i64,
+    /// The uses left of each standing decision that counts.
+    grants: HashMap<Uuid, i64>,
     tasks: HashMap<Uuid, TaskState>,
     requests: HashMap<Uuid, RequestState>,
 }
@@ -158,8 +179,11 @@ struct State {
 /// `None` if the change is stale.
 pub(super) async fn write(db: &Db, batch: Vec<Arc<Rows>>) -> Result<Vec<Option<i64>>, Failure> {
     db.write_transaction(move |transaction, at| {
-        let state = read(transaction, at, &batch)?;
-        let taken: Vec<bool> = batch.iter().map(|rows| state.takes(rows)).collect();
+        let mut state = read(transaction, at, &batch)?;
+        let taken = batch.iter();
+        let taken: Vec<bool> = taken
+            .map(|rows| state.takes(rows) && state.spends(rows))
+            .collect();
         let rows: Vec<&Rows> = batch
             .iter()
             .zip(&taken)
@@ -178,7 +202,13 @@ pub(super) async fn write(db: &Db, batch: Vec<Arc<Rows>>) -> Result<Vec<Option<i
 
 fn read(transaction: &Transaction<'_>, at: i64, batch: &[Arc<Rows>]) -> rusqlite::Result<State> {
     let (mut tasks, mut requests) = (HashMap::new(), HashMap::new());
+    let mut grants = HashMap::new();
     for rows in batch {
+        for line in &rows.uses {
+            let values = [Value::Id(line.grant_id), Value::Int(at)];
+            let found: Vec<GrantState> = records(transaction, READ_GRANT, &values)?;
+            grants.extend(found.into_iter().map(|grant| (line.grant_id, grant.uses)));
+        }
         for line in &rows.tasks {
             let found: Vec<TaskState> =
                 records(transaction, READ_TASK, &[Value::Id(line.task_id)])?;
@@ -196,6 +226,7 @@ fn read(transaction: &Transaction<'_>, at: i64, batch: &[Arc<Rows>]) -> rusqlite
     }
     Ok(State {
         at,
+        grants,
         tasks,
         requests,
     })
@@ -214,6 +245,20 @@ impl State {
                     && (line.needs != Needs::Overdue
                         || expires_at.is_some_and(|end| end <= self.at))
             })
+    }
+
+    /// Whether every standing decision that the change relies on counts and has uses left after the
+    /// changes before it; then they are counted.
+    fn spends(&mut self, rows: &Rows) -> bool {
+        let mut left = self.grants.clone();
+        for line in &rows.uses {
+            match left.get_mut(&line.grant_id) {
+                Some(uses) if *uses >= line.calls => *uses -= line.calls,
+                Some(_) | None => return false,
+            }
+        }
+        self.grants = left;
+        true
     }
 
     fn matches(&self, line: &TaskLine, root: Uuid) -> bool {

@@ -4,9 +4,11 @@
 use rusqlite::ToSql;
 use uuid::Uuid;
 
+use super::batch::micros;
 use super::db::Value;
 use super::rows::{Needs, Rows};
 use crate::task::change::IdempotencyRow;
+use crate::task::decision::Door;
 use crate::task::status::RequestStatus;
 use crate::task::user::UserKey;
 
@@ -307,6 +309,32 @@ pub(super) const NOTICES: List = list!("notices", noticed(), |of|
     change: bigint = of.number,
     change_id: uuid = of.rows.change,
     root_task_id: uuid = of.rows.root.0,
+);
+
+pub(super) const GRANTS: List = list!("grants", all(given), |of|
+    change: bigint = of.number,
+    grant_id: uuid = of.line.grant.grant_id.0,
+    root_task_id: uuid = of.rows.root.0,
+    scope: text = of.line.grant.scope.as_str(),
+    agent: text = of.line.agent.as_str(),
+    tool: text = of.line.grant.tool.as_str(),
+    rule: text = of.line.grant.rule.as_str(),
+    basis: text = of.line.grant.basis.as_str(),
+    given_by: text = of.line.by.as_str(),
+    via: text = of.line.via.as_deref(),
+    given_groups: text = of.line.groups.as_str(),
+    door: text = of.line.door.map(Door::as_str),
+    task_id: uuid = of.line.task_id,
+    seq: bigint = of.line.seq,
+    request_id: uuid = of.line.request_id,
+    expires_in: bigint = micros(of.line.grant.expires_in),
+    uses: bigint = i64::from(of.line.grant.uses),
+);
+
+pub(super) const USES: List = list!("uses", all(uses), |of|
+    change: bigint = of.number,
+    grant_id: uuid = of.line.grant_id,
+    calls: bigint = of.line.calls,
 );
 
 pub(super) const CREDENTIALS: List = list!("credentials", all(credentials), |of|

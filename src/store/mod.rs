@@ -25,6 +25,7 @@ mod delivery_list;
 mod events;
 mod failure;
 mod feed;
+mod grants;
 mod idempotency;
 mod identity;
 mod inbox;
@@ -79,6 +80,7 @@ pub use self::events::{Event, Events, Part, Portion};
 pub use self::failure::{CommitError, ReadError};
 use self::feed::Feed;
 pub use self::feed::{Heard, InboxListener, Listener, News};
+pub use self::grants::{GrantFilter, GrantRow};
 pub use self::inbox::{InboxLook, OpenRequest, OpenRequests};
 #[doc(hidden)]
 pub use self::open::PLANNED_ONCE;
@@ -417,6 +419,7 @@ impl Store {
         .chain(census::STATEMENTS.iter().copied())
         .chain(deliveries::statements())
         .chain(events::STATEMENTS.iter().copied())
+        .chain(grants::STATEMENTS.iter().copied())
         .chain(idempotency::STATEMENTS.iter().copied())
         .chain(identity::STATEMENTS.iter().copied())
         .chain(inbox::STATEMENTS.iter().copied())

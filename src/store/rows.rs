@@ -4,6 +4,8 @@ use uuid::Uuid;
 
 use crate::task::change::IdempotencyRow;
 use crate::task::credential::SealedCredential;
+use crate::task::decision::Door;
+use crate::task::grant::Grant;
 use crate::task::id::{RequestId, TaskId};
 use crate::task::status::{RequestStatus, TaskStatus};
 
@@ -24,6 +26,10 @@ pub(super) struct Rows {
     pub(super) touched: Vec<TouchedLine>,
     pub(super) decisions: Vec<DecisionLine>,
     pub(super) credentials: Vec<CredentialLine>,
+    /// Standing decisions that are given.
+    pub(super) given: Vec<GrantLine>,
+    /// Standing decisions that started calls rely on.
+    pub(super) uses: Vec<UseLine>,
     /// Whether the change gets a notice, because an event of it is wanted.
     pub(super) noticed: bool,
     pub(super) idempotency: Option<IdempotencyRow>,
@@ -173,6 +179,30 @@ pub(super) struct CredentialLine {
     pub(super) expires_in: Option<i64>,
 }
 
+/// A standing decision that an approval gives.
+#[derive(Debug)]
+pub(super) struct GrantLine {
+    pub(super) grant: Grant,
+    /// The root's agent.
+    pub(super) agent: String,
+    pub(super) by: String,
+    pub(super) via: Option<String>,
+    /// A JSON list.
+    pub(super) groups: String,
+    pub(super) door: Option<Door>,
+    pub(super) task_id: Uuid,
+    pub(super) seq: i64,
+    pub(super) request_id: Uuid,
+}
+
+/// A standing decision that must count when the change is written, and by how much its number of
+/// uses grows.
+#[derive(Debug)]
+pub(super) struct UseLine {
+    pub(super) grant_id: Uuid,
+    pub(super) calls: i64,
+}
+
 impl Needs {
     /// Whether the request must still be pending.
     pub(super) fn open(self) -> bool {
@@ -254,6 +284,8 @@ impl Rows {
         });
         let bodies = self.items.iter().map(|line| &line.body);
         let sealed = self.credentials.iter().map(|line| &line.sealed);
+        let grants = self.given.iter().map(|line| &line.grant);
+        let grants = grants.flat_map(|grant| [&grant.tool, &grant.rule]);
         let sealed = sealed.flat_map(|sealed| [&sealed.name, &sealed.key_id, &sealed.text]);
         !tasks
             .chain(people)
@@ -261,6 +293,7 @@ impl Rows {
             .chain(key)
             .chain(bodies)
             .chain(sealed)
+            .chain(grants)
             .any(|text| text.contains('\0'))
     }
 
@@ -291,6 +324,11 @@ impl Rows {
     /// was lost.
     pub(super) fn first_item(&self) -> Option<(Uuid, i64)> {
         self.items.first().map(|item| (item.task_id, item.seq))
+    }
+
+    /// Whether the change gives standing decisions or relies on some.
+    pub(super) fn has_grants(&self) -> bool {
+        !self.given.is_empty() || !self.uses.is_empty()
     }
 
     /// Whether the change is written at most once even if it is sent twice, because the guard of at

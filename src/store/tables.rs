@@ -4,8 +4,8 @@
 //!
 //! `{at}` is the time of the commit, `{base}` the number of the tree's last event before it. An
 //! alias names the list that a value comes from: `n` tasks, `i` items, `a` asked, `p` approvers,
-//! `d` decisions, `y` keys, `s` credentials, `o` notices; `k` is the stored or inserted task of a line and `r`
-//! the request that a decision answers.
+//! `d` decisions, `y` keys, `s` credentials, `g` grants, `o` notices; `k` is the stored or inserted
+//! task of a line and `r` the request that a decision answers.
 
 /// A table: its name, and column by column the value that a commit inserts.
 pub(super) struct Table {
@@ -24,6 +24,7 @@ pub(super) const TABLES: &[Table] = &[
     IDEMPOTENCY,
     CREDENTIAL,
     NOTICE,
+    STANDING_GRANT,
 ];
 
 const AGENT_TASK: Table = Table {
@@ -256,5 +257,31 @@ const NOTICE: Table = Table {
         ("root_task_id", "o.root_task_id"),
         ("change_id", "o.change_id"),
         ("event_number", "{base} + 1"),
+    ],
+};
+
+const STANDING_GRANT: Table = Table {
+    name: "standing_grant",
+    columns: &[
+        ("grant_id", "g.grant_id"),
+        ("tenant", "k.tenant"),
+        ("owner", "k.user_id"),
+        ("root_task_id", "g.root_task_id"),
+        ("scope", "g.scope"),
+        ("agent", "g.agent"),
+        ("tool", "g.tool"),
+        ("rule", "g.rule"),
+        ("basis", "g.basis"),
+        ("given_by", "g.given_by"),
+        ("via", "g.via"),
+        ("given_groups", "g.given_groups"),
+        ("door", "g.door"),
+        ("task_id", "g.task_id"),
+        ("seq", "g.seq"),
+        ("request_id", "g.request_id"),
+        ("created_at", "{at}"),
+        ("expires_at", "{at} + g.expires_in"),
+        ("uses", "g.uses"),
+        ("used", "0"),
     ],
 };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::decision::Vote;
-use super::id::{CallId, RequestId, TaskId};
+use super::id::{CallId, GrantId, RequestId, TaskId};
 use super::item::{Outcome, ToolCall};
 use super::time::Time;
 use super::tool_spec::{Effect, ToolKind};
@@ -91,6 +91,8 @@ pub struct CallState {
     pub of_uncertain_turn: bool,
     /// Whether its approval came after the uncertain history.
     pub vouched: bool,
+    /// The standing decision that an attempt at the call has used up once.
+    pub used_grant: Option<GrantId>,
 }
 
 /// A person's replacement of a call's arguments.
@@ -122,6 +124,15 @@ impl CallState {
                 .as_ref()
                 .and_then(|judgement| judgement.rule.as_deref()),
         }
+    }
+
+    /// The standing decision that allows the call, if it needs one to run.
+    #[must_use]
+    pub fn grant(&self) -> Option<GrantId> {
+        let judgement = self.judgement.as_ref();
+        judgement
+            .filter(|_| self.approval.is_none())
+            .and_then(|judgement| judgement.grant_id)
     }
 
     /// The terms of its approval, else of its last judgement, else the default terms.

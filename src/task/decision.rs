@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::grant::Grant;
 use super::id::CallId;
 
 /// The effect of an answer.
@@ -78,6 +79,14 @@ impl Door {
             Self::Slack => "slack",
         }
     }
+
+    /// The door with this word.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        [Self::Key, Self::Session, Self::Link, Self::Slack]
+            .into_iter()
+            .find(|door| door.as_str() == word)
+    }
 }
 
 /// The effect of a rejection on the task.
@@ -123,6 +132,9 @@ pub struct CallAnswer {
     /// that needs no further approval. Not on the wire.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leave: bool,
+    /// The standing decision that was given with an approval.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remember: Option<Box<Grant>>,
 }
 
 impl CallAnswer {
@@ -135,6 +147,7 @@ impl CallAnswer {
             edit: None,
             result_text: None,
             leave: false,
+            remember: None,
         }
     }
 
@@ -209,6 +222,12 @@ pub struct Decision {
 }
 
 impl Decision {
+    /// The standing decisions that were given with this answer, each with its call.
+    pub fn grants(&self) -> impl Iterator<Item = (CallId, &Grant)> {
+        let answers = self.decisions.iter();
+        answers.filter_map(|(call, answer)| Some((*call, answer.remember.as_deref()?)))
+    }
+
     /// The person who answered, as a vote.
     #[must_use]
     pub fn vote(&self) -> Vote {

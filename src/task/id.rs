@@ -45,6 +45,10 @@ id!(
     CallId
 );
 id!(
+    /// One standing decision.
+    GrantId
+);
+id!(
     /// One commit. Its items carry the id, so that a commit whose answer was lost can be looked up.
     ChangeId
 );

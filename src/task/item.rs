@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::decision::Decision;
 use super::failure::Failure;
+use super::grant::GrantUse;
 use super::id::{CallId, RequestId, TaskId};
 use super::request::RequestSpec;
 use super::status::{RequestStatus, TaskStatus};
@@ -105,6 +106,9 @@ pub enum Fact {
         timeout_ms: u64,
         /// Process that sends the call. Not on the wire.
         replica: String,
+        /// The standing decision that the attempt relies on, if any. Not on the wire.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        grant: Option<GrantUse>,
     },
     /// A call got its result.
     ToolResult(ToolResult),

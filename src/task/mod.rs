@@ -12,6 +12,7 @@ pub mod decision;
 pub mod delta;
 pub mod event_name;
 pub mod failure;
+pub mod grant;
 pub mod id;
 pub mod item;
 pub(crate) mod limits;

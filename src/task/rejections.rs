@@ -97,6 +97,31 @@ fn same(one: &Value, other: &Value) -> bool {
     }
 }
 
+/// A text of a value: two values have the same text only if they are equal as JSON.
+#[must_use]
+pub(crate) fn canonical(value: &Value) -> String {
+    match value {
+        Value::Number(number) => match number.as_f64() {
+            // `-0.0` equals `0.0`.
+            Some(float) => format!("{:?}", float + 0.0),
+            None => number.to_string(),
+        },
+        Value::Array(items) => {
+            let items: Vec<_> = items.iter().map(canonical).collect();
+            format!("[{}]", items.join(","))
+        }
+        Value::Object(members) => {
+            let mut members: Vec<_> = members
+                .iter()
+                .map(|(name, value)| format!("{}:{}", Value::from(name.as_str()), canonical(value)))
+                .collect();
+            members.sort_unstable();
+            format!("{{{}}}", members.join(","))
+        }
+        Value::Null | Value::Bool(_) | Value::String(_) => value.to_string(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -146,6 +171,33 @@ mod tests {
         );
         rejections.unsaid("pay", r#"{"to":{"a":null,"b":[1,2.5]},"amount":1e0}"#);
         assert_eq!(rejections, RejectedCalls::default());
+    }
+
+    #[test]
+    fn canonical_text_is_equal_for_equal_values_and_for_no_others() {
+        let values = [
+            json!({"a": 1, "b": [1, 2.50]}),
+            json!({"b": [1.0, 2.5], "a": 1.0}),
+            json!({"a": 1, "b": [2.5, 1]}),
+            json!({"a": "1", "b": [1, 2.5]}),
+            json!({"a": 1, "b": [1, 2.5], "c": null}),
+            json!({"a": 1, "b": "[1.0,2.5]"}),
+            json!({"a\":1.0,\"b": 1}),
+            json!({"a": 0}),
+            json!({"a": -0.0}),
+            json!({"a": false}),
+            json!([]),
+            json!({}),
+        ];
+        for one in &values {
+            for other in &values {
+                assert_eq!(
+                    canonical(one) == canonical(other),
+                    same(one, other),
+                    "{one} {other}"
+                );
+            }
+        }
     }
 
     #[test]

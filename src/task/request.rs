@@ -5,6 +5,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::decision::Action;
+use super::grant::Offer;
 use super::id::{CallId, RequestId, TaskId};
 pub use super::request_kind::RequestKind;
 use super::tool_spec::{Effect, ToolSpec};
@@ -65,6 +66,9 @@ pub struct CallSpec {
     /// this person may not approve the call. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub editor: Option<String>,
+    /// The standing decision that the rule offered about the call when it was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offer: Option<Box<Offer>>,
 }
 
 impl CallSpec {
@@ -339,6 +343,7 @@ mod tests {
             parameters: Value::Null,
             digest: String::new(),
             editor: None,
+            offer: None,
             definition: Some("sha256:ab".to_owned()),
         };
         let tool = Digested {

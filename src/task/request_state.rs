@@ -175,6 +175,7 @@ mod tests {
             digest: String::new(),
             definition: None,
             editor: None,
+            offer: None,
         }
     }
 

@@ -1,11 +1,11 @@
 //! The state of a tree of tasks, read item by item in the order of its events: each task's
-//! progress, and what all tasks share. A rejection, a quarantine and the user's message hold for
-//! the whole tree, whichever task they came from.
+//! progress, and what all tasks share. A rejection, a quarantine, a standing decision for the tree
+//! and the user's message hold for the whole tree, whichever task they came from.
 
 use std::collections::BTreeMap;
 use std::mem::swap;
 
-use super::id::TaskId;
+use super::id::{GrantId, TaskId};
 use super::item::{Fact, Item};
 use super::quarantine::Quarantine;
 use super::rejections::RejectedCalls;
@@ -18,6 +18,7 @@ pub(crate) struct TreeProgress {
     tasks: BTreeMap<TaskId, Progress>,
     rejections: RejectedCalls,
     quarantine: Quarantine,
+    grants: Vec<GrantId>,
     message_uncertain: bool,
 }
 
@@ -30,6 +31,7 @@ impl TreeProgress {
             tasks: BTreeMap::new(),
             rejections: RejectedCalls::default(),
             quarantine: Quarantine::default(),
+            grants: Vec::new(),
             message_uncertain: false,
         }
     }
@@ -47,11 +49,13 @@ impl TreeProgress {
         }
         swap(&mut progress.rejections, &mut self.rejections);
         swap(&mut progress.quarantine, &mut self.quarantine);
+        swap(&mut progress.grants, &mut self.grants);
         progress.message_uncertain = self.message_uncertain;
         progress.apply(item);
         self.message_uncertain = progress.message_uncertain;
         swap(&mut progress.rejections, &mut self.rejections);
         swap(&mut progress.quarantine, &mut self.quarantine);
+        swap(&mut progress.grants, &mut self.grants);
         if is_root && matches!(item.fact, Fact::UserMessage { .. }) {
             self.tasks
                 .values_mut()
@@ -67,6 +71,7 @@ impl TreeProgress {
         Some(Progress {
             rejections,
             quarantine,
+            grants: self.grants.clone(),
             message_uncertain: self.message_uncertain,
             ..own
         })

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::call_state::{CallState, Phase, Start, UNKNOWN};
 use super::decision::{Action, Then, Vote};
-use super::id::{CallId, RequestId, TaskId};
+use super::grant::{GrantScope, GrantUse};
+use super::id::{CallId, GrantId, RequestId, TaskId};
 use super::item::{Fact, Item, Outcome, Turn};
 use super::quarantine::Quarantine;
 use super::rejections::{RejectedCall, RejectedCalls};
@@ -73,6 +74,9 @@ pub struct Progress {
     pub quarantine: Quarantine,
     /// Calls rejected since the last user message.
     pub rejections: RejectedCalls,
+    /// Standing decisions for this tree that were given since the last user message, after the
+    /// uncertain history.
+    pub grants: Vec<GrantId>,
     /// Whether a person provided a credential since the task last ended.
     pub filled_in: bool,
     /// Calls refused since the last user message because they repeat a rejected call.
@@ -112,6 +116,7 @@ impl Progress {
             groups: Vec::new(),
             quarantine: Quarantine::default(),
             rejections: RejectedCalls::default(),
+            grants: Vec::new(),
             repeats: 0,
             filled_in: false,
             uncertain_seq: 0,
@@ -172,7 +177,13 @@ impl Progress {
                 decision,
             } => {
                 self.decided(*request_id, decision);
-                self.vouched(decision, item.seq > self.uncertain_seq);
+                let known = item.seq > self.uncertain_seq;
+                self.vouched(decision, known);
+                if known {
+                    let given = decision.grants();
+                    let given = given.filter(|(_, grant)| grant.scope == GrantScope::Task);
+                    self.grants.extend(given.map(|(_, grant)| grant.grant_id));
+                }
             }
             Fact::RequestClosed {
                 request_id,
@@ -184,6 +195,7 @@ impl Progress {
                 attempt,
                 timeout_ms,
                 replica,
+                grant,
                 ..
             } => {
                 let start = Start {
@@ -192,7 +204,7 @@ impl Progress {
                     timeout: Duration::from_millis(*timeout_ms),
                     replica: replica.clone(),
                 };
-                self.started(*tool_call_id, start);
+                self.started(*tool_call_id, start, *grant);
             }
             Fact::ToolResult(result) => {
                 if let Some(state) = self.call_mut(result.tool_call_id) {
@@ -214,13 +226,15 @@ impl Progress {
         self.calls.iter_mut().for_each(CallState::passed_over);
         if !self.of_sub_agent {
             self.rejections.forget();
+            self.grants.clear();
             self.message_uncertain = item.seq <= self.uncertain_seq;
             self.counts_anew(item.at);
         }
     }
 
-    fn started(&mut self, call: CallId, start: Start) {
+    fn started(&mut self, call: CallId, start: Start, grant: Option<GrantUse>) {
         if let Some(state) = self.call_mut(call) {
+            state.used_grant = grant.map(|used| used.grant_id).or(state.used_grant);
             state.attempts = start.attempt;
             state.start = Some(start.clone());
             state.phase = Phase::Started(start);
@@ -302,6 +316,7 @@ impl Progress {
                 start: None,
                 of_uncertain_turn: uncertain,
                 vouched: false,
+                used_grant: None,
             }));
         self.turns += 1;
         self.turns_since_message += 1;

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 use super::decision::{Action, Then};
-use super::id::CallId;
+use super::grant::Offer;
+use super::id::{CallId, GrantId};
 
 /// The policy's verdict on one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -128,6 +129,12 @@ pub struct Judgement {
     /// rejection. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<CallId>,
+    /// The standing decision that the rule offers about the held call. Not on the wire.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offer: Option<Box<Offer>>,
+    /// The standing decision that allows the call, although its rule would hold it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grant_id: Option<GrantId>,
 }
 
 impl Judgement {
@@ -140,6 +147,8 @@ impl Judgement {
             reason: None,
             terms: None,
             repeats: None,
+            offer: None,
+            grant_id: None,
         }
     }
 

@@ -12,6 +12,7 @@ mod decision_races;
 mod deliveries;
 mod endpoint_rights;
 mod events;
+mod grants;
 mod headlines;
 mod hostile_bodies;
 mod hostile_calls;

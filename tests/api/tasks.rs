@@ -26,7 +26,7 @@ on_both! {
         request.sort_unstable();
         assert_eq!(members(&held.body["pending"][0]), request);
         let mut call = ["tool_call_id", "name", "arguments", "arguments_text", "effect", "target", "summary", "warnings",
-            "needs_decision", "verdict", "rule", "reason", "parameters", "approvals", "digest", "decision", "truncated"];
+            "needs_decision", "verdict", "rule", "reason", "parameters", "approvals", "remember", "digest", "decision", "truncated"];
         call.sort_unstable();
         assert_eq!(members(&held.body["pending"][0]["tool_calls"][0]), call);
         let at = held.body["created_at"].as_str().unwrap();

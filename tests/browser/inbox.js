@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { chromium } from "playwright-core";
-import { asks, cancel, endpoint, executablePath, launched, listen, main, newPage, readable, refund, request, send, service, shot } from "./world.js";
+import { asks, cancel, ended, endpoint, executablePath, launched, listen, main, newPage, readable, refund, request, send, service, shot, unfold } from "./world.js";
 
 const refundOf = (amount) => asks("refund_payment", JSON.stringify({ order: 17, amount }));
 const rows = (page) => page.locator("#inbox-rows > li");
@@ -211,6 +211,32 @@ async function aHostileNameIsTextEverywhere(browser) {
   await clear();
 }
 
+// An approval that is remembered: offered folded and unticked, then listed, then ended.
+async function remembersAnApproval(browser, javaScriptEnabled) {
+  const { task, request: asked } = await asks("write_note", '{"text":"remember the milk"}');
+  const { context, page, wrong } = await newPage(browser, { javaScriptEnabled });
+  await page.goto(asked.url);
+  const tick = page.getByRole("checkbox");
+  assert.equal(await tick.isVisible(), false, "folded");
+  await unfold(page, "Do not ask again…");
+  assert.equal(await tick.isChecked(), false);
+  await readable(page, "the choice to remember");
+  await shot(page, "remember");
+  await tick.check();
+  assert.equal((await send(page, page.getByRole("button", { name: "Approve", exact: true }))).status(), 303);
+  assert.equal((await ended(task)).status, "Completed");
+  await page.goto(`${service}/inbox/decided`);
+  await page.getByRole("link", { name: "What is not asked again" }).click();
+  assert.match(await main(page), /write_note, under rule notes[^]*used 0 of 5 times/);
+  await readable(page, "a remembered approval");
+  await shot(page, "grants-one");
+  assert.equal((await send(page, page.getByRole("button", { name: "Ask again: write_note" }).first())).status(), 303);
+  assert.match(await main(page), /ended/);
+  await readable(page, "an ended one");
+  assert.deepEqual(wrong, []);
+  await context.close();
+}
+
 const SEEN = [
   { name: "desktop", viewport: { width: 1280, height: 800 } },
   { name: "dark", viewport: { width: 1280, height: 800 }, colorScheme: "dark" },
@@ -229,6 +255,7 @@ async function everybodyCanRead(browser) {
       filtered: "/inbox?kind=guidance",
       decided: "/inbox/decided?all=1",
       tasks: "/tasks",
+      grants: "/grants",
       completed: "/tasks?status=Completed",
       task: `/tasks/${task.task_id}`,
       unknown: "/tasks/019a4b2c-7000-7000-8000-000000000001",
@@ -255,6 +282,7 @@ try {
   for (const javaScript of [true, false]) {
     await goesFromQuestionToQuestion(browser, javaScript);
     await showsATask(browser, javaScript);
+    await remembersAnApproval(browser, javaScript);
   }
   await rowsNeverMoveByThemselves(browser);
   for (const { viewport } of SEEN.slice(0, 3)) await aRowSaysWhoDecidedElsewhere(browser, viewport);

@@ -5,6 +5,7 @@ mod chaos_run;
 mod checker;
 mod database;
 mod failpoints;
+mod grants;
 mod inbox_rows;
 mod messages;
 mod process;

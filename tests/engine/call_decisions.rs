@@ -21,6 +21,7 @@ pub fn plain(action: Action) -> CallReply {
         then: None,
         arguments: None,
         result: None,
+        remember: None,
     }
 }
 

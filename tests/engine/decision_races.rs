@@ -48,6 +48,7 @@ fn answer(action: Action) -> DecisionInput {
             then,
             response: None,
             result: None,
+            remember: None,
         },
     }
 }

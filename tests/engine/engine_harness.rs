@@ -418,6 +418,7 @@ pub fn rejects(then: Then) -> DecisionInput {
         then: Some(then),
         response: None,
         result: None,
+        remember: None,
     };
     DecisionInput { digest: None, body }
 }
@@ -449,6 +450,7 @@ pub fn fills(response: &Value) -> DecisionInput {
         then: None,
         response,
         result: None,
+        remember: None,
     };
     DecisionInput { digest: None, body }
 }
@@ -460,6 +462,7 @@ pub fn whole(action: Action, result: Option<Value>) -> DecisionInput {
         then: None,
         response: None,
         result: result.map(|it| it.to_string()),
+        remember: None,
     };
     DecisionInput { digest: None, body }
 }

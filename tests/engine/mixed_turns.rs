@@ -58,6 +58,7 @@ fn filled_in(token: &str) -> DecisionInput {
         then: None,
         response,
         result: None,
+        remember: None,
     };
     DecisionInput { digest: None, body }
 }

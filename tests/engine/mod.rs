@@ -13,6 +13,7 @@ mod decision_races;
 mod decisions_in_flight;
 mod edits;
 mod engine_harness;
+mod grants;
 mod interleavings;
 pub mod invariants;
 mod lone_drives;

@@ -286,6 +286,7 @@ impl World {
                 digest: id.to_string(),
                 definition: None,
                 editor: None,
+                offer: None,
             })
             .collect();
         let request_id = RequestId(self.id());
@@ -329,6 +330,7 @@ impl World {
                 attempt,
                 timeout_ms: 1,
                 replica: "r".to_owned(),
+                grant: None,
             });
         }
         self.commit()?;

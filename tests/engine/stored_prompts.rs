@@ -180,6 +180,7 @@ fn answer(kind: RequestKind, call: CallId, person: usize) -> DecisionInput {
                     then,
                     response: None,
                     result: None,
+                    remember: None,
                 },
             }
         }

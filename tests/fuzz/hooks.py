@@ -47,6 +47,8 @@ def before_call(context, case, kwargs) -> None:
         follow(case, operation)
     if operation == "resend_delivery" and not any(status < 400 for status in SEEN[operation]):
         case.path_parameters["delivery_id"] = delivery()
+    if operation in ("end_grant", "end_grant_here") and not any(status < 400 for status in SEEN[operation]):
+        case.path_parameters["grant_id"] = grant()
     if operation == "get_home":
         # Only a browser is sent to the inbox, and the document cannot name this header as a parameter.
         case.headers["Accept"] = "text/html"
@@ -69,6 +71,15 @@ def after_call(context, case, response) -> None:
     SEEN[operation][response.status_code] += 1
 
 
+def sent(path: str, body: dict | None = None) -> dict:
+    """The answer to a GET, or to a POST of this body."""
+    headers = {"Authorization": f"Bearer {os.environ['FUZZ_KEY']}", "Content-Type": "application/json"}
+    content = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(os.environ["FUZZ_URL"] + path, content, headers)
+    with urllib.request.urlopen(request, timeout=30) as response:
+        return json.load(response)
+
+
 def aim(case, agent: str, place: str) -> None:
     """Points a case at a new task, or at its request, because those of earlier cases may be over. Removes the members
     that could still cause a refusal."""
@@ -82,11 +93,7 @@ def aim(case, agent: str, place: str) -> None:
 
 def created(agent: str) -> dict:
     """A new task of an agent."""
-    headers = {"Authorization": f"Bearer {os.environ['FUZZ_KEY']}", "Content-Type": "application/json"}
-    body = json.dumps({"input": "go", "agent": agent}).encode()
-    request = urllib.request.Request(os.environ["FUZZ_URL"] + "/v1/tasks", body, headers)
-    with urllib.request.urlopen(request, timeout=30) as response:
-        return json.load(response)
+    return sent("/v1/tasks", {"input": "go", "agent": agent})
 
 
 def follow(case, operation: str) -> None:
@@ -102,14 +109,19 @@ def follow(case, operation: str) -> None:
 def delivery() -> str:
     """A delivery of which there is a row: a task's messages are there a moment after its commit."""
     created("refunds")
-    headers = {"Authorization": f"Bearer {os.environ['FUZZ_KEY']}"}
-    listed = urllib.request.Request(os.environ["FUZZ_URL"] + "/v1/deliveries", headers=headers)
     for _ in range(600):
-        with urllib.request.urlopen(listed, timeout=30) as response:
-            found = json.load(response)["deliveries"]
+        found = sent("/v1/deliveries")["deliveries"]
         if found:
             return found[0]["delivery_id"]
     raise TimeoutError("no delivery")
+
+
+def grant() -> str:
+    """A standing decision, given with an approval."""
+    task = created("refunds")
+    request = task["pending"][0]["request_id"]
+    sent(f"/resume/{request}", {"action": "approve", "remember": {"for": "task", "expires_in": "1h"}})
+    return sent("/v1/grants")["grants"][0]["grant_id"]
 
 
 @schemathesis.hook

@@ -386,6 +386,7 @@ pub fn asked(kind: RequestKind, terms: Terms, calls: usize) -> RequestSpec {
         digest: "sha256:1".to_owned(),
         definition: None,
         editor: None,
+        offer: None,
     };
     RequestSpec {
         request_id: RequestId(fresh()),

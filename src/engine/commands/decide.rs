@@ -239,7 +239,8 @@ impl Engine {
             }
             (response, _) => response.as_ref().map(|response| response.reveal().clone()),
         };
-        let decision = given.decision(caller, open, targets, &edits, shown);
+        let granted = self.granted(session, agent, open, given, targets).await?;
+        let decision = given.decision(caller, open, targets, &edits, &granted, shown);
         let cancels = decision.closes && decision.then.is_some_and(|then| then != Then::Continue);
         session.push(Fact::Decision {
             request_id: open.asked.request_id,

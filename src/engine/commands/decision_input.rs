@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use super::remember::{check_door, misfit};
 use super::valid_decision::ValidDecision;
 use super::{FieldError, Refusal};
 use crate::people::Caller;
@@ -11,6 +12,7 @@ use crate::people::may::{Roster, answers, takes_some_answer, wrote};
 use crate::secret::Secret;
 use crate::store::RequestRow;
 use crate::task::decision::{Action, Then};
+use crate::task::grant::Remember;
 use crate::task::request::{CallSpec, RequestKind, RequestSpec};
 use crate::task::request_kind::ResponseKind;
 use crate::task::text::pointer;
@@ -58,6 +60,8 @@ pub enum DecisionBody {
         response: Option<Secret<String>>,
         /// The supplied result, as JSON text.
         result: Option<String>,
+        /// The wish to remember an approval.
+        remember: Option<Remember>,
     },
     /// `decisions`: answers by `tool_call_id`, as sent.
     PerCall(BTreeMap<String, CallReply>),
@@ -76,6 +80,8 @@ pub struct CallReply {
     pub arguments: Option<String>,
     /// The supplied result, as JSON text.
     pub result: Option<String>,
+    /// The wish to remember an approval.
+    pub remember: Option<Remember>,
 }
 
 /// Validates an answer against the request that it answers.
@@ -102,8 +108,12 @@ pub(crate) fn fitting(
             then,
             response,
             result,
+            remember,
         } => {
             let asked = &row.asked;
+            if remember.is_some() {
+                check_door(caller)?;
+            }
             let own = *action == Action::Approve
                 && asked.own_calls().all(|call| wrote(caller, asked, call));
             if own && asked.kind.facts().decides_calls {
@@ -119,6 +129,12 @@ pub(crate) fn fitting(
             if then.is_some() && *action != Action::Reject {
                 return Err(invalid("/then", "only beside a reject".to_owned()));
             }
+            if let Some(wish) = remember {
+                let misfit = |call| misfit(caller, asked, call, *action, *wish);
+                if let Some((place, detail)) = asked.own_calls().find_map(misfit) {
+                    return Err(invalid(place, detail));
+                }
+            }
             let response = read_response(asked, *action, response.as_ref())?;
             read_result(asked, *action, result.as_deref())?;
             let (reason, result) = (reason.clone(), result.clone());
@@ -129,6 +145,7 @@ pub(crate) fn fitting(
                 then: *then,
                 response,
                 result,
+                remember: *remember,
             })
         }
     }
@@ -146,6 +163,9 @@ fn per_call(
     }
     let (mut errors, mut named, mut thens) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
     for (name, reply) in replies {
+        if reply.remember.is_some() {
+            check_door(caller)?;
+        }
         let place = pointer("/decisions", name);
         let error = |(member, detail): (String, String)| FieldError {
             pointer: format!("{place}{member}"),
@@ -162,7 +182,15 @@ fn per_call(
         if reply.action == Action::Approve && wrote(caller, asked, call) {
             return Err(own_words());
         }
-        errors.extend(misfits_of(call, allowed, reply).into_iter().map(error));
+        let wish = reply.remember;
+        let wish = wish.and_then(|wish| misfit(caller, asked, call, reply.action, wish));
+        let wish = wish.map(|(member, detail)| (member.to_owned(), detail));
+        errors.extend(
+            misfits_of(call, allowed, reply)
+                .into_iter()
+                .chain(wish)
+                .map(error),
+        );
         thens.extend(reply.then);
         if thens.len() > 1 {
             let detail = "the same for every call: it holds for the request".to_owned();
@@ -188,6 +216,7 @@ fn per_call(
         then,
         response: None,
         result: None,
+        remember: None,
     })
 }
 
@@ -237,7 +266,7 @@ fn read_response(
                 return Err(Refusal::Internal);
             };
             let value = arguments::read(text.reveal(), &form)
-                .map_err(|misfits| misfit("/response", misfits))?;
+                .map_err(|misfits| misfits_at("/response", misfits))?;
             if asked.kind == RequestKind::Credentials {
                 no_controls(&value)?;
             }
@@ -292,7 +321,7 @@ fn read_result(asked: &RequestSpec, action: Action, result: Option<&str>) -> Res
             serde_json::from_str(text)
                 .map_err(|_| Misfits::one("", "a JSON value"))
                 .and_then(fits)
-                .map_err(|misfits| misfit("/result", misfits))
+                .map_err(|misfits| misfits_at("/result", misfits))
         }
     }
 }
@@ -329,7 +358,7 @@ pub(crate) fn invalid(pointer: &str, detail: String) -> Refusal {
     }])
 }
 
-fn misfit(at: &str, misfits: Misfits) -> Refusal {
+fn misfits_at(at: &str, misfits: Misfits) -> Refusal {
     let error = |misfit: crate::tool::schema::Misfit| FieldError {
         pointer: format!("{at}{}", misfit.pointer),
         detail: misfit.detail,

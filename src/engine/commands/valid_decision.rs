@@ -10,6 +10,7 @@ use crate::people::Caller;
 use crate::people::may::required_of;
 use crate::secret::Secret;
 use crate::task::decision::{Action, CallAnswer, Decision, Edit, Then};
+use crate::task::grant::{Grant, Remember};
 use crate::task::id::CallId;
 use crate::task::turn::Open;
 
@@ -26,6 +27,8 @@ pub(crate) struct ValidDecision {
     /// The filled-in form.
     pub response: Option<Secret<Value>>,
     pub(super) result: Option<String>,
+    /// If `named` is `None`: the wish to remember the approval.
+    pub(super) remember: Option<Remember>,
 }
 
 /// An edit that the policy has judged.
@@ -103,6 +106,7 @@ impl ValidDecision {
             then: self.then,
             arguments: None,
             result: self.result.clone(),
+            remember: self.remember,
         })
     }
 
@@ -113,6 +117,7 @@ impl ValidDecision {
         open: &Open,
         targets: &[CallId],
         edits: &BTreeMap<CallId, JudgedEdit>,
+        granted: &BTreeMap<CallId, Grant>,
         shown: Option<Value>,
     ) -> Decision {
         let required = required_of(caller, &open.asked);
@@ -133,6 +138,7 @@ impl ValidDecision {
                 edit,
                 result_text: reply.result,
                 leave,
+                remember: granted.get(&call).cloned().map(Box::new),
             }
         };
         let decisions: BTreeMap<_, _> = targets.iter().map(|call| (*call, answer(*call))).collect();

@@ -1,12 +1,14 @@
 //! Judges calls: reads the arguments once and asks the policy, when the model proposes a call and
 //! again right before it starts. Invariant: the second judgement can deny or hold a call, but never
-//! release it.
+//! release it. What a rule holds, only a standing decision that this rule offers lets through
+//! (`grants.rs`).
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::Driver;
+use super::grants::Look;
+use super::{Driver, Stop};
 use crate::agent::Agent;
 use crate::engine::Engine;
 use crate::engine::session::TaskSession;
@@ -30,12 +32,15 @@ const TREE_DAMAGED: &str = "The stored data of another task of this tree cannot 
 
 impl Driver<'_> {
     /// Journals the judgement of each of these calls.
-    pub(crate) async fn judge(&mut self, calls: &[CallId]) {
+    ///
+    /// # Errors
+    /// `Lost` when the service goes down before the database answers.
+    pub(crate) async fn judge(&mut self, calls: &[CallId]) -> Result<(), Stop> {
         for id in calls {
             let Some(state) = self.session.own.progress.call(*id).cloned() else {
                 continue;
             };
-            let judgement = self.judgement(&state).await;
+            let judgement = self.judgement(&state, Look::First).await?;
             let spec = self.offered(&state.call.name).map(|entry| &entry.spec);
             let effect = spec.map_or(Effect::Once, |spec| spec.effect);
             let performer = spec.map_or(ToolKind::default(), |spec| spec.kind);
@@ -46,18 +51,25 @@ impl Driver<'_> {
                 performer,
             });
         }
+        Ok(())
     }
 
-    /// The judgement of a call by its arguments, the rejections and quarantine of its tree, and the
-    /// policy.
-    async fn judgement(&self, state: &CallState) -> Judgement {
+    /// The judgement of a call by its arguments, the rejections and quarantine of its tree, the
+    /// policy, and the standing decisions that it offers.
+    async fn judgement(&self, state: &CallState, look: Look) -> Result<Judgement, Stop> {
         if let Some(reason) = self.unfit_reason(state) {
-            return Judgement::invalid(reason);
+            return Ok(Judgement::invalid(reason));
         }
         if let Some(no) = self.earlier_rejection(state) {
-            return no;
+            return Ok(no);
         }
         let judgement = self.engine.verdict(self.session, self.agent, state).await;
+        let judgement = self.unless_granted(state, judgement, look).await?;
+        Ok(self.unless_doubted(state, judgement))
+    }
+
+    /// Holds a call that is allowed while its tool or its history is in doubt.
+    pub(super) fn unless_doubted(&self, state: &CallState, judgement: Judgement) -> Judgement {
         self.unless_quarantined(state, self.unless_history_lost(state, judgement))
     }
 
@@ -182,13 +194,16 @@ impl Driver<'_> {
     /// Judges calls again right before they start. `true` if a call may not run any more
     /// (`tightened`), or if the effect of repeating it has changed: then nothing runs and
     /// `next_step` is asked again.
-    pub(crate) async fn recheck(&mut self, calls: &[CallId]) -> bool {
+    ///
+    /// # Errors
+    /// `Lost` when the service goes down before the database answers.
+    pub(crate) async fn recheck(&mut self, calls: &[CallId]) -> Result<bool, Stop> {
         let mut differs = false;
         for id in calls {
             let Some(state) = self.session.own.progress.call(*id).cloned() else {
                 continue;
             };
-            let now = self.judgement(&state).await;
+            let now = self.judgement(&state, Look::Again).await?;
             let effect = self.effect_now(&state);
             // An approval covers the effect that the approver was shown.
             let same = effect == state.effect || state.approval.is_some();
@@ -204,7 +219,7 @@ impl Driver<'_> {
             });
             differs = true;
         }
-        differs
+        Ok(differs)
     }
 
     /// The call's effect by the current configuration. If the tool has changed since the call was

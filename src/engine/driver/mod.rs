@@ -6,6 +6,7 @@
 mod credentials;
 mod delta_stream;
 mod finish;
+mod grants;
 mod judge;
 mod limits;
 mod model_turn;
@@ -84,7 +85,7 @@ impl Engine {
 impl Driver<'_> {
     async fn advance(mut self) -> Result<bool, Stop> {
         match next_step(&self.session.own.progress, &self.budget()) {
-            Step::Judge(calls) => self.judge(&calls).await,
+            Step::Judge(calls) => self.judge(&calls).await?,
             Step::Settle(results) => self.session.settle_calls(results),
             Step::Ask(questions) => self.open_requests(questions).await?,
             Step::Reconcile(calls) => self.reconcile(&calls),

@@ -35,7 +35,7 @@ impl Driver<'_> {
                     self.finish(Ending::Failed(failure)).await?;
                     return Ok(());
                 }
-                if self.recheck(&question.calls).await {
+                if self.recheck(&question.calls).await? {
                     continue;
                 }
             }
@@ -119,9 +119,13 @@ impl Driver<'_> {
     pub(crate) fn new_request(
         &self,
         kind: RequestKind,
-        calls: Vec<CallSpec>,
+        mut calls: Vec<CallSpec>,
         terms: Terms,
     ) -> RequestSpec {
+        if !kind.facts().decides_calls {
+            // Only the approval of a call can be remembered.
+            calls.iter_mut().for_each(|call| call.offer = None);
+        }
         RequestSpec {
             request_id: RequestId(self.engine.ids.fresh()),
             kind,
@@ -174,6 +178,9 @@ impl Driver<'_> {
             digest,
             definition: entry.map(|entry| entry.spec.definition.clone()),
             editor: state.edited.as_ref().map(|edited| edited.by.clone()),
+            offer: judgement
+                .filter(|_| needs_decision)
+                .and_then(|judgement| judgement.offer.clone()),
             rule,
         }
     }

@@ -11,6 +11,7 @@ use futures_util::future::{Either, join_all, maybe_done, select};
 use super::{Driver, Stop};
 use crate::engine::recovery::integrity::damage_before;
 use crate::failpoint;
+use crate::task::grant::GrantUse;
 use crate::task::id::CallId;
 use crate::task::item::{Fact, Outcome};
 use crate::task::step::{Budget, Ending};
@@ -101,6 +102,10 @@ impl Driver<'_> {
                 attempt: state.attempts + 1,
                 timeout_ms: u64::try_from(entry.spec.timeout.as_millis()).unwrap_or(u64::MAX),
                 replica: self.engine.replica.clone(),
+                grant: state.grant().map(|grant_id| GrantUse {
+                    grant_id,
+                    again: state.used_grant == Some(grant_id),
+                }),
             });
             let decided_by = state.approval.as_ref().map(|approval| {
                 let names: Vec<_> = approval.by.iter().map(|vote| vote.by.as_str()).collect();
@@ -131,7 +136,7 @@ impl Driver<'_> {
             self.finish(Ending::Failed(failure)).await?;
             return Ok(false);
         }
-        Ok(!self.recheck(calls).await)
+        Ok(!self.recheck(calls).await?)
     }
 
     /// The input of `next_step` that is not in the journal.

@@ -3,6 +3,7 @@
 //! line holds ids and names of the configuration; a tool name that the model invented is left out.
 
 use crate::engine::session::task_draft::TaskDraft;
+use crate::task::call_state::CallState;
 use crate::task::decision::Door;
 use crate::task::id::RequestId;
 use crate::task::item::{Fact, Outcome, ToolResult};
@@ -41,6 +42,15 @@ fn measure(draft: &TaskDraft, fact: &Fact, at: Time) {
             for call in asked.own_calls() {
                 tracing::info!(target: "holdpoint::metric", metric = "unknown_outcome", tool = %call.name);
             }
+        }
+        Fact::ToolStarted {
+            tool_call_id,
+            grant: Some(used),
+            ..
+        } if !used.again => {
+            let rule = draft.progress.call(*tool_call_id).and_then(CallState::rule);
+            let rule = rule.unwrap_or_default();
+            tracing::info!(target: "holdpoint::metric", metric = "grant_used", rule);
         }
         Fact::InterventionRequested(_)
         | Fact::TaskStatus { .. }

@@ -66,6 +66,11 @@ impl Engine {
                         .remove_expired_credentials()
                         .await
                         .is_ok_and(|more| more)
+                    | self
+                        .store
+                        .remove_spent_grants()
+                        .await
+                        .is_ok_and(|more| more)
                     | self.store.fold_spellings().await.is_ok_and(|more| more)
                     | self.store.upgrade(&mut cursor).await.is_ok_and(|more| more);
                 clean_at = self.clock.uptime() + if more { Duration::ZERO } else { CLEANUP };

@@ -5,6 +5,7 @@ pub(crate) mod access;
 pub(crate) mod agents;
 pub(crate) mod deliveries;
 pub(crate) mod docs;
+pub(crate) mod grants;
 pub(crate) mod health;
 mod listing;
 pub(crate) mod me;

@@ -35,6 +35,14 @@ const MEMBERS: &[(&str, &str, &str)] = &[
         "action",
         "one of the request's `allowed_actions`",
     ),
+    ("ApproveDecision", "remember", REMEMBER),
+    ("ApproveCall", "remember", REMEMBER),
+    ("ApproveBody", "remember", REMEMBER),
+    (
+        "NewRemember",
+        "expires_in",
+        "more than 0, and `most` of the offer at most",
+    ),
     (
         "RejectDecision",
         "action",
@@ -67,6 +75,9 @@ const MEMBERS: &[(&str, &str, &str)] = &[
         of its `allowed_actions`; new arguments fit the tool's `parameters`, and one `then` holds for all",
     ),
 ];
+
+/// The constraint on every `remember`.
+const REMEMBER: &str = "where `remember` of each of these calls offers it, by a key or a session: a scope of its `for`";
 
 /// The constraint on every `reason`; a schema can only limit characters, not bytes.
 const REASON: &str = "at most 4096 bytes of UTF-8";
@@ -244,8 +255,10 @@ mod tests {
         let document = document();
         for (component, member, words) in MEMBERS {
             let property = &document["components"]["schemas"][component]["properties"][member];
+            let described = [property, &property["oneOf"][0]];
+            let described = described.iter().any(|at| at["description"].is_string());
             assert!(
-                property["x-constraint"] == *words && property["description"].is_string(),
+                property["x-constraint"] == *words && described,
                 "{component} {member}"
             );
         }
@@ -253,10 +266,10 @@ mod tests {
             .to_string()
             .matches("x-constraint")
             .count();
-        // `cursor` belongs to three lists and three pages.
+        // `cursor` belongs to four lists and four pages.
         assert_eq!(
             said,
-            PARAMETERS.len() + 5 + OF_OPERATIONS.len() + ACTIONS.len()
+            PARAMETERS.len() + 7 + OF_OPERATIONS.len() + ACTIONS.len()
         );
     }
 }

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::{event_schema, put, sample};
 use crate::http::server::problem::Problem;
+use crate::http::wire::grant::Grant;
 use crate::http::wire::request::InterventionRequest;
 use crate::http::wire::task::AgentTask;
 
@@ -44,6 +45,10 @@ pub(super) fn all() -> Vec<(&'static str, Vec<Value>)> {
         ),
         ("ApproveDecision", vec![json!({ "action": "approve" })]),
         (
+            "NewRemember",
+            vec![json!({ "for": "task", "expires_in": "4h" })],
+        ),
+        (
             "RejectDecision",
             vec![json!({ "action": "reject", "then": "continue", "reason": "wrong customer" })],
         ),
@@ -67,6 +72,10 @@ pub(super) fn all() -> Vec<(&'static str, Vec<Value>)> {
             vec![json!({ "tasks": [task], "next_cursor": null })],
         ),
         ("RequestList", vec![list_of(&request)]),
+        (
+            "GrantList",
+            vec![json!({ "grants": [Grant::of(&sample::grant(), None)], "next_cursor": null })],
+        ),
         ("AgentTask", vec![json!(task)]),
         ("InterventionRequest", vec![json!(request)]),
     ]

@@ -11,10 +11,11 @@ use uuid::Uuid;
 use crate::http::Settings;
 use crate::people::may::Roster;
 use crate::people::{Caller, May};
-use crate::store::RequestRow;
+use crate::store::{GrantRow, RequestRow};
 use crate::task::change::TaskRow;
-use crate::task::decision::Door;
-use crate::task::id::{CallId, RequestId, TaskId};
+use crate::task::decision::{Door, Vote};
+use crate::task::grant::GrantScope;
+use crate::task::id::{CallId, GrantId, RequestId, TaskId};
 use crate::task::item::Usage;
 use crate::task::request::{Address, CallSpec, RequestKind, RequestSpec};
 use crate::task::status::{RequestStatus, TaskStatus};
@@ -114,6 +115,37 @@ pub(crate) fn task() -> TaskRow {
     }
 }
 
+/// A standing decision, given with the approval of `request`.
+#[must_use]
+pub(crate) fn grant() -> GrantRow {
+    GrantRow {
+        grant_id: GrantId(id(5)),
+        tenant: "acme".into(),
+        owner: "alice".into(),
+        root_task_id: TaskId(id(1)),
+        scope: GrantScope::Task,
+        agent: "billing".into(),
+        tool: "refund_payment".into(),
+        rule: "large-refund".into(),
+        basis: DIGEST.into(),
+        by: Vote {
+            by: "bob".into(),
+            via: None,
+            groups: Vec::new(),
+        },
+        door: Some(Door::Session),
+        request_id: RequestId(id(2)),
+        created_at: Time(AT + 60_000_000),
+        expires_at: Time(AT + 60_000_000 + 14_400_000_000),
+        uses: 3,
+        used: 1,
+        revoked_by: None,
+        superseded: false,
+        uncertain_until: None,
+        now: Time(AT + 120_000_000),
+    }
+}
+
 fn call() -> CallSpec {
     CallSpec {
         tool_call_id: CallId(id(3)),
@@ -139,6 +171,7 @@ fn call() -> CallSpec {
         digest: DIGEST.into(),
         definition: Some(DIGEST.into()),
         editor: None,
+        offer: None,
     }
 }
 

@@ -24,6 +24,7 @@ const REQUEST_BODIES: &[&str] = &[
     "RespondCall",
     "ApproveBody",
     "RejectBody",
+    "NewRemember",
     "SignIn",
     "ResendDeliveries",
     "WebhookData",

@@ -1,6 +1,7 @@
 //! The pages that a person sees in a browser, in English and Chinese.
 
 pub(crate) mod follow;
+pub(crate) mod grants;
 pub(crate) mod inbox;
 pub(crate) mod language;
 pub(crate) mod layout;
@@ -18,7 +19,15 @@ use super::Operation;
 
 /// The paths of the pages whose content depends on the caller. No cache stores a response at or
 /// below these paths, and a browser gets a problem there as a page.
-pub(crate) const PATHS: [&str; 6] = ["/resume", "/l", "/sign-in", "/sign-out", "/inbox", "/tasks"];
+pub(crate) const PATHS: [&str; 7] = [
+    "/resume",
+    "/l",
+    "/sign-in",
+    "/sign-out",
+    "/inbox",
+    "/tasks",
+    "/grants",
+];
 
 /// The operations of the pages.
 pub(super) fn operations() -> Vec<Operation> {
@@ -28,6 +37,8 @@ pub(super) fn operations() -> Vec<Operation> {
         (&inbox::decided::OP, routes!(inbox::decided::get_decided)),
         (&tasks::list::OP, routes!(tasks::list::get_tasks_page)),
         (&tasks::show::OP, routes!(tasks::show::get_task_page)),
+        (&grants::list::OP, routes!(grants::list::get_grants_page)),
+        (&grants::end::OP, routes!(grants::end::end_grant_here)),
         (&approve_page::OP, routes!(approve_page::get_approve_page)),
         (&reject_page::OP, routes!(reject_page::get_reject_page)),
         (&link::show::OP, routes!(link::show::get_link_page)),

@@ -64,6 +64,18 @@ pub(crate) fn must_read_or_decide(caller: &Caller) -> Result<(), Problem> {
     }
 }
 
+/// Refuses a key that may not decide.
+///
+/// # Errors
+/// `forbidden`.
+pub(crate) fn must_decide(caller: &Caller) -> Result<(), Problem> {
+    if caller.may.decide {
+        Ok(())
+    } else {
+        Err(Problem::forbidden("This key may not decide."))
+    }
+}
+
 /// Refuses a key that is not an admin's.
 ///
 /// # Errors

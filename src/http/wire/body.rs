@@ -128,6 +128,8 @@ pub(crate) struct ApproveDecision {
     pub reason: Option<String>,
     /// The digest that the approver saw; a different digest is refused and changes nothing.
     pub digest: Option<String>,
+    /// The wish that later calls, which the rule's offer covers, run without a request.
+    pub remember: Option<NewRemember>,
 }
 
 /// No undecided call runs.
@@ -214,6 +216,19 @@ pub(crate) struct ApproveCall {
     /// The reason; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
+    /// The wish that later calls, which the rule's offer covers, run without a request.
+    pub remember: Option<NewRemember>,
+}
+
+/// A standing decision to give with an approval.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewRemember {
+    /// The tasks in which it counts.
+    pub r#for: super::decision::WireGrantScope,
+    /// How long it counts: `30m`, `4h` or `1d`; at most what the rule offers.
+    #[schema(pattern = "^[0-9]+(ms|s|m|h|d)$")]
+    pub expires_in: String,
 }
 
 /// The call does not run.
@@ -265,6 +280,8 @@ pub(crate) struct ApproveBody {
     pub reason: Option<String>,
     /// The digest that the approver saw; a different digest is refused and changes nothing.
     pub digest: Option<String>,
+    /// The wish that later calls, which the rule's offer covers, run without a request.
+    pub remember: Option<NewRemember>,
 }
 
 /// A rejection whose action is in the path; the body may be empty.

@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 use super::exact::Exact;
 use super::wire_enum;
 use crate::task::decision::{self, Action};
+use crate::task::grant::{self, Grant};
 use crate::task::id::CallId;
 use crate::task::request_state::{Given, RequestState};
 use crate::task::time::Time;
@@ -22,6 +23,11 @@ wire_enum! {
 wire_enum! {
     /// How the person proved who they are.
     WireDoor as Door from decision::Door, "snake_case" { Key, Session, Link, Slack }
+}
+wire_enum! {
+    /// The tasks in which a standing decision counts: the tree of the call that was approved, until
+    /// the user's next message; or every task of the same owner and root agent.
+    WireGrantScope as GrantScope from grant::GrantScope, "snake_case" { Task, Owner }
 }
 wire_enum! {
     /// The task to cancel after a rejection, if any.
@@ -53,8 +59,27 @@ pub(crate) struct WireDecision {
     /// The result that was supplied.
     #[schema(value_type = Option<Value>)]
     pub result: Option<Exact>,
+    /// The standing decision that was given with the approval of a single call; those of several
+    /// calls stand in `decisions`.
+    pub remember: Option<Remembered>,
     /// The answer to each call, by `tool_call_id`.
     pub decisions: BTreeMap<String, CallDecision>,
+}
+
+/// A standing decision, given with the approval of one call: later calls that it covers run without
+/// a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub(crate) struct Remembered {
+    /// Its id, as in `GET /v1/grants`.
+    #[schema(format = Uuid)]
+    pub grant_id: String,
+    /// The tasks in which it counts.
+    pub r#for: WireGrantScope,
+    /// The end of its time.
+    #[schema(format = DateTime)]
+    pub expires_at: String,
+    /// How many calls it lets through.
+    pub uses: u32,
 }
 
 /// The answer to one call.
@@ -80,6 +105,8 @@ pub(crate) struct CallDecision {
     /// The supplied result of a `respond`.
     #[schema(value_type = Option<Value>)]
     pub result: Option<Exact>,
+    /// The standing decision that was given with an `approve`.
+    pub remember: Option<Remembered>,
 }
 
 /// The approval of one user.
@@ -108,6 +135,7 @@ impl WireDecision {
             then: answer.then.map(Into::into),
             response: answer.response.clone(),
             result: answer.result_text.as_deref().map(Exact::value),
+            remember: the_only(at, answer),
             decisions: calls
                 .filter_map(|call| Some((call.to_string(), of_call(at, answer, *call)?)))
                 .collect(),
@@ -158,7 +186,26 @@ fn of_call(at: Time, answer: &decision::Decision, call: CallId) -> Option<CallDe
             .as_ref()
             .map(|edit| Exact::value(&edit.arguments_text)),
         result: given.result_text.as_deref().map(Exact::value),
+        remember: given.remember.as_deref().map(|grant| remembered(at, grant)),
     })
+}
+
+fn remembered(at: Time, grant: &Grant) -> Remembered {
+    Remembered {
+        grant_id: grant.grant_id.to_string(),
+        r#for: grant.scope.into(),
+        expires_at: (at + grant.expires_in).to_string(),
+        uses: grant.uses,
+    }
+}
+
+/// The standing decision of an answer that gave a single one.
+fn the_only(at: Time, answer: &decision::Decision) -> Option<Remembered> {
+    let mut given = answer.grants();
+    match (given.next(), given.next()) {
+        (Some((_, grant)), None) => Some(remembered(at, grant)),
+        _ => None,
+    }
 }
 
 /// The approvals of one call so far, where several are required.
@@ -208,8 +255,8 @@ mod tests {
         assert_eq!(
             serde_json::to_value(&whole).unwrap(),
             json!({"action": "approve", "by": "bob", "via": null, "door": null, "at": at, "reason": null, "then": null, "response": null,
-                "result": null, "decisions": {call.to_string(): {"action": "approve", "by": "bob", "via": null, "door": null, "at": at,
-                "reason": null, "arguments": null, "result": null}}})
+                "result": null, "remember": null, "decisions": {call.to_string(): {"action": "approve", "by": "bob", "via": null, "door": null, "at": at,
+                "reason": null, "arguments": null, "result": null, "remember": null}}})
         );
         assert_eq!(WireDecision::of_call(&state, call), whole);
     }

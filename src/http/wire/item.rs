@@ -154,6 +154,9 @@ items! {
         rule: Option<String>,
         /// The reason that the rule gives.
         reason: Option<String>,
+        /// The standing decision that allowed the call, although its rule would hold it.
+        #[schema(format = Uuid)]
+        grant_id: Option<String>,
     }
     /// A request to a human was opened.
     InterventionRequestedItem {
@@ -353,6 +356,7 @@ impl AgentTaskItem {
                 attempt,
                 timeout_ms: _,
                 replica: _,
+                grant: _,
             } => tool_started(head, *tool_call_id, name, digest, *attempt),
             Fact::ToolResult(result) => tool_result(head, result),
             Fact::LateResult(result) => late_result(head, result),
@@ -401,6 +405,7 @@ fn judged(head: Head, call: CallId, judgement: &Judgement) -> AgentTaskItem {
         verdict: judgement.verdict.into(),
         rule: judgement.rule.clone(),
         reason: judgement.reason.clone(),
+        grant_id: judgement.grant_id.map(|id| id.to_string()),
     })
 }
 

@@ -4,17 +4,19 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::decision::{DecisionAction, WireApproval, WireDecision, approvals};
+use super::decision::{DecisionAction, WireApproval, WireDecision, WireGrantScope, approvals};
 use super::wire_enum;
 use crate::http::Settings;
 use crate::http::server::json;
 use crate::people::Caller;
 use crate::people::may::{answers, can_decide};
 use crate::store::RequestRow;
+use crate::task::grant::Offer;
 use crate::task::id::RequestId;
 use crate::task::request::{CallSpec, RequestKind, RequestSpec, Warning};
 use crate::task::request_state::RequestState;
 use crate::task::restore::MAY_ALREADY_HAVE_RUN;
+use crate::task::units::write_duration;
 use crate::task::user::UserIds;
 use crate::task::{status, tool_spec, verdict};
 
@@ -129,6 +131,9 @@ pub(crate) struct RequestedCall {
     pub parameters: Value,
     /// Approvals so far, where several are required.
     pub approvals: Vec<WireApproval>,
+    /// The standing decision that the rule offers with an approval of the call: `remember` in the
+    /// answer gives it.
+    pub remember: Option<WireOffer>,
     /// Opaque; null for a call that can never run.
     pub digest: Option<String>,
     /// The answer, once the call is decided.
@@ -136,6 +141,21 @@ pub(crate) struct RequestedCall {
     /// Whether `arguments_text` was cut: where requests are listed, and in the `pending` of a task,
     /// it is cut at 16 KiB. `GET /resume/{request_id}`, items and events have the whole text.
     pub truncated: bool,
+}
+
+/// The standing decision that a rule offers about a call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = RememberOffer)]
+pub(crate) struct WireOffer {
+    /// The rule's condition (CEL) on the calls that it covers; null: the same tool with the same
+    /// arguments.
+    pub when: Option<String>,
+    /// The scopes to choose from.
+    pub r#for: Vec<WireGrantScope>,
+    /// The longest `expires_in`.
+    pub most: String,
+    /// How many calls it lets through.
+    pub uses: u32,
 }
 
 /// A warning to an approver.
@@ -192,10 +212,20 @@ fn call_within(call: &CallSpec, extent: Extent) -> RequestedCall {
         reason: call.reason.clone(),
         parameters: call.parameters.clone(),
         approvals: Vec::new(),
+        remember: call.offer.as_deref().map(offer),
         digest: Some(call.digest.clone())
             .filter(|digest| !digest.is_empty() && call.verdict != verdict::Verdict::Invalid),
         decision: None,
         truncated,
+    }
+}
+
+fn offer(of: &Offer) -> WireOffer {
+    WireOffer {
+        when: of.when.clone(),
+        r#for: of.scopes.iter().map(|scope| (*scope).into()).collect(),
+        most: write_duration(of.most),
+        uses: of.uses,
     }
 }
 

@@ -138,7 +138,7 @@ fn message_facts() -> Vec<Shape> {
                 performer: ToolKind::External,
             },
             "system",
-            json!({"tool_call_id": call, "verdict": "hold", "rule": "large", "reason": null}),
+            json!({"tool_call_id": call, "verdict": "hold", "rule": "large", "reason": null, "grant_id": null}),
         ),
     ]
 }
@@ -150,7 +150,7 @@ fn request_facts() -> Vec<Shape> {
     let shown_call =
         serde_json::to_value(super::request::asked_call(&asked.pending_tool_calls[0])).unwrap();
     let decided = json!({"action": "reject", "by": "bob", "via": "web", "door": "session", "at": at, "reason": "no", "arguments": null,
-        "result": null});
+        "result": null, "remember": null});
     vec![
         (
             Fact::InterventionRequested(asked.clone()),
@@ -164,7 +164,7 @@ fn request_facts() -> Vec<Shape> {
             },
             "human",
             json!({"request_id": request, "decision": {"action": "reject", "by": "bob", "via": "web", "door": "session", "at": at,
-                "reason": "no", "then": "continue", "response": null, "result": null,
+                "reason": "no", "then": "continue", "response": null, "result": null, "remember": null,
                 "decisions": {call.to_string(): decided}}}),
         ),
         (
@@ -191,6 +191,7 @@ fn tool_facts() -> Vec<Shape> {
                 attempt: 1,
                 timeout_ms: 30_000,
                 replica: "private".into(),
+                grant: None,
             },
             "system",
             json!({"tool_call_id": call, "name": "refund", "digest": "sha256:x", "attempt": 1}),

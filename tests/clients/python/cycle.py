@@ -8,12 +8,14 @@ from http import HTTPStatus
 
 import holdpoint_client
 from holdpoint_client import Client
+from holdpoint_client.api.grants import list_grants
 from holdpoint_client.api.requests import approve_request, decide_request, get_request
 from holdpoint_client.api.tasks import create_task, list_task_items, list_tasks
 from holdpoint_client.models import (
     AgentTask,
     ApproveBody,
     CreateTask,
+    GrantList,
     InterventionRequest,
     ItemList,
     Problem,
@@ -74,6 +76,10 @@ def main(base_url: str) -> None:
     listed = list_tasks.sync(client=client, status=[TaskStatus.COMPLETED], limit=200)
     assert isinstance(listed, TaskList), listed
     assert {task.task_id, other.task_id} <= {one.task_id for one in listed.tasks}, listed
+
+    remembered = list_grants.sync(client=client)
+    assert isinstance(remembered, GrantList), remembered
+    assert remembered.grants == [], remembered
 
     journal = list_task_items.sync(task.task_id, client=client, limit=200)
     assert isinstance(journal, ItemList), journal

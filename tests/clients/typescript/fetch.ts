@@ -67,6 +67,9 @@ const ran = journal.data.items.flatMap((item) =>
 );
 assert.deepEqual(ran, ["succeeded"], "the approved call ran exactly once");
 
+const grants = await client.GET("/v1/grants");
+assert.deepEqual(grants.data?.grants, [], "nothing was remembered");
+
 // The member `event` of an event's data alone tells which members the data has.
 const decided = (event: Event): string | undefined =>
   event.event === "request.decided" ? event.decision.by : event.event === "task.completed" ? event.status : undefined;

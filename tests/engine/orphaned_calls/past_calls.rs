@@ -77,6 +77,7 @@ impl Past {
             attempt,
             timeout_ms: 5000,
             replica: "one that is gone".to_owned(),
+            grant: None,
         }
     }
 

@@ -13,6 +13,8 @@ use crate::http::server::json::{member, members};
 use crate::http::server::problem::Problem;
 use crate::secret::Secret;
 use crate::task::decision::{Action, Then};
+use crate::task::grant::{GrantScope, Remember};
+use crate::task::units::duration;
 
 /// The largest reason, in bytes.
 const REASON: usize = 4 * 1024;
@@ -95,6 +97,7 @@ fn read_whole(
 ) -> DecisionBody {
     let reason = fields.text_within("reason", REASON, errors);
     let then = then(action, fields, errors);
+    let remember = remember(action, fields, errors);
     let (mut response, mut result) = (None, None);
     if action == Action::Respond {
         // A `result` may be `null`; a `response` of `null` counts as absent.
@@ -116,7 +119,37 @@ fn read_whole(
         then,
         response,
         result,
+        remember,
     }
+}
+
+/// The wish to remember an approval.
+fn remember(action: Action, fields: &mut Fields, errors: &mut Errors) -> Option<Remember> {
+    let place = fields.pointer("remember");
+    let wish = fields.take("remember")?;
+    if action != Action::Approve {
+        errors.add(&place, "`remember` only beside `approve`");
+        return None;
+    }
+    let mut wish = Fields::of(wish, &place, errors)?;
+    let scope = wish.take("for");
+    let scope = scope.as_ref().and_then(Value::as_str);
+    let scope = scope.and_then(GrantScope::parse);
+    if scope.is_none() {
+        errors.add(&wish.pointer("for"), "`task` or `owner`");
+    }
+    let time = wish.take("expires_in");
+    let time = time.as_ref().and_then(Value::as_str).and_then(duration);
+    let time = time.filter(|time| !time.is_zero());
+    if time.is_none() {
+        let detail = "a time longer than 0, such as `30m` or `4h`";
+        errors.add(&wish.pointer("expires_in"), detail);
+    }
+    wish.finish(errors);
+    Some(Remember {
+        scope: scope?,
+        expires_in: time?,
+    })
 }
 
 fn then(action: Action, fields: &mut Fields, errors: &mut Errors) -> Option<Then> {
@@ -182,6 +215,7 @@ fn one_call(fields: &mut Fields, text: &[u8], errors: &mut Errors) -> Option<Cal
     };
     let reason = fields.text_within("reason", REASON, errors);
     let then = then(action, fields, errors);
+    let remember = remember(action, fields, errors);
     let (mut arguments, mut result) = (None, None);
     if action == Action::Edit {
         let replacement = fields.take("arguments").filter(Value::is_object);
@@ -205,6 +239,7 @@ fn one_call(fields: &mut Fields, text: &[u8], errors: &mut Errors) -> Option<Cal
         then,
         arguments,
         result,
+        remember,
     })
 }
 
@@ -231,6 +266,7 @@ mod tests {
             then,
             response: None,
             result: None,
+            remember: None,
         };
         let body = |body| read(body, None).unwrap().body;
         assert_eq!(
@@ -270,6 +306,65 @@ mod tests {
         assert_eq!(answers.len(), 4);
         assert_eq!(answers["b"].then, Some(Then::Continue));
         assert_eq!(answers["c"].arguments.as_deref(), Some(r#"{"x":1}"#));
+    }
+
+    #[test]
+    fn wish_to_remember_is_read_whole_or_refused() {
+        let wish = |body| match read(body, None).map(|input| input.body) {
+            Ok(DecisionBody::Whole { remember, .. }) => Ok(remember),
+            Ok(DecisionBody::PerCall(replies)) => Ok(replies["a"].remember),
+            Err(problem) => Err(problem.errors[0].pointer.clone()),
+        };
+        let hour = Remember {
+            scope: GrantScope::Task,
+            expires_in: std::time::Duration::from_hours(1),
+        };
+        let said = json!({"for": "task", "expires_in": "1h"});
+        for (body, expected) in [
+            (
+                json!({"action": "approve", "remember": said}),
+                Ok(Some(hour)),
+            ),
+            (
+                json!({"decisions": {"a": {"action": "approve", "remember": said}}}),
+                Ok(Some(hour)),
+            ),
+            (json!({"action": "approve", "remember": null}), Ok(None)),
+            (
+                json!({"action": "reject", "remember": said}),
+                Err("/remember"),
+            ),
+            (
+                json!({"decisions": {"a": {"action": "edit", "arguments": {}, "remember": said}}}),
+                Err("/decisions/a/remember"),
+            ),
+            (
+                json!({"action": "approve", "remember": true}),
+                Err("/remember"),
+            ),
+            (
+                json!({"action": "approve", "remember": {"for": "session", "expires_in": "1h"}}),
+                Err("/remember/for"),
+            ),
+            (
+                json!({"action": "approve", "remember": {"for": "task"}}),
+                Err("/remember/expires_in"),
+            ),
+            (
+                json!({"action": "approve", "remember": {"for": "task", "expires_in": "0h"}}),
+                Err("/remember/expires_in"),
+            ),
+            (
+                json!({"action": "approve", "remember": {"for": "task", "expires_in": "1h", "uses": 9}}),
+                Err("/remember/uses"),
+            ),
+        ] {
+            assert_eq!(
+                wish(body.clone()),
+                expected.map_err(str::to_owned),
+                "{body}"
+            );
+        }
     }
 
     #[test]

@@ -131,7 +131,10 @@ fn page(
         texts.decided,
         &html! {
             h1 { (texts.decided) }
-            p { a href=(other) { (label) } }
+            p {
+                a href=(other) { (label) }
+                " · " a href=(format!("{}/grants", site.prefix)) { (texts.grants) }
+            }
             @if rows.is_empty() { p { (texts.nothing_decided) } }
             ul.rows { @for row in rows { (decided_row(site, http, row)) } }
             @if let Some(next) = next {

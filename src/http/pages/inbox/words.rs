@@ -105,4 +105,22 @@ texts! {
     judged: "Judged: {verdict}", "判定：{verdict}";
     by_link: "by link", "通过链接";
     in_slack: "in Slack", "在 Slack 中";
+    // Standing decisions.
+    grants: "What is not asked again", "不再询问的事项";
+    grants_about: "Approvals that also let later calls through. Each ends by itself; end it here to be asked again.", "这些批准也适用于之后的调用。到期后自动失效；也可在此结束，恢复询问。";
+    no_grants: "Everything is asked about.", "目前所有事项都会询问。";
+    grant_tool: "{tool}, under rule {rule}", "{tool}（规则 {rule}）";
+    grant_of_task: "in one task of {user}, until the next message", "{user} 的一个任务，至下一条消息为止";
+    grant_of_owner: "in every task of {user} with {agent}", "{user} 使用 {agent} 的所有任务";
+    grant_given: "given by {user}, {at}", "由 {user} 授予，{at}";
+    grant_until: "until {at}", "有效期至 {at}";
+    grant_used: "used {used} of {uses} times", "已使用 {used} 次，共 {uses} 次";
+    grant_end: "Ask again: {tool}", "恢复询问：{tool}";
+    ended_revoked: "ended", "已结束";
+    ended_expired: "its time is over", "已到期";
+    ended_used_up: "used up", "次数已用完";
+    ended_message: "over since the user’s next message", "用户发送新消息后已失效";
+    ended_history_lost: "over: stored history was lost", "已失效：部分历史记录丢失";
+    ended_giver: "over: who gave it may not approve this any more", "已失效：授予者不再有权批准";
+    ended_changed: "over: its rule or tool has changed", "已失效：规则或工具已更改";
 }

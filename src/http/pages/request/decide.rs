@@ -7,6 +7,7 @@ use maud::{Markup, html};
 use super::View;
 use super::forms::{form_with_digest, then_select};
 use super::inputs::InputField;
+use super::remember;
 use super::submitted::FormName;
 use crate::http::pages::translations::fill;
 use crate::task::decision::{Action, Then};
@@ -31,6 +32,7 @@ pub(super) fn decide_form(view: &View<'_>) -> Option<Markup> {
                     formaction=[(approve && !by_link).then(|| path("reject"))] { (reject_text(view)) }
             }
         }
+        @if approve && let Some(choice) = remember::choice(view) { (choice) }
     };
     let to = match approve {
         _ if by_link => "",

@@ -195,6 +195,17 @@ impl Form {
         }
         self.put_text("then", "then", body);
         self.put_text("reason", "reason", body);
+        self.put_remember(body);
+    }
+
+    /// Writes the wish to remember an approval. Without its tick, its choices say nothing.
+    fn put_remember(&mut self, body: &mut Object) {
+        let ticked = self.take("remember").is_some();
+        let (scope, time) = (self.take("remember.for"), self.take("remember.expires_in"));
+        if ticked {
+            let wish = json!({"for": scope, "expires_in": time});
+            body.put("remember", wish.to_string());
+        }
     }
 
     fn confirmation(&mut self, body: &mut Object) {

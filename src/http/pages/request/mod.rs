@@ -24,6 +24,7 @@ mod opening;
 mod ordered;
 mod question;
 pub(crate) mod reject_page;
+mod remember;
 mod risk;
 mod schema;
 mod several;

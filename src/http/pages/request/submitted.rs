@@ -155,6 +155,7 @@ fn mistake_of(
         .collect();
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     let (field, rest): (Option<String>, &[&str]) = match parts.as_slice() {
+        ["remember", part] => (Some(format!("remember.{part}")), &[]),
         ["decisions", _, "then", rest @ ..] | ["then", rest @ ..] => {
             (Some("then".to_owned()), rest)
         }

@@ -72,6 +72,17 @@ texts! {
     send_and_approve_rest: "Send these, and approve the rest", "提交这些决定，并批准其余各项";
     decline: "Decline to answer…", "谢绝答复…";
     give_up: "Count it as failed…", "视为失败…";
+    remember: "Do not ask again…", "不再询问…";
+    remember_about: "Ticked, your approval also lets later calls through. You can end it at any time.", "勾选后，您的批准也适用于之后的调用，可随时结束。";
+    remember_same: "{tool} with exactly these arguments (rule {rule})", "{tool}，参数与此完全相同（规则 {rule}）";
+    remember_when: "{tool} under rule {rule}, where this holds:", "{tool}（规则 {rule}），满足以下条件时：";
+    remember_uses: "{count} calls at most", "最多 {count} 次调用";
+    remember_yes: "Do not ask again about this", "不再询问此事项";
+    remember_for: "Where", "适用范围";
+    remember_task: "In this task, until the next message", "此任务，至下一条消息为止";
+    remember_owner: "In every task of {user} with {agent}", "{user} 使用 {agent} 的所有任务";
+    remember_time: "For how long", "有效时间";
+    remember_list: "What is not asked again", "不再询问的事项";
     retry: "Run it again…", "再次执行…";
     changed_twice: "changed both in the fields and as JSON: change one of them", "字段和 JSON 均被改动：请只改其中之一";
     not_approvable: "only \"approve\" can be used for the rest", "其余各项只能选择“批准”";

@@ -46,7 +46,7 @@ fn request_shows_every_member() {
                 "arguments_text": "{\"amount\":120, \"order\":17}", "effect": "once",
                 "target": "POST http://payments.internal/refunds", "summary": "Refund 120 for order 17", "warnings": [],
                 "needs_decision": true, "verdict": "hold", "rule": "large-refund", "reason": "Refunds above 20 need finance.",
-                "parameters": call.parameters, "approvals": [], "digest": call.digest, "decision": null, "truncated": false
+                "parameters": call.parameters, "approvals": [], "remember": null, "digest": call.digest, "decision": null, "truncated": false
             }],
             "approvers": {"owner": false, "users": [], "groups": ["finance"], "required": 1},
             "allowed_actions": ["approve", "reject", "edit", "respond"], "can_decide": true,

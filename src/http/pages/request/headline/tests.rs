@@ -93,6 +93,7 @@ fn started(tool_call_id: CallId) -> Fact {
         attempt: 1,
         timeout_ms: 1,
         replica,
+        grant: None,
     }
 }
 

@@ -1,0 +1,65 @@
+//! What became of standing decisions, and ending them.
+
+use super::Refusal;
+use crate::engine::Engine;
+use crate::people::Caller;
+use crate::people::may::may_decide;
+use crate::store::GrantRow;
+use crate::task::grant::GrantEnd;
+use crate::task::id::GrantId;
+
+impl Engine {
+    /// Why a standing decision counts no more; `None` while it counts.
+    #[must_use]
+    pub fn grant_end(&self, row: &GrantRow) -> Option<GrantEnd> {
+        let ended = row.ended();
+        if ended.is_some() {
+            return ended;
+        }
+        let terms = self.policy.terms(&row.rule);
+        let Some(terms) = terms.filter(|_| self.policy.offers(&row.basis)) else {
+            return Some(GrantEnd::Changed);
+        };
+        let votes = std::slice::from_ref(&row.by);
+        let counts = self
+            .roster
+            .suffice(&row.tenant, &row.owner, &terms.approvers, votes, None);
+        (!counts).then_some(GrantEnd::Giver)
+    }
+
+    /// Whether `caller` may end a standing decision: the person who gave it, whoever may decide
+    /// such a request today, and an admin.
+    #[must_use]
+    pub fn may_end_grant(&self, caller: &Caller, row: &GrantRow) -> bool {
+        let decides = |terms: &crate::task::verdict::Terms| {
+            may_decide(caller, &row.tenant, &row.owner, &terms.approvers)
+        };
+        caller.tenant == row.tenant
+            && caller.may.decide
+            && (caller.admin
+                || caller.unaccounted
+                || caller.user_id.is(&row.by.by)
+                || self.policy.terms(&row.rule).is_some_and(decides))
+    }
+
+    /// Ends a standing decision. From then on no call starts with it. To end it again changes
+    /// nothing.
+    ///
+    /// # Errors
+    /// `NotFound`, `Forbidden`. `Unavailable` when the database does not answer.
+    pub async fn end_grant(&self, caller: &Caller, id: GrantId) -> Result<(), Refusal> {
+        let row = self.store.grant(id).await?;
+        let row = row.filter(|row| row.tenant == caller.tenant);
+        let row = row.ok_or(Refusal::NotFound)?;
+        if !self.may_end_grant(caller, &row) {
+            return Err(Refusal::Forbidden(
+                "Only who gave this standing decision, who may decide such a request, and an admin may end it.".to_owned(),
+            ));
+        }
+        let by = caller.user_id.to_string();
+        if self.store.revoke_grant(&row.tenant, id, &by).await? {
+            tracing::info!(grant = %id, rule = row.rule, by, "a standing decision was ended");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,123 @@
+//! Standing decisions that a person gives with an approval. Invariant: only what the rule offers is
+//! given, by its bounds, and only to calls that it still offers it for.
+
+use std::collections::BTreeMap;
+
+use super::Refusal;
+use super::decision_input::invalid;
+use super::valid_decision::ValidDecision;
+use crate::agent::Agent;
+use crate::engine::Engine;
+use crate::engine::session::TaskSession;
+use crate::people::Caller;
+use crate::people::may::required_of;
+use crate::task::decision::{Action, Door};
+use crate::task::grant::{Grant, Remember};
+use crate::task::id::{CallId, GrantId};
+use crate::task::request::{CallSpec, RequestSpec};
+use crate::task::turn::Open;
+use crate::task::units::write_duration;
+
+/// Why a wish does not fit a call, as the place below the answer and the expected value; `None` if
+/// it fits.
+pub(super) fn misfit(
+    caller: &Caller,
+    asked: &RequestSpec,
+    call: &CallSpec,
+    action: Action,
+    wish: Remember,
+) -> Option<(&'static str, String)> {
+    if action != Action::Approve {
+        return Some(("/remember", "only beside an approve".to_owned()));
+    }
+    let offer = call
+        .offer
+        .as_deref()
+        .filter(|_| asked.kind.facts().decides_calls && required_of(caller, asked) < 2);
+    let Some(offer) = offer else {
+        let detail = "nothing: the rule does not offer to remember an approval of this call";
+        return Some(("/remember", detail.to_owned()));
+    };
+    if !offer.scopes.contains(&wish.scope) {
+        let words: Vec<_> = offer.scopes.iter().map(|it| it.as_str()).collect();
+        return Some(("/remember/for", format!("one of: {}", words.join(", "))));
+    }
+    (wish.expires_in > offer.most).then(|| {
+        let most = write_duration(offer.most);
+        ("/remember/expires_in", format!("{most} at most"))
+    })
+}
+
+/// Refuses a wish by a door that gives no standing decision: a link or a chat shows one question,
+/// and a standing decision is about later ones.
+///
+/// # Errors
+/// `Forbidden`.
+pub(super) fn check_door(caller: &Caller) -> Result<(), Refusal> {
+    match caller.door {
+        None | Some(Door::Key | Door::Session) => Ok(()),
+        Some(Door::Link | Door::Slack) => Err(Refusal::Forbidden(
+            "A link gives no standing decision: sign in, or decide without `remember`.".to_owned(),
+        )),
+    }
+}
+
+impl Engine {
+    /// The standing decisions that an answer gives, by call.
+    ///
+    /// # Errors
+    /// `Invalid` when the rule does not offer it for a call any more.
+    pub(super) async fn granted(
+        &self,
+        session: &TaskSession,
+        agent: Option<&Agent>,
+        open: &Open,
+        given: &ValidDecision,
+        targets: &[CallId],
+    ) -> Result<BTreeMap<CallId, Grant>, Refusal> {
+        let mut granted = BTreeMap::new();
+        for call in targets {
+            let Some((wish, place)) = given.remembers(*call) else {
+                continue;
+            };
+            let state = session.own.progress.call(*call);
+            let spec = open.asked.own_calls().find(|own| own.tool_call_id == *call);
+            let (Some(agent), Some(state), Some(spec)) = (agent, state, spec) else {
+                return Err(Refusal::Internal);
+            };
+            let now = self.verdict(session, agent, state).await;
+            let asked = spec.offer.as_deref().map(|offer| offer.basis.as_str());
+            let offer = now
+                .offer
+                .filter(|offer| Some(offer.basis.as_str()) == asked);
+            let (Some(offer), Some(rule)) = (offer, now.rule) else {
+                let detail = "nothing: the rule does not offer it for this call any more";
+                return Err(invalid(&place, detail.to_owned()));
+            };
+            let grant = Grant {
+                grant_id: GrantId(self.ids.fresh()),
+                scope: wish.scope,
+                expires_in: wish.expires_in,
+                uses: offer.uses,
+                tool: spec.name.clone(),
+                rule,
+                basis: offer.basis,
+            };
+            granted.insert(*call, grant);
+        }
+        Ok(granted)
+    }
+}
+
+impl ValidDecision {
+    /// The wish to remember the approval of a call, and its place in the answer.
+    fn remembers(&self, call: CallId) -> Option<(Remember, String)> {
+        match &self.named {
+            Some(named) => {
+                let wish = named.get(&call)?.remember?;
+                Some((wish, format!("/decisions/{call}/remember")))
+            }
+            None => Some((self.remember?, "/remember".to_owned())),
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Lets a call through that its rule holds, where a person's standing decision covers the call.
+//! Invariant: a standing decision is compared with the current rule, tool and accounts each time,
+//! and only calls of the rule that offered it are let through. A call that has relied on one is
+//! asked about as soon as that one counts no more; the commit of its start compares once more.
+
+use super::{Driver, Stop};
+use crate::store::{GrantRow, ReadError};
+use crate::task::call_state::{CallState, Phase};
+use crate::task::grant::{GrantEnd, GrantScope, Offer};
+use crate::task::id::GrantId;
+use crate::task::time::Time;
+use crate::task::verdict::{Judgement, Verdict};
+
+/// When a call is judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// When the model proposes it.
+    First,
+    /// Right before it starts: only the standing decision that has let it through counts.
+    Again,
+}
+
+impl Driver<'_> {
+    /// The judgement of a call, `judged` by the policy: allowed by a standing decision where the
+    /// rule holds the call and offers one.
+    ///
+    /// # Errors
+    /// `Lost` when the service goes down before the database answers.
+    pub(super) async fn unless_granted(
+        &self,
+        state: &CallState,
+        judged: Judgement,
+        look: Look,
+    ) -> Result<Judgement, Stop> {
+        let offer = judged.offer.as_deref();
+        let Some(offer) = offer.filter(|_| judged.verdict == Verdict::Hold) else {
+            return Ok(judged);
+        };
+        if state.approval.is_some() || (look == Look::Again && state.grant().is_none()) {
+            return Ok(judged);
+        }
+        let allowed = Judgement {
+            rule: judged.rule.clone(),
+            ..Judgement::of(Verdict::Allow)
+        };
+        let doubted = self.unless_doubted(state, allowed.clone());
+        if doubted.verdict != Verdict::Allow {
+            return Ok(Judgement {
+                reason: doubted.reason,
+                ..judged
+            });
+        }
+        let Some(grant) = self.covering(state, &judged, offer, look).await? else {
+            return Ok(judged);
+        };
+        Ok(Judgement {
+            reason: Some(reason(&grant)),
+            grant_id: Some(grant.grant_id),
+            ..allowed
+        })
+    }
+
+    /// The newest standing decision that covers a call.
+    async fn covering(
+        &self,
+        state: &CallState,
+        held: &Judgement,
+        offer: &Offer,
+        look: Look,
+    ) -> Result<Option<GrantRow>, Stop> {
+        let (own, engine) = (&self.session.own, self.engine);
+        if own.progress.grants.is_empty() && !offer.scopes.contains(&GrantScope::Owner) {
+            return Ok(None);
+        }
+        let owner = engine.roster.ids().id(own.row.user_id.as_str());
+        let found = loop {
+            let read = engine
+                .store
+                .grants_covering(&own.row.tenant, &owner, &offer.basis);
+            match read.await {
+                Ok(found) => break found,
+                Err(ReadError::Unavailable) => engine.back_off().await?,
+                Err(error @ ReadError::Corrupt(_)) => {
+                    tracing::error!(task = %own.task_id(), %error, "a standing decision cannot be read; it counts no more");
+                    break Vec::new();
+                }
+            }
+        };
+        let relied = state.grant().filter(|_| look == Look::Again);
+        let counts = |grant: &GrantRow| {
+            relied.is_none_or(|id| id == grant.grant_id)
+                && self.is_in_scope(grant)
+                && self.is_by_an_approver(grant, held)
+                && self.has_uses_left(grant, state)
+        };
+        Ok(found.into_iter().find(counts))
+    }
+
+    fn is_in_scope(&self, grant: &GrantRow) -> bool {
+        let own = &self.session.own;
+        match grant.scope {
+            GrantScope::Task => {
+                grant.root_task_id == own.row.root_task_id
+                    && own.progress.grants.contains(&grant.grant_id)
+            }
+            GrantScope::Owner => grant.agent == own.row.root_agent(),
+        }
+    }
+
+    fn is_by_an_approver(&self, grant: &GrantRow, held: &Judgement) -> bool {
+        let row = &self.session.own.row;
+        held.terms.as_ref().is_some_and(|terms| {
+            let votes = std::slice::from_ref(&grant.by);
+            let roster = &self.engine.roster;
+            roster.suffice(&row.tenant, &row.user_id, &terms.approvers, votes, None)
+        })
+    }
+
+    /// Whether a standing decision counts and lets one more call through, after this task's earlier
+    /// calls that rely on it and have not started yet.
+    fn has_uses_left(&self, grant: &GrantRow, state: &CallState) -> bool {
+        let counted = |state: &CallState| state.used_grant == Some(grant.grant_id);
+        match grant.ended() {
+            None if !counted(state) => {}
+            None | Some(GrantEnd::UsedUp) => return counted(state),
+            Some(_) => return false,
+        }
+        let calls = self.session.own.progress.calls.iter();
+        let earlier = calls
+            .take_while(|other| other.call.tool_call_id != state.call.tool_call_id)
+            .filter(|other| relies_on(other, grant.grant_id) && !counted(other))
+            .count();
+        i64::try_from(earlier).is_ok_and(|earlier| grant.used + earlier < grant.uses)
+    }
+}
+
+/// Whether a call is to start with this standing decision.
+fn relies_on(state: &CallState, grant: GrantId) -> bool {
+    state.grant() == Some(grant) && state.phase == Phase::Allowed
+}
+
+/// Who allowed a call, until when, and when the person was asked, in UTC.
+fn reason(grant: &GrantRow) -> String {
+    let (until, asked) = (
+        clock(grant.expires_at, grant.now),
+        clock(grant.created_at, grant.now),
+    );
+    format!("{} allowed this until {until} (asked {asked})", grant.by.by)
+}
+
+/// Hour and minute of a time, with the date unless it is that of `now`.
+fn clock(time: Time, now: Time) -> String {
+    let (text, now) = (time.to_string(), now.to_string());
+    let part =
+        |text: &str, from: usize, to: usize| text.get(from..to).unwrap_or_default().to_owned();
+    let (date, minute) = (part(&text, 0, 10), part(&text, 11, 16));
+    if date == part(&now, 0, 10) {
+        minute
+    } else {
+        format!("{date} {minute}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_of_another_day_is_shown_with_its_date() {
+        let at = |text: &str| Time(text.parse::<jiff::Timestamp>().unwrap().as_microsecond());
+        let now = at("2026-11-22T09:30:00Z");
+        assert_eq!(clock(at("2026-11-22T10:15:59Z"), now), "10:15");
+        assert_eq!(clock(at("2026-11-23T00:00:00Z"), now), "2026-11-23 00:00");
+    }
+}

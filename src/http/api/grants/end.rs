@@ -1,0 +1,52 @@
+//! `DELETE /v1/grants/{grant_id}`: ends a standing decision.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use http::StatusCode;
+
+use crate::http::Http;
+use crate::http::api::refusal::refusal_problem;
+use crate::http::server::caller::{CurrentCaller, must_decide};
+use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::path_id::Id;
+use crate::http::server::problem::{Code, Problem};
+use crate::people::Caller;
+use crate::task::id::GrantId;
+
+pub(crate) const OP: Op = Op {
+    id: "end_grant",
+    auth: AuthClass::Key,
+    body: SMALL,
+    problems: &[Code::NotFound],
+};
+
+/// End a standing decision
+///
+/// From then on no call starts with it; for its giver, whoever may decide such a request, and an
+/// admin. To end it again changes nothing.
+#[utoipa::path(
+    delete, path = "/v1/grants/{grant_id}", operation_id = "end_grant", tag = "grants",
+    params(("grant_id" = String, Path, format = Uuid, description = "The standing decision")),
+    responses((status = 204, description = "It counts no more"))
+)]
+pub(crate) async fn end_grant(
+    State(http): State<Arc<Http>>,
+    CurrentCaller(caller): CurrentCaller,
+    Id(id): Id<GrantId>,
+) -> Result<StatusCode, Problem> {
+    end(&http, &caller, id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Ends a standing decision for a caller.
+///
+/// # Errors
+/// `not_found`, `forbidden`, `unavailable`.
+pub(crate) async fn end(http: &Http, caller: &Caller, id: GrantId) -> Result<(), Problem> {
+    must_decide(caller)?;
+    match http.engine.end_grant(caller, id).await {
+        Ok(()) => Ok(()),
+        Err(refusal) => Err(refusal_problem(http, caller, refusal).await),
+    }
+}

@@ -1,0 +1,80 @@
+//! `GET /v1/grants`: the standing decisions that concern the caller.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use http::Uri;
+
+use crate::http::Http;
+use crate::http::api::access::inbox_person;
+use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
+use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::params::PageQuery;
+use crate::http::server::problem::{Code, Problem};
+use crate::http::server::query::{Query, cursor_of};
+use crate::http::wire::grant::{Grant, GrantList};
+use crate::people::Caller;
+use crate::store::{GrantFilter, GrantRow, Page};
+use crate::task::id::GrantId;
+
+pub(crate) const OP: Op = Op {
+    id: "list_grants",
+    auth: AuthClass::Key,
+    body: SMALL,
+    problems: &[Code::Invalid],
+};
+
+/// List standing decisions
+///
+/// Returns the standing decisions that the caller gave, owns the tasks of, or may decide the
+/// requests of, newest first; for an admin all of the tenant. Each is listed until 30 days after its
+/// time.
+#[utoipa::path(
+    get, path = "/v1/grants", operation_id = "list_grants", tag = "grants", params(PageQuery),
+    responses((status = 200, body = GrantList, description = "A page of standing decisions"))
+)]
+pub(crate) async fn list_grants(
+    State(http): State<Arc<Http>>,
+    CurrentCaller(caller): CurrentCaller,
+    uri: Uri,
+) -> Result<Json<GrantList>, Problem> {
+    must_read_or_decide(&caller)?;
+    let mut query = Query::of(&uri);
+    let (before, limit) = (query.cursor().map(GrantId), query.limit());
+    query.finish()?;
+    let page = read(&http, &caller, before, limit).await?;
+    let next = page.next(|row| row.grant_id.0);
+    let grants = page.iter();
+    let grants = grants.map(|row| Grant::of(row, http.engine.grant_end(row)));
+    Ok(Json(GrantList {
+        grants: grants.collect(),
+        next_cursor: next.map(cursor_of),
+    }))
+}
+
+/// A page of the standing decisions that concern a caller. It has at least one, if there is one.
+///
+/// # Errors
+/// `unavailable`.
+pub(crate) async fn read(
+    http: &Http,
+    caller: &Caller,
+    before: Option<GrantId>,
+    limit: i64,
+) -> Result<Page<GrantRow>, Problem> {
+    let mut filter = GrantFilter {
+        tenant: caller.tenant.clone(),
+        person: (!caller.admin).then(|| inbox_person(caller)),
+        before,
+        limit,
+    };
+    loop {
+        let page = http.store.grants(&filter).await?;
+        if !page.is_empty() || !page.more {
+            return Ok(page);
+        }
+        // Those that were looked at concern other people.
+        filter.before = page.looked_at.map(GrantId);
+    }
+}

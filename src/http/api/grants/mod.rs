@@ -1,0 +1,4 @@
+//! Standing decisions: one file for each operation.
+
+pub(crate) mod end;
+pub(crate) mod list;

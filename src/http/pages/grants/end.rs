@@ -1,0 +1,43 @@
+//! `POST /grants/{grant_id}`: the form of the page that ends a standing decision.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+
+use crate::http::Http;
+use crate::http::api::grants::end;
+use crate::http::pages::sign_in::session::see_other;
+use crate::http::server::caller::CurrentCaller;
+use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::path_id::Id;
+use crate::http::server::problem::{Code, Problem, prefix};
+use crate::task::id::GrantId;
+
+pub(crate) const OP: Op = Op {
+    id: "end_grant_here",
+    auth: AuthClass::Key,
+    body: SMALL,
+    problems: &[Code::NotFound],
+};
+
+/// End a standing decision from its page
+///
+/// As `DELETE /v1/grants/{grant_id}`, for the form of the page. The body is ignored.
+#[utoipa::path(
+    post, path = "/grants/{grant_id}", operation_id = "end_grant_here", tag = "pages",
+    params(("grant_id" = String, Path, format = Uuid, description = "The standing decision")),
+    responses((status = 303, description = "It counts no more: back to the page",
+        headers(("Location" = String, description = "`/grants`"))))
+)]
+pub(crate) async fn end_grant_here(
+    State(http): State<Arc<Http>>,
+    CurrentCaller(caller): CurrentCaller,
+    Id(id): Id<GrantId>,
+) -> Result<Response, Problem> {
+    end::end(&http, &caller, id).await?;
+    Ok(see_other(&format!(
+        "{}/grants",
+        prefix(&http.settings.public_url)
+    )))
+}

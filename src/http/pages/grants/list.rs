@@ -1,0 +1,134 @@
+//! `GET /grants`: the standing decisions that concern a person, newest first, each with a form that
+//! ends it where the person may.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use http::{HeaderMap, Uri};
+use maud::{Markup, html};
+
+use crate::http::Http;
+use crate::http::api::grants::list::read;
+use crate::http::pages::inbox::words::Texts;
+use crate::http::pages::layout::{moment, visible};
+use crate::http::pages::site::{Place, Site};
+use crate::http::pages::translations::fill;
+use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
+use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::params::CursorQuery;
+use crate::http::server::problem::{Code, Problem};
+use crate::http::server::query::{Query, cursor_of};
+use crate::store::{GrantRow, Page};
+use crate::task::grant::{GrantEnd, GrantScope};
+use crate::task::id::GrantId;
+
+pub(crate) const OP: Op = Op {
+    id: "get_grants_page",
+    auth: AuthClass::Key,
+    body: SMALL,
+    problems: &[Code::Invalid],
+};
+
+/// The most rows of a page.
+const ROWS: i64 = 50;
+
+/// The page of standing decisions
+///
+/// Shows the approvals that also let later calls through, newest first: who gave them, for what,
+/// until when, and how often they were used.
+#[utoipa::path(
+    get, path = "/grants", operation_id = "get_grants_page", tag = "pages", params(CursorQuery),
+    responses((status = 200, body = String, content_type = "text/html", description = "The page"))
+)]
+pub(crate) async fn get_grants_page(
+    State(http): State<Arc<Http>>,
+    CurrentCaller(caller): CurrentCaller,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Result<Markup, Problem> {
+    must_read_or_decide(&caller)?;
+    let mut query = Query::of(&uri);
+    query.drop_empty();
+    let before = query.cursor().map(GrantId);
+    query.finish()?;
+    let rows = read(&http, &caller, before, ROWS).await?;
+    let site = Site::of(&http, &caller, &headers);
+    Ok(page(&site, &http, &rows))
+}
+
+fn page(site: &Site<'_>, http: &Http, rows: &Page<GrantRow>) -> Markup {
+    let texts = site.texts();
+    site.page(
+        Some(Place::Decided),
+        texts.grants,
+        &html! {
+            h1 { (texts.grants) }
+            p { (texts.grants_about) }
+            @if rows.is_empty() { p { (texts.no_grants) } }
+            ul.rows { @for row in rows.iter() { (grant_row(site, http, row)) } }
+            @if let Some(next) = rows.next(|row| row.grant_id.0) {
+                p { a href=(format!("{}/grants?cursor={}", site.prefix, cursor_of(next))) { (texts.older) } }
+            }
+        },
+    )
+}
+
+fn grant_row(site: &Site<'_>, http: &Http, row: &GrantRow) -> Markup {
+    let texts = site.texts();
+    let tool = visible(&row.tool);
+    let ended = http.engine.grant_end(row);
+    let head = fill(
+        texts.grant_tool,
+        &[("tool", &tool), ("rule", &visible(&row.rule))],
+    );
+    let given = [
+        ("user", visible(&row.by.by)),
+        ("at", moment(&row.created_at.to_string())),
+    ];
+    let given = given.each_ref().map(|(name, text)| (*name, text.as_str()));
+    let used = [
+        ("used", row.used.to_string()),
+        ("uses", row.uses.to_string()),
+    ];
+    let used = used.each_ref().map(|(name, text)| (*name, text.as_str()));
+    html! {
+        li {
+            p { strong { bdi { (head) } } " · " bdi { (scope_text(row, texts)) } }
+            p.status {
+                bdi { (fill(texts.grant_given, &given)) }
+                " · " (fill(texts.grant_until, &[("at", &moment(&row.expires_at.to_string()))]))
+                " · " (fill(texts.grant_used, &used))
+                @if let Some(ended) = ended { " · " strong { (end_text(ended, texts)) } }
+            }
+            p.soft {
+                a href=(format!("{}/tasks/{}", site.prefix, row.root_task_id)) { (texts.task) " " (row.root_task_id) }
+            }
+            @if ended.is_none() && http.engine.may_end_grant(site.caller, row) {
+                form method="post" action=(format!("{}/grants/{}", site.prefix, row.grant_id)) {
+                    button.second type="submit" { bdi { (fill(texts.grant_end, &[("tool", &tool)])) } }
+                }
+            }
+        }
+    }
+}
+
+fn scope_text(row: &GrantRow, texts: &Texts) -> String {
+    let text = match row.scope {
+        GrantScope::Task => texts.grant_of_task,
+        GrantScope::Owner => texts.grant_of_owner,
+    };
+    let (user, agent) = (visible(&row.owner), visible(&row.agent));
+    fill(text, &[("user", &user), ("agent", &agent)])
+}
+
+fn end_text(end: GrantEnd, texts: &Texts) -> &'static str {
+    match end {
+        GrantEnd::Revoked => texts.ended_revoked,
+        GrantEnd::Expired => texts.ended_expired,
+        GrantEnd::UsedUp => texts.ended_used_up,
+        GrantEnd::Message => texts.ended_message,
+        GrantEnd::HistoryLost => texts.ended_history_lost,
+        GrantEnd::Giver => texts.ended_giver,
+        GrantEnd::Changed => texts.ended_changed,
+    }
+}

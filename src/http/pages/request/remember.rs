@@ -1,0 +1,145 @@
+//! The choice to remember an approval: closed, and never ticked beforehand. It says what the
+//! operator's rule covers, in the rule's own words.
+
+use std::time::Duration;
+
+use maud::{Markup, html};
+
+use super::View;
+use super::inputs::InputField;
+use super::submitted::FormName;
+use crate::http::pages::layout::visible;
+use crate::http::pages::translations::fill;
+use crate::task::decision::Door;
+use crate::task::grant::{GrantScope, Offer};
+use crate::task::request::CallSpec;
+use crate::task::units::write_duration;
+
+/// The times that a person may choose from, as far as the rule permits; beside them its longest.
+const TIMES: [Duration; 5] = [
+    Duration::from_mins(15),
+    Duration::from_hours(1),
+    Duration::from_hours(4),
+    Duration::from_hours(24),
+    Duration::from_hours(24 * 7),
+];
+
+/// The choice under the buttons, where the rule offers it for every open call to this reader.
+pub(super) fn choice(view: &View<'_>) -> Option<Markup> {
+    if matches!(view.caller.door, Some(Door::Link | Door::Slack)) || view.required() > 1 {
+        return None;
+    }
+    let calls = open(view);
+    let offers: Option<Vec<&Offer>> = calls.iter().map(|call| call.offer.as_deref()).collect();
+    let offers = offers.filter(|offers| !offers.is_empty())?;
+    let scopes: Vec<GrantScope> = [GrantScope::Task, GrantScope::Owner]
+        .into_iter()
+        .filter(|scope| offers.iter().all(|offer| offer.scopes.contains(scope)))
+        .collect();
+    let most = offers.iter().map(|offer| offer.most).min()?;
+    let texts = view.texts;
+    let tick = InputField::new(view, FormName::Decide, "remember");
+    let open = tick.submitted_text().is_some() || tick.aria_invalid().is_some();
+    (!scopes.is_empty()).then(|| html! {
+        details.other open[open] {
+            summary { (texts.remember) }
+            p.hint { (texts.remember_about) }
+            ul { @for call in &calls { (covered(view, call)) } }
+            div.field {
+                (tick.mistakes())
+                div.choice {
+                    input type="checkbox" id=(tick.id()) name="remember" value="yes" autocomplete="off"
+                        aria-invalid=[tick.aria_invalid()] aria-describedby=[tick.aria_described_by(false)];
+                    label for=(tick.id()) { (texts.remember_yes) }
+                }
+            }
+            (scope_select(view, &scopes))
+            (time_select(view, most))
+            p { a href=(format!("{}/grants", view.prefix)) { (texts.remember_list) } }
+        }
+    })
+}
+
+/// The open calls as they were asked.
+fn open<'v>(view: &'v View<'_>) -> Vec<&'v CallSpec> {
+    let open = view.open_calls();
+    let is_open = |call: &&CallSpec| {
+        let id = call.tool_call_id.to_string();
+        open.iter().any(|shown| shown.tool_call_id == id)
+    };
+    view.row.asked.own_calls().filter(is_open).collect()
+}
+
+/// What a remembered approval of a call covers.
+fn covered(view: &View<'_>, call: &CallSpec) -> Markup {
+    let texts = view.texts;
+    let names = [
+        ("tool", visible(&call.name)),
+        ("rule", visible(call.rule.as_deref().unwrap_or_default())),
+    ];
+    let names = names.each_ref().map(|(name, text)| (*name, text.as_str()));
+    html! {
+        @if let Some(offer) = call.offer.as_deref() {
+            li {
+                @match &offer.when {
+                    Some(when) => { (fill(texts.remember_when, &names)) " " code { (visible(when)) } }
+                    None => (fill(texts.remember_same, &names)),
+                }
+                " · " (fill(texts.remember_uses, &[("count", &offer.uses.to_string())]))
+            }
+        }
+    }
+}
+
+fn scope_select(view: &View<'_>, scopes: &[GrantScope]) -> Markup {
+    let texts = view.texts;
+    let agent = view.row.agent_path.first().map(String::as_str);
+    let owner = fill(
+        texts.remember_owner,
+        &[
+            ("user", &visible(&view.row.owner)),
+            ("agent", &visible(agent.unwrap_or_default())),
+        ],
+    );
+    let options: Vec<(&str, &str)> = scopes
+        .iter()
+        .map(|scope| match scope {
+            GrantScope::Task => (scope.as_str(), texts.remember_task),
+            GrantScope::Owner => (scope.as_str(), owner.as_str()),
+        })
+        .collect();
+    let first = options.first().map_or("", |(value, _)| value);
+    InputField::new(view, FormName::Decide, "remember.for").select(
+        texts.remember_for,
+        None,
+        &options,
+        first,
+    )
+}
+
+fn time_select(view: &View<'_>, most: Duration) -> Markup {
+    let shorter = TIMES.into_iter().filter(|time| *time < most);
+    let times: Vec<(String, String)> = shorter
+        .chain([most])
+        .map(|time| (write_duration(time), time_text(time, view)))
+        .collect();
+    let options: Vec<(&str, &str)> = times
+        .iter()
+        .map(|(value, text)| (value.as_str(), text.as_str()))
+        .collect();
+    let first = options.first().map_or("", |(value, _)| value);
+    InputField::new(view, FormName::Decide, "remember.expires_in").select(
+        view.texts.remember_time,
+        None,
+        &options,
+        first,
+    )
+}
+
+fn time_text(time: Duration, view: &View<'_>) -> String {
+    if time < Duration::from_mins(1) {
+        write_duration(time)
+    } else {
+        super::deadline::span(time, view.words)
+    }
+}

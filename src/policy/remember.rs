@@ -1,0 +1,236 @@
+//! Standing decisions that rules offer: the settings, their checks, and the offer for one call.
+//! Invariant: an offer exists only where every agent of the call's path is held by the same rule,
+//! each condition was evaluated without a fault, and this service itself performs the call.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::Case;
+use super::compile::{Compiled, When};
+use super::eval::{Scope, test};
+use super::rules::{Decide, Rule};
+use super::shape::Shape;
+use crate::task::grant::{GrantScope, Offer};
+use crate::task::rejections::canonical;
+use crate::task::request::request_digest;
+use crate::task::tool_spec::{Effect, ToolSpec};
+use crate::task::units::{duration_text, write_duration};
+use crate::task::verdict::Terms;
+use crate::world::Mistakes;
+
+/// How many calls a standing decision lets through, where the rule does not say it.
+const USES: u32 = 20;
+
+/// The standing decision that an approver may give with an approval: later calls that it covers run
+/// without a request. Exactly one of `same` and `when` says what it covers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "Remember", extend("required" = ["for", "most"]))]
+pub struct RuleRemember {
+    /// It covers calls of the same tool with the same arguments. Not for a `once` tool.
+    pub same: bool,
+    /// It covers the rule's calls for which this condition holds, written as the rule's own `when`.
+    /// Approvers read it.
+    pub when: Option<String>,
+    /// What an approver may choose from: `task`, the tree of the approved call until the user's next
+    /// message; `owner`, the tasks of the same owner and root agent.
+    #[serde(rename = "for")]
+    #[schemars(length(min = 1))]
+    pub scopes: Vec<GrantScope>,
+    /// The longest time for which it may be given.
+    #[serde(with = "duration_text")]
+    #[schemars(with = "duration_text::Text")]
+    pub most: Duration,
+    /// How many calls it lets through. Default: 20. A rule for a `once` tool has to say it.
+    #[schemars(range(min = 1))]
+    pub uses: Option<u32>,
+}
+
+/// The compiled `remember` of a rule.
+#[derive(Debug)]
+pub(super) struct Offered {
+    when: Option<When>,
+    settings: RuleRemember,
+    /// Digest of the whole rule.
+    rule: String,
+}
+
+impl Rule {
+    /// Reports mistakes in `remember` that need only the rule itself.
+    pub(super) fn check_remember(&self, place: &[&str], mistakes: &mut Mistakes) {
+        let Some(remember) = &self.remember else {
+            return;
+        };
+        let at = |key: &'static str| [place, &["remember", key]].concat();
+        if self.decide != Decide::Hold {
+            let detail = "only a rule that holds calls offers to remember an approval";
+            mistakes.add(&[place, &["remember"]].concat(), detail);
+        }
+        if self.approvers.required > 1 {
+            let detail = "an approval of several people cannot be remembered: `required` is 1";
+            mistakes.add(&[place, &["remember"]].concat(), detail);
+        }
+        if remember.same == remember.when.is_some() {
+            let detail = "exactly one of `same: true` and `when`";
+            mistakes.add(&[place, &["remember"]].concat(), detail);
+        }
+        if remember.scopes.is_empty() {
+            mistakes.add(&at("for"), "at least one of `task` and `owner`");
+        }
+        if remember.most.is_zero() {
+            mistakes.add(&at("most"), "a time longer than 0, such as `4h`");
+        }
+        if remember.uses == Some(0) {
+            mistakes.add(&at("uses"), "expected 1 or more");
+        }
+    }
+
+    /// Digest of everything that the rule says.
+    fn digest(&self) -> String {
+        let remember = self.remember.clone().unwrap_or_default();
+        let most = write_duration(remember.most);
+        let members = serde_json::json!([
+            self.name,
+            self.tools,
+            self.when,
+            self.decide,
+            self.reason,
+            self.terms(),
+            [
+                remember.same,
+                remember.when,
+                remember.scopes,
+                most,
+                remember.uses
+            ],
+        ]);
+        request_digest([members.to_string().as_str()].into_iter())
+    }
+}
+
+impl Offered {
+    /// Compiles `remember` for the tools that the rule covers, and reports its mistakes.
+    /// `compile` compiles a condition at a place for some of the tools.
+    pub(super) fn new(
+        rule: &Rule,
+        place: &[&str],
+        covered: &[&(ToolSpec, Shape)],
+        mistakes: &mut Mistakes,
+        compile: impl FnOnce(&str, &[&str], &[&(ToolSpec, Shape)], &mut Mistakes) -> When,
+    ) -> Option<Self> {
+        let settings = rule.remember.clone()?;
+        let at = |key: &'static str| [place, &["remember", key]].concat();
+        let own: Vec<_> = covered
+            .iter()
+            .copied()
+            .filter(|(tool, _)| is_own(tool))
+            .collect();
+        if own.is_empty() && !covered.is_empty() {
+            let detail = "none of the rule's tools is called by this service itself, so nothing can be remembered";
+            mistakes.add(&[place, &["remember"]].concat(), detail);
+        }
+        let once = own.iter().find(|(tool, _)| tool.effect == Effect::Once);
+        if let Some((tool, _)) = once {
+            if settings.same {
+                let detail = format!(
+                    "`{}` is a `once` tool: the same call again is a second effect; say `when`",
+                    tool.name
+                );
+                mistakes.add(&at("same"), detail);
+            }
+            if settings.uses.is_none() {
+                let detail = format!(
+                    "`{}` is a `once` tool: say how many calls are let through",
+                    tool.name
+                );
+                mistakes.add(&at("uses"), detail);
+            }
+        }
+        let when = settings
+            .when
+            .as_deref()
+            .map(|when| compile(when, &at("when"), &own, mistakes));
+        Some(Self {
+            when,
+            rule: rule.digest(),
+            settings,
+        })
+    }
+
+    /// The offer for one call that its rule holds; `None` where the call cannot be remembered, or
+    /// the condition cannot be evaluated.
+    pub(super) fn offer(&self, scope: &Scope<'_>, fits: bool) -> Option<Offer> {
+        let Case { tool, args, .. } = scope.case;
+        if !fits || !is_own(tool) {
+            return None;
+        }
+        let arguments = match &self.when {
+            Some(When::Holds(when)) if test(when, scope) == Ok(true) => None,
+            Some(_) => return None,
+            None if self.settings.same && tool.effect.repeatable() => Some(canonical(args)),
+            None => return None,
+        };
+        let basis = self.basis(tool);
+        Some(Offer {
+            basis: match arguments {
+                Some(arguments) => {
+                    let digest = request_digest([arguments.as_str()].into_iter());
+                    format!("{basis}/{digest}")
+                }
+                None => basis,
+            },
+            when: self.settings.when.clone(),
+            scopes: self.settings.scopes.clone(),
+            most: self.settings.most,
+            uses: self.settings.uses.unwrap_or(USES),
+        })
+    }
+
+    /// The part of an offer's basis that does not depend on the call.
+    pub(super) fn basis(&self, tool: &ToolSpec) -> String {
+        let parts = [
+            self.rule.as_str(),
+            tool.name.as_str(),
+            tool.definition.as_str(),
+            tool.target.as_str(),
+            tool.effect.as_str(),
+        ];
+        request_digest(parts.into_iter())
+    }
+}
+
+/// Whether this service performs the tool's calls itself: only the start of such a call is counted.
+fn is_own(tool: &ToolSpec) -> bool {
+    let facts = tool.kind.facts();
+    !facts.performed_elsewhere && !facts.asks_person
+}
+
+impl Compiled {
+    /// The rule's offer for a call that it holds.
+    pub(super) fn offer(&self, scope: &Scope<'_>, fits: bool) -> Option<Box<Offer>> {
+        let remember = self.remember.as_ref()?;
+        remember.offer(scope, fits).map(Box::new)
+    }
+}
+
+impl super::Policy {
+    /// The terms of the rule with this name.
+    #[must_use]
+    pub fn terms(&self, rule: &str) -> Option<&Terms> {
+        let rule = self.rules.iter().find(|known| known.name == rule);
+        rule.map(|rule| &rule.terms)
+    }
+
+    /// Whether a standing decision with this basis may still count: its rule and its tool are as
+    /// they were when it was given.
+    #[must_use]
+    pub fn offers(&self, basis: &str) -> bool {
+        let whole = basis.split_once('/').map_or(basis, |(whole, _)| whole);
+        self.offered.contains(whole)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,367 @@
+//! Standing decisions. The commit of an approval inserts the row, the commit that starts a call
+//! counts its use (`commit_postgres.rs`, `commit_sqlite.rs`): a call that relies on one that was
+//! ended, is over or used up is never started. This module reads and ends them.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::db::{Sql, Value, sql};
+use super::page::{IdsFirst, Page};
+use super::record::record;
+use super::{Person, ReadError, Store};
+use crate::task::decision::{Door, Vote};
+use crate::task::grant::{GrantEnd, GrantScope};
+use crate::task::id::{GrantId, RequestId, TaskId};
+use crate::task::time::Time;
+use crate::task::user::UserId;
+
+/// A standing decision in its current state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GrantRow {
+    /// Its id.
+    pub grant_id: GrantId,
+    /// Its tenant.
+    pub tenant: String,
+    /// The owner of the tree in which it was given.
+    pub owner: String,
+    /// The root of that tree.
+    pub root_task_id: TaskId,
+    /// The tasks in which it counts.
+    pub scope: GrantScope,
+    /// The root's agent.
+    pub agent: String,
+    /// The tool of its calls.
+    pub tool: String,
+    /// The rule that offered it.
+    pub rule: String,
+    /// The basis of the offer, see `task/grant.rs`.
+    pub basis: String,
+    /// The person who gave it.
+    pub by: Vote,
+    /// How the person proved who they are.
+    pub door: Option<Door>,
+    /// The request whose approval gave it.
+    pub request_id: RequestId,
+    /// The time of the approval.
+    pub created_at: Time,
+    /// Its end.
+    pub expires_at: Time,
+    /// How many calls it lets through.
+    pub uses: i64,
+    /// How many calls have started with it.
+    pub used: i64,
+    /// Who ended it, if somebody did.
+    pub revoked_by: Option<String>,
+    /// Whether the user has sent the tree a message since, if that ends it.
+    pub superseded: bool,
+    /// The time up to which the history is uncertain, as of the read.
+    pub uncertain_until: Option<Time>,
+    /// The time of the read.
+    pub now: Time,
+}
+
+impl GrantRow {
+    /// Why it counts no more, as far as the row says it; `None` while it counts.
+    #[must_use]
+    pub fn ended(&self) -> Option<GrantEnd> {
+        let ends = [
+            (self.revoked_by.is_some(), GrantEnd::Revoked),
+            (self.expires_at <= self.now, GrantEnd::Expired),
+            (self.superseded, GrantEnd::Message),
+            (
+                self.uncertain_until
+                    .is_some_and(|until| self.created_at <= until),
+                GrantEnd::HistoryLost,
+            ),
+            (self.used >= self.uses, GrantEnd::UsedUp),
+        ];
+        ends.into_iter()
+            .find_map(|(holds, end)| holds.then_some(end))
+    }
+}
+
+/// Selects standing decisions.
+#[derive(Clone, Debug, Default)]
+pub struct GrantFilter {
+    /// Those of this tenant.
+    pub tenant: String,
+    /// Those that this person gave, owns the tasks of, or may decide the requests of; `None` for
+    /// all.
+    pub person: Option<Person>,
+    /// Only those older (with a smaller id) than this one.
+    pub before: Option<GrantId>,
+    /// The maximum number.
+    pub limit: i64,
+}
+
+/// How long a standing decision is listed after its time.
+const KEPT: Duration = Duration::from_hours(24 * 30);
+/// The maximum number of rows that are removed per statement.
+const BATCH: usize = 1000;
+/// The maximum number of standing decisions of one person with the same basis that are looked at,
+/// the newest first.
+const MOST_COVERING: i64 = 32;
+
+/// Those with this basis that were given for this owner and have time left, the newest first.
+const COVERING: Sql = sql!(
+    "select grant_id, tenant, owner, root_task_id, scope, agent, tool, rule, basis, given_by, via, given_groups, door,
+            request_id, created_at, expires_at, uses, used, revoked_by, false as superseded,
+            (select doubted_at from database_identity where id = 1) as doubted_at, " (now 1) " as moment
+       from standing_grant
+      where tenant = $2 and basis = $3 and owner " (any 4 text) " and revoked_at is null and expires_at > " (now 1) "
+      order by grant_id desc limit $5"
+);
+
+const IDS: Sql = sql!(
+    "select grant_id from standing_grant where tenant = $1 and grant_id < $2 order by grant_id desc limit $3"
+);
+
+/// Of these, the ones that concern a person (or all, with $3): as giver, owner, or approver of the
+/// request.
+const MATCHING: Sql = sql!(
+    "select g.grant_id, g.tenant, g.owner, g.root_task_id, g.scope, g.agent, g.tool, g.rule, g.basis, g.given_by, g.via,
+            g.given_groups, g.door, g.request_id, g.created_at, g.expires_at, g.uses, g.used, g.revoked_by,
+            g.scope = 'task' and exists (select 1 from agent_task_item i
+                where i.task_id = g.root_task_id and i.type = 'user_message' and i.at >= g.created_at) as superseded,
+            (select doubted_at from database_identity where id = 1) as doubted_at, "
+            (now 1) " as moment
+       from standing_grant g
+      where g.grant_id " (any 2 uuid) " and ($3 or g.given_by " (any 4 text) " or g.owner " (any 4 text) "
+         or exists (select 1 from request_approver a where a.request_id = g.request_id and a.tenant = g.tenant
+            and ((a.kind = 'user' and a.name " (any 4 text) ") or (a.kind = 'group' and a.name " (any 5 text) "))))
+      order by g.grant_id desc limit $6"
+);
+
+const REVOKE: Sql = sql!(
+    "update standing_grant set revoked_at = " (now 1) ", revoked_by = $4
+      where tenant = $2 and grant_id = $3 and revoked_at is null returning grant_id"
+)
+.by_key();
+
+const REMOVE: Sql = sql!(
+    "delete from standing_grant where grant_id in (
+        select grant_id from standing_grant where expires_at < " (now 1) " - $2 order by expires_at limit $3)
+     returning grant_id"
+);
+
+pub(super) const STATEMENTS: &[Sql] = &[COVERING, IDS, MATCHING, REVOKE, REMOVE];
+
+record! {
+    struct Record {
+        grant_id: Uuid,
+        tenant: String,
+        owner: String,
+        root_task_id: Uuid,
+        scope: String,
+        agent: String,
+        tool: String,
+        rule: String,
+        basis: String,
+        given_by: String,
+        via: Option<String>,
+        given_groups: String,
+        door: Option<String>,
+        request_id: Uuid,
+        created_at: i64,
+        expires_at: i64,
+        uses: i64,
+        used: i64,
+        revoked_by: Option<String>,
+        superseded: bool,
+        doubted_at: Option<i64>,
+        moment: i64,
+    }
+}
+
+record! {
+    struct Id {
+        grant_id: Uuid,
+    }
+}
+
+impl Record {
+    fn row(self) -> Result<GrantRow, ReadError> {
+        let corrupt = |what: &str| ReadError::Corrupt(format!("the {what} of a standing decision"));
+        let door = self.door.as_deref().map(Door::parse);
+        Ok(GrantRow {
+            grant_id: GrantId(self.grant_id),
+            tenant: self.tenant,
+            owner: self.owner,
+            root_task_id: TaskId(self.root_task_id),
+            scope: GrantScope::parse(&self.scope).ok_or_else(|| corrupt("scope"))?,
+            agent: self.agent,
+            tool: self.tool,
+            rule: self.rule,
+            basis: self.basis,
+            by: Vote {
+                by: self.given_by,
+                via: self.via,
+                groups: serde_json::from_str(&self.given_groups).map_err(|_| corrupt("groups"))?,
+            },
+            door: match door {
+                Some(None) => return Err(corrupt("door")),
+                Some(door) => door,
+                None => None,
+            },
+            request_id: RequestId(self.request_id),
+            created_at: Time(self.created_at),
+            expires_at: Time(self.expires_at),
+            uses: self.uses,
+            used: self.used,
+            revoked_by: self.revoked_by,
+            superseded: self.superseded,
+            uncertain_until: self.doubted_at.map(Time),
+            now: Time(self.moment),
+        })
+    }
+}
+
+/// A list of standing decisions: the filter, and the stored spellings of its person.
+struct GrantList<'f> {
+    filter: &'f GrantFilter,
+    users: Vec<String>,
+}
+
+impl IdsFirst for GrantList<'_> {
+    type Row = GrantRow;
+
+    fn filters(&self) -> bool {
+        self.filter.person.is_some()
+    }
+
+    async fn ids(&self, store: &Store, before: Uuid, limit: i64) -> Result<Vec<Uuid>, ReadError> {
+        let values = vec![
+            Value::Text(self.filter.tenant.clone()),
+            Value::Id(before),
+            Value::Int(limit),
+        ];
+        let ids: Vec<Id> = store.db().all(IDS, values).await?;
+        Ok(ids.into_iter().map(|id| id.grant_id).collect())
+    }
+
+    async fn matching(
+        &self,
+        store: &Store,
+        ids: Vec<Uuid>,
+        limit: i64,
+    ) -> Result<Page<GrantRow>, ReadError> {
+        let person = self.filter.person.as_ref();
+        let everything = person.is_none_or(|person| person.everything);
+        let groups = person.map(|person| person.groups.clone());
+        let values = vec![
+            Value::Now,
+            Value::Ids(ids),
+            Value::Bool(everything),
+            Value::Texts(self.users.clone()),
+            Value::Texts(groups.unwrap_or_default()),
+            Value::Int(limit.saturating_add(1)),
+        ];
+        let found = store.rows(store.db().all(MATCHING, values).await?)?;
+        let count = i64::try_from(found.len()).unwrap_or(i64::MAX);
+        Ok(Page::cut(found, count, limit))
+    }
+}
+
+impl Store {
+    fn rows(&self, records: Vec<Record>) -> Result<Vec<GrantRow>, ReadError> {
+        // This process may have noticed a restore that the database does not show yet.
+        let noticed = self.history_uncertain_until();
+        let row = |record: Record| {
+            record.row().map(|row| GrantRow {
+                uncertain_until: row.uncertain_until.max(noticed),
+                ..row
+            })
+        };
+        records.into_iter().map(row).collect()
+    }
+
+    /// The standing decisions with this basis that were given for this owner and have time left,
+    /// the newest first. Whether the user has sent a message since is not read.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
+    pub async fn grants_covering(
+        &self,
+        tenant: &str,
+        owner: &UserId,
+        basis: &str,
+    ) -> Result<Vec<GrantRow>, ReadError> {
+        let owners = self.spellings(tenant, std::slice::from_ref(owner)).await?;
+        let values = vec![
+            Value::Now,
+            Value::Text(tenant.to_owned()),
+            Value::Text(basis.to_owned()),
+            Value::Texts(owners),
+            Value::Int(MOST_COVERING),
+        ];
+        self.rows(self.db().all(COVERING, values).await?)
+    }
+
+    /// Standing decisions, newest first: one page.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
+    pub async fn grants(&self, filter: &GrantFilter) -> Result<Page<GrantRow>, ReadError> {
+        let users = match &filter.person {
+            Some(person) => {
+                let user = std::slice::from_ref(&person.user_id);
+                self.spellings(&filter.tenant, user).await?
+            }
+            None => Vec::new(),
+        };
+        let before = filter.before.map_or(Uuid::max(), |id| id.0);
+        GrantList { filter, users }
+            .page(self, filter.limit, before)
+            .await
+    }
+
+    /// One standing decision.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
+    pub async fn grant(&self, id: GrantId) -> Result<Option<GrantRow>, ReadError> {
+        let filter = GrantFilter::default();
+        let list = GrantList {
+            filter: &filter,
+            users: Vec::new(),
+        };
+        let page = list.matching(self, vec![id.0], 1).await?;
+        Ok(page.into_iter().next())
+    }
+
+    /// Ends a standing decision for good. `false` if it was ended already, or is not there.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer.
+    pub async fn revoke_grant(
+        &self,
+        tenant: &str,
+        id: GrantId,
+        by: &str,
+    ) -> Result<bool, ReadError> {
+        let values = vec![
+            Value::Now,
+            Value::Text(tenant.to_owned()),
+            Value::Id(id.0),
+            Value::Text(by.to_owned()),
+        ];
+        let found: Vec<Id> = self.db().write(REVOKE, values).await?;
+        Ok(!found.is_empty())
+    }
+
+    /// Removes standing decisions a month after their time, at most one batch. Returns whether
+    /// there may be more.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer.
+    pub async fn remove_spent_grants(&self) -> Result<bool, ReadError> {
+        let values = vec![
+            Value::Now,
+            Value::Int(super::batch::micros(KEPT)),
+            Value::Int(i64::try_from(BATCH).unwrap_or(i64::MAX)),
+        ];
+        let removed: Vec<Id> = self.db().write(REMOVE, values).await?;
+        Ok(removed.len() >= BATCH)
+    }
+}
