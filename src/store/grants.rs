@@ -39,8 +39,6 @@ pub struct GrantRow {
     pub basis: String,
     /// The person who gave it.
     pub by: Vote,
-    /// How the person proved who they are.
-    pub door: Option<Door>,
     /// The request whose approval gave it.
     pub request_id: RequestId,
     /// The time of the approval.
@@ -198,11 +196,11 @@ impl Record {
                 by: self.given_by,
                 via: self.via,
                 groups: serde_json::from_str(&self.given_groups).map_err(|_| corrupt("groups"))?,
-            },
-            door: match door {
-                Some(None) => return Err(corrupt("door")),
-                Some(door) => door,
-                None => None,
+                door: match door {
+                    Some(None) => return Err(corrupt("door")),
+                    Some(door) => door,
+                    None => None,
+                },
             },
             request_id: RequestId(self.request_id),
             created_at: Time(self.created_at),

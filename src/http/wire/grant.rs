@@ -79,7 +79,7 @@ impl Grant {
             task_id: row.root_task_id.to_string(),
             by: row.by.by.clone(),
             via: row.by.via.clone(),
-            door: row.door.map(Into::into),
+            door: row.by.door.map(Into::into),
             created_at: row.created_at.to_string(),
             expires_at: row.expires_at.to_string(),
             uses: row.uses,
