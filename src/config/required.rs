@@ -16,7 +16,7 @@ const NEEDED: [(&[&str], &[&str]); 11] = [
     (&["agents", "*", "sub_agents", "*"], &["agent"]),
     (&["policy", "*"], &["name", "tools", "decide"]),
     (&["credentials", "*"], &["fields"]),
-    (&["notify", "to", "*"], &["name", "webhook"]),
+    (&["notify", "to", "*"], &["name"]),
     (&["notify", "to", "*", "webhook"], &["url", "secrets"]),
     (&[], &["models", "agents"]),
 ];

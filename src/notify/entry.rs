@@ -1,9 +1,11 @@
 //! One receiver of messages, ready to send to.
 
+use std::time::Duration;
+
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use url::Url;
 
-use super::settings::{EntrySettings, Payload, address, header};
+use super::settings::{EntrySettings, Mail, Payload, Webhook, When, address, header};
 use super::sign::{Key, key};
 use crate::people::directory::Directory;
 use crate::people::may::may_decide;
@@ -14,16 +16,69 @@ use crate::task::user::UserIds;
 /// One receiver of messages.
 pub(crate) struct Entry {
     pub(super) name: String,
+    pub(super) channel: Channel,
+    /// When a question that still waits is told of; `None` where its beginning is.
+    pub(super) when: Option<When>,
+    /// The shortest time between two messages to one person.
+    pub(super) gather: Duration,
+    /// The events that it gets messages of, before `groups` and `users` are looked at.
+    pub(super) want: Want,
+    groups: Vec<String>,
+    users: Vec<String>,
+}
+
+/// How the messages of an entry are sent.
+pub(super) enum Channel {
+    /// Each event is a signed POST.
+    Webhook(Hook),
+    /// Questions go to people, each a mail of their own.
+    Mail(Mail),
+}
+
+/// A receiver of webhooks.
+pub(super) struct Hook {
     pub(super) url: Url,
     /// The keys that sign a message, the newest first.
     pub(super) keys: Vec<Key>,
     pub(super) headers: HeaderMap,
     pub(super) payload: Payload,
     pub(super) summaries: bool,
-    /// The events that it gets messages of, before `groups` and `users` are looked at.
-    pub(super) want: Want,
-    groups: Vec<String>,
-    users: Vec<String>,
+}
+
+impl Channel {
+    /// The channel of these settings; `None` if they have mistakes.
+    fn of(settings: &EntrySettings) -> Option<Self> {
+        if let Some(webhook) = &settings.webhook {
+            return Hook::of(webhook).map(Self::Webhook);
+        }
+        settings.mail.clone().map(Self::Mail)
+    }
+
+    /// The channel's name, as in the configuration.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Webhook(_) => "webhook",
+            Self::Mail(_) => "mail",
+        }
+    }
+}
+
+impl Hook {
+    fn of(webhook: &Webhook) -> Option<Self> {
+        let headers: Result<Vec<(HeaderName, HeaderValue)>, _> = webhook
+            .headers
+            .iter()
+            .map(|(name, value)| header(name, value))
+            .collect();
+        let keys: Result<Vec<Key>, _> = webhook.secrets.iter().map(key).collect();
+        Some(Self {
+            url: address(webhook.url.reveal())?,
+            keys: keys.ok()?,
+            headers: headers.ok()?.into_iter().collect(),
+            payload: webhook.payload,
+            summaries: webhook.summaries,
+        })
+    }
 }
 
 impl std::fmt::Debug for Entry {
@@ -36,20 +91,11 @@ impl Entry {
     /// The entry of these settings; `None` if they have mistakes.
     #[must_use]
     pub(crate) fn of(settings: &EntrySettings) -> Option<Self> {
-        let webhook = settings.webhook.as_ref()?;
-        let headers: Result<Vec<(HeaderName, HeaderValue)>, _> = webhook
-            .headers
-            .iter()
-            .map(|(name, value)| header(name, value))
-            .collect();
-        let keys: Result<Vec<Key>, _> = webhook.secrets.iter().map(key).collect();
         Some(Self {
             name: settings.name.clone(),
-            url: address(webhook.url.reveal())?,
-            keys: keys.ok()?,
-            headers: headers.ok()?.into_iter().collect(),
-            payload: webhook.payload,
-            summaries: webhook.summaries,
+            channel: Channel::of(settings)?,
+            when: settings.when,
+            gather: settings.gathers(),
             want: Want {
                 tenants: settings.tenants.clone(),
                 agents: settings.agents.clone(),

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::Sender;
-use super::entry::Entry;
+use super::entry::Hook;
 use super::settings::Payload;
 use crate::store::{ClaimedDelivery, Event, Part, Portion, ReadError, message_id};
 use crate::task::change::TaskRow;
@@ -58,7 +58,7 @@ impl Sender {
     /// [`ReadError`] when the database does not answer, or the event cannot be read.
     pub(super) async fn message(
         &self,
-        entry: &Entry,
+        hook: &Hook,
         claimed: &ClaimedDelivery,
     ) -> Result<Option<Message>, ReadError> {
         let part = Part {
@@ -82,7 +82,7 @@ impl Sender {
         let Some(root) = self.store.task(claimed.root).await? else {
             return Ok(None);
         };
-        let body = self.body(entry, &claimed.kind, &root, &event).await?;
+        let body = self.body(hook, &claimed.kind, &root, &event).await?;
         Ok(Some(Message {
             id: message_id(claimed.change, claimed.event_number),
             body,
@@ -92,13 +92,13 @@ impl Sender {
 
     async fn body(
         &self,
-        entry: &Entry,
+        hook: &Hook,
         kind: &str,
         root: &TaskRow,
         event: &Event,
     ) -> Result<Vec<u8>, ReadError> {
         let mut truncated = false;
-        if entry.payload == Payload::Full {
+        if hook.payload == Payload::Full {
             let data = (self.rendering.data)(root.task_id, event.clone()).await?;
             let body = enveloped(kind, event, &data)?;
             if body.len() <= MOST {
@@ -107,7 +107,7 @@ impl Sender {
             truncated = true;
         }
         let request = match event.item.fact.request_id() {
-            Some(id) => Some((self.rendering.brief)(id, event.clone(), entry.summaries).await?),
+            Some(id) => Some((self.rendering.brief)(id, event.clone(), hook.summaries).await?),
             None => None,
         };
         let status = self.store.status_after(event).await?;

@@ -7,6 +7,8 @@
 //! delays only the messages of its own entry. No message, row, log line or metric holds a secret, an
 //! address or a URL.
 
+mod answer;
+mod digest;
 pub(crate) mod entry;
 mod health;
 mod message;

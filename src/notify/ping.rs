@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::value::to_raw_value;
 
-use super::entry::Entry;
+use super::entry::{Channel, Entry};
 use super::message::envelope;
 use super::settings::EntrySettings;
 use super::webhook::post;
@@ -37,11 +37,14 @@ pub async fn ping(
     let (Some(entry), Ok(body)) = (Entry::of(settings), body) else {
         return Ok(None);
     };
+    let Channel::Webhook(hook) = &entry.channel else {
+        return Ok(None);
+    };
     let id = format!("ping_{}", ids.fresh().simple());
     let began = clock.uptime();
-    let answer = post(&net, clock, &entry, &id, body).await;
+    let answer = post(&net, clock, hook, &id, body).await;
     Ok(Some(Pong {
-        status: answer.status.map(|status| status.as_u16()),
+        status: answer.status,
         problem: answer.problem,
         took: clock.uptime().saturating_sub(began),
     }))

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::entry::Entry;
+use super::entry::{Channel, Entry};
 use super::health::Health;
 use super::message::Message;
 use super::{Sender, observe, schedule, webhook};
@@ -115,7 +115,11 @@ impl Sender {
 
     /// Makes one attempt and records it.
     async fn deliver(&self, lane: &Lane, claimed: &ClaimedDelivery) {
-        let message = match self.message(&lane.entry, claimed).await {
+        let hook = match &lane.entry.channel {
+            Channel::Webhook(hook) => hook,
+            Channel::Mail(_) => return,
+        };
+        let message = match self.message(hook, claimed).await {
             Ok(Some(message)) => message,
             Ok(None) => return self.give_up(lane, claimed, "gone").await,
             // The lease runs out, and the delivery is claimed again.
@@ -130,7 +134,7 @@ impl Sender {
         };
         let Message { id, body, at } = message;
         let began = self.clock.uptime();
-        let answer = webhook::post(&self.net, &*self.clock, &lane.entry, &id, body).await;
+        let answer = webhook::post(&self.net, &*self.clock, hook, &id, body).await;
         if answer.is_success() {
             failpoint::reach("deliver.sent");
         }
@@ -143,9 +147,10 @@ impl Sender {
         };
         let attempt = Attempt {
             next,
-            http_status: answer.status.map(|status| status.as_u16()),
+            http_status: answer.status,
             problem: answer.problem,
             took: self.clock.uptime().saturating_sub(began),
+            reference: answer.reference,
         };
         if self.record(lane, claimed, &attempt).await && next == Next::Sent {
             let lag = self.clock.now().since(at).as_secs_f64();
@@ -160,6 +165,7 @@ impl Sender {
             http_status: None,
             problem,
             took: std::time::Duration::ZERO,
+            reference: None,
         };
         self.record(lane, claimed, &attempt).await;
     }

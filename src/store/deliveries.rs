@@ -62,6 +62,8 @@ pub struct Attempt {
     pub problem: &'static str,
     /// How long it took.
     pub took: Duration,
+    /// What names the message at the receiver, so that it can be changed later; kept from then on.
+    pub reference: Option<String>,
 }
 
 /// The state of a delivery after an attempt.
@@ -136,7 +138,8 @@ const RECORD: Sql = sql!(
     "update delivery set state = $4, attempts = attempts + 1, lease_until = null,
         due_at = case when $4 = 'due' then m.at + $5 else due_at end,
         ended_at = case when $4 <> 'due' then m.at end,
-        last_at = m.at, last_status = nullif($6, 0), last_problem = nullif($7, ''), last_milliseconds = $8
+        last_at = m.at, last_status = nullif($6, 0), last_problem = nullif($7, ''), last_milliseconds = $8,
+        reference = coalesce(nullif($9, ''), reference)
        from (select " (now 1) " as at) m
       where delivery_id = $2 and lease_until = $3 and state = 'due' returning target"
 )
@@ -310,6 +313,7 @@ impl Store {
             Value::Int(attempt.http_status.unwrap_or(0).into()),
             Value::Text(attempt.problem.to_owned()),
             Value::Int(i64::try_from(attempt.took.as_millis()).unwrap_or(i64::MAX)),
+            Value::Text(attempt.reference.clone().unwrap_or_default()),
         ];
         let recorded: Vec<Target> = self.db().write(RECORD, values).await?;
         Ok(!recorded.is_empty())

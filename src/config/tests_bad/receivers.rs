@@ -27,7 +27,18 @@ const HOOK: &str = "webhook: { url: 'https://h/x', secrets: [SECRET] }";
 fn entry_without_a_name_an_address_or_a_secret_is_refused() {
     for (entry, message) in [
         (format!("{{ {HOOK} }}"), ".to[0]: `name` is missing"),
-        ("{ name: a }".to_owned(), ".to[0]: `webhook` is missing"),
+        (
+            "{ name: a }".to_owned(),
+            ".to[0]: one of `webhook`, `mail` is missing: it says how the messages are sent",
+        ),
+        (
+            format!("{{ name: a, {HOOK}, mail: {{}} }}"),
+            ".to[0]: only one of `webhook`, `mail` may be set",
+        ),
+        (
+            "{ name: a, mail: }".to_owned(),
+            ".to[0].mail: expected a map, found nothing",
+        ),
         (
             "{ name: a, webhook: { secrets: [SECRET] } }".to_owned(),
             ".to[0].webhook: `url` is missing",
@@ -49,8 +60,8 @@ fn entry_without_a_name_an_address_or_a_secret_is_refused() {
             ".to[1].name: `a` is the name of an entry above, too",
         ),
         (
-            format!("{{ name: a, {HOOK}, mail: {{}} }}"),
-            ".to[0].mail: unknown key `mail`; known are `name`, `webhook`, `tenants`, `agents`, `events`, `groups`, `users`",
+            format!("{{ name: a, {HOOK}, post: {{}} }}"),
+            ".to[0].post: unknown key `post`; known are `name`, `webhook`, `mail`, `tenants`, `agents`, `events`, `when`, `gather`, `groups`, `users`",
         ),
     ] {
         assert_eq!(found("", &entry), [message], "{entry}");
