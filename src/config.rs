@@ -22,6 +22,7 @@ use sections::{each, list, section};
 use tree::{Kind, Node, Origin};
 
 pub(crate) mod check;
+pub(crate) mod check_links;
 pub(crate) mod check_notify;
 pub(crate) mod check_parts;
 pub(crate) mod check_people;
@@ -263,8 +264,10 @@ fn sections(root: &mut Node, mistakes: &mut Mistakes) -> Config {
         database: section(root, "database", mistakes),
         auth: root.get("auth").is_some().then(|| {
             let api_keys = list(root, &["auth", "api_keys"], mistakes);
+            let people = list(root, &["auth", "people"], mistakes);
             people::settings::Settings {
                 api_keys,
+                people,
                 ..section(root, "auth", mistakes)
             }
         }),
@@ -281,8 +284,10 @@ fn sections(root: &mut Node, mistakes: &mut Mistakes) -> Config {
         policy: list(root, &["policy"], mistakes),
         notify: {
             let to = list(root, &["notify", "to"], mistakes);
-            let _: notify::Settings = section(root, "notify", mistakes);
-            notify::Settings { to }
+            notify::Settings {
+                to,
+                ..section(root, "notify", mistakes)
+            }
         },
         ..Config::default()
     }

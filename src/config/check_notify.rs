@@ -15,7 +15,7 @@ const ONLY_TENANT: &str = "default";
 /// Whether a name is known.
 type IsKnown<'f> = &'f dyn Fn(&str) -> bool;
 
-/// The names that an entry may refer to.
+/// The names that an entry may refer to: those of keys and of people.
 struct Known<'c> {
     tenants: BTreeSet<&'c str>,
     agents: BTreeSet<&'c str>,
@@ -82,10 +82,14 @@ impl<'c> Known<'c> {
         if config.auth.is_none() {
             tenants.insert(ONLY_TENANT);
         }
-        let groups = keys().flat_map(|key| key.groups.iter().map(String::as_str));
+        let people = config.auth.iter().flat_map(|auth| &auth.people);
+        let names = keys().map(|key| (&key.user, &key.groups));
+        let names = names.chain(people.map(|person| (&person.user, &person.groups)));
+        let groups = names.clone();
+        let groups = groups.flat_map(|(_, groups)| groups.iter().map(String::as_str));
         let ids = config.auth.as_ref().map(|auth| auth.user_ids);
         let ids = ids.unwrap_or_default();
-        let users = keys().map(|key| ids.key(&key.user).as_str().to_owned());
+        let users = names.map(|(user, _)| ids.key(user).as_str().to_owned());
         Self {
             tenants,
             agents: config.agents.keys().map(String::as_str).collect(),

@@ -1,4 +1,5 @@
-//! Finds mistakes in the accounts, and rules that need more approvers than any tenant has.
+//! Finds mistakes in the accounts and the people, and rules that need more approvers than any tenant
+//! has.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +8,8 @@ use sha2::{Digest as _, Sha256};
 use super::Config;
 use super::tree::Node;
 use crate::people::directory::is_user;
-use crate::people::settings::{ApiKey, parse_hex};
+use crate::people::person::is_email;
+use crate::people::settings::{ApiKey, PersonSettings, Settings, parse_hex};
 use crate::policy::Decide;
 use crate::task::user::UserKey;
 use crate::world::Mistakes;
@@ -31,7 +33,7 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         let Some(node) = root.at(&place).filter(|node| !node.broken) else {
             continue;
         };
-        person(key, &place, mistakes);
+        names(&key.user, Some(&key.tenant), &key.groups, &place, mistakes);
         let hash = secret(key, node, &place, mistakes);
         if hash.is_some_and(|hash| !seen.insert(hash)) {
             mistakes.add(
@@ -60,11 +62,95 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
             );
         }
     }
-    rules(config, &auth.api_keys, root, mistakes);
+    people(auth, root, mistakes);
+    rules(config, auth, root, mistakes);
 }
 
-fn person(key: &ApiKey, place: &[&str], mistakes: &mut Mistakes) {
-    let words = [("user", &key.user), ("tenant", &key.tenant)];
+/// Checks the people whom messages reach.
+fn people(auth: &Settings, root: &Node, mistakes: &mut Mistakes) {
+    let tenants: BTreeSet<&str> = auth
+        .api_keys
+        .iter()
+        .map(|key| key.tenant.as_str())
+        .collect();
+    let resolved = auth.people();
+    let (mut users, mut addresses) = (BTreeSet::new(), BTreeSet::new());
+    for (index, (person, resolved)) in auth.people.iter().zip(&resolved).enumerate() {
+        let at = index.to_string();
+        let place = ["auth", "people", &at];
+        let Some(node) = root.at(&place).filter(|node| !node.broken) else {
+            continue;
+        };
+        let below = |key| [&place[..], &[key]].concat();
+        let tenant = person.tenant.as_deref();
+        names(&person.user, tenant, &person.groups, &place, mistakes);
+        match tenant {
+            None if tenants.len() > 1 && node.get("tenant").is_none() => {
+                let detail = "`tenant` is missing: there are several, and a person is of one";
+                mistakes.add(&place, detail);
+            }
+            Some(tenant) if is_user(tenant) && !tenants.contains(tenant) => {
+                let detail = format!("no key has the tenant `{tenant}`");
+                mistakes.add(&below("tenant"), detail);
+            }
+            Some(_) | None => {}
+        }
+        let id = (&resolved.tenant, auth.user_ids.key(&person.user));
+        if !person.user.is_empty() && !users.insert(id) {
+            let detail = format!(
+                "`{}` is a person above, too: each person stands here once",
+                person.user
+            );
+            mistakes.add(&below("user"), detail);
+        }
+        groups_of_key(auth, person, &resolved.tenant, &place, mistakes);
+        let Some(email) = &person.email else { continue };
+        if !is_email(email) {
+            mistakes.add(
+                &below("email"),
+                "expected an address such as `bob@acme.com`",
+            );
+        } else if !addresses.insert((&resolved.tenant, email.to_ascii_lowercase())) {
+            let detail = "another person of the tenant has this address, too: each person has a mailbox of their own";
+            mistakes.add(&below("email"), detail);
+        }
+    }
+}
+
+/// Checks that a person who has a key names no other groups than the key.
+fn groups_of_key(
+    auth: &Settings,
+    person: &PersonSettings,
+    tenant: &str,
+    place: &[&str],
+    mistakes: &mut Mistakes,
+) {
+    let own = |key: &&ApiKey| key.tenant == tenant && auth.user_ids.same(&key.user, &person.user);
+    let Some(key) = auth.api_keys.iter().find(own) else {
+        return;
+    };
+    let set = |groups: &[String]| groups.iter().cloned().collect::<BTreeSet<_>>();
+    if !person.groups.is_empty() && set(&person.groups) != set(&key.groups) {
+        let detail = format!(
+            "the key of `{}` has other groups: leave `groups` out, a person who has a key has the groups of the key",
+            person.user
+        );
+        mistakes.add(&[place, &["groups"]].concat(), detail);
+    }
+}
+
+/// Checks the names of a key or of a person.
+fn names(
+    user: &str,
+    tenant: Option<&str>,
+    groups: &[String],
+    place: &[&str],
+    mistakes: &mut Mistakes,
+) {
+    let words = [("user", Some(user)), ("tenant", tenant)];
+    let words = words
+        .into_iter()
+        .filter_map(|(what, text)| Some((what, text?)));
     for (what, text) in words {
         if !(is_user(text) || (what == "user" && text.is_empty())) {
             mistakes.add(
@@ -73,7 +159,7 @@ fn person(key: &ApiKey, place: &[&str], mistakes: &mut Mistakes) {
             );
         }
     }
-    for (index, group) in key.groups.iter().enumerate() {
+    for (index, group) in groups.iter().enumerate() {
         let sound =
             !group.contains(',') && group.trim() == group && is_user(&group.replace(' ', "_"));
         if !sound {
@@ -130,11 +216,16 @@ fn secret(key: &ApiKey, node: &Node, place: &[&str], mistakes: &mut Mistakes) ->
 }
 
 /// Checks that, for every rule with `hold`, some tenant has as many approvers as the rule requires.
-fn rules(config: &Config, keys: &[ApiKey], root: &Node, mistakes: &mut Mistakes) {
-    let broken = root
-        .at(&["auth", "api_keys"])
-        .is_some_and(|list| list.broken || list.elements().iter().any(|key| key.broken));
-    if broken || keys.is_empty() {
+fn rules(config: &Config, auth: &Settings, root: &Node, mistakes: &mut Mistakes) {
+    let broken = |path: &[&str]| {
+        root.at(path)
+            .is_some_and(|list| list.broken || list.elements().iter().any(|one| one.broken))
+    };
+    let keys = &auth.api_keys;
+    let unread = broken(&["auth", "api_keys"])
+        || broken(&["auth", "people"])
+        || root.at(&["notify", "links"]).is_some_and(has_broken);
+    if unread || keys.is_empty() {
         return;
     }
     let Some(directory) = config.directory() else {

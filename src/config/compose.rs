@@ -8,6 +8,7 @@ use crate::agent::version::{self, Fill, Written};
 use crate::agent::{self, Agent, Agents, Offer, SubAgent};
 use crate::people::authenticator::{Authenticator, Keys, Open};
 use crate::people::directory::Directory;
+use crate::people::link::Links;
 use crate::people::settings::ApiKey;
 use crate::policy::{Rule, RuleApprovers};
 use crate::secret::seal::Sealer;
@@ -39,14 +40,23 @@ impl Config {
         Some(
             accounts
                 .comparing(auth.user_ids)
+                .linking(self.notify.links.as_ref().map(|links| links.may))
+                .telling(auth.people())
                 .naming(approvers.chain(users).cloned().collect()),
         )
     }
 
-    /// The sealer for credentials, with all readable keys; `None` if no key is readable.
+    /// The sealer for credentials and links, with all readable keys; `None` if no key is readable.
     #[must_use]
     pub fn sealer(&self) -> Option<Sealer> {
         self.secrets.sealer()
+    }
+
+    /// The links in messages, under this public URL; `None` if messages have none.
+    #[must_use]
+    pub fn links(&self, public_url: &str) -> Option<Links> {
+        let settings = self.notify.links.clone()?;
+        Some(Links::new(settings, self.sealer()?, public_url))
     }
 
     #[must_use]

@@ -38,7 +38,7 @@ const EXAMPLES: [(&str, &str); 11] = [
     ),
     (
         "auth",
-        "auth:\n  api_keys:\n    - { user: alice, tenant: acme, groups: [support], key: \"${ALICE_KEY}\" }\n    - { user: bob, tenant: acme, groups: [finance], key: \"${BOB_KEY}\" }\n    - { user: web, tenant: acme, key: \"${WEB_KEY}\", act_as: true }\n",
+        "auth:\n  api_keys:\n    - { user: alice, tenant: acme, groups: [support], key: \"${ALICE_KEY}\" }\n    - { user: bob, tenant: acme, groups: [finance], key: \"${BOB_KEY}\" }\n    - { user: web, tenant: acme, key: \"${WEB_KEY}\", act_as: true }\n  people:\n    - { user: bob, tenant: acme, email: bob@acme.com }\n    - { user: carol, tenant: acme, groups: [finance], email: carol@acme.com, language: zh }\n",
     ),
     (
         "secrets",
@@ -67,7 +67,7 @@ const EXAMPLES: [(&str, &str); 11] = [
     ),
     (
         "notify",
-        "notify:\n  to:\n    - name: backend\n      webhook: { url: \"https://backend.acme.com/holdpoint\", secrets: [\"${HOOK_SECRET}\"] }\n      tenants: [acme]\n",
+        "notify:\n  links: { may: decide, expires_in: 72h }\n  to:\n    - name: backend\n      webhook: { url: \"https://backend.acme.com/holdpoint\", secrets: [\"${HOOK_SECRET}\"] }\n      tenants: [acme]\n",
     ),
 ];
 

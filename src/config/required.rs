@@ -7,8 +7,9 @@ use crate::world::Mistakes;
 
 /// The path of each map that has required keys (`*` is any name or index), and these keys. The
 /// text, list or map at a required key must not be empty.
-const NEEDED: [(&[&str], &[&str]); 11] = [
+const NEEDED: [(&[&str], &[&str]); 12] = [
     (&["auth", "api_keys", "*"], &["user"]),
+    (&["auth", "people", "*"], &["user"]),
     (&["secrets", "keys", "*"], &["id", "key"]),
     (&["models", "*"], &["provider"]),
     (&["tools", "*", "http"], &["url"]),

@@ -4,6 +4,7 @@ use super::layers::Flags;
 use super::tests::{read, with};
 
 mod approvers;
+mod people;
 mod receivers;
 
 /// Two valid lines that a file begins with, so that the text of a case starts at line 3.
@@ -30,7 +31,7 @@ const BAD: &[(&str, &[&str])] = &[
     (
         "policy: [{ name: x, tools: [t], decide: hold, approvers: { group: [g] } }]\n",
         &[
-            "3:60: policy[0].approvers.group: unknown key `group`; known are `owner`, `users`, `groups`, `required`",
+            "3:60: policy[0].approvers.group: unknown key `group`; known are `owner`, `users`, `groups`, `required`, `links`",
         ],
     ),
     // wrong types

@@ -78,6 +78,7 @@ pub(crate) fn is_shown(place: &[String]) -> bool {
         ["credentials", _, "fields", _, key] => matches!(*key, "description" | "format"),
         ["secrets", "keys", _, key] => *key == "id",
         ["auth", "api_keys", _, key, ..] => matches!(*key, "user" | "tenant" | "groups" | "may"),
+        ["auth", "people", ..] | ["notify", "links", ..] => true,
         ["models", _, key] => matches!(*key, "model" | "provider"),
         ["tools", _, key] => matches!(*key, "description" | "summary" | "effect"),
         ["tools", _, "http", key] => matches!(*key, "url" | "method" | "timeout"),

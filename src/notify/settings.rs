@@ -12,6 +12,7 @@ use serde::Deserialize;
 pub use self::mail::{Mail, Recipients};
 pub use self::webhook::{Payload, Webhook};
 pub(super) use self::webhook::{address, header};
+use crate::people::link::LinkSettings;
 use crate::task::event_name::TOLD;
 use crate::task::units::{duration_text, optional_duration};
 use crate::world::Mistakes;
@@ -43,6 +44,9 @@ const LONGEST_GATHERED: Duration = Duration::from_hours(24);
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "Notify")]
 pub struct Settings {
+    /// The links in messages to people. Default: messages have the URL of the page, which asks
+    /// people to sign in.
+    pub links: Option<LinkSettings>,
     /// The receivers.
     pub to: Vec<EntrySettings>,
 }

@@ -1,6 +1,6 @@
-//! The accounts: key → user, tenant, groups. Keys are stored as SHA-256 (they are long and random,
-//! so a fast hash is enough) and compared in constant time. Invariant: neither a key nor its hash
-//! is ever shown.
+//! The accounts: key → user, tenant, groups; and the people whom messages reach. Keys are stored as
+//! SHA-256 (they are long and random, so a fast hash is enough) and compared in constant time.
+//! Invariant: neither a key nor its hash is ever shown.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,9 +9,13 @@ use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConstantTimeEq as _};
 
 use super::May;
+use super::link::LinkMay;
+use super::person::Person;
 use super::session::Token;
 use crate::task::user::{UserId, UserIds, UserKey};
 use crate::task::verdict::Approvers;
+
+mod people;
 
 /// One key and its user.
 #[derive(Clone, PartialEq, Eq)]
@@ -38,11 +42,15 @@ impl fmt::Debug for Account {
     }
 }
 
-/// All configured accounts.
+/// All configured accounts, and the people whom messages reach.
 #[derive(Clone, Debug, Default)]
 pub struct Directory {
     /// Each account with the comparison key of its user's id.
     accounts: Vec<(UserKey, Account)>,
+    /// Each person with the comparison key of their id.
+    people: Vec<(UserKey, Person)>,
+    /// The permission that a link gives; `None` where messages have no links.
+    links: Option<LinkMay>,
     /// Users named elsewhere in the configuration file, in any tenant.
     named: Vec<(UserKey, String)>,
     ids: UserIds,
@@ -59,6 +67,7 @@ impl Directory {
     #[must_use]
     pub fn comparing(self, ids: UserIds) -> Self {
         let named = self.named.into_iter().map(|(_, user)| user).collect();
+        let people = self.people.into_iter().map(|(_, person)| person).collect();
         let accounts = self
             .accounts
             .into_iter()
@@ -66,9 +75,11 @@ impl Directory {
             .collect();
         Self {
             ids,
+            links: self.links,
             ..Self::default()
         }
         .with(accounts)
+        .telling(people)
         .naming(named)
     }
 
@@ -106,7 +117,12 @@ impl Directory {
             .iter()
             .filter(|(_, account)| account.tenant == tenant);
         let own = own.map(|(key, account)| (key, &account.user));
+        let people = self
+            .people
+            .iter()
+            .filter(|(_, person)| person.tenant == tenant);
         let known = own
+            .chain(people.map(|(key, person)| (key, &person.user)))
             .chain(self.named.iter().map(|(key, user)| (key, user)))
             .find(|(known, _)| **known == key);
         self.ids.id(known.map_or(came, |(_, user)| user.as_str()))
@@ -143,6 +159,18 @@ impl Directory {
         found
     }
 
+    /// The accounts of a user.
+    fn accounts_of<'d>(
+        &'d self,
+        tenant: &'d str,
+        user: &'d UserKey,
+    ) -> impl Iterator<Item = &'d Account> {
+        self.accounts
+            .iter()
+            .filter(move |(key, account)| key == user && account.tenant == tenant)
+            .map(|(_, account)| account)
+    }
+
     /// The accounts of a tenant that may decide.
     fn deciders<'d, 't>(
         &'d self,
@@ -171,10 +199,11 @@ impl Directory {
             .any(|(key, account)| account.act_as && *key == wanted)
     }
 
-    /// How many different people of a tenant could approve under these approvers; `except` is not
-    /// counted. If a key of the tenant may both decide and speak for other people, every named user
-    /// counts, and a named group makes the number unbounded (`usize::MAX`). If `owner` is `None`
-    /// and the approvers include the owner, the owner counts as one more person.
+    /// How many different people of a tenant could approve under these approvers, by a key or by a
+    /// link; `except` is not counted. If a key of the tenant may both decide and speak for other
+    /// people, every named user counts, and a named group makes the number unbounded
+    /// (`usize::MAX`). If `owner` is `None` and the approvers include the owner, the owner counts as
+    /// one more person.
     #[must_use]
     pub fn could_approve(
         &self,
@@ -187,16 +216,12 @@ impl Directory {
         if anybody && !approvers.groups.is_empty() {
             return usize::MAX;
         }
-        let member = |account: &Account| {
-            account
-                .groups
-                .iter()
-                .any(|group| approvers.groups.contains(group))
-        };
+        let member =
+            |groups: &[String]| groups.iter().any(|group| approvers.groups.contains(group));
         let key = |user: &str| self.ids.key(user);
-        let known =
-            |wanted: &UserKey| anybody || self.deciders(tenant).any(|(key, _)| key == wanted);
-        let members = self.deciders(tenant).filter(|(_, account)| member(account));
+        let candidates = || self.candidates(tenant, approvers);
+        let known = |wanted: &UserKey| anybody || candidates().any(|(key, _)| key == wanted);
+        let members = candidates().filter(|(_, groups)| member(groups));
         let mut people: BTreeSet<UserKey> = members.map(|(key, _)| key.clone()).collect();
         people.extend(approvers.users.iter().map(|user| key(user)).filter(known));
         if let Some(owner) = owner.map(key) {
@@ -332,6 +357,7 @@ mod tests {
             users: users.iter().map(ToString::to_string).collect(),
             groups: groups.iter().map(ToString::to_string).collect(),
             required: 2,
+            links: None,
         };
         let could = |approvers: &Approvers, owner, except| {
             directory.could_approve("acme", approvers, owner, except)

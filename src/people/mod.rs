@@ -3,7 +3,10 @@
 
 pub(crate) mod authenticator;
 pub mod directory;
+pub mod language;
+pub mod link;
 pub mod may;
+pub mod person;
 pub(crate) mod session;
 pub(crate) mod settings;
 

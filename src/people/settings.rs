@@ -5,6 +5,8 @@ use serde::Deserialize;
 
 use super::May;
 use super::directory::{Account, hash};
+use super::language::Language;
+use super::person::Person;
 use crate::secret::Secret;
 use crate::task::user::UserIds;
 
@@ -19,6 +21,44 @@ pub struct Settings {
     pub user_ids: UserIds,
     /// The keys that callers send as `Authorization: Bearer <key>`.
     pub api_keys: Vec<ApiKey>,
+    /// The people whom messages reach.
+    pub people: Vec<PersonSettings>,
+}
+
+impl Settings {
+    /// The people whom messages reach. A person without a tenant is of the keys' only tenant.
+    #[must_use]
+    pub fn people(&self) -> Vec<Person> {
+        let usual = ApiKey::default().tenant;
+        let only = self.api_keys.first().map_or(&usual, |key| &key.tenant);
+        let people = self.people.iter().map(|person| Person {
+            user: person.user.clone(),
+            tenant: person.tenant.as_ref().unwrap_or(only).clone(),
+            groups: person.groups.clone(),
+            email: person.email.clone(),
+            language: person.language,
+        });
+        people.collect()
+    }
+}
+
+/// A person whom messages reach. A person without a key decides only by the links in them.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "Person", extend("required" = ["user"]))]
+pub struct PersonSettings {
+    /// The id of the person. A key of the same user is the person's.
+    pub user: String,
+    /// The tenant of the person. Default: the only tenant that has a key. Required if there are
+    /// several.
+    pub tenant: Option<String>,
+    /// The groups of a person without a key. A person with a key is in the key's groups, and needs
+    /// none here.
+    pub groups: Vec<String>,
+    /// The mail address, such as `bob@acme.com`. No other person of the tenant has it.
+    pub email: Option<String>,
+    /// The language of messages to the person.
+    pub language: Language,
 }
 
 /// An API key and its user. Either `key` or `key_sha256` is set.

@@ -96,6 +96,9 @@ pub struct RuleApprovers {
     /// The number of different people who have to approve.
     #[schemars(range(min = 1))]
     pub required: u32,
+    /// Whether an answer by a link in a message counts, where links decide. Default: `true` if
+    /// `required` is 1, else `false`.
+    pub links: Option<bool>,
 }
 
 impl Default for RuleApprovers {
@@ -105,6 +108,7 @@ impl Default for RuleApprovers {
             users: Vec::new(),
             groups: Vec::new(),
             required: 1,
+            links: None,
         }
     }
 }
@@ -119,6 +123,8 @@ impl RuleApprovers {
             users: self.users.clone(),
             groups: self.groups.clone(),
             required: self.required,
+            // Rules that mean the same share a request: a default is kept like an absence.
+            links: self.links.filter(|links| *links != (self.required <= 1)),
         }
     }
 }

@@ -1,14 +1,15 @@
 //! Sealing. A credential that a person entered is stored only as ciphertext that is bound to its
-//! row. An HTTP body that may hold a credential is stored only as a keyed hash. Invariant: a nonce
-//! is random and used once; each bound part is preceded by its length, so that no two rows bind the
-//! same bytes; an error reveals nothing of the sealed value.
+//! row. An HTTP body that may hold a credential is stored only as a keyed hash. A link in a message
+//! holds its contents only as ciphertext, under a key of its own. Invariant: a nonce is random and
+//! used once; each bound part is preceded by its length, so that no two rows bind the same bytes; an
+//! error reveals nothing of the sealed value.
 
 use std::fmt;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
+use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use chacha20poly1305::aead::{Aead as _, Generate as _, Payload};
 use chacha20poly1305::{KeyInit as _, XChaCha20Poly1305, XNonce};
@@ -23,6 +24,9 @@ use super::Secret;
 /// Labels to derive a separate key for each use.
 const FOR_SEALING: &[u8] = b"holdpoint 1 sealing";
 const FOR_FINGERPRINTS: &[u8] = b"holdpoint 1 fingerprints";
+const FOR_LINKS: &[u8] = b"holdpoint 1 links";
+/// The bound part of a link.
+const LINK: &[&[u8]] = &[b"link"];
 /// The version of the sealed format; it is part of the associated data.
 const VERSION: &[u8] = b"holdpoint sealed 1";
 /// The length of a nonce in bytes.
@@ -70,6 +74,7 @@ pub struct Sealer {
 struct Key {
     id: String,
     cipher: XChaCha20Poly1305,
+    links: XChaCha20Poly1305,
     mac: Hmac<Sha256>,
 }
 
@@ -82,14 +87,55 @@ impl fmt::Debug for Sealer {
 impl Key {
     fn new(id: String, secret: &[u8; 32]) -> Option<Self> {
         let derive = Hkdf::<Sha256>::new(None, secret);
-        let (mut sealing, mut fingerprints) = (Zeroizing::new([0; 32]), Zeroizing::new([0; 32]));
-        derive.expand(FOR_SEALING, sealing.as_mut()).ok()?;
-        derive
-            .expand(FOR_FINGERPRINTS, fingerprints.as_mut())
-            .ok()?;
-        let cipher = XChaCha20Poly1305::new_from_slice(sealing.as_ref()).ok()?;
-        let mac = Hmac::new_from_slice(fingerprints.as_ref()).ok()?;
-        Some(Self { id, cipher, mac })
+        let derived = |label| {
+            let mut key = Zeroizing::new([0; 32]);
+            derive.expand(label, key.as_mut()).ok()?;
+            Some(key)
+        };
+        let cipher = |label| XChaCha20Poly1305::new_from_slice(derived(label)?.as_ref()).ok();
+        Some(Self {
+            id,
+            cipher: cipher(FOR_SEALING)?,
+            links: cipher(FOR_LINKS)?,
+            mac: Hmac::new_from_slice(derived(FOR_FINGERPRINTS)?.as_ref()).ok()?,
+        })
+    }
+
+    /// Encrypts with one of this key's ciphers; returns the nonce and the ciphertext.
+    fn encrypt(
+        &self,
+        cipher: &XChaCha20Poly1305,
+        bound: &[&[u8]],
+        plain: &[u8],
+    ) -> Result<Vec<u8>, SealError> {
+        let nonce = XNonce::try_generate().map_err(|_| SealError::Unsealed)?;
+        let payload = Payload {
+            msg: plain,
+            aad: &self.bind(bound),
+        };
+        let ciphertext = cipher
+            .encrypt(&nonce, payload)
+            .map_err(|_| SealError::Unsealed)?;
+        Ok([nonce.as_slice(), &ciphertext].concat())
+    }
+
+    /// Decrypts a nonce and a ciphertext with one of this key's ciphers.
+    fn decrypt(
+        &self,
+        cipher: &XChaCha20Poly1305,
+        bound: &[&[u8]],
+        sealed: &[u8],
+    ) -> Result<Secret<Vec<u8>>, SealError> {
+        let (nonce, ciphertext) = sealed.split_at_checked(NONCE).ok_or(SealError::Broken)?;
+        let nonce = XNonce::try_from(nonce).map_err(|_| SealError::Broken)?;
+        let payload = Payload {
+            msg: ciphertext,
+            aad: &self.bind(bound),
+        };
+        cipher
+            .decrypt(&nonce, payload)
+            .map(Secret::new)
+            .map_err(|_| SealError::Broken)
     }
 
     /// The associated data of the encryption: format version, key id and the `bound` parts, each
@@ -131,19 +177,10 @@ impl Sealer {
     /// [`SealError::Unsealed`].
     pub fn seal(&self, bound: &[&[u8]], plain: &[u8]) -> Result<Sealed, SealError> {
         let key = &self.first;
-        let nonce = XNonce::try_generate().map_err(|_| SealError::Unsealed)?;
-        let payload = Payload {
-            msg: plain,
-            aad: &key.bind(bound),
-        };
-        let ciphertext = key
-            .cipher
-            .encrypt(&nonce, payload)
-            .map_err(|_| SealError::Unsealed)?;
-        let text = BASE64_STANDARD.encode([nonce.as_slice(), &ciphertext].concat());
+        let bytes = key.encrypt(&key.cipher, bound, plain)?;
         Ok(Sealed {
             key_id: key.id.clone(),
-            text,
+            text: BASE64_STANDARD.encode(bytes),
         })
     }
 
@@ -156,16 +193,32 @@ impl Sealer {
         let bytes = BASE64_STANDARD
             .decode(&sealed.text)
             .map_err(|_| SealError::Broken)?;
-        let (nonce, ciphertext) = bytes.split_at_checked(NONCE).ok_or(SealError::Broken)?;
-        let nonce = XNonce::try_from(nonce).map_err(|_| SealError::Broken)?;
-        let payload = Payload {
-            msg: ciphertext,
-            aad: &key.bind(bound),
-        };
-        key.cipher
-            .decrypt(&nonce, payload)
-            .map(Secret::new)
-            .map_err(|_| SealError::Broken)
+        key.decrypt(&key.cipher, bound, &bytes)
+    }
+
+    /// Seals the contents of a link: the key's id, a dot, and the base64url of the nonce and the
+    /// ciphertext.
+    ///
+    /// # Errors
+    /// [`SealError::Unsealed`].
+    pub fn seal_link(&self, plain: &[u8]) -> Result<String, SealError> {
+        let key = &self.first;
+        let bytes = key.encrypt(&key.links, LINK, plain)?;
+        let text = BASE64_URL_SAFE_NO_PAD.encode(bytes);
+        Ok(format!("{}.{text}", key.id))
+    }
+
+    /// Opens the contents of a link.
+    ///
+    /// # Errors
+    /// [`SealError::UnknownKey`] or [`SealError::Broken`].
+    pub fn open_link(&self, token: &str) -> Result<Secret<Vec<u8>>, SealError> {
+        let (key_id, text) = token.split_once('.').ok_or(SealError::Broken)?;
+        let key = self.key(key_id).ok_or(SealError::UnknownKey)?;
+        let bytes = BASE64_URL_SAFE_NO_PAD
+            .decode(text)
+            .map_err(|_| SealError::Broken)?;
+        key.decrypt(&key.links, LINK, &bytes)
     }
 
     /// A keyed hash by the first key, as `<key id>:<hex>`.
@@ -257,157 +310,4 @@ fn sha256(bytes: &[u8]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const BOUND: [&[u8]; 3] = [b"acme", b"task", b"jira"];
-    const PLAIN: &[u8] = b"{\"token\":\"hunter2-hunter2\"}";
-
-    fn sealer(keys: &[(&str, u8)]) -> Sealer {
-        Sealer::new(
-            keys.iter()
-                .map(|(id, byte)| ((*id).to_owned(), Secret::new([*byte; 32])))
-                .collect(),
-        )
-        .unwrap()
-    }
-
-    #[test]
-    fn sealed_value_opens_only_in_the_place_it_was_sealed_for() {
-        let with_key = sealer(&[("k1", 1)]);
-        let sealed = with_key.seal(&BOUND, PLAIN).unwrap();
-        assert_eq!(with_key.open(&BOUND, &sealed).unwrap().reveal(), PLAIN);
-        let elsewhere: [&[&[u8]]; 7] = [
-            &[b"acme", b"task", b"mail"],
-            &[b"globex", b"task", b"jira"],
-            &[b"acme", b"other", b"jira"],
-            &[b"acm", b"etask", b"jira"],
-            &[b"acme", b"task", b"jira", b""],
-            &[b"acme", b"taskjira"],
-            &[],
-        ];
-        for bound in elsewhere {
-            assert_eq!(
-                with_key.open(bound, &sealed).unwrap_err(),
-                SealError::Broken,
-                "{bound:?}"
-            );
-        }
-        assert!(!format!("{with_key:?} {sealed:?}").contains(&sealed.text));
-    }
-
-    #[test]
-    fn same_value_is_never_sealed_alike() {
-        let with_key = sealer(&[("k1", 1)]);
-        assert_ne!(with_key.seal(&BOUND, PLAIN), with_key.seal(&BOUND, PLAIN));
-    }
-
-    #[test]
-    fn sealed_text_with_any_bit_changed_or_missing_does_not_open() {
-        let with_key = sealer(&[("k1", 1)]);
-        let sealed = with_key.seal(&BOUND, PLAIN).unwrap();
-        let broken = |text: String| {
-            let sealed = Sealed {
-                text,
-                ..sealed.clone()
-            };
-            assert_eq!(
-                with_key.open(&BOUND, &sealed).unwrap_err(),
-                SealError::Broken,
-                "{}",
-                sealed.text
-            );
-        };
-        let bytes = BASE64_STANDARD.decode(&sealed.text).unwrap();
-        assert_eq!(bytes.len(), NONCE + PLAIN.len() + 16);
-        for place in 0..bytes.len() * 8 {
-            let mut changed = bytes.clone();
-            changed[place / 8] ^= 1 << (place % 8);
-            broken(BASE64_STANDARD.encode(changed));
-        }
-        for place in 0..sealed.text.len() * 8 {
-            let mut changed = sealed.text.clone().into_bytes();
-            changed[place / 8] ^= 1 << (place % 8);
-            if let Ok(changed) = String::from_utf8(changed) {
-                broken(changed);
-            }
-        }
-        for length in 0..sealed.text.len() {
-            broken(sealed.text[..length].to_owned());
-        }
-        for length in 0..bytes.len() {
-            broken(BASE64_STANDARD.encode(&bytes[..length]));
-        }
-        broken(format!("{}AAAA", sealed.text));
-    }
-
-    #[test]
-    fn other_key_opens_nothing_even_under_the_same_id() {
-        let sealed = sealer(&[("k1", 1)]).seal(&BOUND, PLAIN).unwrap();
-        assert_eq!(
-            sealer(&[("k1", 2)]).open(&BOUND, &sealed).unwrap_err(),
-            SealError::Broken
-        );
-        let both = sealer(&[("k1", 1), ("k2", 1)]);
-        let renamed = Sealed {
-            key_id: "k2".to_owned(),
-            ..sealed.clone()
-        };
-        assert_eq!(
-            both.open(&BOUND, &renamed).unwrap_err(),
-            SealError::Broken,
-            "the id is bound, too"
-        );
-        assert!(both.open(&BOUND, &sealed).is_ok());
-    }
-
-    #[test]
-    fn first_key_seals_all_keys_open_and_a_removed_key_opens_nothing() {
-        let old = sealer(&[("k1", 1)]);
-        let sealed = old.seal(&BOUND, PLAIN).unwrap();
-        let rotated = sealer(&[("k2", 2), ("k1", 1)]);
-        assert_eq!(rotated.open(&BOUND, &sealed).unwrap().reveal(), PLAIN);
-        let anew = rotated.seal(&BOUND, PLAIN).unwrap();
-        assert_eq!(anew.key_id, "k2");
-        assert_eq!(old.open(&BOUND, &anew).unwrap_err(), SealError::UnknownKey);
-        assert_eq!(
-            sealer(&[("k2", 2)]).open(&BOUND, &sealed).unwrap_err(),
-            SealError::UnknownKey
-        );
-        assert!(Sealer::new(Vec::new()).is_none());
-    }
-
-    #[test]
-    fn body_is_recognized_by_the_form_it_was_kept_in() {
-        let body = |sealer: Option<&Sealer>, bytes: &'static [u8]| {
-            Body::new(Bytes::from_static(bytes), sealer)
-        };
-        let (old, rotated) = (sealer(&[("k1", 1)]), sealer(&[("k2", 2), ("k1", 1)]));
-        let (bare, by_old, by_new) = (
-            body(None, PLAIN).kept,
-            body(Some(&old), PLAIN).kept,
-            body(Some(&rotated), PLAIN).kept,
-        );
-        assert_eq!(bare.len(), 64);
-        assert!(
-            by_old.starts_with("k1:") && by_old.len() == 67 && by_new.starts_with("k2:"),
-            "{by_old} {by_new}"
-        );
-        assert_ne!(by_old[3..], by_new[3..]);
-        assert_ne!(by_old[3..], bare);
-        let now = body(Some(&rotated), PLAIN);
-        for kept in [&bare, &by_old, &by_new] {
-            assert!(now.is_kept_as(kept), "{kept}");
-            assert!(!body(Some(&rotated), b"{}").is_kept_as(kept), "{kept}");
-        }
-        assert!(
-            !body(Some(&old), PLAIN).is_kept_as(&by_new),
-            "its key is gone"
-        );
-        assert!(!body(None, PLAIN).is_kept_as(&by_old));
-        for kept in ["", ":", "k1:", &by_old[..66], &by_old[3..]] {
-            assert!(!now.is_kept_as(kept), "{kept}");
-        }
-        assert!(!format!("{now:?}").contains("hunter2"));
-    }
-}
+mod tests;

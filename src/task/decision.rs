@@ -153,6 +153,8 @@ pub struct Vote {
     pub via: Option<String>,
     /// The approver's groups at that time, if a service key spoke for the approver.
     pub groups: Vec<String>,
+    /// How the approver proved who they are.
+    pub door: Option<Door>,
 }
 
 /// One answer to a request, as the journal keeps it. Its time is that of its item.
@@ -201,6 +203,7 @@ impl Decision {
             by: self.by.clone(),
             via: self.via.clone(),
             groups: self.groups.clone(),
+            door: self.door,
         }
     }
 }

@@ -19,6 +19,13 @@ impl Time {
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
+
+    /// The time that an RFC 3339 text names.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let moment: jiff::Timestamp = text.parse().ok()?;
+        Some(Self(moment.as_microsecond()))
+    }
 }
 
 impl Add<Duration> for Time {
@@ -52,5 +59,19 @@ mod tests {
             Time(1_700_000_000_123_000).to_string(),
             "2023-11-14T22:13:20.123000Z"
         );
+    }
+
+    #[test]
+    fn time_is_read_from_its_text_with_any_offset_but_not_without_one() {
+        for text in ["2023-11-14T22:13:20.123Z", "2023-11-15T00:13:20.123+02:00"] {
+            assert_eq!(
+                Time::parse(text),
+                Some(Time(1_700_000_000_123_000)),
+                "{text}"
+            );
+        }
+        for text in ["", "2023-11-14", "2023-11-14T22:13:20", "tomorrow"] {
+            assert_eq!(Time::parse(text), None, "{text}");
+        }
     }
 }

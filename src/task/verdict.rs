@@ -33,6 +33,18 @@ pub struct Approvers {
     pub groups: Vec<String>,
     /// Number of distinct people who have to approve.
     pub required: u32,
+    /// Whether an answer by a sealed link counts; see [`Approvers::by_link`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub links: Option<bool>,
+}
+
+impl Approvers {
+    /// Whether an answer by a sealed link counts. Unless the rule says otherwise, it counts where a
+    /// single person decides: a link proves only who reads a mailbox.
+    #[must_use]
+    pub fn by_link(&self) -> bool {
+        self.links.unwrap_or(self.required <= 1)
+    }
 }
 
 impl Default for Approvers {
@@ -43,6 +55,7 @@ impl Default for Approvers {
             users: Vec::new(),
             groups: Vec::new(),
             required: 1,
+            links: None,
         }
     }
 }

@@ -278,7 +278,7 @@ both! {
         // An earlier vote of the owner in the journal does not count either.
         let roster = known([web()]);
         let approvers = asked(&harness, task).await.terms.approvers;
-        let vote = |by: &str| holdpoint::task::decision::Vote { by: by.to_owned(), via: Some("web".to_owned()), groups: vec!["finance".to_owned()] };
+        let vote = |by: &str| holdpoint::task::decision::Vote { by: by.to_owned(), via: Some("web".to_owned()), groups: vec!["finance".to_owned()], door: None };
         assert!(roster.still_counts("acme", "alice", &approvers, &vote("bob")));
         assert!(!roster.still_counts("acme", "alice", &approvers, &vote("alice")));
     }

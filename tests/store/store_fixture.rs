@@ -431,6 +431,7 @@ pub fn finance(required: u32) -> Terms {
         users: vec!["carol".to_owned()],
         groups: vec!["finance".to_owned()],
         required,
+        links: None,
     };
     Terms {
         approvers,

@@ -65,6 +65,7 @@ fn terms(users: &[&str]) -> Terms {
             users,
             groups: vec!["Finance".to_owned()],
             required: 1,
+            links: None,
         },
         ..Terms::default()
     }

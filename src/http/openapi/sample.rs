@@ -149,6 +149,7 @@ pub(crate) fn request() -> RequestRow {
         users: Vec::new(),
         groups: vec!["finance".into()],
         required: 1,
+        links: None,
     };
     RequestRow {
         asked: RequestSpec {

@@ -4,20 +4,9 @@
 use http::HeaderMap;
 use http::header::ACCEPT_LANGUAGE;
 
-/// A language that pages are written in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Language {
-    /// English; also if a client accepts neither language.
-    #[default]
-    English,
-    /// Chinese, in simplified characters.
-    Chinese,
-}
+pub(crate) use crate::people::language::Language;
 
 impl Language {
-    #[cfg(test)]
-    pub(crate) const ALL: [Self; 2] = [Self::English, Self::Chinese];
-
     /// The supported language with the highest quality; of equal ones the first.
     #[must_use]
     pub(crate) fn of(headers: &HeaderMap) -> Self {
@@ -32,15 +21,6 @@ impl Language {
             }
         }
         best.map_or(Self::English, |(language, _)| language)
-    }
-
-    /// The value of the `lang` attribute.
-    #[must_use]
-    pub(crate) fn tag(self) -> &'static str {
-        match self {
-            Self::English => "en",
-            Self::Chinese => "zh-Hans",
-        }
     }
 }
 

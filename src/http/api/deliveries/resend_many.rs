@@ -71,14 +71,11 @@ fn parse(body: Value, tenant: String) -> Result<ResendFilter, Problem> {
             errors.add("/state", "`dead`, `dropped` or `sent`");
         }
         let since = fields.text("since", &mut errors).map(|text| {
-            let read = text.parse::<jiff::Timestamp>();
-            if read.is_err() {
+            let read = Time::parse(&text);
+            if read.is_none() {
                 errors.add("/since", "a time such as `2026-11-22T09:00:00Z`");
             }
-            Time(
-                read.map(jiff::Timestamp::as_microsecond)
-                    .unwrap_or_default(),
-            )
+            read.unwrap_or_default()
         });
         fields.finish(&mut errors);
         Some(ResendFilter {

@@ -1,0 +1,46 @@
+//! Finds mistakes in the links of messages that concern other sections: the key that seals them and
+//! the address that they begin with.
+
+use url::{Host, Url};
+
+use super::Config;
+use super::check::{positive, web};
+use super::tree::Node;
+use crate::people::link::LinkMay;
+use crate::world::Mistakes;
+
+/// Checks `notify.links`.
+pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
+    let Some(links) = &config.notify.links else {
+        return;
+    };
+    let place = ["notify", "links"];
+    let sealed =
+        root.get("secrets").is_some_and(|node| node.broken) || !config.secrets.keys.is_empty();
+    if !sealed {
+        let detail = "links need a key under `secrets.keys`, which seals them";
+        mistakes.add(&place, detail);
+    }
+    let url = config.server.public_url.as_deref().and_then(web);
+    if links.may == LinkMay::Decide && url.is_some_and(|url| is_open_to_others(&url)) {
+        let detail = "a link that decides needs `server.public_url` with `https`: on the way of plain HTTP others \
+                      can read and use it";
+        mistakes.add(&[&place[..], &["may"]].concat(), detail);
+    }
+    positive(
+        &[&place[..], &["expires_in"]].concat(),
+        links.expires_in,
+        mistakes,
+    );
+}
+
+/// Whether messages to this URL go over a network without encryption.
+fn is_open_to_others(url: &Url) -> bool {
+    let loopback = match url.host() {
+        Some(Host::Domain(name)) => name == "localhost",
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    };
+    url.scheme() == "http" && !loopback
+}

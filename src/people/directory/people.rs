@@ -1,0 +1,291 @@
+//! The people of the directory: whom messages reach, and which rights a person has by a link.
+//! Invariant: a link gives no right that the person's own keys deny.
+
+use super::{Account, Directory};
+use crate::people::link::LinkMay;
+use crate::people::person::Person;
+use crate::people::{Caller, May};
+use crate::task::decision::Door;
+use crate::task::user::UserKey;
+use crate::task::verdict::Approvers;
+
+impl Directory {
+    /// This directory, with the people whom messages reach. A person who has a key gets the groups
+    /// of the key.
+    #[must_use]
+    pub fn telling(self, people: Vec<Person>) -> Self {
+        let people = people.into_iter().map(|person| {
+            let key = self.ids.key(&person.user);
+            let account = self.accounts_of(&person.tenant, &key).next();
+            let groups = account.map(|account| account.groups.clone());
+            let person = Person {
+                groups: groups.unwrap_or(person.groups),
+                ..person
+            };
+            (key, person)
+        });
+        let people = people.collect();
+        Self { people, ..self }
+    }
+
+    /// This directory, with the permission that the links in messages give.
+    #[must_use]
+    pub fn linking(self, links: Option<LinkMay>) -> Self {
+        Self { links, ..self }
+    }
+
+    /// The people whom messages reach.
+    pub fn people(&self) -> impl Iterator<Item = &Person> {
+        self.people.iter().map(|(_, person)| person)
+    }
+
+    /// The person whom messages to this user reach.
+    #[must_use]
+    pub fn person(&self, tenant: &str, user: &str) -> Option<&Person> {
+        let wanted = self.ids.key(user);
+        self.people
+            .iter()
+            .find(|(key, person)| *key == wanted && person.tenant == tenant)
+            .map(|(_, person)| person)
+    }
+
+    /// A person as the caller that they can be at most, with today's groups: by their key if it may
+    /// decide, else by a link.
+    #[must_use]
+    pub fn who_is(&self, person: &Person) -> Caller {
+        let by_link = self.by_link(person);
+        let user = by_link.user_id.key();
+        if !self
+            .accounts_of(&person.tenant, user)
+            .any(|account| account.may.decide)
+        {
+            return by_link;
+        }
+        Caller {
+            door: Some(Door::Key),
+            may: May {
+                decide: true,
+                ..by_link.may
+            },
+            ..by_link
+        }
+    }
+
+    /// The caller of a link that was made for this person, with today's groups. A link gives no
+    /// right that the person's keys deny.
+    #[must_use]
+    pub fn by_link(&self, person: &Person) -> Caller {
+        let user_id = self.user(&person.tenant, &person.user);
+        let mut own = self.accounts_of(&person.tenant, user_id.key()).peekable();
+        let entitled = own.peek().is_none() || own.any(|account| account.may.decide);
+        Caller {
+            user_id,
+            tenant: person.tenant.clone(),
+            groups: person.groups.clone(),
+            via: None,
+            door: Some(Door::Link),
+            admin: false,
+            may: May {
+                create: false,
+                read: true,
+                decide: entitled && self.links == Some(LinkMay::Decide),
+            },
+            unaccounted: false,
+        }
+    }
+
+    /// The people of a tenant who could decide under these approvers, by a key or by a link, each
+    /// with their groups. A link reaches only a person who has an address.
+    fn candidates<'d>(
+        &'d self,
+        tenant: &'d str,
+        approvers: &Approvers,
+    ) -> impl Iterator<Item = (&'d UserKey, &'d [String])> {
+        let by_key = self.deciders(tenant);
+        let by_key = by_key.map(|(key, account)| (key, account.groups.as_slice()));
+        let links = approvers.by_link();
+        let people = self.people.iter().filter(move |(_, person)| {
+            links
+                && person.tenant == tenant
+                && person.email.is_some()
+                && self.by_link(person).may.decide
+        });
+        by_key.chain(people.map(|(key, person)| (key, person.groups.as_slice())))
+    }
+
+    /// The current groups of a user by whose link a decision counts; `None` when the user is no
+    /// person whom messages reach, or links decide nothing.
+    #[must_use]
+    pub fn groups_by_link(&self, tenant: &str, user: &str) -> Option<&[String]> {
+        let person = self.person(tenant, user)?;
+        let entitled = self.by_link(person).may.decide;
+        entitled.then_some(person.groups.as_slice())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::people::directory::hash;
+    use crate::people::language::Language;
+    use crate::task::user::UserIds;
+
+    fn account(user: &str, groups: &[&str], may: May) -> Account {
+        Account {
+            user: user.to_owned(),
+            tenant: "acme".to_owned(),
+            groups: groups.iter().map(ToString::to_string).collect(),
+            act_as: false,
+            admin: true,
+            may,
+            key_sha256: hash(user),
+        }
+    }
+
+    fn person(user: &str, groups: &[&str]) -> Person {
+        Person {
+            user: user.to_owned(),
+            tenant: "acme".to_owned(),
+            groups: groups.iter().map(ToString::to_string).collect(),
+            email: Some(format!("{user}@acme.com")),
+            language: Language::English,
+        }
+    }
+
+    const READ: May = May {
+        create: true,
+        read: true,
+        decide: false,
+    };
+
+    /// alice and reader have a key, bob and silent have none; reader's key may not decide.
+    fn directory(links: Option<LinkMay>) -> Directory {
+        let silent = Person {
+            email: None,
+            ..person("silent", &["finance"])
+        };
+        Directory::new(vec![
+            account("Alice", &["support"], May::ALL),
+            account("reader", &["finance"], READ),
+        ])
+        .linking(links)
+        .telling(vec![
+            person("alice", &[]),
+            person("bob", &["finance"]),
+            person("reader", &[]),
+            silent,
+        ])
+    }
+
+    fn approvers(users: &[&str], groups: &[&str], links: Option<bool>) -> Approvers {
+        Approvers {
+            owner: false,
+            users: users.iter().map(ToString::to_string).collect(),
+            groups: groups.iter().map(ToString::to_string).collect(),
+            required: 1,
+            links,
+        }
+    }
+
+    #[test]
+    fn person_is_found_by_any_spelling_of_their_tenant_alone() {
+        let directory = directory(None);
+        assert_eq!(directory.people().count(), 4);
+        for spelling in ["bob", "BOB"] {
+            assert_eq!(directory.person("acme", spelling).unwrap().user, "bob");
+            assert_eq!(directory.person("other", spelling), None);
+        }
+        assert_eq!(directory.user("acme", "BOB").as_str(), "bob");
+        let exact = directory.comparing(UserIds::Exact);
+        assert_eq!(exact.people().count(), 4);
+        assert_eq!(exact.person("acme", "BOB"), None);
+        assert!(exact.person("acme", "bob").is_some());
+    }
+
+    #[test]
+    fn person_with_a_key_has_the_groups_of_the_key() {
+        let directory = directory(None);
+        let groups = |user| &directory.person("acme", user).unwrap().groups;
+        assert_eq!(groups("alice"), &["support"]);
+        assert_eq!(groups("bob"), &["finance"]);
+    }
+
+    #[test]
+    fn link_decides_only_where_links_decide_and_no_key_denies_it() {
+        let cases = [
+            // Columns: the right that links give; whether alice, bob and reader decide by a link,
+            // and whether they decide at all.
+            (None, [false; 3], [true, false, false]),
+            (Some(LinkMay::Open), [false; 3], [true, false, false]),
+            (
+                Some(LinkMay::Decide),
+                [true, true, false],
+                [true, true, false],
+            ),
+        ];
+        for (links, by_link, at_all) in cases {
+            let directory = directory(links);
+            let each = |caller: &dyn Fn(&Person) -> Caller| {
+                ["alice", "bob", "reader"]
+                    .map(|user| caller(directory.person("acme", user).unwrap()).may.decide)
+            };
+            assert_eq!(each(&|person| directory.by_link(person)), by_link);
+            assert_eq!(each(&|person| directory.who_is(person)), at_all);
+        }
+    }
+
+    #[test]
+    fn caller_of_a_link_is_its_person_and_no_admin() {
+        let directory = directory(Some(LinkMay::Decide));
+        let caller = directory.by_link(directory.person("acme", "ALICE").unwrap());
+        assert_eq!(caller.user_id.as_str(), "Alice", "as the key spells it");
+        assert_eq!((caller.tenant.as_str(), caller.via), ("acme", None));
+        assert_eq!(caller.groups, ["support"]);
+        assert_eq!(caller.door, Some(Door::Link));
+        assert!(!caller.admin && !caller.may.create && caller.may.read);
+        let door = |user| {
+            directory
+                .who_is(directory.person("acme", user).unwrap())
+                .door
+        };
+        assert_eq!(door("alice"), Some(Door::Key));
+        assert_eq!(door("bob"), Some(Door::Link));
+    }
+
+    #[test]
+    fn person_without_a_key_could_approve_only_where_links_decide() {
+        let could = |links, approvers: &Approvers| {
+            directory(links).could_approve("acme", approvers, None, None)
+        };
+        let decide = Some(LinkMay::Decide);
+        for (links, approvers, expected) in [
+            (decide, approvers(&[], &["finance"], None), 1),
+            (decide, approvers(&["bob", "BOB", "alice"], &[], None), 2),
+            (decide, approvers(&["silent", "reader"], &[], None), 0),
+            (decide, approvers(&[], &["finance"], Some(false)), 0),
+            (decide, approvers(&["alice"], &["finance"], Some(false)), 1),
+            (Some(LinkMay::Open), approvers(&[], &["finance"], None), 0),
+            (None, approvers(&[], &["finance"], None), 0),
+        ] {
+            assert_eq!(
+                could(links, &approvers),
+                expected,
+                "{links:?} {approvers:?}"
+            );
+        }
+        let two = Approvers {
+            required: 2,
+            ..approvers(&["bob"], &[], None)
+        };
+        assert_eq!(
+            could(decide, &two),
+            0,
+            "links do not count unless the rule says so"
+        );
+        let two = Approvers {
+            links: Some(true),
+            ..two
+        };
+        assert_eq!(could(decide, &two), 1);
+    }
+}

@@ -1,0 +1,330 @@
+//! The sealed links in messages to people. A link is the right of one person to one request. It
+//! names both, and when it ends; no table has it, and nothing in it can be read without the sealing
+//! key. Invariant: a link that is not one of ours is [`LinkError::Unknown`], whatever is wrong with
+//! it.
+
+use std::time::Duration;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{Unexpected, Visitor};
+use serde::{Deserialize, Deserializer};
+use uuid::Uuid;
+
+use super::person::Person;
+use crate::secret::seal::Sealer;
+use crate::task::id::RequestId;
+use crate::task::time::Time;
+use crate::task::units::duration_text;
+
+/// The sealed links in messages.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "Links")]
+pub struct LinkSettings {
+    /// The permission that a link gives.
+    pub may: LinkMay,
+    /// How long a link works, at most until its request's deadline.
+    #[serde(with = "duration_text")]
+    #[schemars(with = "duration_text::Text")]
+    pub expires_in: Duration,
+    /// Links made before this time work no longer: a time such as `2026-11-22T09:00:00Z`.
+    #[serde(deserialize_with = "optional_moment")]
+    #[schemars(schema_with = "moment_schema")]
+    pub not_before: Option<Time>,
+}
+
+impl Default for LinkSettings {
+    fn default() -> Self {
+        Self {
+            may: LinkMay::default(),
+            expires_in: Duration::from_hours(72),
+            not_before: None,
+        }
+    }
+}
+
+/// The permission that a link gives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, serde::Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LinkMay {
+    /// To read the request. To decide it, the person signs in.
+    #[default]
+    Open,
+    /// To decide the request, where its rule lets links count.
+    Decide,
+}
+
+fn moment_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": ["string", "null"], "format": "date-time", "default": null})
+}
+
+fn optional_moment<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Time>, D::Error> {
+    #[derive(Deserialize)]
+    struct Wrap(#[serde(deserialize_with = "moment")] Time);
+    Ok(Option::<Wrap>::deserialize(from)?.map(|Wrap(time)| time))
+}
+
+fn moment<'de, D: Deserializer<'de>>(from: D) -> Result<Time, D::Error> {
+    struct Text;
+    impl Visitor<'_> for Text {
+        type Value = Time;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a time such as `2026-11-22T09:00:00Z`")
+        }
+
+        fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Time, E> {
+            Time::parse(text).ok_or_else(|| E::invalid_value(Unexpected::Other("text"), &self))
+        }
+    }
+    from.deserialize_str(Text)
+}
+
+/// Why a link does not lead to its request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LinkError {
+    /// The text is no link of ours: it was changed or cut, or sealed with a key that is not
+    /// configured.
+    #[error("it is no link of this service")]
+    Unknown,
+    /// The link has ended.
+    #[error("the link has ended")]
+    Over,
+}
+
+/// The contents of a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// The tenant of the person and of the request.
+    pub tenant: String,
+    /// The person's id, as it was spelled when the link was made.
+    pub user: String,
+    /// The request.
+    pub request_id: RequestId,
+    /// When the link was made.
+    pub made_at: Time,
+    /// When the link ends.
+    pub expires_at: Time,
+    /// The delivery whose message has the link.
+    pub delivery_id: Uuid,
+}
+
+/// Makes and opens links. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Links {
+    sealer: Sealer,
+    /// What a link begins with: the public URL and the path of links.
+    base: String,
+    settings: LinkSettings,
+}
+
+/// The version of a link's contents, their first byte.
+const VERSION: u8 = 1;
+
+impl Links {
+    /// Links under this service's public URL, which has no slash at its end.
+    #[must_use]
+    pub fn new(settings: LinkSettings, sealer: Sealer, public_url: &str) -> Self {
+        Self {
+            sealer,
+            base: format!("{public_url}/l/"),
+            settings,
+        }
+    }
+
+    /// The URL of a new link of a person to a request, for the message of a delivery. `until` is the
+    /// request's deadline, if it has any; `now` is when the link is made. `None` if the deadline has
+    /// passed, or the system has no randomness.
+    #[must_use]
+    pub fn url(
+        &self,
+        person: &Person,
+        request_id: RequestId,
+        until: Option<Time>,
+        now: Time,
+        delivery_id: Uuid,
+    ) -> Option<String> {
+        let most = now + self.settings.expires_in;
+        let link = Link {
+            tenant: person.tenant.clone(),
+            user: person.user.clone(),
+            request_id,
+            made_at: now,
+            expires_at: until.map_or(most, |until| until.min(most)),
+            delivery_id,
+        };
+        if link.expires_at <= now {
+            return None;
+        }
+        let token = self.sealer.seal_link(&link.bytes()?).ok()?;
+        Some(format!("{}{token}", self.base))
+    }
+
+    /// The contents of a token of ours.
+    ///
+    /// # Errors
+    /// [`LinkError::Unknown`]; [`LinkError::Over`] if the link has ended at `now`, or was made
+    /// before the links that the configuration lets work.
+    pub fn open(&self, token: &str, now: Time) -> Result<Link, LinkError> {
+        let opened = self
+            .sealer
+            .open_link(token)
+            .map_err(|_| LinkError::Unknown)?;
+        let link = Link::read(opened.reveal()).ok_or(LinkError::Unknown)?;
+        let revoked = self.settings.not_before;
+        let revoked = revoked.is_some_and(|first| link.made_at < first);
+        if revoked || link.expires_at <= now {
+            return Err(LinkError::Over);
+        }
+        Ok(link)
+    }
+}
+
+impl Link {
+    /// The contents as bytes: the version, both times, both ids, the length of the tenant's name,
+    /// the tenant's name, the user's id. `None` if the tenant's name is too long.
+    fn bytes(&self) -> Option<Vec<u8>> {
+        let tenant = u16::try_from(self.tenant.len()).ok()?;
+        let mut bytes = vec![VERSION];
+        bytes.extend(self.made_at.0.to_be_bytes());
+        bytes.extend(self.expires_at.0.to_be_bytes());
+        bytes.extend(self.request_id.0.as_bytes());
+        bytes.extend(self.delivery_id.as_bytes());
+        bytes.extend(tenant.to_be_bytes());
+        bytes.extend(self.tenant.as_bytes());
+        bytes.extend(self.user.as_bytes());
+        Some(bytes)
+    }
+
+    fn read(bytes: &[u8]) -> Option<Self> {
+        fn take<'b, const N: usize>(rest: &mut &'b [u8]) -> Option<&'b [u8; N]> {
+            let (first, after) = rest.split_first_chunk()?;
+            *rest = after;
+            Some(first)
+        }
+        let mut rest = bytes;
+        let [VERSION] = take(&mut rest)? else {
+            return None;
+        };
+        let made_at = Time(i64::from_be_bytes(*take(&mut rest)?));
+        let expires_at = Time(i64::from_be_bytes(*take(&mut rest)?));
+        let request_id = RequestId(Uuid::from_bytes(*take(&mut rest)?));
+        let delivery_id = Uuid::from_bytes(*take(&mut rest)?);
+        let tenant = usize::from(u16::from_be_bytes(*take(&mut rest)?));
+        let (tenant, user) = rest.split_at_checked(tenant)?;
+        Some(Self {
+            tenant: str::from_utf8(tenant).ok()?.to_owned(),
+            user: str::from_utf8(user).ok()?.to_owned(),
+            request_id,
+            made_at,
+            expires_at,
+            delivery_id,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::people::language::Language;
+    use crate::secret::Secret;
+
+    fn links(settings: LinkSettings) -> Links {
+        let keys = vec![("k1".to_owned(), Secret::new([1; 32]))];
+        Links::new(settings, Sealer::new(keys).unwrap(), "https://h/agents")
+    }
+
+    fn bob() -> Person {
+        Person {
+            user: "bob".to_owned(),
+            tenant: "acme".to_owned(),
+            groups: Vec::new(),
+            email: None,
+            language: Language::English,
+        }
+    }
+
+    const NOW: Time = Time(1_795_338_000_000_000);
+    const REQUEST: RequestId = RequestId(Uuid::from_u128(7));
+    const DELIVERY: Uuid = Uuid::from_u128(9);
+
+    fn url(links: &Links, until: Option<Time>) -> Option<String> {
+        links.url(&bob(), REQUEST, until, NOW, DELIVERY)
+    }
+
+    fn token(links: &Links, until: Option<Time>) -> String {
+        let url = url(links, until).unwrap();
+        url.strip_prefix("https://h/agents/l/").unwrap().to_owned()
+    }
+
+    #[test]
+    fn link_opens_as_what_was_sealed_and_shows_nothing_of_it() {
+        let links = links(LinkSettings::default());
+        let token = token(&links, None);
+        let link = links.open(&token, NOW).unwrap();
+        let expected = Link {
+            tenant: "acme".to_owned(),
+            user: "bob".to_owned(),
+            request_id: REQUEST,
+            made_at: NOW,
+            expires_at: NOW + Duration::from_hours(72),
+            delivery_id: DELIVERY,
+        };
+        assert_eq!(link, expected);
+        assert!(token.len() < 200 && !token.contains("bob"), "{token}");
+        assert_ne!(token, self::token(&links, None), "each link is sealed anew");
+    }
+
+    #[test]
+    fn link_ends_with_its_time_and_never_after_the_requests_deadline() {
+        let short = LinkSettings {
+            expires_in: Duration::from_hours(1),
+            ..LinkSettings::default()
+        };
+        for (settings, until, hours) in [
+            (LinkSettings::default(), None, 72),
+            (LinkSettings::default(), Some(2), 2),
+            (short.clone(), Some(2), 1),
+            (short, None, 1),
+        ] {
+            let links = links(settings);
+            let until = until.map(|hours| NOW + Duration::from_hours(hours));
+            let token = token(&links, until);
+            let end = NOW + Duration::from_hours(hours);
+            assert!(links.open(&token, Time(end.0 - 1)).is_ok(), "{hours}");
+            assert_eq!(links.open(&token, end), Err(LinkError::Over), "{hours}");
+        }
+        assert_eq!(url(&links(LinkSettings::default()), Some(NOW)), None);
+    }
+
+    #[test]
+    fn link_made_before_the_first_that_works_is_over() {
+        let token = token(&links(LinkSettings::default()), None);
+        for (first, opens) in [(NOW, true), (Time(NOW.0 + 1), false)] {
+            let links = links(LinkSettings {
+                not_before: Some(first),
+                ..LinkSettings::default()
+            });
+            assert_eq!(links.open(&token, NOW).is_ok(), opens);
+        }
+    }
+
+    #[test]
+    fn sealed_bytes_that_are_no_link_are_unknown() {
+        let links = links(LinkSettings::default());
+        let token = token(&links, None);
+        let bytes = links.open(&token, NOW).unwrap().bytes().unwrap();
+        let mut newer = bytes.clone();
+        newer[0] = 2;
+        let mut cases = vec![newer, Vec::new()];
+        cases.extend((0..51 + "acme".len()).map(|length| bytes[..length].to_vec()));
+        for bytes in cases {
+            let token = links.sealer.seal_link(&bytes).unwrap();
+            assert_eq!(
+                links.open(&token, NOW),
+                Err(LinkError::Unknown),
+                "{bytes:?}"
+            );
+        }
+    }
+}

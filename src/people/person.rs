@@ -1,0 +1,126 @@
+//! The people whom messages reach, and their mail addresses.
+
+use std::fmt;
+
+use super::language::Language;
+
+/// A person whom messages reach.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Person {
+    /// The person's id, spelled as in the configuration file.
+    pub user: String,
+    /// The person's tenant.
+    pub tenant: String,
+    /// The person's groups: those of their key if they have one.
+    pub groups: Vec<String>,
+    /// The person's mail address.
+    pub email: Option<String>,
+    /// The language of messages to the person.
+    pub language: Language,
+}
+
+/// Without the address, which no log may hold.
+impl fmt::Debug for Person {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Person({} of {})", self.user, self.tenant)
+    }
+}
+
+/// The most characters of the part before the `@` (RFC 5321, 4.5.3.1.1), of a label of a domain
+/// (RFC 1035, 2.3.4), and of an address, which a path of 256 characters encloses in `<>`.
+const LOCAL: usize = 64;
+const LABEL: usize = 63;
+const ADDRESS: usize = 254;
+
+/// Whether a text is a mail address: `local@domain` in ASCII, with a dot-atom (RFC 5322, 3.2.3) and
+/// a host name. Quoted local parts and address literals are refused: few servers take them, and
+/// every character of an address that is not refused here is plain in a header.
+#[must_use]
+pub fn is_email(text: &str) -> bool {
+    let Some((local, domain)) = text.split_once('@') else {
+        return false;
+    };
+    text.len() <= ADDRESS
+        && local.len() <= LOCAL
+        && local.split('.').all(is_atom)
+        && domain.split('.').all(is_label)
+}
+
+fn is_atom(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-/=?^_`{|}~".contains(&byte);
+    !text.is_empty() && text.bytes().all(plain)
+}
+
+fn is_label(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    !text.is_empty()
+        && text.len() <= LABEL
+        && text.bytes().all(plain)
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mail_address_is_a_dot_atom_at_a_host_name() {
+        for address in [
+            "bob@acme.com",
+            "Bob.Smith+questions@mail.acme.com",
+            "o'neil@acme.com",
+            "bob@localhost",
+            "bob@xn--bcher-kva.example",
+            &format!("{}@{}.com", "b".repeat(64), "a".repeat(63)),
+        ] {
+            assert!(is_email(address), "{address}");
+        }
+        for wrong in [
+            "",
+            "bob",
+            "@acme.com",
+            "bob@",
+            "bob@acme..com",
+            "bob@.com",
+            "bob@acme.com.",
+            ".bob@acme.com",
+            "bob.@acme.com",
+            "b..b@acme.com",
+            "bob@acme@com",
+            "bob smith@acme.com",
+            "bob@acme.com ",
+            "bob@acme.com\r\nBcc: eve@acme.com",
+            "bob@acme.com\n",
+            "bob\0@acme.com",
+            "bob\t@acme.com",
+            "\"bob\"@acme.com",
+            "bob@[127.0.0.1]",
+            "bob@acme_.com",
+            "bob@-acme.com",
+            "bob@acme-.com",
+            "Bob <bob@acme.com>",
+            "bob@acme.com,eve@acme.com",
+            "bob@acme.com;eve@acme.com",
+            "b\u{f6}b@acme.com",
+            "bob@\u{430}cme.com",
+            &format!("{}@acme.com", "b".repeat(65)),
+            &format!("bob@{}.com", "a".repeat(64)),
+            &format!("bob@{}com", "a.".repeat(130)),
+        ] {
+            assert!(!is_email(wrong), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn person_is_never_shown_with_their_address() {
+        let person = Person {
+            user: "bob".to_owned(),
+            tenant: "acme".to_owned(),
+            groups: Vec::new(),
+            email: Some("bob@acme.com".to_owned()),
+            language: Language::English,
+        };
+        assert_eq!(format!("{person:?}"), "Person(bob of acme)");
+    }
+}
