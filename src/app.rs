@@ -273,11 +273,11 @@ fn http_settings(
     roster: Roster,
 ) -> http::Settings {
     let server = &config.server;
+    let public_url = server.public_url.clone();
+    let public_url = public_url.unwrap_or_else(|| format!("http://{address}"));
     http::Settings {
-        public_url: server
-            .public_url
-            .clone()
-            .unwrap_or_else(|| format!("http://{address}")),
+        links: config.links(&public_url),
+        public_url,
         request_url: server.request_url.clone(),
         cors_origins: server.cors_origins.clone(),
         wait: server.wait,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::people::link::Links;
 use crate::people::may::Roster;
 use crate::secret::seal::Sealer;
 
@@ -29,6 +30,8 @@ pub(crate) struct Settings {
     pub roster: Roster,
     /// Hashes request bodies with a key, because a body may hold credentials.
     pub sealer: Option<Sealer>,
+    /// The links in messages to people; `None` if messages have none.
+    pub links: Option<Links>,
 }
 
 impl Settings {

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::directory::Directory;
+use super::person::Person;
 use super::{Caller, LOCAL};
 use crate::task::decision::{Action, Door, Vote};
 use crate::task::request::{CallSpec, RequestKind, RequestSpec};
@@ -40,7 +41,15 @@ pub fn is_asked(caller: &Caller, tenant: &str, owner: &str, approvers: &Approver
 pub fn can_decide(caller: &Caller, tenant: &str, owner: &str, state: &RequestState<'_>) -> bool {
     state.is_open()
         && may_decide(caller, tenant, owner, &state.asked.terms.approvers)
+        && takes_some_answer(caller, state.asked.kind)
         && state.open_calls(&caller.user_id).next().is_some()
+}
+
+/// Whether a request of this kind takes an answer of `caller` at all: one who comes by a link takes
+/// only the actions that links may take.
+#[must_use]
+pub fn takes_some_answer(caller: &Caller, kind: RequestKind) -> bool {
+    caller.door != Some(Door::Link) || !kind.facts().by_link.is_empty()
 }
 
 /// The actions that `caller` may take on a request, regardless of its status; empty if `caller` may
@@ -58,6 +67,9 @@ pub fn answers(
     }
     let required = required_of(caller, asked);
     let mut actions = asked.actions(required);
+    if caller.door == Some(Door::Link) {
+        actions.retain(|action| asked.kind.facts().by_link.contains(action));
+    }
     if required > 1 && asked.kind == RequestKind::Approval {
         let left = roster.could_approve(
             tenant,
@@ -102,6 +114,15 @@ pub fn wrote(caller: &Caller, asked: &RequestSpec, call: &CallSpec) -> bool {
 pub struct Roster(Option<Arc<Directory>>);
 
 impl Roster {
+    /// The person whom messages to this user reach, and the caller of a link that was made for them;
+    /// `None` if messages do not reach them any more.
+    #[must_use]
+    pub fn by_link(&self, tenant: &str, user: &str) -> Option<(&Person, Caller)> {
+        let directory = self.0.as_ref()?;
+        let person = directory.person(tenant, user)?;
+        Some((person, directory.by_link(person)))
+    }
+
     /// A roster of these accounts; `None` for a service without accounts.
     #[must_use]
     pub fn new(accounts: Option<Directory>) -> Self {

@@ -48,6 +48,9 @@ pub struct KindFacts {
     pub human: Option<HumanKind>,
     /// The actions that such a request takes, in the order in which they are shown.
     pub actions: &'static [Action],
+    /// The actions that a sealed link may take: none that shows or takes a secret, runs bytes that
+    /// no policy judged, or speaks of what happened outside.
+    pub by_link: &'static [Action],
     /// The content of a `respond`.
     pub response: ResponseKind,
     /// Whether no call of the turn runs while such a request is open.
@@ -87,6 +90,7 @@ const APPROVAL: KindFacts = KindFacts {
         Action::Edit,
         Action::Respond,
     ],
+    by_link: &[Action::Approve, Action::Reject],
     response: ResponseKind::PerCall,
     blocks: true,
     decides_calls: true,
@@ -99,6 +103,7 @@ const GUIDANCE: KindFacts = KindFacts {
     word: "guidance",
     human: Some(HumanKind::Guidance),
     actions: &[Action::Respond, Action::Reject],
+    by_link: &[Action::Respond, Action::Reject],
     response: ResponseKind::Form,
     blocks: true,
     decides_calls: false,
@@ -111,6 +116,7 @@ const CREDENTIALS: KindFacts = KindFacts {
     word: "credentials",
     human: Some(HumanKind::Credentials),
     actions: &[Action::Respond, Action::Reject],
+    by_link: &[],
     response: ResponseKind::Form,
     blocks: true,
     decides_calls: false,
@@ -123,6 +129,7 @@ const CONFIRMATION: KindFacts = KindFacts {
     word: "confirmation",
     human: Some(HumanKind::Confirmation),
     actions: &[Action::Approve, Action::Reject, Action::Respond],
+    by_link: &[Action::Approve, Action::Reject, Action::Respond],
     response: ResponseKind::Form,
     blocks: true,
     decides_calls: false,
@@ -135,6 +142,7 @@ const EXTERNAL_RESULT: KindFacts = KindFacts {
     word: "external_result",
     human: None,
     actions: &[Action::Respond, Action::Reject],
+    by_link: &[],
     response: ResponseKind::FormResult,
     blocks: false,
     decides_calls: false,
@@ -147,6 +155,7 @@ const RECONCILE: KindFacts = KindFacts {
     word: "reconcile",
     human: None,
     actions: &[Action::Retry, Action::Respond, Action::Reject],
+    by_link: &[],
     response: ResponseKind::Result,
     blocks: true,
     decides_calls: false,
@@ -286,5 +295,17 @@ mod tests {
             assert_eq!(facts.decides_calls, facts.actions.contains(&Action::Edit));
             assert_eq!(facts.decides_calls, facts.response == ResponseKind::PerCall);
         }
+    }
+
+    #[test]
+    fn link_takes_only_actions_of_the_kind_and_never_an_edit_a_retry_or_a_secret() {
+        for kind in RequestKind::ALL {
+            let facts = kind.facts();
+            let known = |action: &Action| facts.actions.contains(action);
+            assert!(facts.by_link.iter().all(known), "{kind:?}");
+            let kept = [Action::Edit, Action::Retry];
+            assert!(!facts.by_link.iter().any(|action| kept.contains(action)));
+        }
+        assert!(RequestKind::Credentials.facts().by_link.is_empty());
     }
 }

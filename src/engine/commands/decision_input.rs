@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::valid_decision::ValidDecision;
 use super::{FieldError, Refusal};
 use crate::people::Caller;
-use crate::people::may::{Roster, answers, wrote};
+use crate::people::may::{Roster, answers, takes_some_answer, wrote};
 use crate::secret::Secret;
 use crate::store::RequestRow;
 use crate::task::decision::{Action, Then};
@@ -90,6 +90,10 @@ pub(crate) fn fitting(
     answer: &DecisionInput,
 ) -> Result<ValidDecision, Refusal> {
     let mut allowed = answers(roster, caller, &row.tenant, &row.owner, &row.asked);
+    if !takes_some_answer(caller, row.asked.kind) {
+        let detail = "A link may not decide this request. Sign in to decide it.";
+        return Err(Refusal::Forbidden(detail.to_owned()));
+    }
     match &answer.body {
         DecisionBody::PerCall(replies) => per_call(caller, &row.asked, &allowed, replies),
         DecisionBody::Whole {

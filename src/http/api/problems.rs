@@ -36,6 +36,7 @@ pages! {
     IdempotencyKeyReused = "idempotency_key_reused",
     DigestMismatch = "digest_mismatch",
     RequestExpired = "request_expired",
+    LinkExpired = "link_expired",
     RequestWithdrawn = "request_withdrawn",
     AlreadyDecided = "already_decided",
     TaskRunning = "task_running",

@@ -26,7 +26,10 @@ pub(super) fn add_sign_in_redirect(operation: &mut Map<String, Value>) {
 /// Adds the operation's problems and its authentication. Removes `null` from the types of its
 /// parameters, because no client can send `null` there.
 pub(super) fn complete(operation: &mut Map<String, Value>, op: &Op) {
-    if matches!(op.auth, AuthClass::Open | AuthClass::Health) {
+    if matches!(
+        op.auth,
+        AuthClass::Open | AuthClass::Link | AuthClass::Health
+    ) {
         operation.insert("security".to_owned(), json!([]));
     }
     for parameter in operation
@@ -132,6 +135,14 @@ fn common_problems(auth: AuthClass) -> &'static [Code] {
             Code::Unauthorized,
             Code::Forbidden,
             Code::TooMany,
+            Code::Internal,
+            Code::Unavailable,
+        ],
+        AuthClass::Link => &[
+            Code::BadRequest,
+            Code::Forbidden,
+            Code::NotFound,
+            Code::LinkExpired,
             Code::Internal,
             Code::Unavailable,
         ],

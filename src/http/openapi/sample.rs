@@ -72,6 +72,7 @@ pub(crate) fn settings() -> Settings {
         metrics_apart: false,
         roster: Roster::default(),
         sealer: None,
+        links: None,
     }
 }
 

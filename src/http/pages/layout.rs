@@ -73,7 +73,8 @@ pub(super) fn frame_named(language: Language, title: &str, body: &Markup) -> Mar
 
 /// A problem as a page: the texts of the JSON problem, the earlier decision, if any, and a link
 /// back to the intervention request. `instance` is the id of the HTTP request; `sign_in_again` is
-/// the link to sign in as another user, if it may help.
+/// the link to sign in as another user, if it may help; `link` is the path of the sealed link that
+/// the reader came by, if any.
 #[must_use]
 pub(crate) fn problem(
     problem: &Problem,
@@ -81,12 +82,16 @@ pub(crate) fn problem(
     public_url: &str,
     language: Language,
     sign_in_again: Option<&Markup>,
+    link: Option<&str>,
 ) -> Markup {
     let words = Translations::of(language);
-    let request = problem
-        .members
-        .get("request")
-        .map(|request| member(request, "request_id"));
+    let request = problem.members.get("request").map(|request| {
+        let page = || {
+            let id = member(request, "request_id");
+            format!("{}/resume/{id}", prefix(public_url))
+        };
+        link.map_or_else(page, str::to_owned)
+    });
     let title = problem_title(problem.code, words);
     let (status, instance) = (
         problem.code.status().as_u16().to_string(),
@@ -111,9 +116,7 @@ pub(crate) fn problem(
                 p { (first(words, decision)) }
             }
             @if let Some(sign_in_again) = sign_in_again { (sign_in_again) }
-            @if let Some(id) = request {
-                p { a href=(format!("{}/resume/{id}", prefix(public_url))) { (words.back) } }
-            }
+            @if let Some(page) = request { p { a href=(page) { (words.back) } } }
             details {
                 summary { (words.for_support) }
                 p.soft lang="en" { (problem.code.title()) ". " (visible(&problem.detail)) }
@@ -199,6 +202,7 @@ fn problem_title(code: Code, words: &Translations) -> Option<&'static str> {
         Code::IdempotencyKeyReused => words.title_key_reused,
         Code::DigestMismatch => words.title_digest,
         Code::RequestExpired => words.title_expired,
+        Code::LinkExpired => words.title_link,
         Code::RequestWithdrawn => words.title_withdrawn,
         Code::AlreadyDecided => words.title_decided,
         Code::TooMany => words.title_too_many,
@@ -278,6 +282,7 @@ mod tests {
             "http://x",
             Language::English,
             None,
+            None,
         )
         .into_string();
         assert!(page.contains("/&lt;b&gt;") && !page.contains("/<b>"));
@@ -299,7 +304,15 @@ mod tests {
     #[test]
     fn problem_page_is_in_the_readers_language() {
         let late = Problem::new(Code::RequestExpired, "The request's deadline has passed.");
-        let page = problem(&late, Uuid::nil(), "http://x", Language::Chinese, None).into_string();
+        let page = problem(
+            &late,
+            Uuid::nil(),
+            "http://x",
+            Language::Chinese,
+            None,
+            None,
+        )
+        .into_string();
         assert!(
             page.contains("lang=\"zh-Hans\"") && page.contains("请求的期限已过。"),
             "{page}"
@@ -309,6 +322,7 @@ mod tests {
             Uuid::nil(),
             "http://x",
             Language::Chinese,
+            None,
             None,
         )
         .into_string();
@@ -331,6 +345,7 @@ mod tests {
             Uuid::nil(),
             "https://x/base",
             Language::English,
+            None,
             None,
         )
         .into_string();

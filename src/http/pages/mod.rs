@@ -4,6 +4,7 @@ pub(crate) mod follow;
 pub(crate) mod inbox;
 pub(crate) mod language;
 pub(crate) mod layout;
+pub(crate) mod link;
 pub(crate) mod request;
 pub(crate) mod sign_in;
 pub(crate) mod site;
@@ -17,7 +18,7 @@ use super::Operation;
 
 /// The paths of the pages whose content depends on the caller. No cache stores a response at or
 /// below these paths, and a browser gets a problem there as a page.
-pub(crate) const PATHS: [&str; 5] = ["/resume", "/sign-in", "/sign-out", "/inbox", "/tasks"];
+pub(crate) const PATHS: [&str; 6] = ["/resume", "/l", "/sign-in", "/sign-out", "/inbox", "/tasks"];
 
 /// The operations of the pages.
 pub(super) fn operations() -> Vec<Operation> {
@@ -29,6 +30,8 @@ pub(super) fn operations() -> Vec<Operation> {
         (&tasks::show::OP, routes!(tasks::show::get_task_page)),
         (&approve_page::OP, routes!(approve_page::get_approve_page)),
         (&reject_page::OP, routes!(reject_page::get_reject_page)),
+        (&link::show::OP, routes!(link::show::get_link_page)),
+        (&link::decide::OP, routes!(link::decide::decide_by_link)),
         (&sign_in::show::OP, routes!(sign_in::show::get_sign_in)),
         (
             &sign_in::start_session::OP,

@@ -1,5 +1,5 @@
 //! The outermost layer around every response. It gives the request its id, renders problems (as
-//! JSON, or as a page for a browser under `/resume`, `/sign-in`, `/sign-out` and `/problems`),
+//! JSON, or as a page for a browser under the pages' paths and `/problems`),
 //! answers preflights, and adds the headers that several operations share: the request's id, CORS,
 //! caching and security. The log line of a request holds the operation, status, duration and id,
 //! but neither path nor query.
@@ -25,6 +25,7 @@ use crate::http::api::health;
 use crate::http::pages;
 use crate::http::pages::language::Language;
 use crate::http::pages::layout;
+use crate::http::pages::link;
 use crate::http::pages::sign_in::sign_in_again;
 
 /// The operation id of a request. The guard sets it; the edge reads it for the log line, even when
@@ -53,6 +54,8 @@ struct RequestContext {
     refused_host: Option<&'static str>,
     private: bool,
     page: bool,
+    /// Whether the path is that of a sealed link.
+    link: bool,
     /// The path and query of the request.
     path: String,
     language: Language,
@@ -79,6 +82,7 @@ impl RequestContext {
                 None
             },
             private: under("/v1") || page,
+            link: path.starts_with(link::ROOT),
             page: (page || under("/problems")) && wants_html(headers),
             path: request
                 .uri()
@@ -175,15 +179,16 @@ fn problem(
         // The user may have another account with access. `NotFound` is included because the page
         // must not reveal whether the resource exists.
         let refused = matches!(problem.code, Code::Forbidden | Code::NotFound);
-        let sign_in_again_link = caller.filter(|_| refused).map(|CurrentCaller(caller)| {
-            let prefix = prefix(public_url);
-            sign_in_again(
-                &caller,
-                &format!("{prefix}{}", context.path),
-                &prefix,
-                context.language,
-            )
-        });
+        let prefix = prefix(public_url);
+        let path = format!("{prefix}{}", context.path);
+        let again = |CurrentCaller(caller): CurrentCaller| {
+            sign_in_again(&caller, &path, &prefix, context.language)
+        };
+        let sign_in_link = if problem.code == Code::LinkExpired {
+            Some(link::sign_in_instead(&prefix, context.language))
+        } else {
+            caller.filter(|_| refused).map(again)
+        };
         (
             status,
             layout::problem(
@@ -191,7 +196,8 @@ fn problem(
                 context.id,
                 public_url,
                 context.language,
-                sign_in_again_link.as_ref(),
+                sign_in_link.as_ref(),
+                context.link.then_some(path.as_str()),
             ),
         )
             .into_response()
@@ -231,6 +237,10 @@ fn add_headers(context: &RequestContext, headers: &mut HeaderMap) {
     headers.append(header::VARY, HeaderValue::from_static("Origin"));
     if context.private {
         headers.append(header::VARY, HeaderValue::from_static("Accept"));
+    }
+    if context.link {
+        let noindex = HeaderValue::from_static("noindex");
+        headers.insert(HeaderName::from_static("x-robots-tag"), noindex);
     }
     if let Some(origin) = &context.origin {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());

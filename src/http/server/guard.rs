@@ -1,14 +1,15 @@
 //! The guard runs before each operation. It is a layer of the operation's own method, so the router
 //! answers unknown paths (404) and unknown methods (405) first. It checks, in this order: the host
 //! and signs of a proxy (only in a service without accounts), the origin, the announced size, and
-//! the key or the session's cookie.
+//! the key, the session's cookie, or the sealed link.
 
 use std::sync::{Arc, Weak};
 
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
-use http::HeaderMap;
+use http::header::ORIGIN;
+use http::{HeaderMap, Method};
 
 use super::body::{content_length, too_large};
 use super::caller::CurrentCaller;
@@ -16,13 +17,17 @@ use super::connections::ConnectionSlot;
 use super::edge::OperationSlot;
 use super::operation::{AuthClass, Op};
 use super::origin::not_from_here;
-use super::problem::Problem;
+use super::problem::{Code, Problem, prefix};
 use super::wrong_keys::ClientNetwork;
 use crate::http::Http;
+use crate::http::pages::link::{self, CurrentLink};
 use crate::http::pages::sign_in::cookie;
 use crate::http::pages::sign_in::session::{self, redirect_to_sign_in, wants_page};
 use crate::people::Caller;
 use crate::people::authenticator::{AuthError, only_ours, speaks_for_nobody};
+
+/// The refusal of a request of a foreign page.
+const FOREIGN: &str = "The request comes from a page of another origin, which is not allowed here.";
 
 /// Checks a request, attaches its caller to it, and runs the operation.
 ///
@@ -59,6 +64,13 @@ pub(crate) async fn guard(
         AuthClass::Out => {
             check_sign_out(&http, request.headers(), caller_of_key(&http, &request)?)?;
         }
+        AuthClass::Link => {
+            speaks_for_nobody(request.headers())?;
+            let (caller, link) = by_link(&http, request.uri().path())?;
+            protect_connection(&request);
+            request.extensions_mut().insert(CurrentCaller(caller));
+            request.extensions_mut().insert(link);
+        }
         AuthClass::Open => only_ours(request.headers())?,
         AuthClass::Health => {}
     }
@@ -69,6 +81,30 @@ pub(crate) async fn guard(
         response.extensions_mut().insert(caller);
     }
     Ok(response)
+}
+
+/// The caller of the link in the path. Every text that is no link of ours, and a link whose person
+/// is none any more, are refused alike.
+///
+/// # Errors
+/// `not_found`, `link_expired`.
+fn by_link(http: &Http, path: &str) -> Result<(Caller, CurrentLink), Problem> {
+    let token = path.strip_prefix(link::ROOT).unwrap_or_default();
+    let links = http.settings.links.as_ref();
+    let opened = links.and_then(|links| Some((links, links.open(token)?)));
+    let (links, link) = opened.ok_or_else(Problem::not_found)?;
+    let reached = http.settings.roster.by_link(&link.tenant, &link.user);
+    let (person, caller) = reached.ok_or_else(Problem::not_found)?;
+    if links.is_over(&link, http.clock.now()) {
+        return Err(Problem::new(Code::LinkExpired, link::OVER));
+    }
+    let current = CurrentLink {
+        request_id: link.request_id,
+        expires_at: link.expires_at,
+        email: person.email.clone(),
+        path: format!("{}{path}", prefix(&http.settings.public_url)),
+    };
+    Ok((caller, current))
 }
 
 /// Checks where the request comes from, and the announced size of its body.
@@ -83,9 +119,14 @@ fn check_source(http: &Http, op: &Op, request: &Request) -> Result<(), Problem> 
         .origins
         .may_change(request.method(), request.headers(), request.uri())
     {
-        return Err(Problem::forbidden(
-            "The request comes from a page of another origin, which is not allowed here.",
-        ));
+        return Err(Problem::forbidden(FOREIGN));
+    }
+    // A link is all that a POST needs, so the POST has to say that it comes from our page.
+    if op.auth == AuthClass::Link
+        && *request.method() == Method::POST
+        && !request.headers().contains_key(ORIGIN)
+    {
+        return Err(Problem::forbidden(FOREIGN));
     }
     if content_length(request.headers()).is_some_and(|length| length > op.body) {
         return Err(too_large(op.body));

@@ -24,6 +24,8 @@ pub(crate) struct Op {
 pub(crate) enum AuthClass {
     /// Callers with a key or a live session.
     Key,
+    /// The person of the sealed link in the path. No key and no cookie counts.
+    Link,
     /// Like `Key`, and callers with an expired session: sign-out.
     Out,
     /// Everyone.

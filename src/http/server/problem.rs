@@ -72,6 +72,8 @@ codes! {
     DigestMismatch = "digest_mismatch", 412, "The digest is another one";
     /// The request's deadline has passed.
     RequestExpired = "request_expired", 410, "The request has expired";
+    /// The link of a message has ended.
+    LinkExpired = "link_expired", 410, "The link is over";
     /// The request was withdrawn.
     RequestWithdrawn = "request_withdrawn", 409, "The request was withdrawn";
     /// An earlier answer decided the call or the request.
@@ -316,7 +318,7 @@ mod tests {
         for code in Code::ALL {
             assert_eq!(serde_json::to_value(code).unwrap(), json!(code.as_str()));
         }
-        assert_eq!(Code::ALL.len(), 27);
+        assert_eq!(Code::ALL.len(), 28);
     }
 
     #[test]

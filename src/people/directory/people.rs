@@ -76,8 +76,8 @@ impl Directory {
     #[must_use]
     pub fn by_link(&self, person: &Person) -> Caller {
         let user_id = self.user(&person.tenant, &person.user);
-        let mut own = self.accounts_of(&person.tenant, user_id.key()).peekable();
-        let entitled = own.peek().is_none() || own.any(|account| account.may.decide);
+        let own: Vec<&Account> = self.accounts_of(&person.tenant, user_id.key()).collect();
+        let entitled = own.is_empty() || own.iter().any(|account| account.may.decide);
         Caller {
             user_id,
             tenant: person.tenant.clone(),
@@ -96,7 +96,7 @@ impl Directory {
 
     /// The people of a tenant who could decide under these approvers, by a key or by a link, each
     /// with their groups. A link reaches only a person who has an address.
-    fn candidates<'d>(
+    pub(super) fn candidates<'d>(
         &'d self,
         tenant: &'d str,
         approvers: &Approvers,

@@ -28,7 +28,7 @@ use crate::http::wire::body::DecisionBody;
 use crate::http::wire::task::AgentTask;
 use crate::people::may::may_decide;
 use crate::store::RequestRow;
-use crate::task::decision::Action;
+use crate::task::decision::{Action, Door};
 use crate::task::id::RequestId;
 use crate::task::request::RequestKind;
 
@@ -104,7 +104,11 @@ pub(crate) async fn decide(
     }
 }
 
-async fn store_decision(
+/// Stores an answer.
+///
+/// # Errors
+/// As [`decide`], but an invalid form is no page.
+pub(crate) async fn store_decision(
     http: &Arc<Http>,
     id: RequestId,
     posted: &Posted,
@@ -119,9 +123,10 @@ async fn store_decision(
             &row.owner,
             &row.asked.terms.approvers,
         ) {
-            return Err(Problem::forbidden(
-                "You may not decide this request: see its `approvers`.",
-            ));
+            return Err(Problem::forbidden(match posted.caller.door {
+                Some(Door::Link) => "A link may not decide this request. Sign in to decide it.",
+                _ => "You may not decide this request: see its `approvers`.",
+            }));
         }
         if row.asked.kind == RequestKind::Credentials {
             secret_form.get_or_init(|| row.asked.form.clone().unwrap_or_default());

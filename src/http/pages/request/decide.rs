@@ -18,16 +18,25 @@ pub(super) fn decide_form(view: &View<'_>) -> Option<Markup> {
         return None;
     }
     let path = |word| format!("{}/resume/{}/{word}", view.prefix, view.request.request_id);
+    // The buttons of a link's page post to one path, and name their action.
+    let by_link = view.link.is_some();
+    let name = by_link.then_some("action");
+    let value = |word| by_link.then_some(word);
     let body = html! {
         (InputField::new(view, FormName::Decide, "reason").text_area(view.texts.comment, 1, "", false))
         div.bar {
-            @if approve { button type="submit" { (approve_text(view)) } }
+            @if approve { button type="submit" name=[name] value=[value("approve")] { (approve_text(view)) } }
             @if reject {
-                button.no type="submit" formaction=[approve.then(|| path("reject"))] { (reject_text(view)) }
+                button.no type="submit" name=[name] value=[value("reject")]
+                    formaction=[(approve && !by_link).then(|| path("reject"))] { (reject_text(view)) }
             }
         }
     };
-    let to = if approve { "/approve" } else { "/reject" };
+    let to = match approve {
+        _ if by_link => "",
+        true => "/approve",
+        false => "/reject",
+    };
     Some(html! { div.decide { (form_with_digest(view, to, &body)) } })
 }
 

@@ -67,10 +67,19 @@ pub(super) fn folded(view: &View<'_>, form: FormName, head: &str, body: &Markup)
     html! { details.other open[open] { summary { (head) } (body) } }
 }
 
-/// A form that also posts the digest of the request as shown.
+/// A form that also posts the digest of the request as shown. `path` is `/` and the action, or
+/// nothing if a field says the action. A link has one path, so there a field always says it.
 pub(crate) fn form_with_digest(view: &View<'_>, path: &str, body: &Markup) -> Markup {
+    let (to, action) = match view.link {
+        Some(link) => (link.path.clone(), path.strip_prefix('/')),
+        None => {
+            let request = &view.request.request_id;
+            (format!("{}/resume/{request}{path}", view.prefix), None)
+        }
+    };
     html! {
-        form method="post" action=(format!("{}/resume/{}{path}", view.prefix, view.request.request_id)) autocomplete="off" {
+        form method="post" action=(to) autocomplete="off" {
+            @if let Some(action) = action { input type="hidden" name="action" value=(action); }
             input type="hidden" name="digest" value=(view.request.digest);
             (body)
         }

@@ -11,7 +11,7 @@ use crate::engine::FieldError;
 use crate::http::Http;
 use crate::http::api::access;
 use crate::http::pages::language::Language;
-use crate::http::pages::{follow, request};
+use crate::http::pages::request;
 use crate::http::server::accept::wants_html;
 use crate::http::server::body::Posted;
 use crate::http::server::edge::RenderedError;
@@ -42,29 +42,51 @@ pub(crate) async fn rerender(
     in_path: Option<Action>,
     problem: Problem,
 ) -> Result<Response, Problem> {
-    if problem.code != Code::Invalid || !posted.is_form() || !wants_html(&posted.headers) {
+    if !is_shown(posted, &problem) {
         return Err(problem);
     }
-    let (Ok(fields), Ok(row)) = (
-        posted.fields(),
-        access::readable_request(http, &posted.caller, id).await,
-    ) else {
+    let Ok(row) = access::readable_request(http, &posted.caller, id).await else {
+        return Err(problem);
+    };
+    let view = View::now(http, &row, &posted.caller, Language::of(&posted.headers)).await?;
+    page(http, view, posted, in_path, problem).await
+}
+
+/// Whether a problem is shown as the page that posted the form.
+fn is_shown(posted: &Posted, problem: &Problem) -> bool {
+    problem.code == Code::Invalid && posted.is_form() && wants_html(&posted.headers)
+}
+
+/// The page of `view` with an invalid form.
+///
+/// # Errors
+/// As [`rerender`].
+pub(crate) async fn page(
+    http: &Http,
+    view: View<'_>,
+    posted: &Posted,
+    in_path: Option<Action>,
+    problem: Problem,
+) -> Result<Response, Problem> {
+    let (true, Ok(fields)) = (is_shown(posted, &problem), posted.fields()) else {
         return Err(problem);
     };
     // No page shows a secret, not even to the person who typed it.
-    let Ok(fields) = http.engine.without_secrets(row.task_id, fields).await else {
+    let Ok(fields) = http.engine.without_secrets(view.row.task_id, fields).await else {
         return Err(problem);
     };
-    let mut view = View::now(http, &row, &posted.caller, Language::of(&posted.headers)).await?;
     let submitted = SubmittedForm::new(
-        &row,
+        view.row,
         in_path,
         fields,
         &problem.errors,
         request::has_single_call_forms(&view),
     );
-    view.submitted = Some(&submitted);
-    let mut response = follow::page(request::request_page(&view));
+    let view = View {
+        submitted: Some(&submitted),
+        ..view
+    };
+    let mut response = request::rendered(&view, request::request_page(&view));
     *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
     response.extensions_mut().insert(RenderedError);
     Ok(response)

@@ -22,6 +22,17 @@ pub(crate) fn answered_notice() -> Markup {
 /// The history of the request: what the service has stored about it, and below it, with the script,
 /// the events of the whole tree from the first one, which then take its place.
 pub(crate) fn history_section(view: &View<'_>) -> Markup {
+    html! {
+        section.history {
+            h2.quiet { (view.texts.history) }
+            (timeline::list(view))
+            @if view.link.is_none() { (script(view)) }
+        }
+    }
+}
+
+/// The element that the script fills, and the script.
+fn script(view: &View<'_>) -> Markup {
     let (words, request) = (view.words, &view.request);
     let root = view.row.root_task_id;
     let status = match request.status {
@@ -32,24 +43,20 @@ pub(crate) fn history_section(view: &View<'_>) -> Markup {
         | WireRequestStatus::Withdrawn => "closed",
     };
     html! {
-        section.history {
-            h2.quiet { (view.texts.history) }
-            (timeline::list(view))
-            div #live hidden
-                data-events=(format!("{}/v1/tasks/{root}/events", view.prefix))
-                data-requests=(format!("{}/resume/", view.prefix))
-                data-request=(request.request_id)
-                data-status=(status)
-                data-answers=(view.row.answers.len())
-                data-words=(Value::Object(script_texts(words)))
-            {
-                p.status #live-state role="status" aria-live="polite" {}
-                div #live-asked hidden { h3 { (words.live_others) } ul #live-others {} }
-                p.soft #live-earlier hidden { (words.live_earlier) }
-                div aria-live="polite" aria-busy="true" { ol #live-log {} }
-                div #live-now {}
-                p.soft #live-connection aria-live="polite" {}
-            }
+        div #live hidden
+            data-events=(format!("{}/v1/tasks/{root}/events", view.prefix))
+            data-requests=(format!("{}/resume/", view.prefix))
+            data-request=(request.request_id)
+            data-status=(status)
+            data-answers=(view.row.answers.len())
+            data-words=(Value::Object(script_texts(words)))
+        {
+            p.status #live-state role="status" aria-live="polite" {}
+            div #live-asked hidden { h3 { (words.live_others) } ul #live-others {} }
+            p.soft #live-earlier hidden { (words.live_earlier) }
+            div aria-live="polite" aria-busy="true" { ol #live-log {} }
+            div #live-now {}
+            p.soft #live-connection aria-live="polite" {}
         }
         (follow::tag(&view.prefix))
     }

@@ -29,7 +29,7 @@ mod schema;
 mod several;
 mod submitted;
 mod sum;
-mod texts;
+pub(crate) mod texts;
 mod time;
 mod timeline;
 mod user_message;
@@ -41,7 +41,7 @@ mod tests_forms;
 #[cfg(test)]
 mod tests_layout;
 
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use http::HeaderMap;
 use maud::{Markup, html};
 
@@ -55,6 +55,7 @@ use super::follow;
 use super::inbox::next_question::after_answer;
 use super::language::Language;
 use super::layout::{frame_in, in_order};
+use super::link::{self, CurrentLink};
 use super::sign_in::{sign_in_again, signed_in_bar};
 use super::site::Site;
 use super::translations::Translations;
@@ -98,6 +99,8 @@ pub(crate) struct View<'a> {
     user_message: Option<UserMessage>,
     /// The page to return to after signing in as another user.
     pub path: String,
+    /// The link that the reader came by; `None` for a reader with a key.
+    pub link: Option<&'a CurrentLink>,
 }
 
 /// How many items of a journal are read at once.
@@ -131,6 +134,7 @@ impl<'a> View<'a> {
                 prefix(&settings.public_url),
                 row.asked.request_id
             ),
+            link: None,
         }
     }
 
@@ -142,13 +146,35 @@ impl<'a> View<'a> {
         caller: &'a Caller,
         language: Language,
     ) -> Result<Self, Problem> {
-        let mut view = Self::new(row, caller, &http.settings, language, http.clock.now());
-        if row.status != status::RequestStatus::Pending {
-            view.load_history(http).await?;
-        }
+        let view = Self::new(row, caller, &http.settings, language, http.clock.now());
+        let mut view = view.loaded(http).await?;
         view.next = after_answer(http, row, &view.site()).await?;
-        view.user_message = user_message::load(http, row).await?;
         Ok(view)
+    }
+
+    /// Like [`View::now`], for the person of a link. No line leads to another question.
+    pub(crate) async fn by_link(
+        http: &Http,
+        row: &'a RequestRow,
+        caller: &'a Caller,
+        language: Language,
+        link: &'a CurrentLink,
+    ) -> Result<Self, Problem> {
+        let view = Self::new(row, caller, &http.settings, language, http.clock.now());
+        let view = Self {
+            link: Some(link),
+            ..view
+        };
+        view.loaded(http).await
+    }
+
+    /// The view with what the journal says.
+    async fn loaded(mut self, http: &Http) -> Result<Self, Problem> {
+        if self.row.status != status::RequestStatus::Pending {
+            self.load_history(http).await?;
+        }
+        self.user_message = user_message::load(http, self.row).await?;
+        Ok(self)
     }
 
     /// The frame of the page.
@@ -163,6 +189,9 @@ impl<'a> View<'a> {
     /// Says why there is nothing to answer. If other people decide the request, links to sign-in
     /// with another account.
     fn nothing_to_answer(&self, why: &str) -> Markup {
+        if self.link.is_some() && why == self.texts.link_no_answer {
+            return link::needs_key(self);
+        }
         html! {
             p { strong { (self.words.nothing_here) } " " (why) }
             @if why == self.words.for_others {
@@ -229,6 +258,14 @@ impl<'a> View<'a> {
             WireRequestStatus::Pending => {}
         }
         let (row, terms) = (self.row, &self.row.asked.terms);
+        if self.link.is_some() {
+            let answered = state(row).open_calls(&self.caller.user_id).next().is_none();
+            return match self.allows(action) {
+                _ if answered => Some(words.you_answered),
+                true => None,
+                false => Some(self.texts.link_no_answer),
+            };
+        }
         if !may_decide(self.caller, &row.tenant, &row.owner, &terms.approvers) {
             return Some(words.for_others);
         }
@@ -255,6 +292,16 @@ impl<'a> View<'a> {
 #[must_use]
 pub(crate) fn has_single_call_forms(view: &View<'_>) -> bool {
     view.open_calls().len() < 2
+}
+
+/// The response with a page. The page of a link has no script, and its policy permits none.
+#[must_use]
+pub(crate) fn rendered(view: &View<'_>, page: Markup) -> Response {
+    if view.link.is_some() {
+        page.into_response()
+    } else {
+        follow::page(page)
+    }
 }
 
 /// The page with every form that this reader may use.
@@ -294,7 +341,7 @@ async fn get_single_action_page(
     let row = access::readable_request(http, caller, id).await?;
     let mut view = View::now(http, &row, caller, Language::of(headers)).await?;
     view.path = format!("{}/{}", view.path, action.as_str());
-    Ok(follow::page(single_action_page(&view, action)))
+    Ok(rendered(&view, single_action_page(&view, action)))
 }
 
 /// The page with one button, or with the reason why its POST would be refused.
@@ -321,7 +368,7 @@ fn page(view: &View<'_>, answers: &Markup) -> Markup {
         view.words.language,
         &tab_title(view, closed.as_deref()),
         &html! {
-            header { (view.site().links(None)) }
+            header { @match view.link { Some(link) => (link::whose(view, link)), None => (view.site().links(None)) } }
             @if let Some(next) = &view.next { (next) }
             @if let Some(submitted) = view.submitted { (inputs::mistake_list(view, submitted)) }
             (opening::opening(view, closed.as_deref()))
@@ -335,7 +382,12 @@ fn page(view: &View<'_>, answers: &Markup) -> Markup {
             }
             (details::section(view))
             (live::history_section(view))
-            footer { (signed_in_bar(view.caller, &view.prefix, view.words.language)) }
+            footer {
+                @match view.link {
+                    Some(link) => (link::until(view, link)),
+                    None => (signed_in_bar(view.caller, &view.prefix, view.words.language)),
+                }
+            }
         },
     )
 }

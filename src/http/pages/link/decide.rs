@@ -1,0 +1,96 @@
+//! `POST /l/{token}`: the answer of the link's person. It goes the way of every other answer; the
+//! page's form and its digest are all that it takes.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use utoipa::ToSchema;
+
+use super::{CurrentLink, asked};
+use crate::http::Http;
+use crate::http::api::requests::decide::{PROBLEMS, store_decision};
+use crate::http::pages::language::Language;
+use crate::http::pages::request::{View, invalid_form};
+use crate::http::pages::sign_in::session::see_other;
+use crate::http::server::body::Posted;
+use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::problem::{Code, Problem};
+use crate::task::decision::Action;
+
+pub(crate) const OP: Op = Op {
+    id: "decide_by_link",
+    auth: AuthClass::Link,
+    body: SMALL,
+    problems: PROBLEMS,
+};
+
+/// The fields of the page's forms, beside those of the question's own form.
+#[derive(Debug, ToSchema)]
+#[expect(dead_code, reason = "only documents the form")]
+pub(crate) struct LinkAnswer {
+    /// The digest of the request as the page showed it.
+    digest: String,
+    /// `approve`, `reject` or `respond`.
+    #[schema(value_type = String, required = false)]
+    action: Option<String>,
+    /// A comment.
+    #[schema(value_type = String, required = false)]
+    reason: Option<String>,
+    /// What follows a rejection: `continue`, `cancel` or `cancel_root`.
+    #[schema(value_type = String, required = false)]
+    then: Option<String>,
+}
+
+/// Decide a request by a link
+///
+/// Takes the page's form, from a page of this service. Approves or rejects, and answers the agent's
+/// questions; everything else needs a key.
+#[utoipa::path(
+    post, path = "/l/{token}", operation_id = "decide_by_link", tag = "requests",
+    params(("token" = String, Path, description = "The sealed link of a message")),
+    request_body(content = LinkAnswer, content_type = "application/x-www-form-urlencoded"),
+    responses((status = 303, description = "Stored: the link's page",
+        headers(("Location" = String, description = "The link's page"))))
+)]
+pub(crate) async fn decide_by_link(
+    State(http): State<Arc<Http>>,
+    link: CurrentLink,
+    posted: Posted,
+) -> Result<Response, Problem> {
+    let row = asked(&http, &posted.caller, &link).await?;
+    match Box::pin(store(&http, &link, &posted)).await {
+        Ok(()) => Ok(see_other(&link.path)),
+        Err(problem) if problem.code == Code::Invalid => {
+            let language = Language::of(&posted.headers);
+            let view = View::by_link(&http, &row, &posted.caller, language, &link).await?;
+            invalid_form::page(&http, view, &posted, action(&posted), problem).await
+        }
+        // The other open requests of the task are none of the link's.
+        Err(mut problem) => {
+            problem.members.remove("pending");
+            Err(problem)
+        }
+    }
+}
+
+/// The action of a form that decides everything, as another page has it in its path.
+fn action(posted: &Posted) -> Option<Action> {
+    let fields = posted.fields().ok()?;
+    let says = fields.get("action")?;
+    let known = [Action::Approve, Action::Reject];
+    known.into_iter().find(|action| action.as_str() == says)
+}
+
+async fn store(http: &Arc<Http>, link: &CurrentLink, posted: &Posted) -> Result<(), Problem> {
+    if !posted.is_form() {
+        let detail = "The body must be a form: application/x-www-form-urlencoded.";
+        return Err(Problem::new(Code::UnsupportedMediaType, detail));
+    }
+    if posted.fields()?.get("digest").is_none_or(String::is_empty) {
+        let detail = "the digest of the request as the page showed it";
+        return Err(Problem::invalid_at("/digest", detail));
+    }
+    store_decision(http, link.request_id, posted, None).await?;
+    Ok(())
+}

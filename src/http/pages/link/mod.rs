@@ -1,0 +1,118 @@
+//! `/l/{token}`: the page of a request for the person whom a message reached, by the sealed link in
+//! it. Invariant: the link alone says who is here. No key, no cookie and no session counts or is
+//! made, the page has no script, and it leads to no other request and to no task.
+
+pub(crate) mod decide;
+pub(crate) mod show;
+
+use axum::extract::FromRequestParts;
+use http::request::Parts;
+use maud::{Markup, html};
+use std::sync::Arc;
+use url::form_urlencoded::byte_serialize;
+
+use super::language::Language;
+use super::layout::{moment, visible};
+use super::request::View;
+use super::request::texts::Texts;
+use super::translations::fill;
+use crate::http::Http;
+use crate::http::api::access;
+use crate::http::server::problem::{Code, Problem};
+use crate::people::Caller;
+use crate::people::may::is_asked;
+use crate::store::RequestRow;
+use crate::task::id::RequestId;
+use crate::task::time::Time;
+
+/// The path that every link begins with.
+pub(crate) const ROOT: &str = "/l/";
+
+/// The detail of `link_expired`. It says nothing of the request.
+pub(crate) const OVER: &str = "This link is over. Sign in, or wait for the next message.";
+
+/// The problems of every operation on a link, in addition to those of its class.
+const NO_LINK: &[Code] = &[Code::NotFound, Code::LinkExpired];
+
+/// The link of an HTTP request: set by the guard, read by the operation.
+#[derive(Clone, Debug)]
+pub(crate) struct CurrentLink {
+    /// The request that the link is for.
+    pub request_id: RequestId,
+    /// When the link ends.
+    pub expires_at: Time,
+    /// The address of the link's person.
+    pub email: Option<String>,
+    /// The path of the link, below that of `public_url`.
+    pub path: String,
+}
+
+impl FromRequestParts<Arc<Http>> for CurrentLink {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<Http>) -> Result<Self, Problem> {
+        // The guard of an operation of `AuthClass::Link` always sets the link.
+        let link = parts.extensions.get::<Self>().cloned();
+        link.ok_or_else(Problem::internal)
+    }
+}
+
+/// The request that a link is for, while it is put to the link's person.
+///
+/// # Errors
+/// `not_found`, as for a text that is no link.
+async fn asked(http: &Http, caller: &Caller, link: &CurrentLink) -> Result<RequestRow, Problem> {
+    let row = access::request(http, caller, link.request_id).await?;
+    let approvers = &row.asked.terms.approvers;
+    if is_asked(caller, &row.tenant, &row.owner, approvers) {
+        Ok(row)
+    } else {
+        Err(Problem::not_found())
+    }
+}
+
+/// The first line of the page: whose link this is, and whose answer an answer is.
+pub(crate) fn whose(view: &View<'_>, link: &CurrentLink) -> Markup {
+    let texts = view.texts;
+    let user = visible(view.caller.user_id.as_str());
+    let email = link.email.as_deref().map(visible);
+    let person = match &email {
+        Some(email) => fill(texts.link_person, &[("user", &user), ("email", email)]),
+        None => user.clone(),
+    };
+    html! {
+        p.by {
+            bdi { (fill(texts.link_for, &[("person", &person)])) }
+            @if view.request.can_decide { " " bdi { (fill(texts.link_counts, &[("user", &user)])) } }
+            " " (texts.link_not_you)
+        }
+    }
+}
+
+/// The last lines of the page: how long the link works, and what needs a key.
+pub(crate) fn until(view: &View<'_>, link: &CurrentLink) -> Markup {
+    let until = moment(&link.expires_at.to_string());
+    html! {
+        p { (fill(view.texts.link_until, &[("at", &until)])) }
+        p { (view.texts.link_rest) " " (sign_in(&view.path, &view.prefix, view.texts)) }
+    }
+}
+
+/// Says that an answer needs a key.
+pub(crate) fn needs_key(view: &View<'_>) -> Markup {
+    html! {
+        p { strong { (view.texts.link_no_answer) } " " (sign_in(&view.path, &view.prefix, view.texts)) }
+    }
+}
+
+/// The link to sign in, on the page of a link that is over.
+pub(crate) fn sign_in_instead(prefix: &str, language: Language) -> Markup {
+    let inbox = format!("{prefix}/inbox");
+    html! { p { (sign_in(&inbox, prefix, Texts::of(language))) } }
+}
+
+/// The link to sign in and open the path `next` of this service.
+fn sign_in(next: &str, prefix: &str, texts: &Texts) -> Markup {
+    let next: String = byte_serialize(next.as_bytes()).collect();
+    html! { a href=(format!("{prefix}/sign-in?next={next}")) { (texts.link_sign_in) } }
+}

@@ -1,0 +1,44 @@
+//! `GET /l/{token}`: the request as the link's person sees it. Following the link changes nothing,
+//! and consumes nothing: whoever scans or previews messages may follow it.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::HeaderMap;
+
+use super::{CurrentLink, NO_LINK, asked};
+use crate::http::Http;
+use crate::http::pages::language::Language;
+use crate::http::pages::request::{View, request_page};
+use crate::http::server::caller::CurrentCaller;
+use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::problem::Problem;
+
+pub(crate) const OP: Op = Op {
+    id: "get_link_page",
+    auth: AuthClass::Link,
+    body: SMALL,
+    problems: NO_LINK,
+};
+
+/// Get the page of a link
+///
+/// Shows the request that the link in a message is for, as its person sees it. Needs no key, looks at
+/// no cookie and sets none. Never changes anything.
+#[utoipa::path(
+    get, path = "/l/{token}", operation_id = "get_link_page", tag = "requests",
+    params(("token" = String, Path, description = "The sealed link of a message")),
+    responses((status = 200, body = String, content_type = "text/html", description = "The page"))
+)]
+pub(crate) async fn get_link_page(
+    State(http): State<Arc<Http>>,
+    CurrentCaller(caller): CurrentCaller,
+    link: CurrentLink,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let row = asked(&http, &caller, &link).await?;
+    let language = Language::of(&headers);
+    let view = View::by_link(&http, &row, &caller, language, &link).await?;
+    Ok(request_page(&view).into_response())
+}
