@@ -2,6 +2,8 @@
 //!
 //! Invariant: no text of an agent is in a digest, and no argument outside the tools' summaries.
 
+use crate::store::RequestRow;
+use crate::task::event_name::{EXPIRING, WAITING};
 use crate::task::id::RequestId;
 use crate::task::request::RequestKind;
 use crate::task::time::Time;
@@ -56,4 +58,52 @@ pub(super) struct Question {
     pub(super) link: Option<String>,
     /// The summaries of its first calls; empty unless the entry asks for them.
     pub(super) summaries: Vec<String>,
+}
+
+impl Reason {
+    /// The reason of a message of this type.
+    pub(super) fn of(kind: &str) -> Self {
+        match kind {
+            EXPIRING => Self::Expiring,
+            WAITING => Self::Waiting,
+            _ => Self::New,
+        }
+    }
+}
+
+/// The most summaries of a question.
+const SUMMARIES: usize = 3;
+
+impl Question {
+    /// The question of a request, with its page, the recipient's own link, and the summaries of its
+    /// calls if the entry asks for them.
+    pub(super) fn of(
+        request: &RequestRow,
+        url: String,
+        link: Option<String>,
+        summaries: bool,
+    ) -> Self {
+        let asked = &request.asked;
+        let mut tools: Vec<String> = Vec::new();
+        for call in asked.own_calls() {
+            if !tools.contains(&call.name) {
+                tools.push(call.name.clone());
+            }
+        }
+        let first = asked
+            .own_calls()
+            .take(if summaries { SUMMARIES } else { 0 });
+        Self {
+            request_id: asked.request_id,
+            kind: asked.kind,
+            tools,
+            agent: request.agent_path.last().cloned().unwrap_or_default(),
+            message: asked.terms.message.clone(),
+            created_at: request.created_at,
+            expires_at: request.expires_at,
+            url,
+            link,
+            summaries: first.map(|call| call.summary.clone()).collect(),
+        }
+    }
 }

@@ -7,11 +7,26 @@ use url::Url;
 
 use super::settings::{EntrySettings, Mail, Payload, Webhook, When, address, header};
 use super::sign::{Key, key};
+use super::{mail, webhook};
 use crate::people::directory::Directory;
 use crate::people::may::may_decide;
 use crate::people::{Caller, May};
-use crate::store::{RequestRow, Want};
+use crate::store::{DeliveryChannel, RequestRow, Want};
+use crate::task::event_name::{EXPIRING, WAITING};
+use crate::task::time::Time;
 use crate::task::user::UserIds;
+
+/// How long the recording of an attempt may take.
+const TO_RECORD: Duration = Duration::from_secs(5);
+
+/// What an entry tells of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Told {
+    /// The type of the message.
+    pub(super) kind: &'static str,
+    /// The time from which it is sent; `None` for at once.
+    pub(super) due_at: Option<Time>,
+}
 
 /// One receiver of messages.
 pub(crate) struct Entry {
@@ -54,11 +69,28 @@ impl Channel {
         settings.mail.clone().map(Self::Mail)
     }
 
-    /// The channel's name, as in the configuration.
-    pub(super) fn name(&self) -> &'static str {
+    /// The channel of the deliveries.
+    pub(super) fn of_delivery(&self) -> DeliveryChannel {
         match self {
-            Self::Webhook(_) => "webhook",
-            Self::Mail(_) => "mail",
+            Self::Webhook(_) => DeliveryChannel::Webhook,
+            Self::Mail(_) => DeliveryChannel::Mail,
+        }
+    }
+
+    /// How long a claim lasts: one attempt, and five seconds to record it.
+    pub(super) fn lease(&self) -> Duration {
+        let attempt = match self {
+            Self::Webhook(_) => webhook::WITHIN,
+            Self::Mail(_) => mail::WITHIN,
+        };
+        attempt + TO_RECORD
+    }
+
+    /// Whether questions have the summaries of their calls.
+    pub(super) fn summaries(&self) -> bool {
+        match self {
+            Self::Webhook(hook) => hook.summaries,
+            Self::Mail(mail) => mail.summaries,
         }
     }
 }
@@ -104,6 +136,40 @@ impl Entry {
             groups: settings.groups.clone(),
             users: settings.users.clone(),
         })
+    }
+
+    /// What this entry tells of a request that was asked; `None` if it has no time for that.
+    pub(super) fn told(&self, request: &RequestRow) -> Option<Told> {
+        let told = |kind, due_at| Told {
+            kind,
+            due_at: Some(due_at),
+        };
+        let (asked, deadline) = (request.created_at, request.expires_at);
+        match self.when {
+            None => Some(Told {
+                kind: "request.created",
+                due_at: None,
+            }),
+            Some(When {
+                before_expiry: Some(before),
+                ..
+            }) => {
+                let whole = deadline?.since(asked);
+                let due = asked + whole.saturating_sub(before);
+                Some(told(EXPIRING, due))
+            }
+            Some(When { after, .. }) => {
+                let due = asked + after?;
+                let in_time = deadline.is_none_or(|deadline| due < deadline);
+                in_time.then(|| told(WAITING, due))
+            }
+        }
+    }
+
+    /// Whether every wanted event is a message, whatever its request is.
+    pub(super) fn tells_of_events(&self) -> bool {
+        let events = matches!(self.channel, Channel::Webhook(_));
+        events && self.when.is_none() && !self.picks_requests()
     }
 
     /// Whether this entry gets only requests that certain people may decide.

@@ -9,7 +9,8 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-pub use self::mail::{Mail, Recipients};
+pub use self::mail::{Mail, MailServer, Named, Recipients};
+pub(super) use self::mail::{Relay, Security};
 pub use self::webhook::{Payload, Webhook};
 pub(super) use self::webhook::{address, header};
 use crate::people::link::LinkSettings;
@@ -47,6 +48,8 @@ pub struct Settings {
     /// The links in messages to people. Default: messages have the URL of the page, which asks
     /// people to sign in.
     pub links: Option<LinkSettings>,
+    /// The mail server. Required where an entry sends mail.
+    pub mail: Option<MailServer>,
     /// The receivers.
     pub to: Vec<EntrySettings>,
 }
@@ -131,6 +134,12 @@ impl EntrySettings {
         !self.groups.is_empty() || !self.users.is_empty()
     }
 
+    /// Whether a message tells of each new question.
+    #[must_use]
+    pub fn tells_of_questions(&self) -> bool {
+        self.wanted().contains(CREATED)
+    }
+
     /// The events of which messages are made.
     pub(super) fn wanted(&self) -> BTreeSet<&'static str> {
         if self.when.is_some() || self.webhook.is_none() {
@@ -145,6 +154,9 @@ impl EntrySettings {
 impl Settings {
     /// Finds mistakes that concern this room alone.
     pub fn check(&self, mistakes: &mut Mistakes) {
+        if let Some(server) = &self.mail {
+            server.check(mistakes);
+        }
         for (index, entry) in self.to.iter().enumerate() {
             let at = index.to_string();
             let place = ["notify", "to", &at];
@@ -157,6 +169,10 @@ impl Settings {
             {
                 let detail = format!("`{}` is the name of an entry above, too", entry.name);
                 mistakes.add(&[&place[..], &["name"]].concat(), detail);
+            }
+            if entry.mail.is_some() && self.mail.is_none() {
+                let detail = "`notify.mail` is missing: it names the mail server";
+                mistakes.add(&[&place[..], &["mail"]].concat(), detail);
             }
             events(entry, &place, mistakes);
             times(entry, &place, mistakes);

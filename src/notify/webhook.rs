@@ -14,7 +14,7 @@ use crate::task::time::Time;
 use crate::world::Clock;
 
 /// How long one attempt may take.
-const WITHIN: Duration = Duration::from_secs(15);
+pub(super) const WITHIN: Duration = Duration::from_secs(15);
 /// How much of an answer is read, so that its connection can be used again. None of it is kept.
 const READ: usize = 16 * 1024;
 /// How long the reading may take.

@@ -12,6 +12,7 @@ pub(super) struct Deliveries {
     waiting: IntGaugeVec,
     oldest: IntGaugeVec,
     lag: HistogramVec,
+    unreachable: IntCounterVec,
 }
 
 /// Buckets from a prompt delivery up to the last attempt.
@@ -29,7 +30,7 @@ impl Deliveries {
             )?,
             waiting: build.gauge(
                 "holdpoint_deliveries_waiting",
-                "Messages that are to be sent, now or later.",
+                "Messages that are to be sent, now or after a failure.",
                 &["target"],
             )?,
             oldest: build.gauge(
@@ -42,6 +43,11 @@ impl Deliveries {
                 "The time from a commit to the delivery of its message.",
                 &["target"],
                 &LAG,
+            )?,
+            unreachable: build.counter(
+                "holdpoint_requests_unreachable_total",
+                "Questions for which no approver has a mail address.",
+                &["target"],
             )?,
         })
     }
@@ -60,6 +66,11 @@ impl Deliveries {
     /// Counts the end of an attempt.
     pub(super) fn ended(&self, target: &str, outcome: &str) {
         self.ended.with_label_values(&[target, outcome]).inc();
+    }
+
+    /// Counts a question for which no approver has a mail address.
+    pub(super) fn unreachable(&self, target: &str) {
+        self.unreachable.with_label_values(&[target]).inc();
     }
 
     /// Records the time from a commit to the delivery of its message.
