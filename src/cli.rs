@@ -227,12 +227,16 @@ fn load_aloud(common: &Common, environment: &Environment) -> Result<Config, Stri
 
 fn check(common: &Common, environment: &Environment) -> u8 {
     match load_aloud(common, environment) {
-        Ok(config) => print(&format!(
-            "The configuration is valid. Agents: {}, tools: {}, rules: {}.\n",
-            config.agents.len(),
-            config.tools.len(),
-            config.policy.len()
-        )),
+        Ok(config) => {
+            let mut lines = vec![format!(
+                "The configuration is valid. Agents: {}, tools: {}, rules: {}.",
+                config.agents.len(),
+                config.tools.len(),
+                config.policy.len()
+            )];
+            lines.extend(config.reach());
+            print(&(lines.join("\n") + "\n"))
+        }
         Err(mistakes) => complain(WRONG, mistakes),
     }
 }
@@ -268,6 +272,10 @@ fn notify(name: &str, common: &Common, environment: &Environment) -> u8 {
     let answer = match (pong.status, pong.problem) {
         (Some(status), "") => format!("{status} in {milliseconds} ms"),
         (Some(status), problem) => format!("{status} in {milliseconds} ms: {problem}"),
+        (None, "") => format!("taken in {milliseconds} ms"),
+        (None, problem) if problem.contains("mail server") => {
+            format!("not taken in {milliseconds} ms: {problem}")
+        }
         (None, problem) => format!("no answer in {milliseconds} ms: {problem}"),
     };
     if pong.problem.is_empty() {

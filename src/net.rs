@@ -8,7 +8,6 @@
 
 mod reach;
 
-use std::error::Error as _;
 use std::io;
 use std::time::Duration;
 
@@ -259,7 +258,12 @@ fn connecting(error: &reqwest::Error) -> &'static str {
     if error.is_dns() {
         return "the host's name could not be resolved";
     }
-    match io_kind(error) {
+    unreached(io_kind(error))
+}
+
+/// Why no connection could be made, in fixed words.
+pub(crate) fn unreached(kind: Option<io::ErrorKind>) -> &'static str {
+    match kind {
         Some(io::ErrorKind::ConnectionRefused) => "the connection was refused",
         Some(io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable) => {
             "the host cannot be reached"
@@ -271,7 +275,7 @@ fn connecting(error: &reqwest::Error) -> &'static str {
 }
 
 /// The kind of the innermost I/O error.
-fn io_kind(error: &reqwest::Error) -> Option<io::ErrorKind> {
+pub(crate) fn io_kind(error: &(dyn std::error::Error + 'static)) -> Option<io::ErrorKind> {
     let (mut source, mut kind) = (error.source(), None);
     while let Some(cause) = source {
         kind = cause

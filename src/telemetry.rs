@@ -13,6 +13,7 @@
 //! | `event_stream` | `change` (1 or -1) | `holdpoint_event_streams` |
 //! | `commit_batch` | `size` | `holdpoint_commit_batch_size` |
 //! | `delivery` | `entry`, `outcome` | `holdpoint_deliveries_total` |
+//! | `unreachable` | `entry` | `holdpoint_requests_unreachable_total` |
 //! | `delivery_lag` | `entry`, `seconds` (since the commit) | `holdpoint_delivery_lag_seconds` |
 //!
 //! ```
@@ -211,6 +212,7 @@ impl Metrics {
             "event_stream" => all.streams.add(seen.change),
             "commit_batch" => all.batch.observe(seen.size),
             "delivery" => all.deliveries.ended(&seen.entry, &seen.outcome),
+            "unreachable" => all.deliveries.unreachable(&seen.entry),
             "delivery_lag" => all.deliveries.sent(&seen.entry, seconds),
             _ => {}
         }
@@ -348,6 +350,7 @@ mod tests {
         tracing::info!(target: "holdpoint::metric", metric = "commit_batch", size = 3_usize);
         tracing::info!(target: "holdpoint::metric", metric = "delivery", entry = "backend", outcome = "sent");
         tracing::info!(target: "holdpoint::metric", metric = "delivery_lag", entry = "backend", seconds = 0.5);
+        tracing::info!(target: "holdpoint::metric", metric = "unreachable", entry = "by-mail");
         tracing::info!(target: "holdpoint::metric", metric = "no_such", size = 3_usize);
         tracing::info!(task_id = "t", "an ordinary line");
         tracing::info!(target: "hyper::proto", "a library's line, with a header in it");
@@ -401,6 +404,7 @@ mod tests {
             "holdpoint_event_streams 1",
             "holdpoint_commit_batch_size_sum 3",
             "holdpoint_deliveries_total{outcome=\"sent\",target=\"backend\"} 1",
+            "holdpoint_requests_unreachable_total{target=\"by-mail\"} 1",
             "holdpoint_deliveries_waiting{target=\"backend\"} 7",
             "holdpoint_delivery_oldest_seconds{target=\"backend\"} 90",
             "holdpoint_delivery_lag_seconds_sum{target=\"backend\"} 0.5",

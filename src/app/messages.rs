@@ -7,8 +7,10 @@ use anyhow::Context as _;
 use crate::config::Config;
 use crate::http;
 use crate::http::events::message_data;
+use crate::http::wire::request::url as request_url;
 use crate::net::Net;
 use crate::notify::{self, Pong, Rendering, Sender};
+use crate::people::link::Links;
 use crate::store::Store;
 use crate::world::{Clock, Ids, RandomIds, SystemClock};
 
@@ -27,6 +29,7 @@ pub(super) fn sender(
         store: store.clone(),
         net: Net::new()?,
         accounts: config.directory(),
+        links: links(config, settings),
         rendering: rendering(store, settings),
     };
     Ok(Sender::new(
@@ -37,15 +40,22 @@ pub(super) fn sender(
     ))
 }
 
+/// The links in messages to people, if the configuration has any.
+fn links(config: &Config, settings: &http::Settings) -> Option<Links> {
+    let links = config.notify.links.clone()?;
+    let public_url = settings.clone().trimmed().public_url;
+    Some(Links::new(links, config.sealer()?, &public_url))
+}
+
 fn rendering(store: &Store, settings: &http::Settings) -> Rendering {
     let shared = Arc::new((store.clone(), settings.clone().trimmed()));
-    let (of_brief, of_data) = (Arc::clone(&shared), shared);
+    let (of_brief, of_data) = (Arc::clone(&shared), Arc::clone(&shared));
     Rendering {
         brief: Arc::new(move |request, event, summaries| {
             let shared = Arc::clone(&of_brief);
             Box::pin(async move {
                 let (store, settings) = &*shared;
-                message_data::brief(store, settings, request, &event, summaries).await
+                message_data::brief(store, settings, request, event.as_ref(), summaries).await
             })
         }),
         data: Arc::new(move |root, event| {
@@ -55,6 +65,8 @@ fn rendering(store: &Store, settings: &http::Settings) -> Rendering {
                 message_data::data(store, settings, root, &event).await
             })
         }),
+        inbox: format!("{}/inbox", shared.1.public_url),
+        url: Arc::new(move |request| request_url(request, &shared.1)),
     }
 }
 
@@ -63,9 +75,16 @@ fn rendering(store: &Store, settings: &http::Settings) -> Rendering {
 /// # Errors
 /// The reason why nothing could be sent.
 pub async fn ping(config: &Config, name: &str) -> anyhow::Result<Option<Pong>> {
-    let Some(entry) = config.notify.to.iter().find(|entry| entry.name == name) else {
+    if !config.notify.to.iter().any(|entry| entry.name == name) {
         return Ok(None);
-    };
-    let pong = notify::ping(entry, &SystemClock, &RandomIds).await?;
-    Ok(Some(pong.context("the entry cannot be used")?))
+    }
+    let people = config.directory();
+    let pong = notify::ping(
+        &config.notify,
+        name,
+        people.as_ref(),
+        &SystemClock,
+        &RandomIds,
+    );
+    Ok(Some(pong.await?.context("the entry cannot be used")?))
 }

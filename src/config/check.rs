@@ -8,7 +8,9 @@ use std::time::Duration;
 use url::Url;
 
 use super::tree::{Kind, Node};
-use super::{Config, check_links, check_notify, check_parts, check_people, check_rules};
+use super::{
+    Config, check_links, check_notify, check_parts, check_people, check_reach, check_rules,
+};
 use crate::http::server::settings::{ServerSettings, address};
 use crate::model::{self, Provider};
 use crate::world::Mistakes;
@@ -28,6 +30,7 @@ pub(crate) fn all(config: &mut Config, root: &Node, mistakes: &mut Mistakes) {
     check_rules::rules(config, root, mistakes);
     check_people::all(config, root, mistakes);
     check_notify::all(config, root, mistakes);
+    check_reach::all(config, root, mistakes);
     check_links::all(config, root, mistakes);
     default_agent(config, root, mistakes);
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use super::Config;
 use super::check_parts::name;
-use super::tree::Node;
-use crate::notify::settings::EntrySettings;
+use super::tree::{Kind, Node};
+use crate::notify::settings::{CHANNELS, EntrySettings};
 use crate::world::Mistakes;
 
 /// The tenant of a service without accounts.
@@ -37,12 +37,39 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
             let place = [&place[..], &["name"]].concat();
             name(&place, "an entry", &entry.name, mistakes);
         }
+        channel(&place, node, mistakes);
         let broken = |key: &str| node.get(key).is_some_and(|node| node.broken);
         if entry.tenants.is_empty() && known.tenants.len() > 1 && !broken("tenants") {
             let detail = "`tenants` is missing: there are several, and each message goes to the tenants that are named";
             mistakes.add(&place, detail);
         }
         known.check(config, entry, &place, mistakes);
+    }
+}
+
+/// Checks that exactly one key says how the messages are sent.
+fn channel(place: &[&str], node: &Node, mistakes: &mut Mistakes) {
+    let said = CHANNELS
+        .into_iter()
+        .filter(|key| node.get(key).is_some())
+        .collect::<Vec<_>>();
+    match said.as_slice() {
+        [key] => {
+            let value = node.get(key).filter(|value| !value.broken);
+            if value.is_some_and(|value| matches!(value.kind, Kind::Null)) {
+                let place = [place, &[key]].concat();
+                mistakes.add(&place, "expected a map, found nothing");
+            }
+        }
+        [] => {
+            let all = CHANNELS.join("`, `");
+            let detail = format!("one of `{all}` is missing: it says how the messages are sent");
+            mistakes.add(place, detail);
+        }
+        [_, ..] => {
+            let all = CHANNELS.join("`, `");
+            mistakes.add(place, format!("only one of `{all}` may be set"));
+        }
     }
 }
 

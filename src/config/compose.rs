@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Config, interpolate};
+use super::{Config, check_reach, interpolate};
 use crate::agent::version::{self, Fill, Written};
 use crate::agent::{self, Agent, Agents, Offer, SubAgent};
 use crate::people::authenticator::{Authenticator, Keys, Open};
@@ -24,6 +24,12 @@ impl Config {
             Some(directory) => Box::new(Keys::new(directory)),
             None => Box::new(Open),
         }
+    }
+
+    /// One line for each rule that holds: whom a question reaches by which entry of `notify.to`.
+    #[must_use]
+    pub fn reach(&self) -> Vec<String> {
+        check_reach::lines(self)
     }
 
     /// The accounts; `None` if the configuration has no `auth`.

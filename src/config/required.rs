@@ -7,7 +7,7 @@ use crate::world::Mistakes;
 
 /// The path of each map that has required keys (`*` is any name or index), and these keys. The
 /// text, list or map at a required key must not be empty.
-const NEEDED: [(&[&str], &[&str]); 12] = [
+const NEEDED: [(&[&str], &[&str]); 13] = [
     (&["auth", "api_keys", "*"], &["user"]),
     (&["auth", "people", "*"], &["user"]),
     (&["secrets", "keys", "*"], &["id", "key"]),
@@ -17,7 +17,8 @@ const NEEDED: [(&[&str], &[&str]); 12] = [
     (&["agents", "*", "sub_agents", "*"], &["agent"]),
     (&["policy", "*"], &["name", "tools", "decide"]),
     (&["credentials", "*"], &["fields"]),
-    (&["notify", "to", "*"], &["name", "webhook"]),
+    (&["notify", "mail"], &["url", "from"]),
+    (&["notify", "to", "*"], &["name"]),
     (&["notify", "to", "*", "webhook"], &["url", "secrets"]),
     (&[], &["models", "agents"]),
 ];

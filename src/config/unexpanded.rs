@@ -79,6 +79,7 @@ pub(crate) fn is_shown(place: &[String]) -> bool {
         ["secrets", "keys", _, key] => *key == "id",
         ["auth", "api_keys", _, key, ..] => matches!(*key, "user" | "tenant" | "groups" | "may"),
         ["auth", "people", ..] | ["notify", "links", ..] => true,
+        ["notify", "mail", key] => *key != "password",
         ["models", _, key] => matches!(*key, "model" | "provider"),
         ["tools", _, key] => matches!(*key, "description" | "summary" | "effect"),
         ["tools", _, "http", key] => matches!(*key, "url" | "method" | "timeout"),
@@ -110,6 +111,7 @@ pub(crate) fn is_key(place: &[String]) -> bool {
         ["auth", "api_keys", _, "key"]
             | ["secrets", "keys", _, "key"]
             | ["models", _, "api_key"]
+            | ["notify", "mail", "password"]
             | ["notify", "to", _, "webhook", "secrets", _]
     )
 }

@@ -26,8 +26,10 @@ pub(crate) fn written(root: &Node, mistakes: &mut Mistakes) {
                 "the value of `{header}` stands in the file: write `${{NAME}}` or `${{file:/path}}`"
             );
             mistakes.warn(&place, detail);
-        } else if matches!(*place, ["notify", "to", _, "webhook", "secrets", _])
-            && matches!(node.origin, Origin::File { .. })
+        } else if matches!(
+            *place,
+            ["notify", "to", _, "webhook", "secrets", _] | ["notify", "mail", "password"]
+        ) && matches!(node.origin, Origin::File { .. })
             && is_literal(text)
         {
             let detail = "this secret stands in the file: write `${NAME}` or `${file:/path}`";

@@ -1,29 +1,116 @@
 //! One receiver of messages, ready to send to.
 
+use std::time::Duration;
+
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use url::Url;
 
-use super::settings::{EntrySettings, Payload, address, header};
+use super::settings::{EntrySettings, Mail, Payload, Webhook, When, address, header};
 use super::sign::{Key, key};
+use super::{mail, webhook};
 use crate::people::directory::Directory;
 use crate::people::may::may_decide;
 use crate::people::{Caller, May};
-use crate::store::{RequestRow, Want};
+use crate::store::{DeliveryChannel, RequestRow, Want};
+use crate::task::event_name::{EXPIRING, WAITING};
+use crate::task::time::Time;
 use crate::task::user::UserIds;
+
+/// How long the recording of an attempt may take.
+const TO_RECORD: Duration = Duration::from_secs(5);
+
+/// What an entry tells of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Told {
+    /// The type of the message.
+    pub(super) kind: &'static str,
+    /// The time from which it is sent; `None` for at once.
+    pub(super) due_at: Option<Time>,
+}
 
 /// One receiver of messages.
 pub(crate) struct Entry {
     pub(super) name: String,
+    pub(super) channel: Channel,
+    /// When a question that still waits is told of; `None` where its beginning is.
+    pub(super) when: Option<When>,
+    /// The shortest time between two messages to one person.
+    pub(super) gather: Duration,
+    /// The events that it gets messages of, before `groups` and `users` are looked at.
+    pub(super) want: Want,
+    groups: Vec<String>,
+    users: Vec<String>,
+}
+
+/// How the messages of an entry are sent.
+pub(super) enum Channel {
+    /// Each event is a signed POST.
+    Webhook(Hook),
+    /// Questions go to people, each a mail of their own.
+    Mail(Mail),
+}
+
+/// A receiver of webhooks.
+pub(super) struct Hook {
     pub(super) url: Url,
     /// The keys that sign a message, the newest first.
     pub(super) keys: Vec<Key>,
     pub(super) headers: HeaderMap,
     pub(super) payload: Payload,
     pub(super) summaries: bool,
-    /// The events that it gets messages of, before `groups` and `users` are looked at.
-    pub(super) want: Want,
-    groups: Vec<String>,
-    users: Vec<String>,
+}
+
+impl Channel {
+    /// The channel of these settings; `None` if they have mistakes.
+    fn of(settings: &EntrySettings) -> Option<Self> {
+        if let Some(webhook) = &settings.webhook {
+            return Hook::of(webhook).map(Self::Webhook);
+        }
+        settings.mail.clone().map(Self::Mail)
+    }
+
+    /// The channel of the deliveries.
+    pub(super) fn of_delivery(&self) -> DeliveryChannel {
+        match self {
+            Self::Webhook(_) => DeliveryChannel::Webhook,
+            Self::Mail(_) => DeliveryChannel::Mail,
+        }
+    }
+
+    /// How long a claim lasts: one attempt, and five seconds to record it.
+    pub(super) fn lease(&self) -> Duration {
+        let attempt = match self {
+            Self::Webhook(_) => webhook::WITHIN,
+            Self::Mail(_) => mail::WITHIN,
+        };
+        attempt + TO_RECORD
+    }
+
+    /// Whether questions have the summaries of their calls.
+    pub(super) fn summaries(&self) -> bool {
+        match self {
+            Self::Webhook(hook) => hook.summaries,
+            Self::Mail(mail) => mail.summaries,
+        }
+    }
+}
+
+impl Hook {
+    fn of(webhook: &Webhook) -> Option<Self> {
+        let headers: Result<Vec<(HeaderName, HeaderValue)>, _> = webhook
+            .headers
+            .iter()
+            .map(|(name, value)| header(name, value))
+            .collect();
+        let keys: Result<Vec<Key>, _> = webhook.secrets.iter().map(key).collect();
+        Some(Self {
+            url: address(webhook.url.reveal())?,
+            keys: keys.ok()?,
+            headers: headers.ok()?.into_iter().collect(),
+            payload: webhook.payload,
+            summaries: webhook.summaries,
+        })
+    }
 }
 
 impl std::fmt::Debug for Entry {
@@ -36,20 +123,11 @@ impl Entry {
     /// The entry of these settings; `None` if they have mistakes.
     #[must_use]
     pub(crate) fn of(settings: &EntrySettings) -> Option<Self> {
-        let webhook = settings.webhook.as_ref()?;
-        let headers: Result<Vec<(HeaderName, HeaderValue)>, _> = webhook
-            .headers
-            .iter()
-            .map(|(name, value)| header(name, value))
-            .collect();
-        let keys: Result<Vec<Key>, _> = webhook.secrets.iter().map(key).collect();
         Some(Self {
             name: settings.name.clone(),
-            url: address(webhook.url.reveal())?,
-            keys: keys.ok()?,
-            headers: headers.ok()?.into_iter().collect(),
-            payload: webhook.payload,
-            summaries: webhook.summaries,
+            channel: Channel::of(settings)?,
+            when: settings.when,
+            gather: settings.gathers(),
             want: Want {
                 tenants: settings.tenants.clone(),
                 agents: settings.agents.clone(),
@@ -58,6 +136,40 @@ impl Entry {
             groups: settings.groups.clone(),
             users: settings.users.clone(),
         })
+    }
+
+    /// What this entry tells of a request that was asked; `None` if it has no time for that.
+    pub(super) fn told(&self, request: &RequestRow) -> Option<Told> {
+        let told = |kind, due_at| Told {
+            kind,
+            due_at: Some(due_at),
+        };
+        let (asked, deadline) = (request.created_at, request.expires_at);
+        match self.when {
+            None => Some(Told {
+                kind: "request.created",
+                due_at: None,
+            }),
+            Some(When {
+                before_expiry: Some(before),
+                ..
+            }) => {
+                let whole = deadline?.since(asked);
+                let due = asked + whole.saturating_sub(before);
+                Some(told(EXPIRING, due))
+            }
+            Some(When { after, .. }) => {
+                let due = asked + after?;
+                let in_time = deadline.is_none_or(|deadline| due < deadline);
+                in_time.then(|| told(WAITING, due))
+            }
+        }
+    }
+
+    /// Whether every wanted event is a message, whatever its request is.
+    pub(super) fn tells_of_events(&self) -> bool {
+        let events = matches!(self.channel, Channel::Webhook(_));
+        events && self.when.is_none() && !self.picks_requests()
     }
 
     /// Whether this entry gets only requests that certain people may decide.

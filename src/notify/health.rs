@@ -28,24 +28,30 @@ impl Default for Health {
 }
 
 impl Health {
-    /// Records a failure. `again` says whether the message had failed before.
-    pub(super) fn failed(&mut self, message: Uuid, again: bool) {
-        if again && !self.failing {
-            self.refused.insert(message);
+    /// Records a failure of one attempt at these messages, each with whether it had failed before.
+    pub(super) fn failed(&mut self, messages: impl IntoIterator<Item = (Uuid, bool)>) {
+        if !self.failing {
+            let again = messages.into_iter().filter(|(_, again)| *again);
+            self.refused.extend(again.map(|(message, _)| message));
         }
         self.failing = true;
     }
 
-    /// Records a success. Returns the messages that are to be left out where everything that waits is
+    /// Records a success of these messages. Returns the messages that are to be left out where everything that waits is
     /// to be made due now; `None` where nothing is.
-    pub(super) fn succeeded(&mut self, message: Uuid) -> Option<Vec<Uuid>> {
-        self.ended(message);
+    pub(super) fn succeeded(
+        &mut self,
+        messages: impl IntoIterator<Item = Uuid>,
+    ) -> Option<Vec<Uuid>> {
+        self.ended(messages);
         std::mem::replace(&mut self.failing, false).then(|| self.refused.iter().copied().collect())
     }
 
-    /// Records that a message is not tried again.
-    pub(super) fn ended(&mut self, message: Uuid) {
-        self.refused.remove(&message);
+    /// Records that these messages are not tried again.
+    pub(super) fn ended(&mut self, messages: impl IntoIterator<Item = Uuid>) {
+        for message in messages {
+            self.refused.remove(&message);
+        }
     }
 }
 
@@ -59,25 +65,25 @@ mod tests {
     #[test]
     fn first_success_after_failures_pulls_everything_and_the_next_one_nothing() {
         let mut health = Health::default();
-        assert_eq!(health.succeeded(ONE), Some(Vec::new()), "after a start");
-        assert_eq!(health.succeeded(TWO), None);
-        health.failed(ONE, false);
-        health.failed(TWO, false);
-        health.failed(ONE, true);
-        assert_eq!(health.succeeded(TWO), Some(Vec::new()));
-        assert_eq!(health.succeeded(TWO), None);
+        assert_eq!(health.succeeded([ONE]), Some(Vec::new()), "after a start");
+        assert_eq!(health.succeeded([TWO]), None);
+        health.failed([(ONE, false)]);
+        health.failed([(TWO, false)]);
+        health.failed([(ONE, true)]);
+        assert_eq!(health.succeeded([TWO]), Some(Vec::new()));
+        assert_eq!(health.succeeded([TWO]), None);
     }
 
     #[test]
     fn message_that_is_refused_while_others_are_taken_is_pulled_once() {
         let mut health = Health::default();
-        health.succeeded(TWO);
-        health.failed(ONE, false);
-        assert_eq!(health.succeeded(TWO), Some(Vec::new()));
-        health.failed(ONE, true);
-        assert_eq!(health.succeeded(TWO), Some(vec![ONE]));
-        health.ended(ONE);
-        health.failed(TWO, false);
-        assert_eq!(health.succeeded(TWO), Some(Vec::new()));
+        health.succeeded([TWO]);
+        health.failed([(ONE, false)]);
+        assert_eq!(health.succeeded([TWO]), Some(Vec::new()));
+        health.failed([(ONE, true)]);
+        assert_eq!(health.succeeded([TWO]), Some(vec![ONE]));
+        health.ended([ONE]);
+        health.failed([(TWO, false)]);
+        assert_eq!(health.succeeded([TWO]), Some(Vec::new()));
     }
 }

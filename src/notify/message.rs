@@ -1,15 +1,18 @@
 //! The content of a message: its envelope, and the data of its event. It is read from the journal at each
 //! attempt, so nothing is kept twice.
 //!
-//! Invariant: a message says what was true at the commit of its event, whenever it is sent.
+//! Invariant: a message says what was true at the commit of its event, whenever it is sent. A message
+//! about a request that still waits says what is true when it is sent.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::Sender;
-use super::entry::Entry;
+use super::entry::{Entry, Hook};
 use super::settings::Payload;
-use crate::store::{ClaimedDelivery, Event, Part, Portion, ReadError, message_id};
+use crate::store::{
+    ClaimedDelivery, Event, Part, Portion, ReadError, RequestRow, message_id, timer_id,
+};
 use crate::task::change::TaskRow;
 use crate::task::time::Time;
 
@@ -24,6 +27,16 @@ pub(super) struct Message {
     pub(super) body: Vec<u8>,
     /// The time of its event.
     pub(super) at: Time,
+}
+
+/// What a message is about.
+struct About<'m> {
+    kind: &'m str,
+    at: Time,
+    root: &'m TaskRow,
+    event: &'m Event,
+    /// Whether it says what is true now, and not at the commit of the event.
+    as_of_now: bool,
 }
 
 #[derive(Serialize)]
@@ -52,14 +65,17 @@ struct Thin<'m> {
 }
 
 impl Sender {
-    /// The message of a delivery; `None` if its event is gone.
+    /// The message of a delivery; `None` if its event is gone. `timer` is the request of a message
+    /// about a request that still waits: then it is shown as it is now, at the time of the message.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the event cannot be read.
     pub(super) async fn message(
         &self,
         entry: &Entry,
+        hook: &Hook,
         claimed: &ClaimedDelivery,
+        timer: Option<&RequestRow>,
     ) -> Result<Option<Message>, ReadError> {
         let part = Part {
             root: claimed.root,
@@ -82,35 +98,51 @@ impl Sender {
         let Some(root) = self.store.task(claimed.root).await? else {
             return Ok(None);
         };
-        let body = self.body(entry, &claimed.kind, &root, &event).await?;
-        Ok(Some(Message {
-            id: message_id(claimed.change, claimed.event_number),
-            body,
-            at: event.item.at,
-        }))
+        let (id, at) = match timer {
+            Some(request) => {
+                let due = entry.told(request).and_then(|told| told.due_at);
+                let id = timer_id(request.asked.request_id, &entry.name);
+                (id, due.unwrap_or(event.item.at))
+            }
+            None => {
+                let id = message_id(claimed.change, claimed.event_number);
+                (id, event.item.at)
+            }
+        };
+        let about = About {
+            kind: &claimed.kind,
+            at,
+            root: &root,
+            event: &event,
+            as_of_now: timer.is_some(),
+        };
+        let body = self.body(hook, &about).await?;
+        Ok(Some(Message { id, body, at }))
     }
 
-    async fn body(
-        &self,
-        entry: &Entry,
-        kind: &str,
-        root: &TaskRow,
-        event: &Event,
-    ) -> Result<Vec<u8>, ReadError> {
+    async fn body(&self, hook: &Hook, about: &About<'_>) -> Result<Vec<u8>, ReadError> {
+        let About { root, event, .. } = *about;
         let mut truncated = false;
-        if entry.payload == Payload::Full {
+        if hook.payload == Payload::Full {
             let data = (self.rendering.data)(root.task_id, event.clone()).await?;
-            let body = enveloped(kind, event, &data)?;
+            let body = enveloped(about, &data)?;
             if body.len() <= MOST {
                 return Ok(body);
             }
             truncated = true;
         }
         let request = match event.item.fact.request_id() {
-            Some(id) => Some((self.rendering.brief)(id, event.clone(), entry.summaries).await?),
+            Some(id) => {
+                let event = (!about.as_of_now).then(|| event.clone());
+                Some((self.rendering.brief)(id, event, hook.summaries).await?)
+            }
             None => None,
         };
-        let status = self.store.status_after(event).await?;
+        let status = if about.as_of_now {
+            root.status
+        } else {
+            self.store.status_after(event).await?
+        };
         let metadata = RawValue::from_string(root.metadata.clone()).map_err(unreadable)?;
         let thin = Thin {
             tenant: &root.tenant,
@@ -127,12 +159,12 @@ impl Sender {
             truncated,
         };
         let data = serde_json::value::to_raw_value(&thin).map_err(unreadable)?;
-        enveloped(kind, event, &data)
+        enveloped(about, &data)
     }
 }
 
-fn enveloped(kind: &str, event: &Event, data: &RawValue) -> Result<Vec<u8>, ReadError> {
-    envelope(kind, event.item.at, data).map_err(unreadable)
+fn enveloped(about: &About<'_>, data: &RawValue) -> Result<Vec<u8>, ReadError> {
+    envelope(about.kind, about.at, data).map_err(unreadable)
 }
 
 /// The body of a message.

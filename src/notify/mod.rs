@@ -7,10 +7,15 @@
 //! delays only the messages of its own entry. No message, row, log line or metric holds a secret, an
 //! address or a URL.
 
+mod answer;
+mod digest;
 pub(crate) mod entry;
+mod gather;
 mod health;
+mod mail;
 mod message;
 mod ping;
+pub(crate) mod recipients;
 mod schedule;
 mod send;
 pub mod settings;
@@ -32,9 +37,11 @@ pub use self::ping::{Pong, ping};
 pub use self::settings::Settings;
 
 use self::entry::Entry;
+use self::mail::Mailer;
 use self::send::Lane;
 use crate::net::Net;
 use crate::people::directory::Directory;
+use crate::people::link::Links;
 use crate::store::{Event, ReadError, Store, Wanted};
 use crate::task::id::{RequestId, TaskId};
 use crate::world::{Clock, Ids};
@@ -52,10 +59,14 @@ pub type Rendered = BoxFuture<'static, Result<Box<RawValue>, ReadError>>;
 /// Renders what a message holds of a request and of an event, as the API shows them.
 #[derive(Clone)]
 pub struct Rendering {
-    /// A request in brief, as of the commit of an event; with the summaries of its calls or without.
-    pub brief: Arc<dyn Fn(RequestId, Event, bool) -> Rendered + Send + Sync>,
+    /// A request in brief, as of the commit of an event, or as of now; with the summaries of its calls or without.
+    pub brief: Arc<dyn Fn(RequestId, Option<Event>, bool) -> Rendered + Send + Sync>,
     /// The whole data of an event of this tree, as its stream has it.
     pub data: Arc<dyn Fn(TaskId, Event) -> Rendered + Send + Sync>,
+    /// The address of a request's page, which asks to sign in.
+    pub url: Arc<dyn Fn(RequestId) -> String + Send + Sync>,
+    /// The address of the inbox.
+    pub inbox: String,
 }
 
 impl fmt::Debug for Rendering {
@@ -73,6 +84,8 @@ pub struct Parts {
     pub net: Net,
     /// The accounts, by which an entry finds the requests that its users may decide.
     pub accounts: Option<Directory>,
+    /// The links in messages to people, if there are any.
+    pub links: Option<Links>,
     /// How messages show requests and events.
     pub rendering: Rendering,
 }
@@ -82,6 +95,8 @@ pub struct Sender {
     store: Store,
     net: Net,
     accounts: Option<Directory>,
+    links: Option<Links>,
+    mailer: Option<Mailer>,
     rendering: Rendering,
     clock: Arc<dyn Clock>,
     ids: Arc<dyn Ids>,
@@ -118,6 +133,8 @@ impl Sender {
             store: parts.store,
             net: parts.net,
             accounts: parts.accounts,
+            links: parts.links,
+            mailer: settings.mail.as_ref().and_then(Mailer::of),
             rendering: parts.rendering,
             clock,
             ids,
@@ -180,6 +197,9 @@ impl Sender {
                 }
             }
             Err(error) => tracing::debug!(%error, "deliveries could not be dropped"),
+        }
+        if let Err(error) = self.store.remove_spent_gathered().await {
+            tracing::debug!(%error, "the times of messages could not be removed");
         }
         while !self.stop.is_cancelled()
             && self

@@ -4,11 +4,15 @@ use std::time::Duration;
 
 use serde_json::value::to_raw_value;
 
-use super::entry::Entry;
+use super::entry::{Channel, Entry};
+use super::mail::Mailer;
 use super::message::envelope;
-use super::settings::EntrySettings;
+use super::recipients::names;
+use super::settings::{Recipients, Settings};
 use super::webhook::post;
 use crate::net::{Net, NetError};
+use crate::people::directory::Directory;
+use crate::people::person::Person;
 use crate::world::{Clock, Ids};
 
 /// The result of a ping.
@@ -22,26 +26,48 @@ pub struct Pong {
     pub took: Duration,
 }
 
-/// Posts a message of type `ping` to an entry.
+/// Sends a message of type `ping` to the entry of this name: to a webhook, or as a mail to each person
+/// whom the entry names, or to the sender if it names nobody. `None` if there is no such entry, or its
+/// settings have mistakes.
 ///
 /// # Errors
 /// [`NetError`] when TLS cannot be set up at all.
 pub async fn ping(
-    settings: &EntrySettings,
+    settings: &Settings,
+    name: &str,
+    people: Option<&Directory>,
     clock: &dyn Clock,
     ids: &dyn Ids,
 ) -> Result<Option<Pong>, NetError> {
-    let net = Net::new()?;
-    let data = to_raw_value(&serde_json::json!({ "target": settings.name }));
-    let body = data.and_then(|data| envelope("ping", clock.now(), &data));
-    let (Some(entry), Ok(body)) = (Entry::of(settings), body) else {
+    let found = settings.to.iter().find(|entry| entry.name == name);
+    let Some(entry) = found.and_then(Entry::of) else {
         return Ok(None);
     };
     let id = format!("ping_{}", ids.fresh().simple());
     let began = clock.uptime();
-    let answer = post(&net, clock, &entry, &id, body).await;
+    let answer = match &entry.channel {
+        Channel::Webhook(hook) => {
+            let net = Net::new()?;
+            let data = to_raw_value(&serde_json::json!({ "target": name }));
+            let body = data.and_then(|data| envelope("ping", clock.now(), &data));
+            let Ok(body) = body else { return Ok(None) };
+            post(&net, clock, hook, &id, body).await
+        }
+        Channel::Mail(mail) => {
+            let Some(mailer) = settings.mail.as_ref().and_then(Mailer::of) else {
+                return Ok(None);
+            };
+            let named = |person: &&Person| {
+                let all = people.is_some_and(|all| names(&mail.to, person, all));
+                all && mail.to != Recipients::Approvers && entry.want.wants_tenant(&person.tenant)
+            };
+            let people = people.into_iter().flat_map(Directory::people);
+            let people: Vec<_> = people.filter(named).collect();
+            mailer.ping(clock, &people, &id).await
+        }
+    };
     Ok(Some(Pong {
-        status: answer.status.map(|status| status.as_u16()),
+        status: answer.status,
         problem: answer.problem,
         took: clock.uptime().saturating_sub(began),
     }))

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 
+use super::answer::Answer;
+use crate::store::Next;
 use crate::task::time::Time;
 
 /// The wait before each attempt after the first. There is no attempt after the last of them.
@@ -32,6 +34,17 @@ pub(super) fn wait(attempts: i64, asked: Option<Duration>) -> Option<Duration> {
     let part = f64::from(u16::try_from(random).unwrap_or(0)) / 1000.0;
     let varied = usual.mul_f64(0.8 + 0.4 * part);
     Some(varied.max(asked.unwrap_or_default()))
+}
+
+/// What follows an attempt with this answer, after `attempts` earlier ones.
+pub(super) fn next(answer: &Answer, attempts: i64) -> Next {
+    if answer.is_success() {
+        Next::Sent
+    } else if answer.unwanted {
+        Next::Dead
+    } else {
+        wait(attempts + 1, answer.asked).map_or(Next::Dead, Next::Again)
+    }
 }
 
 /// The wait in `Retry-After`: seconds, or a date.

@@ -1,20 +1,34 @@
 //! Claims due deliveries and makes the attempts. Each entry has slots of its own, so that a slow
 //! receiver delays only its own messages; a lease is taken for one message, right before its attempt.
 
+use std::slice::from_ref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::entry::Entry;
+use super::entry::{Channel, Entry, Hook};
 use super::health::Health;
 use super::message::Message;
-use super::{Sender, observe, schedule, webhook};
+use super::{Sender, observe, recipients, schedule, webhook};
 use crate::failpoint;
-use crate::store::{Attempt, ClaimedDelivery, Next, ReadError};
+use crate::store::{Attempt, ClaimedDelivery, Next, ReadError, RequestRow};
+use crate::task::event_name::{EXPIRING, WAITING};
+use crate::task::id::RequestId;
+use crate::task::time::Time;
 
 /// The most attempts of one entry at once.
 const ATTEMPTS: usize = 4;
+
+/// What is to be sent of a delivery.
+enum Made {
+    /// This message.
+    Message(Message),
+    /// Nothing: its event is gone.
+    Gone,
+    /// Nothing: the request that it is about is closed.
+    Over,
+}
 
 /// An entry with its slots.
 #[derive(Debug)]
@@ -85,7 +99,7 @@ impl Sender {
         }
         // Shutdown waits for the deliveries claimed here.
         let _counted = self.attempts.token();
-        let claimed = match self.store.claim_deliveries(&lane.entry.name, count).await {
+        let claimed = match self.claim(lane, count).await {
             Ok(claimed) => claimed,
             Err(error) => {
                 tracing::debug!(entry = lane.entry.name, %error, "deliveries could not be claimed");
@@ -113,11 +127,37 @@ impl Sender {
         Some((own, shared))
     }
 
-    /// Makes one attempt and records it.
-    async fn deliver(&self, lane: &Lane, claimed: &ClaimedDelivery) {
-        let message = match self.message(&lane.entry, claimed).await {
-            Ok(Some(message)) => message,
-            Ok(None) => return self.give_up(lane, claimed, "gone").await,
+    /// Claims what is due of an entry, for at most `count` messages.
+    async fn claim(&self, lane: &Lane, count: i64) -> Result<Vec<Vec<ClaimedDelivery>>, ReadError> {
+        let (name, lease) = (&lane.entry.name, lane.entry.channel.lease());
+        if !lane.entry.gather.is_zero() {
+            return self.store.claim_gathered(name, count, lease).await;
+        }
+        let claimed = self.store.claim_deliveries(name, count, lease).await?;
+        Ok(claimed.into_iter().map(|one| vec![one]).collect())
+    }
+
+    /// Makes one attempt at a message and records it.
+    async fn deliver(&self, lane: &Lane, claimed: &[ClaimedDelivery]) {
+        match &lane.entry.channel {
+            Channel::Webhook(hook) => {
+                for claimed in claimed {
+                    self.deliver_event(lane, hook, claimed).await;
+                }
+            }
+            Channel::Mail(_) => self.deliver_digest(lane, claimed).await,
+        }
+    }
+
+    async fn deliver_event(&self, lane: &Lane, hook: &Hook, claimed: &ClaimedDelivery) {
+        let made = self.made(lane, hook, claimed).await;
+        let Message { id, body, at } = match made {
+            Ok(Made::Message(message)) => message,
+            Ok(Made::Gone) => return self.give_up(lane, claimed, "gone").await,
+            Ok(Made::Over) => {
+                let over = "the request no longer waits";
+                return self.drop_unsent(lane, from_ref(claimed), over).await;
+            }
             // The lease runs out, and the delivery is claimed again.
             Err(ReadError::Unavailable) => return,
             Err(error) => {
@@ -128,29 +168,64 @@ impl Sender {
                     .await;
             }
         };
-        let Message { id, body, at } = message;
         let began = self.clock.uptime();
-        let answer = webhook::post(&self.net, &*self.clock, &lane.entry, &id, body).await;
+        let answer = webhook::post(&self.net, &*self.clock, hook, &id, body).await;
         if answer.is_success() {
             failpoint::reach("deliver.sent");
         }
-        let next = if answer.is_success() {
-            Next::Sent
-        } else if answer.unwanted {
-            Next::Dead
-        } else {
-            schedule::wait(claimed.attempts + 1, answer.asked).map_or(Next::Dead, Next::Again)
-        };
+        let next = schedule::next(&answer, claimed.attempts);
         let attempt = Attempt {
             next,
-            http_status: answer.status.map(|status| status.as_u16()),
+            http_status: answer.status,
             problem: answer.problem,
             took: self.clock.uptime().saturating_sub(began),
+            reference: answer.reference,
         };
-        if self.record(lane, claimed, &attempt).await && next == Next::Sent {
-            let lag = self.clock.now().since(at).as_secs_f64();
-            tracing::info!(target: "holdpoint::metric", metric = "delivery_lag", entry = lane.entry.name, seconds = lag);
+        if self.record(lane, from_ref(claimed), &attempt).await && next == Next::Sent {
+            self.observe_lag(lane, at);
         }
+    }
+
+    /// The message of a delivery to a webhook.
+    async fn made(
+        &self,
+        lane: &Lane,
+        hook: &Hook,
+        claimed: &ClaimedDelivery,
+    ) -> Result<Made, ReadError> {
+        let entry = &lane.entry;
+        let mut timer = None;
+        if matches!(claimed.kind.as_str(), EXPIRING | WAITING) {
+            timer = match claimed.request {
+                Some(id) => self.readable(id).await?,
+                None => None,
+            };
+            let accounts = self.accounts.as_ref();
+            let open = |row| recipients::is_open(entry, None, row, accounts);
+            if !timer.as_ref().is_some_and(open) {
+                return Ok(Made::Over);
+            }
+        }
+        let message = self.message(entry, hook, claimed, timer.as_ref()).await?;
+        Ok(message.map_or(Made::Gone, Made::Message))
+    }
+
+    /// A request; `None` if there is none, or it is damaged, so that nobody can decide it.
+    ///
+    /// # Errors
+    /// [`ReadError::Unavailable`] when the database does not answer.
+    pub(super) async fn readable(&self, id: RequestId) -> Result<Option<RequestRow>, ReadError> {
+        match self.store.request(id).await {
+            Err(ReadError::Unavailable) => Err(ReadError::Unavailable),
+            Err(_) => Ok(None),
+            Ok(read) => Ok(read),
+        }
+    }
+
+    /// Reports the time from a commit, or from a timer, to its message, as a metric.
+    pub(super) fn observe_lag(&self, lane: &Lane, since: Time) {
+        let lag = self.clock.now().since(since).as_secs_f64();
+        tracing::info!(target: "holdpoint::metric", metric = "delivery_lag", entry = lane.entry.name, seconds = lag);
     }
 
     /// Ends a delivery for which no message can be made.
@@ -160,47 +235,61 @@ impl Sender {
             http_status: None,
             problem,
             took: std::time::Duration::ZERO,
+            reference: None,
         };
-        self.record(lane, claimed, &attempt).await;
+        self.record(lane, from_ref(claimed), &attempt).await;
     }
 
-    /// Records an attempt. `false` if it is not the one that counts, or the database does not answer:
-    /// then the message is sent again, under the same id.
-    async fn record(&self, lane: &Lane, claimed: &ClaimedDelivery, attempt: &Attempt) -> bool {
+    /// Records an attempt at deliveries that were claimed together. `false` if it counts for none of
+    /// them, or the database does not answer: then the message is sent again, under the same id.
+    pub(super) async fn record(
+        &self,
+        lane: &Lane,
+        claimed: &[ClaimedDelivery],
+        attempt: &Attempt,
+    ) -> bool {
         let name = lane.entry.name.as_str();
-        let recorded = match self.store.record_attempt(claimed, attempt).await {
-            Ok(recorded) => recorded,
-            Err(error) => {
-                tracing::debug!(entry = name, %error, "an attempt could not be recorded");
-                false
-            }
+        let Some(first) = claimed.first() else {
+            return false;
         };
+        let ids = claimed.iter().map(|one| one.id).collect();
+        let recorded = self
+            .store
+            .record_attempt(ids, first.lease_until, attempt)
+            .await;
+        let recorded = recorded.unwrap_or_else(|error| {
+            tracing::debug!(entry = name, %error, "an attempt could not be recorded");
+            Vec::new()
+        });
         failpoint::reach("deliver.recorded");
-        if recorded {
-            let (status, problem) = (attempt.http_status, attempt.problem);
+        let (status, problem) = (attempt.http_status, attempt.problem);
+        for id in &recorded {
             match attempt.next {
                 Next::Sent => observe(name, "sent"),
                 Next::Again(_) => observe(name, "failed"),
+                Next::Dropped => observe(name, "dropped"),
                 Next::Dead => {
                     observe(name, "dead");
-                    tracing::warn!(entry = name, delivery_id = %claimed.id, status, problem, "a message is not tried again");
+                    tracing::warn!(entry = name, delivery_id = %id, status, problem, "a message is not tried again");
                 }
             }
         }
         self.pull(lane, claimed, attempt.next).await;
-        recorded
+        !recorded.is_empty()
     }
 
     /// Makes everything due that waits for a receiver that takes messages again.
-    async fn pull(&self, lane: &Lane, claimed: &ClaimedDelivery, next: Next) {
+    async fn pull(&self, lane: &Lane, claimed: &[ClaimedDelivery], next: Next) {
+        let ids = claimed.iter().map(|one| one.id);
         let pulled = match next {
-            Next::Sent => lane.health().succeeded(claimed.id),
+            Next::Sent => lane.health().succeeded(ids),
             Next::Again(_) => {
-                lane.health().failed(claimed.id, claimed.attempts > 0);
+                let again = claimed.iter().map(|one| (one.id, one.attempts > 0));
+                lane.health().failed(again);
                 None
             }
-            Next::Dead => {
-                lane.health().ended(claimed.id);
+            Next::Dead | Next::Dropped => {
+                lane.health().ended(ids);
                 None
             }
         };

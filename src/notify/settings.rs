@@ -1,17 +1,25 @@
 //! The operator's settings of messages, and the mistakes in them that no other room has to know of.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod mail;
+mod webhook;
 
-use reqwest::header::{HeaderName, HeaderValue};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
-use url::Url;
 
-use super::sign;
+pub use self::mail::{Mail, MailServer, Named, Recipients};
+pub(super) use self::mail::{Relay, Security};
+pub use self::webhook::{Payload, Webhook};
+pub(super) use self::webhook::{address, header};
 use crate::people::link::LinkSettings;
-use crate::secret::Secret;
 use crate::task::event_name::TOLD;
+use crate::task::units::{duration_text, optional_duration};
 use crate::world::Mistakes;
+
+/// The keys of an entry that say how its messages are sent. An entry has exactly one of them.
+pub const CHANNELS: [&str; 2] = ["webhook", "mail"];
 
 /// The events of an entry that names none.
 const USUAL: [&str; 8] = [
@@ -26,19 +34,11 @@ const USUAL: [&str; 8] = [
 ];
 /// The prefix of the events that an entry with `groups` or `users` may name.
 const OF_REQUESTS: &str = "request.";
-/// Headers that an operator may not set: our own, and those of the connection.
-const OURS: [&str; 8] = [
-    "connection",
-    "content-length",
-    "content-type",
-    "host",
-    "te",
-    "transfer-encoding",
-    "upgrade",
-    "user-agent",
-];
-/// The prefix of the signature's headers.
-const OURS_PREFIX: &str = "webhook-";
+/// The event that begins the wait for a person.
+const CREATED: &str = "request.created";
+/// The time between two mails to a person.
+const BETWEEN_MAILS: Duration = Duration::from_mins(5);
+const LONGEST_GATHERED: Duration = Duration::from_hours(24);
 
 /// The messages that are sent about tasks and requests.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
@@ -48,6 +48,8 @@ pub struct Settings {
     /// The links in messages to people. Default: messages have the URL of the page, which asks
     /// people to sign in.
     pub links: Option<LinkSettings>,
+    /// The mail server. Required where an entry sends mail.
+    pub mail: Option<MailServer>,
     /// The receivers.
     pub to: Vec<EntrySettings>,
 }
@@ -55,19 +57,29 @@ pub struct Settings {
 /// One receiver, and the events of which it gets a message.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-#[schemars(rename = "NotifyEntry", extend("required" = ["name", "webhook"]))]
+#[schemars(rename = "NotifyEntry", extend("required" = ["name"]))]
 pub struct EntrySettings {
     /// The name of the entry, in lists of deliveries and in metrics: 1 to 64 of `A-Z a-z 0-9 _ -`.
     pub name: String,
-    /// The webhook that gets the messages.
+    /// The webhook that gets the messages. An entry has exactly one of `webhook` and `mail`.
     pub webhook: Option<Webhook>,
+    /// The people who get a mail of each question that they may decide.
+    pub mail: Option<Mail>,
     /// The tenants whose events are sent. Required if there are several tenants.
     pub tenants: Vec<String>,
     /// The agents of root tasks whose events are sent, with those of their sub-agents. Default: every
     /// agent.
     pub agents: Vec<String>,
-    /// The events that are sent.
+    /// The events that are sent by a webhook. A mail is about a question that waits.
     pub events: Vec<String>,
+    /// When a question that still waits is told of. The entry then sends nothing else.
+    pub when: Option<When>,
+    /// The shortest time between two messages to one person: the first question is sent at once, and
+    /// those that follow are gathered. `0s` sends a message for each question. Default: `5m` for mail;
+    /// a webhook gathers nothing.
+    #[serde(with = "optional_duration")]
+    #[schemars(with = "Option<duration_text::Text>")]
+    pub gather: Option<Duration>,
     /// Only events of requests that a member of one of these groups may decide; no events of tasks.
     pub groups: Vec<String>,
     /// Only events of requests that one of these users may decide, also as a member of a group; no
@@ -80,65 +92,59 @@ impl Default for EntrySettings {
         Self {
             name: String::new(),
             webhook: None,
+            mail: None,
             tenants: Vec::new(),
             agents: Vec::new(),
             events: USUAL.map(str::to_owned).to_vec(),
+            when: None,
+            gather: None,
             groups: Vec::new(),
             users: Vec::new(),
         }
     }
 }
 
-/// A receiver of Standard Webhooks.
-#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+/// When a question that still waits is told of. Exactly one key is set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-#[schemars(rename = "Webhook", extend("required" = ["url", "secrets"]))]
-pub struct Webhook {
-    /// The URL that messages are posted to.
-    pub url: Secret<String>,
-    /// The secrets that sign each message, the newest first: `whsec_` and the base64 of 24 bytes or
-    /// more. While there are several, a receiver may check any of them.
-    pub secrets: Vec<Secret<String>>,
-    /// How much a message says: `thin` names what happened, `full` has the event's whole data, with
-    /// arguments and texts.
-    pub payload: Payload,
-    /// Whether a request's brief has the tools' summaries, which show arguments.
-    pub summaries: bool,
-    /// Further headers of each message.
-    pub headers: BTreeMap<String, Secret<String>>,
-}
-
-impl Default for Webhook {
-    fn default() -> Self {
-        Self {
-            url: Secret::new(String::new()),
-            secrets: Vec::new(),
-            payload: Payload::default(),
-            summaries: false,
-            headers: BTreeMap::new(),
-        }
-    }
-}
-
-/// How much a message says.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, serde::Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Payload {
-    /// Ids, names and statuses.
-    #[default]
-    Thin,
-    /// The event's data, as its stream has it.
-    Full,
+pub struct When {
+    /// This time before the deadline of the question. A question without a deadline is not told of.
+    #[serde(with = "optional_duration")]
+    #[schemars(with = "Option<duration_text::Text>")]
+    pub before_expiry: Option<Duration>,
+    /// This time after the question was asked.
+    #[serde(with = "optional_duration")]
+    #[schemars(with = "Option<duration_text::Text>")]
+    pub after: Option<Duration>,
 }
 
 impl EntrySettings {
+    /// The shortest time between two messages to one person.
+    pub(super) fn gathers(&self) -> Duration {
+        let usual = if self.mail.is_some() {
+            BETWEEN_MAILS
+        } else {
+            Duration::ZERO
+        };
+        self.gather.unwrap_or(usual)
+    }
+
     /// Whether only requests are told of, because the entry names groups or users.
     pub(super) fn only_requests(&self) -> bool {
         !self.groups.is_empty() || !self.users.is_empty()
     }
 
-    /// The events that are sent.
+    /// Whether a message tells of each new question.
+    #[must_use]
+    pub fn tells_of_questions(&self) -> bool {
+        self.wanted().contains(CREATED)
+    }
+
+    /// The events of which messages are made.
     pub(super) fn wanted(&self) -> BTreeSet<&'static str> {
+        if self.when.is_some() || self.webhook.is_none() {
+            return BTreeSet::from([CREATED]);
+        }
         let named = |event: &&str| self.events.iter().any(|name| name == event);
         let fits = |event: &&str| !self.only_requests() || event.starts_with(OF_REQUESTS);
         TOLD.into_iter().filter(named).filter(fits).collect()
@@ -148,6 +154,9 @@ impl EntrySettings {
 impl Settings {
     /// Finds mistakes that concern this room alone.
     pub fn check(&self, mistakes: &mut Mistakes) {
+        if let Some(server) = &self.mail {
+            server.check(mistakes);
+        }
         for (index, entry) in self.to.iter().enumerate() {
             let at = index.to_string();
             let place = ["notify", "to", &at];
@@ -161,7 +170,12 @@ impl Settings {
                 let detail = format!("`{}` is the name of an entry above, too", entry.name);
                 mistakes.add(&[&place[..], &["name"]].concat(), detail);
             }
+            if entry.mail.is_some() && self.mail.is_none() {
+                let detail = "`notify.mail` is missing: it names the mail server";
+                mistakes.add(&[&place[..], &["mail"]].concat(), detail);
+            }
             events(entry, &place, mistakes);
+            times(entry, &place, mistakes);
             if let Some(webhook) = &entry.webhook {
                 let place = [&place[..], &["webhook"]].concat();
                 webhook.check(&place, mistakes);
@@ -176,6 +190,15 @@ fn events(entry: &EntrySettings, place: &[&str], mistakes: &mut Mistakes) {
         mistakes.add(&place, "`events` is empty: leave it out for the usual ones");
     }
     let usual = entry.events == USUAL;
+    if !usual && entry.when.is_some() {
+        let detail =
+            "an entry with `when` sends its reminders and nothing else: leave `events` out";
+        return mistakes.add(&place, detail);
+    }
+    if !usual && entry.mail.is_some() {
+        let detail = "a mail is about a question that waits: leave `events` out";
+        return mistakes.add(&place, detail);
+    }
     for (index, event) in entry.events.iter().enumerate() {
         let index = index.to_string();
         let place = [&place[..], &[&index]].concat();
@@ -194,52 +217,24 @@ fn events(entry: &EntrySettings, place: &[&str], mistakes: &mut Mistakes) {
     }
 }
 
-impl Webhook {
-    fn check(&self, place: &[&str], mistakes: &mut Mistakes) {
-        let url = self.url.reveal();
-        if !url.is_empty() && address(url).is_none() {
-            let detail = "expected an address such as `https://host/path`, without user or fragment; credentials \
-                          belong into `headers`";
-            mistakes.add(&[place, &["url"]].concat(), detail);
-        }
-        for (index, secret) in self.secrets.iter().enumerate() {
-            let index = index.to_string();
-            let place = [place, &["secrets", &index]].concat();
-            if let Err(detail) = sign::key(secret) {
-                mistakes.add(&place, detail);
+fn times(entry: &EntrySettings, place: &[&str], mistakes: &mut Mistakes) {
+    if let Some(when) = entry.when {
+        let place = [place, &["when"]].concat();
+        match (when.before_expiry, when.after) {
+            (None, None) => mistakes.add(&place, "`before_expiry` or `after` is missing"),
+            (Some(_), Some(_)) => {
+                mistakes.add(&place, "only one of `before_expiry` and `after` may be set");
             }
-        }
-        for (name, value) in &self.headers {
-            if let Err(detail) = header(name, value) {
-                mistakes.add(&[place, &["headers", name]].concat(), detail);
+            (Some(Duration::ZERO), None) | (None, Some(Duration::ZERO)) => {
+                mistakes.add(&place, "expected more than 0");
             }
+            (Some(_), None) | (None, Some(_)) => {}
         }
     }
-}
-
-/// The address of a webhook.
-pub(super) fn address(text: &str) -> Option<Url> {
-    let url = Url::parse(text).ok()?;
-    let sound = matches!(url.scheme(), "http" | "https")
-        && url.has_host()
-        && url.username().is_empty()
-        && url.password().is_none()
-        && url.fragment().is_none();
-    sound.then_some(url)
-}
-
-/// A header of a message.
-pub(super) fn header(
-    name: &str,
-    value: &Secret<String>,
-) -> Result<(HeaderName, HeaderValue), String> {
-    let header = HeaderName::from_bytes(name.as_bytes())
-        .map_err(|_| format!("`{name}` is no name of a header"))?;
-    if OURS.contains(&header.as_str()) || header.as_str().starts_with(OURS_PREFIX) {
-        return Err(format!("the service sets `{name}` itself"));
+    let place = [place, &["gather"]].concat();
+    if entry.webhook.is_some() && entry.gather.is_some() {
+        mistakes.add(&place, "a webhook gathers nothing: each event is a message");
+    } else if entry.gather > Some(LONGEST_GATHERED) {
+        mistakes.add(&place, "questions are gathered for `1d` at most");
     }
-    let mut value = HeaderValue::from_str(value.reveal())
-        .map_err(|_| format!("`{name}` has a value that no header can have"))?;
-    value.set_sensitive(true);
-    Ok((header, value))
 }

@@ -1,9 +1,11 @@
-//! Replaces notices by deliveries: one for each event of the change and each entry that wants it.
+//! Replaces notices by deliveries: one for each event of the change and each entry that wants it, and
+//! where people are told, one for each of them.
 
 use std::collections::BTreeMap;
 
-use super::Sender;
-use super::entry::Entry;
+use super::entry::{Channel, Entry, Told};
+use super::settings::Recipients;
+use super::{Sender, recipients};
 use crate::failpoint;
 use crate::store::{NewDelivery, NotedChange, NotedEvent, Notice, ReadError, RequestRow};
 use crate::task::id::RequestId;
@@ -52,54 +54,82 @@ impl Sender {
         let mut deliveries = Vec::new();
         for event in &noted.events {
             for lane in &self.lanes {
-                if self
-                    .is_wanted(&lane.entry, &noted, event, &mut requests)
-                    .await?
-                {
-                    deliveries.push(NewDelivery {
-                        id: self.ids.fresh(),
-                        notice: *notice,
-                        tenant: noted.tenant.clone(),
-                        target: lane.entry.name.clone(),
-                        event: event.clone(),
-                    });
-                }
+                let told = self.told(&lane.entry, &noted, event, &mut requests).await?;
+                deliveries.extend(told.into_iter().map(|(person, told)| NewDelivery {
+                    id: self.ids.fresh(),
+                    notice: *notice,
+                    tenant: noted.tenant.clone(),
+                    target: lane.entry.name.clone(),
+                    channel: lane.entry.channel.of_delivery(),
+                    person,
+                    kind: told.kind,
+                    event: event.clone(),
+                    due_at: told.due_at,
+                }));
             }
         }
         Ok(deliveries)
     }
 
-    async fn is_wanted(
+    /// What an entry tells of an event, and whom: people by their ids, or an empty text for a receiver
+    /// that is no person.
+    async fn told(
         &self,
         entry: &Entry,
         noted: &NotedChange,
         event: &NotedEvent,
         requests: &mut BTreeMap<RequestId, Option<RequestRow>>,
-    ) -> Result<bool, ReadError> {
+    ) -> Result<Vec<(String, Told)>, ReadError> {
         let want = &entry.want;
         if !want.wants_tree(&noted.tenant, &noted.root_agent) || !want.events.contains(event.name) {
-            return Ok(false);
+            return Ok(Vec::new());
         }
-        if !entry.picks_requests() {
-            return Ok(true);
+        if entry.tells_of_events() {
+            let told = Told {
+                kind: event.name,
+                due_at: None,
+            };
+            return Ok(vec![(String::new(), told)]);
         }
         let Some(id) = event.request else {
-            return Ok(false);
+            return Ok(Vec::new());
         };
-        let request = match requests.entry(id) {
-            std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
-            std::collections::btree_map::Entry::Vacant(new) => {
-                let read = match self.store.request(id).await {
-                    Err(ReadError::Unavailable) => return Err(ReadError::Unavailable),
-                    // A damaged request can be decided by nobody.
-                    Err(_) => None,
-                    Ok(read) => read,
-                };
-                new.insert(read)
+        if !requests.contains_key(&id) {
+            requests.insert(id, self.readable(id).await?);
+        }
+        let accounts = self.accounts.as_ref();
+        let request = requests.get(&id).and_then(Option::as_ref);
+        let picked = request.filter(|row| !entry.picks_requests() || entry.picks(row, accounts));
+        let Some(request) = picked else {
+            return Ok(Vec::new());
+        };
+        let told = if entry.when.is_none() {
+            Some(Told {
+                kind: event.name,
+                due_at: None,
+            })
+        } else {
+            entry.told(request)
+        };
+        let Some(told) = told else {
+            return Ok(Vec::new());
+        };
+        Ok(match (&entry.channel, accounts) {
+            (Channel::Webhook(_), _) => vec![(String::new(), told)],
+            (Channel::Mail(mail), Some(accounts)) => {
+                let people = recipients::people(mail, request, accounts);
+                if people.is_empty() && mail.to == Recipients::Approvers {
+                    unreachable(&entry.name);
+                }
+                let people = people.into_iter();
+                people.map(|person| (person.user.clone(), told)).collect()
             }
-        };
-        Ok(request
-            .as_ref()
-            .is_some_and(|request| entry.picks(request, self.accounts.as_ref())))
+            (Channel::Mail(_), None) => Vec::new(),
+        })
     }
+}
+
+/// Reports a question for which no approver has a mail address, as a metric.
+fn unreachable(entry: &str) {
+    tracing::info!(target: "holdpoint::metric", metric = "unreachable", entry);
 }

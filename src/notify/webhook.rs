@@ -5,7 +5,8 @@ use std::time::Duration;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Response, StatusCode};
 
-use super::entry::Entry;
+use super::answer::Answer;
+use super::entry::Hook;
 use super::schedule;
 use super::sign::signatures;
 use crate::net::{Failure, NO_ANSWER_IN_TIME, Net, begun, next_bytes};
@@ -13,39 +14,13 @@ use crate::task::time::Time;
 use crate::world::Clock;
 
 /// How long one attempt may take.
-const WITHIN: Duration = Duration::from_secs(15);
+pub(super) const WITHIN: Duration = Duration::from_secs(15);
 /// How much of an answer is read, so that its connection can be used again. None of it is kept.
 const READ: usize = 16 * 1024;
 /// How long the reading may take.
 const READING: Duration = Duration::from_millis(250);
 
-/// The result of one POST.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Answer {
-    /// The status; `None` where there was no answer.
-    pub(super) status: Option<StatusCode>,
-    /// Why it is no success, in fixed words; empty for a success.
-    pub(super) problem: &'static str,
-    /// Whether the receiver wants this message no more.
-    pub(super) unwanted: bool,
-    /// The wait that the receiver asks for.
-    pub(super) asked: Option<Duration>,
-}
-
 impl Answer {
-    pub(super) fn is_success(&self) -> bool {
-        self.problem.is_empty()
-    }
-
-    fn none(problem: &'static str) -> Self {
-        Self {
-            status: None,
-            problem,
-            unwanted: false,
-            asked: None,
-        }
-    }
-
     fn of(status: StatusCode, headers: &HeaderMap, now: Time) -> Self {
         let problem = match status {
             _ if status.is_success() => "",
@@ -54,31 +29,31 @@ impl Answer {
             _ => "no 2xx",
         };
         Self {
-            status: Some(status),
-            problem,
+            status: Some(status.as_u16()),
             unwanted: status == StatusCode::GONE,
             asked: schedule::asked_for(headers, now),
+            ..Self::none(problem)
         }
     }
 }
 
-/// Posts a message to an entry.
+/// Posts a message to a receiver.
 pub(super) async fn post(
     net: &Net,
     clock: &dyn Clock,
-    entry: &Entry,
+    hook: &Hook,
     id: &str,
     body: Vec<u8>,
 ) -> Answer {
     let seconds = clock.now().0.div_euclid(1_000_000);
-    let mut headers = entry.headers.clone();
+    let mut headers = hook.headers.clone();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let signed = [
         ("webhook-id", id.to_owned()),
         ("webhook-timestamp", seconds.to_string()),
         (
             "webhook-signature",
-            signatures(&entry.keys, id, seconds, &body),
+            signatures(&hook.keys, id, seconds, &body),
         ),
     ];
     for (name, value) in signed {
@@ -89,7 +64,7 @@ pub(super) async fn post(
     }
     let request = net
         .repeatable()
-        .post(entry.url.clone())
+        .post(hook.url.clone())
         .headers(headers)
         .body(body);
     tokio::select! {

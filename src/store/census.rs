@@ -21,7 +21,7 @@ const REQUESTS: Sql = sql!(
 
 const DELIVERIES: Sql = sql!(
     "select target as name, count(*) as number, min(created_at) as oldest, " (now 1) " as at
-       from delivery where state = 'due' group by target"
+       from delivery where state = 'due' and created_at <= " (now 1) " group by target"
 );
 
 pub(super) const STATEMENTS: &[Sql] = &[TASKS, REQUESTS, DELIVERIES];
@@ -76,7 +76,7 @@ impl Store {
         self.backlogs(REQUESTS).await
     }
 
-    /// The deliveries of each entry that are due, now or later.
+    /// The deliveries of each entry that are due, now or after a failure.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -13,12 +13,10 @@ use uuid::Uuid;
 use super::batch::micros;
 use super::db::{Sql, Value, sql};
 use super::record::record;
-use super::{ReadError, Store, delivery_list};
+use super::{ReadError, Store, delivery_list, gathered};
 use crate::task::id::{ChangeId, RequestId, TaskId};
 use crate::task::time::Time;
 
-/// How long one attempt may take, its recording included.
-pub const LEASE: Duration = Duration::from_secs(20);
 /// How long a delivery stays listed after it was sent or dropped.
 const KEPT: Duration = Duration::from_hours(3 * 24);
 /// How long a delivery stays listed after its last attempt failed.
@@ -33,6 +31,10 @@ const BATCH: usize = 1000;
 pub struct ClaimedDelivery {
     /// Its id.
     pub id: Uuid,
+    /// The tenant of the tree.
+    pub tenant: String,
+    /// The person whom it is for; empty for a receiver that is no person.
+    pub person: String,
     /// The root of the tree.
     pub root: TaskId,
     /// The change that the message is about.
@@ -62,6 +64,8 @@ pub struct Attempt {
     pub problem: &'static str,
     /// How long it took.
     pub took: Duration,
+    /// What names the message at the receiver, so that it can be changed later; kept from then on.
+    pub reference: Option<String>,
 }
 
 /// The state of a delivery after an attempt.
@@ -73,6 +77,8 @@ pub enum Next {
     Again(Duration),
     /// It is not tried again.
     Dead,
+    /// It was not sent, because nobody is to get it any more.
+    Dropped,
 }
 
 impl Next {
@@ -81,6 +87,7 @@ impl Next {
             Self::Sent => "sent",
             Self::Again(_) => "due",
             Self::Dead => "dead",
+            Self::Dropped => "dropped",
         }
     }
 }
@@ -120,25 +127,28 @@ with moment as materialized (
 )
 update delivery d set lease_until = m.at + $4
   from free f cross join moment m where d.delivery_id = f.delivery_id
-returning d.delivery_id, d.root_task_id, d.change_id, d.event_number, d.type as kind, d.request_id, d.attempts,
-    d.lease_until, m.at",
+returning d.delivery_id, d.tenant, d.person, d.root_task_id, d.change_id, d.event_number, d.type as kind, d.request_id,
+    d.attempts, d.lease_until, m.at",
     sqlite: "
 update delivery set lease_until = $1 + $4
  where delivery_id in (select d.delivery_id from delivery d
      where d.target = $2 and d.state = 'due' and d.due_at <= $1 and (d.lease_until is null or d.lease_until <= $1)
      order by d.due_at, d.delivery_id limit $3)
-returning delivery_id, root_task_id, change_id, event_number, type as kind, request_id, attempts, lease_until, $1 as at",
+returning delivery_id, tenant, person, root_task_id, change_id, event_number, type as kind, request_id, attempts,
+    lease_until, $1 as at",
     by_key: false,
 };
 
-/// Records an attempt made under the lease $3.
+/// Records an attempt at the deliveries $2, made under the lease $3. Nothing was sent of one that is
+/// dropped, so that counts as no attempt.
 const RECORD: Sql = sql!(
-    "update delivery set state = $4, attempts = attempts + 1, lease_until = null,
+    "update delivery set state = $4, attempts = attempts + case when $4 = 'dropped' then 0 else 1 end, lease_until = null,
         due_at = case when $4 = 'due' then m.at + $5 else due_at end,
         ended_at = case when $4 <> 'due' then m.at end,
-        last_at = m.at, last_status = nullif($6, 0), last_problem = nullif($7, ''), last_milliseconds = $8
+        last_at = m.at, last_status = nullif($6, 0), last_problem = nullif($7, ''), last_milliseconds = $8,
+        reference = coalesce(nullif($9, ''), reference)
        from (select " (now 1) " as at) m
-      where delivery_id = $2 and lease_until = $3 and state = 'due' returning target"
+      where delivery_id " (any 2 uuid) " and lease_until = $3 and state = 'due' returning delivery_id"
 )
 .by_key();
 
@@ -185,12 +195,15 @@ returning target",
 const STATEMENTS: &[Sql] = &[LEASES_OVER, DUE, CLAIM, RECORD, WAITS, PULL, DROP, REMOVE];
 
 pub(super) fn statements() -> impl Iterator<Item = Sql> {
-    STATEMENTS.iter().chain(delivery_list::STATEMENTS).copied()
+    let rest = delivery_list::STATEMENTS.iter().chain(gathered::STATEMENTS);
+    STATEMENTS.iter().chain(rest).copied()
 }
 
 record! {
-    struct ClaimRecord {
+    pub(super) struct ClaimRecord {
         delivery_id: Uuid,
+        tenant: String,
+        person: String,
         root_task_id: Uuid,
         change_id: Uuid,
         event_number: i64,
@@ -203,8 +216,32 @@ record! {
 }
 
 record! {
+    struct Recorded {
+        delivery_id: Uuid,
+    }
+}
+
+record! {
     pub(super) struct Target {
         target: String,
+    }
+}
+
+impl ClaimRecord {
+    pub(super) fn claimed(self) -> ClaimedDelivery {
+        ClaimedDelivery {
+            id: self.delivery_id,
+            tenant: self.tenant,
+            person: self.person,
+            root: TaskId(self.root_task_id),
+            change: ChangeId(self.change_id),
+            event_number: self.event_number,
+            kind: self.kind,
+            request: self.request_id.map(RequestId),
+            attempts: self.attempts,
+            lease_until: self.lease_until,
+            now: Time(self.at),
+        }
     }
 }
 
@@ -219,7 +256,7 @@ impl Store {
         Ok(found.into_iter().map(|found| found.target).collect())
     }
 
-    /// Claims at most `limit` due deliveries of an entry, the oldest first, each for [`LEASE`].
+    /// Claims at most `limit` due deliveries of an entry, the oldest first, each for `lease`.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer. Deliveries may have been claimed; they are
@@ -228,39 +265,31 @@ impl Store {
         &self,
         target: &str,
         limit: i64,
+        lease: Duration,
     ) -> Result<Vec<ClaimedDelivery>, ReadError> {
         let values = vec![
             Value::Now,
             Value::Text(target.to_owned()),
             Value::Int(limit),
-            Value::Int(micros(LEASE)),
+            Value::Int(micros(lease)),
         ];
         let mut claimed: Vec<ClaimRecord> = self.db().write(CLAIM, values).await?;
         claimed.sort_unstable_by_key(|claimed| claimed.delivery_id);
-        let claimed = claimed.into_iter().map(|record| ClaimedDelivery {
-            id: record.delivery_id,
-            root: TaskId(record.root_task_id),
-            change: ChangeId(record.change_id),
-            event_number: record.event_number,
-            kind: record.kind,
-            request: record.request_id.map(RequestId),
-            attempts: record.attempts,
-            lease_until: record.lease_until,
-            now: Time(record.at),
-        });
-        Ok(claimed.collect())
+        Ok(claimed.into_iter().map(ClaimRecord::claimed).collect())
     }
 
-    /// Records an attempt. `false` if another process has claimed the delivery since, or an admin
-    /// has ended it: then nothing is recorded.
+    /// Records one attempt at deliveries that were claimed together, under the lease `lease_until`.
+    /// Returns the ids of those for which it counts: not of a delivery that another process has
+    /// claimed since, or that an admin has ended.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
     pub async fn record_attempt(
         &self,
-        claimed: &ClaimedDelivery,
+        ids: Vec<Uuid>,
+        lease_until: i64,
         attempt: &Attempt,
-    ) -> Result<bool, ReadError> {
+    ) -> Result<Vec<Uuid>, ReadError> {
         let wait = if let Next::Again(wait) = attempt.next {
             wait
         } else {
@@ -268,16 +297,17 @@ impl Store {
         };
         let values = vec![
             Value::Now,
-            Value::Id(claimed.id),
-            Value::Int(claimed.lease_until),
+            Value::Ids(ids),
+            Value::Int(lease_until),
             Value::Text(attempt.next.state().to_owned()),
             Value::Int(micros(wait)),
             Value::Int(attempt.http_status.unwrap_or(0).into()),
             Value::Text(attempt.problem.to_owned()),
             Value::Int(i64::try_from(attempt.took.as_millis()).unwrap_or(i64::MAX)),
+            Value::Text(attempt.reference.clone().unwrap_or_default()),
         ];
-        let recorded: Vec<Target> = self.db().write(RECORD, values).await?;
-        Ok(!recorded.is_empty())
+        let recorded: Vec<Recorded> = self.db().write(RECORD, values).await?;
+        Ok(recorded.into_iter().map(|one| one.delivery_id).collect())
     }
 
     /// Makes every delivery of an entry due that waits after a failure, but for `except`. Returns

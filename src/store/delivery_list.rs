@@ -6,6 +6,7 @@ use super::db::{Sql, Value, sql};
 use super::page::Page;
 use super::record::record;
 use super::{ReadError, Store};
+use crate::task::event_name::{EXPIRING, WAITING};
 use crate::task::id::{ChangeId, RequestId, TaskId};
 use crate::task::time::Time;
 
@@ -44,6 +45,34 @@ impl DeliveryState {
     }
 }
 
+/// How a message is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeliveryChannel {
+    /// A signed POST.
+    Webhook,
+    /// A mail to a person.
+    Mail,
+    /// A message in a room of Slack.
+    Slack,
+    /// A card in a room of Teams.
+    Teams,
+}
+
+impl DeliveryChannel {
+    const ALL: [Self; 4] = [Self::Webhook, Self::Mail, Self::Slack, Self::Teams];
+
+    /// The word on the wire, in the database and in the configuration.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Webhook => "webhook",
+            Self::Mail => "mail",
+            Self::Slack => "slack",
+            Self::Teams => "teams",
+        }
+    }
+}
+
 /// A delivery as an admin sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeliveryRow {
@@ -51,6 +80,8 @@ pub struct DeliveryRow {
     pub id: Uuid,
     /// The name of the configuration's entry.
     pub target: String,
+    /// How it is sent.
+    pub channel: DeliveryChannel,
     /// The person who gets it; `None` for a service.
     pub person: Option<String>,
     /// The message's type.
@@ -79,8 +110,17 @@ impl DeliveryRow {
     /// The id of the message, the same for each attempt.
     #[must_use]
     pub fn message_id(&self) -> String {
-        message_id(self.change, self.event_number)
+        match (self.kind.as_str(), self.request) {
+            (EXPIRING | WAITING, Some(request)) => timer_id(request, &self.target),
+            _ => message_id(self.change, self.event_number),
+        }
     }
+}
+
+/// The id of the message of this entry about a request that still waits.
+#[must_use]
+pub fn timer_id(request: RequestId, target: &str) -> String {
+    format!("tmr_{request}_{target}")
 }
 
 /// The id of the message about an event. The same event number of a restored history is another
@@ -136,7 +176,7 @@ pub struct ResendFilter {
 }
 
 const LIST: Sql = sql!(
-    "select delivery_id, target, person, type as kind, root_task_id, change_id, event_number, request_id, state, attempts,
+    "select delivery_id, target, channel, person, type as kind, root_task_id, change_id, event_number, request_id, state, attempts,
             due_at, ended_at, last_at, last_status, last_problem, last_milliseconds
        from delivery where tenant = $1 and delivery_id < $2
         and (" (none 4 text) " or target " (any 4 text) ") and (" (none 5 text) " or state " (any 5 text) ")
@@ -183,6 +223,7 @@ record! {
     struct DeliveryRecord {
         delivery_id: Uuid,
         target: String,
+        channel: String,
         person: String,
         kind: String,
         root_task_id: Uuid,
@@ -210,6 +251,10 @@ impl DeliveryRecord {
         let state = DeliveryState::parse(&self.state);
         let state =
             state.ok_or_else(|| ReadError::Corrupt("the state of a delivery".to_owned()))?;
+        let mut channels = DeliveryChannel::ALL.into_iter();
+        let channel = channels.find(|one| one.as_str() == self.channel);
+        let channel =
+            channel.ok_or_else(|| ReadError::Corrupt("the channel of a delivery".to_owned()))?;
         let last = self.last_at.map(|at| LastAttempt {
             at: Time(at),
             http_status: self.last_status,
@@ -219,6 +264,7 @@ impl DeliveryRecord {
         Ok(DeliveryRow {
             id: self.delivery_id,
             target: self.target,
+            channel,
             person: (!self.person.is_empty()).then_some(self.person),
             kind: self.kind,
             root: TaskId(self.root_task_id),

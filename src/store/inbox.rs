@@ -11,7 +11,6 @@ use super::record::record;
 use super::request_list::{RequestList, Source};
 use super::{Person, ReadError, RequestFilter, RequestRow, Store};
 use crate::task::id::RequestId;
-use crate::task::request_state::RequestState;
 use crate::task::time::Time;
 
 /// A read ends early once it has looked at this many ids.
@@ -209,7 +208,7 @@ impl Store {
         let rows = self.requests_of(&filter.tenant, &answered).await?;
         let left = |id: RequestId| {
             let row = rows.iter().find(|row| row.asked.request_id == id);
-            row.is_some_and(|row| state(row).open_calls(&person.user_id).next().is_some())
+            row.is_some_and(|row| row.state().open_calls(&person.user_id).next().is_some())
         };
         let open = found.into_iter().map(|record| {
             let request = OpenRequest {
@@ -359,13 +358,4 @@ impl Store {
 /// The number of answers to an open request, whose first item asks.
 fn answers(items: i64) -> usize {
     usize::try_from(items - 1).unwrap_or(0)
-}
-
-fn state(row: &RequestRow) -> RequestState<'_> {
-    RequestState {
-        asked: &row.asked,
-        answers: &row.answers,
-        status: row.status,
-        expired: row.expired,
-    }
 }

@@ -25,6 +25,7 @@ mod delivery_list;
 mod events;
 mod failure;
 mod feed;
+mod gathered;
 mod grants;
 mod idempotency;
 mod identity;
@@ -66,9 +67,10 @@ use tokio_util::task::TaskTracker;
 pub use self::census::Backlog;
 pub use self::claim::{BESIDE, Claimed, Drive};
 pub use self::db::Sql;
-pub use self::deliveries::{Attempt, ClaimedDelivery, LEASE as DELIVERY_LEASE, Next};
+pub use self::deliveries::{Attempt, ClaimedDelivery, Next};
 pub use self::delivery_list::{
-    DeliveryFilter, DeliveryRow, DeliveryState, LastAttempt, ResendFilter, message_id,
+    DeliveryChannel, DeliveryFilter, DeliveryRow, DeliveryState, LastAttempt, ResendFilter,
+    message_id, timer_id,
 };
 pub use self::notices::{NewDelivery, NotedChange, NotedEvent, Notice, Want, Wanted};
 pub use self::settings::{OpenError, Settings};

@@ -12,6 +12,7 @@ use rusqlite::Transaction;
 use uuid::Uuid;
 
 use super::db::{Engine, Sql, Value, sql};
+use super::delivery_list::DeliveryChannel;
 use super::record::record;
 use super::sqlite::records;
 use super::tasks::fact;
@@ -19,6 +20,7 @@ use super::{ReadError, Store};
 use crate::task::change::Change;
 use crate::task::event_name::event_name;
 use crate::task::id::{ChangeId, RequestId, TaskId};
+use crate::task::time::Time;
 
 /// The events of which one entry of the configuration wants messages.
 #[derive(Clone, Debug, Default)]
@@ -32,12 +34,22 @@ pub struct Want {
 }
 
 impl Want {
+    /// Whether this entry wants messages of a tenant.
+    #[must_use]
+    pub fn wants_tenant(&self, tenant: &str) -> bool {
+        names_it(&self.tenants, tenant)
+    }
+
     /// Whether this entry wants messages of a tree.
     #[must_use]
     pub fn wants_tree(&self, tenant: &str, root_agent: &str) -> bool {
-        let named = |names: &[String], name| names.is_empty() || names.iter().any(|it| it == name);
-        named(&self.tenants, tenant) && named(&self.agents, root_agent)
+        self.wants_tenant(tenant) && names_it(&self.agents, root_agent)
     }
+}
+
+/// Whether a list names this, or everything by being empty.
+fn names_it(names: &[String], name: &str) -> bool {
+    names.is_empty() || names.iter().any(|known| known == name)
 }
 
 /// The events of which any entry wants messages.
@@ -110,8 +122,17 @@ pub struct NewDelivery {
     pub tenant: String,
     /// The name of the configuration's entry.
     pub target: String,
-    /// The event that it tells of.
+    /// How it is sent.
+    pub channel: DeliveryChannel,
+    /// The person whom it is for; empty for a receiver that is no person.
+    pub person: String,
+    /// The message's type.
+    pub kind: &'static str,
+    /// The event that it tells of, or that began the wait that it tells of.
     pub event: NotedEvent,
+    /// The time from which it is sent; `None` for now. It counts as made then, so that its age is
+    /// never that of the event.
+    pub due_at: Option<Time>,
 }
 
 const NOTICES: Sql = sql!(
@@ -149,11 +170,13 @@ with held as materialized (
     select notice_id from notice where notice_id = any($2::uuid[]) order by notice_id for update skip locked
 ), inserted as (
     insert into delivery (delivery_id, tenant, target, person, type, root_task_id, change_id, event_number, request_id,
-        state, due_at, attempts, created_at)
-    select d.delivery_id, d.tenant, d.target, '', d.type, d.root_task_id, d.change_id, d.event_number, d.request_id,
-        'due', m.at, 0, m.at
-      from unnest($3::uuid[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::uuid[], $9::uuid[], $10::bigint[], $11::uuid[])
-        as d (delivery_id, notice_id, tenant, target, type, root_task_id, change_id, event_number, request_id)
+        channel, state, due_at, attempts, created_at)
+    select d.delivery_id, d.tenant, d.target, d.person, d.type, d.root_task_id, d.change_id, d.event_number, d.request_id,
+        d.channel, 'due', coalesce(d.due_at, m.at), 0, coalesce(d.due_at, m.at)
+      from unnest($3::uuid[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::uuid[], $9::uuid[], $10::bigint[],
+            $11::uuid[], $12::text[], $13::text[], $14::bigint[])
+        as d (delivery_id, notice_id, tenant, target, type, root_task_id, change_id, event_number,
+            request_id, person, channel, due_at)
       join held h on h.notice_id = d.notice_id
      cross join (select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint as at) m
     on conflict do nothing
@@ -170,8 +193,8 @@ const DELETE_NOTICE: &str = "delete from notice where notice_id = $1 returning n
 
 const INSERT_DELIVERY: &str = "
 insert into delivery (delivery_id, tenant, target, person, type, root_task_id, change_id, event_number, request_id,
-    state, due_at, attempts, created_at)
-values ($1, $2, $3, '', $4, $5, $6, $7, nullif($8, zeroblob(16)), 'due', $9, 0, $9)
+    channel, state, due_at, attempts, created_at)
+values ($1, $2, $3, $10, $4, $5, $6, $7, nullif($8, zeroblob(16)), $11, 'due', $9, 0, $9)
 on conflict do nothing returning delivery_id";
 
 pub(super) const STATEMENTS: &[Sql] = &[
@@ -182,7 +205,7 @@ pub(super) const STATEMENTS: &[Sql] = &[
     lite(INSERT_DELIVERY),
 ];
 
-const fn lite(sqlite: &'static str) -> Sql {
+pub(super) const fn lite(sqlite: &'static str) -> Sql {
     Sql {
         postgres: "",
         sqlite,
@@ -343,18 +366,20 @@ impl Store {
 
 impl NewDelivery {
     /// The parameters of `INSERT_DELIVERY`.
-    fn values(&self, at: i64) -> [Value; 9] {
+    fn values(&self, at: i64) -> [Value; 11] {
         let text = |text: &str| Value::Text(text.to_owned());
         [
             Value::Id(self.id),
             text(&self.tenant),
             text(&self.target),
-            text(self.event.name),
+            text(self.kind),
             Value::Id(self.notice.root.0),
             Value::Id(self.notice.change.0),
             Value::Int(self.event.number),
             Value::Id(self.event.request.map_or(Uuid::nil(), |id| id.0)),
-            Value::Int(at),
+            Value::Int(self.due_at.map_or(at, |due| due.0)),
+            text(&self.person),
+            text(self.channel.as_str()),
         ]
     }
 }
@@ -374,10 +399,13 @@ fn columns(notices: Vec<Uuid>, all: &[NewDelivery]) -> Vec<Value> {
         ids(&|one| one.notice.id),
         texts(&|one| &one.tenant),
         texts(&|one| &one.target),
-        texts(&|one| one.event.name),
+        texts(&|one| one.kind),
         ids(&|one| one.notice.root.0),
         ids(&|one| one.notice.change.0),
         Value::MaybeInts(numbers),
         Value::MaybeIds(requests.collect()),
+        texts(&|one| &one.person),
+        texts(&|one| one.channel.as_str()),
+        Value::MaybeInts(all.iter().map(|one| one.due_at.map(|due| due.0)).collect()),
     ]
 }

@@ -5,6 +5,7 @@ use crate::task::decision::Decision;
 use crate::task::id::{RequestId, TaskId};
 use crate::task::item::{Fact, Item};
 use crate::task::request::RequestSpec;
+use crate::task::request_state::RequestState;
 use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::time::Time;
 use crate::task::user::UserId;
@@ -89,6 +90,17 @@ impl RequestRow {
             }
         }
         request.map(|request| Self { answers, ..request })
+    }
+
+    /// The request with the answers so far.
+    #[must_use]
+    pub fn state(&self) -> RequestState<'_> {
+        RequestState {
+            asked: &self.asked,
+            answers: &self.answers,
+            status: self.status,
+            expired: self.expired,
+        }
     }
 
     /// Sets `expired` and `doubted`. `now` is the time of the read, `uncertain` the time up to

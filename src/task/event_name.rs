@@ -23,6 +23,12 @@ pub const TOLD: [&str; 16] = [
     "request.withdrawn",
 ];
 
+/// The types of messages about a request that still waits, and not about an event: its deadline is
+/// near, or it has waited for some time.
+pub const EXPIRING: &str = "request.expiring";
+/// See [`EXPIRING`].
+pub const WAITING: &str = "request.waiting";
+
 /// The name of an item's event. `of_root` says whether the item's task is the root of its tree;
 /// `seq` is the item's number in its journal.
 #[must_use]

@@ -10,6 +10,7 @@ pub(super) struct Deliveries {
     ended: IntCounterVec,
     pub(super) waiting: BacklogGauges,
     lag: HistogramVec,
+    unreachable: IntCounterVec,
 }
 
 /// Buckets from a prompt delivery up to the last attempt.
@@ -29,7 +30,7 @@ impl Deliveries {
                 build,
                 (
                     "holdpoint_deliveries_waiting",
-                    "Messages that are to be sent, now or later.",
+                    "Messages that are to be sent, now or after a failure.",
                 ),
                 (
                     "holdpoint_delivery_oldest_seconds",
@@ -43,12 +44,22 @@ impl Deliveries {
                 &["target"],
                 &LAG,
             )?,
+            unreachable: build.counter(
+                "holdpoint_requests_unreachable_total",
+                "Questions for which no approver has a mail address.",
+                &["target"],
+            )?,
         })
     }
 
     /// Counts the end of an attempt.
     pub(super) fn ended(&self, target: &str, outcome: &str) {
         self.ended.with_label_values(&[target, outcome]).inc();
+    }
+
+    /// Counts a question for which no approver has a mail address.
+    pub(super) fn unreachable(&self, target: &str) {
+        self.unreachable.with_label_values(&[target]).inc();
     }
 
     /// Records the time from a commit to the delivery of its message.

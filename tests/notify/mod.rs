@@ -5,6 +5,7 @@ mod content;
 mod entries;
 mod lanes;
 mod lost_time;
+mod mail;
 mod retries;
 mod secrecy;
 

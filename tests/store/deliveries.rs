@@ -4,14 +4,15 @@
 use std::time::Duration;
 
 use holdpoint::store::{
-    Attempt, ClaimedDelivery, DELIVERY_LEASE, DeliveryFilter, DeliveryRow, DeliveryState, Next,
-    ResendFilter,
+    Attempt, ClaimedDelivery, DeliveryFilter, DeliveryRow, DeliveryState, Next, ResendFilter,
 };
 
 use super::notices::{deliveries, notices, want};
 use super::store_fixture::{StoreFixture, both, finance, fresh};
 
 const HOUR: Duration = Duration::from_hours(1);
+/// The lease of the claims here.
+const LEASE: Duration = Duration::from_secs(20);
 const SECOND: Duration = Duration::from_secs(1);
 
 fn seconds_before(time: Duration, seconds: u64) -> Duration {
@@ -40,7 +41,7 @@ async fn spread(fixture: &StoreFixture, target: &str) {
 async fn claim(fixture: &StoreFixture, limit: i64) -> Vec<ClaimedDelivery> {
     fixture
         .store
-        .claim_deliveries("backend", limit)
+        .claim_deliveries("backend", limit, LEASE)
         .await
         .unwrap()
 }
@@ -51,15 +52,16 @@ fn attempt(next: Next) -> Attempt {
         http_status: (next != Next::Sent).then_some(500).or(Some(200)),
         problem: if next == Next::Sent { "" } else { "no 2xx" },
         took: Duration::from_millis(41),
+        reference: None,
     }
 }
 
 async fn record(fixture: &StoreFixture, claimed: &ClaimedDelivery, next: Next) -> bool {
-    fixture
+    let recorded = fixture
         .store
-        .record_attempt(claimed, &attempt(next))
-        .await
-        .unwrap()
+        .record_attempt(vec![claimed.id], claimed.lease_until, &attempt(next))
+        .await;
+    recorded.unwrap() == [claimed.id]
 }
 
 async fn listed(fixture: &StoreFixture, filter: DeliveryFilter) -> Vec<DeliveryRow> {
@@ -79,7 +81,7 @@ both! {
         assert_eq!((first.len(), rest.len()), (1, 1));
         assert_eq!((first[0].kind.as_str(), rest[0].kind.as_str()), ("request.created", "task.paused"));
         assert_eq!(claim(&fixture, 4).await, []);
-        fixture.forward(DELIVERY_LEASE + SECOND);
+        fixture.forward(LEASE + SECOND);
         let again = claim(&fixture, 1).await;
         assert_eq!((again[0].id, again[0].attempts), (first[0].id, 0));
         assert!(!record(&fixture, &first[0], Next::Sent).await, "the first lease is over");

@@ -8,6 +8,7 @@ mod credentials;
 mod database_identity;
 mod deliveries;
 mod events;
+mod gathered;
 mod grants;
 mod idempotency_keys;
 mod inbox_worlds;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use holdpoint::store::{CommitError, NewDelivery, Notice, Want, Wanted};
+use holdpoint::store::{CommitError, DeliveryChannel, NewDelivery, Notice, Want, Wanted};
 use holdpoint::task::change::{Counters, Guard, TaskChange};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
@@ -46,7 +46,11 @@ pub async fn deliveries(fixture: &StoreFixture, notice: &Notice, target: &str) -
             notice: *notice,
             tenant: noted.tenant.clone(),
             target: target.to_owned(),
+            channel: DeliveryChannel::Webhook,
+            person: String::new(),
+            kind: event.name,
             event,
+            due_at: None,
         })
         .collect()
 }

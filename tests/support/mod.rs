@@ -4,6 +4,7 @@ pub mod api_contract;
 pub mod database;
 pub mod event_stream;
 pub mod fake_chat_completions;
+pub mod fake_mail_server;
 pub mod fake_messages;
 pub mod fake_receiver;
 pub mod fake_tool;

@@ -27,7 +27,18 @@ const HOOK: &str = "webhook: { url: 'https://h/x', secrets: [SECRET] }";
 fn entry_without_a_name_an_address_or_a_secret_is_refused() {
     for (entry, message) in [
         (format!("{{ {HOOK} }}"), ".to[0]: `name` is missing"),
-        ("{ name: a }".to_owned(), ".to[0]: `webhook` is missing"),
+        (
+            "{ name: a }".to_owned(),
+            ".to[0]: one of `webhook`, `mail` is missing: it says how the messages are sent",
+        ),
+        (
+            format!("{{ name: a, {HOOK}, mail: {{}} }}"),
+            ".to[0]: only one of `webhook`, `mail` may be set",
+        ),
+        (
+            "{ name: a, mail: }".to_owned(),
+            ".to[0].mail: expected a map, found nothing",
+        ),
         (
             "{ name: a, webhook: { secrets: [SECRET] } }".to_owned(),
             ".to[0].webhook: `url` is missing",
@@ -49,8 +60,8 @@ fn entry_without_a_name_an_address_or_a_secret_is_refused() {
             ".to[1].name: `a` is the name of an entry above, too",
         ),
         (
-            format!("{{ name: a, {HOOK}, mail: {{}} }}"),
-            ".to[0].mail: unknown key `mail`; known are `name`, `webhook`, `tenants`, `agents`, `events`, `groups`, `users`",
+            format!("{{ name: a, {HOOK}, post: {{}} }}"),
+            ".to[0].post: unknown key `post`; known are `name`, `webhook`, `mail`, `tenants`, `agents`, `events`, `when`, `gather`, `groups`, `users`",
         ),
     ] {
         assert_eq!(found("", &entry), [message], "{entry}");
@@ -177,6 +188,144 @@ fn entry_without_a_tenant_among_several_is_refused() {
     assert_eq!(found(&two, &format!("{{ name: a, {HOOK} }}")), [message]);
     assert_eq!(
         found(&two, &format!("{{ name: a, {HOOK}, tenants: [other] }}")),
+        Vec::<String>::new()
+    );
+}
+
+const PEOPLE: &str = "people: [ { user: eve, email: eve@acme.com } ]";
+
+/// The messages about mail entries, with a mail server of these settings and eve as the one person.
+fn found_by_mail(server: &str, policy: &str, entry: &str) -> Vec<String> {
+    let auth = AUTH.replace("api_keys:", &format!("{PEOPLE}, api_keys:"));
+    let text = format!("{BASE}{TOOL}{auth}{policy}notify: {{ mail: {server}, to: [ {entry} ] }}\n");
+    let source = Source::File("h.yaml".into(), text);
+    let rooms = |config: &Config, mistakes: &mut Mistakes| config.notify.check(mistakes);
+    let loaded = load(source, &Environment::of(&[], &[]), &Flags::default(), rooms);
+    let lines = loaded.err().map(|report| report.mistakes);
+    let lines = lines.into_iter().flatten().map(|line| line.to_string());
+    lines
+        .map(|line| {
+            line.split_once("notify")
+                .map_or(line.clone(), |(_, rest)| rest.to_owned())
+        })
+        .collect()
+}
+
+const SERVER: &str = "{ url: 'smtp://smtp.acme.com', from: h@acme.com }";
+const TO_APPROVERS: &str = "{ name: a, mail: { to: approvers } }";
+
+#[test]
+fn mail_server_without_an_address_or_a_sender_is_refused() {
+    for (server, message) in [
+        (
+            "{ url: 'http://h', from: h@acme.com }",
+            ".mail.url: expected an address such as",
+        ),
+        (
+            "{ url: 'smtp://u:p@h', from: h@acme.com }",
+            ".mail.url: expected an address such as",
+        ),
+        (
+            "{ url: 'smtp://h/x', from: h@acme.com }",
+            ".mail.url: expected an address such as",
+        ),
+        (
+            "{ url: 'smtp://h', from: nobody }",
+            ".mail.from: expected a mail address such as",
+        ),
+        (
+            "{ url: 'smtp://h', from: \"a\\nBcc: b <h@acme.com>\" }",
+            ".mail.from: expected a mail address such as",
+        ),
+        ("{ url: 'smtp://h' }", ".mail: `from` is missing"),
+        ("{ from: h@acme.com }", ".mail: `url` is missing"),
+        (
+            "{ url: 'smtp://h', from: h@acme.com, user: u }",
+            ".mail: `user` is set without `password`",
+        ),
+    ] {
+        let found = found_by_mail(server, "", TO_APPROVERS);
+        assert!(
+            found.len() == 1 && found[0].starts_with(message),
+            "{server}: {found:?}"
+        );
+    }
+    assert_eq!(
+        found_by_mail(SERVER, "", TO_APPROVERS),
+        Vec::<String>::new()
+    );
+    let without = found("", TO_APPROVERS);
+    assert_eq!(
+        without,
+        [".to[0].mail: `notify.mail` is missing: it names the mail server"]
+    );
+}
+
+#[test]
+fn time_that_never_comes_and_keys_that_do_not_fit_are_refused() {
+    for (entry, message) in [
+        (
+            "mail: {}, when: {}",
+            ".when: `before_expiry` or `after` is missing",
+        ),
+        (
+            "mail: {}, when: { after: 1h, before_expiry: 1h }",
+            ".when: only one of `before_expiry` and `after` may be set",
+        ),
+        (
+            "mail: {}, when: { after: 0s }",
+            ".when: expected more than 0",
+        ),
+        (
+            "mail: {}, when: { before_expiry: 24h }",
+            ".when.before_expiry: no question stays open for so long",
+        ),
+        (
+            "mail: {}, when: { after: 2d }",
+            ".when.after: no question stays open for so long",
+        ),
+        (
+            "mail: {}, events: [task.failed]",
+            ".events: a mail is about a question that waits",
+        ),
+        (
+            "mail: {}, when: { after: 1h }, events: [request.created]",
+            ".events: an entry with `when` sends its reminders",
+        ),
+        (
+            "mail: {}, gather: 2d",
+            ".gather: questions are gathered for `1d` at most",
+        ),
+        ("mail: { to: nobody }", ".mail.to: expected `approvers`"),
+        (
+            "mail: { to: {} }",
+            ".mail.to: `groups` or `users` is missing",
+        ),
+    ] {
+        let found = found_by_mail(SERVER, "", &format!("{{ name: a, {entry} }}"));
+        let message = format!(".to[0]{message}");
+        assert!(
+            found.len() == 1 && found[0].starts_with(&message),
+            "{entry}: {found:?}"
+        );
+    }
+}
+
+#[test]
+fn escalation_to_somebody_who_may_not_decide_is_refused() {
+    let rule = |who: &str| {
+        format!("policy: [ {{ name: r, tools: [t], decide: hold, approvers: {{ {who} }} }} ]\n")
+    };
+    let entry = "{ name: a, mail: { to: { users: [zoe] } }, when: { after: 1h } }";
+    let found = found_by_mail(SERVER, &rule("users: [eve]"), entry);
+    assert!(
+        found.len() == 1
+            && found[0].starts_with(".to[0].mail.to.users[0]: nobody here has a mail address"),
+        "{found:?}"
+    );
+    let entry = entry.replace("zoe", "eve");
+    assert_eq!(
+        found_by_mail(SERVER, &rule("users: [eve]"), &entry),
         Vec::<String>::new()
     );
 }

@@ -10,7 +10,7 @@ use crate::http::wire::request::InterventionRequest;
 use crate::store::{Event, ReadError, Store};
 use crate::task::id::{RequestId, TaskId};
 
-/// A request in brief, as of the commit of an event.
+/// A request in brief, as of the commit of an event; without one as of now.
 ///
 /// # Errors
 /// [`ReadError`] when the database does not answer, or the request cannot be understood.
@@ -18,12 +18,20 @@ pub(crate) async fn brief(
     store: &Store,
     settings: &Settings,
     request: RequestId,
-    event: &Event,
+    event: Option<&Event>,
     summaries: bool,
 ) -> Result<Box<RawValue>, ReadError> {
-    let row = JournalCache::default()
-        .request(store, request, event)
-        .await?;
+    let row = match event {
+        Some(event) => {
+            JournalCache::default()
+                .request(store, request, event)
+                .await?
+        }
+        None => store
+            .request(request)
+            .await?
+            .ok_or_else(|| ReadError::Corrupt("a request that is gone".to_owned()))?,
+    };
     let brief = RequestBrief::of(&row, settings);
     let brief = if summaries {
         brief

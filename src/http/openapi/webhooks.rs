@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{put, sample};
 use crate::http::wire::brief::RequestBrief;
 use crate::http::wire::delivery::Delivery;
-use crate::store::{DeliveryRow, DeliveryState, LastAttempt};
+use crate::store::{DeliveryChannel, DeliveryRow, DeliveryState, LastAttempt};
 use crate::task::id::ChangeId;
 use crate::task::time::Time;
 
@@ -51,6 +51,7 @@ fn delivery() -> DeliveryRow {
     DeliveryRow {
         id: request.asked.request_id.0,
         target: "backend".to_owned(),
+        channel: DeliveryChannel::Webhook,
         person: None,
         kind: "request.created".to_owned(),
         root: request.root_task_id,

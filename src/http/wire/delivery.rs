@@ -10,20 +10,19 @@ use utoipa::ToSchema;
 use super::brief::RequestBrief;
 use super::task::WireTaskStatus;
 use super::wire_enum;
-use crate::store::{DeliveryRow, DeliveryState, LastAttempt};
+use crate::store::{DeliveryChannel, DeliveryRow, DeliveryState, LastAttempt};
 
 wire_enum! {
     /// The state of a delivery: `due` now or later, `sent`, `dead` after the last attempt, or
-    /// `dropped` because no entry of the configuration sends it any more.
+    /// `dropped` because nobody is to get it any more: no entry of the configuration sends it, the
+    /// request was closed first, or the person has answered or may not decide it.
     WireDeliveryState as DeliveryState from DeliveryState, "snake_case" { Due, Sent, Dead, Dropped }
 }
 
-/// How a message is sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum DeliveryChannel {
-    /// A signed POST.
-    Webhook,
+wire_enum! {
+    /// How a message is sent: a signed POST, a `mail` to a person, or a message in a room of `slack`
+    /// or `teams`.
+    WireDeliveryChannel as DeliveryChannel from DeliveryChannel, "snake_case" { Webhook, Mail, Slack, Teams }
 }
 
 /// A page of deliveries, newest first.
@@ -45,10 +44,10 @@ pub(crate) struct Delivery {
     /// The name of the receiver in the configuration.
     pub target: String,
     /// How it is sent.
-    pub channel: DeliveryChannel,
+    pub channel: WireDeliveryChannel,
     /// The person whom it is for; null for a receiver that is no person.
     pub person: Option<String>,
-    /// The message's type: the name of its event.
+    /// The message's type: the name of its event, `request.expiring` or `request.waiting`.
     pub r#type: String,
     /// The `webhook-id` of the message, the same for each attempt.
     pub webhook_id: String,
@@ -102,7 +101,7 @@ impl Delivery {
         Self {
             delivery_id: row.id.to_string(),
             target: row.target.clone(),
-            channel: DeliveryChannel::Webhook,
+            channel: row.channel.into(),
             person: row.person.clone(),
             r#type: row.kind.clone(),
             webhook_id: row.message_id(),
@@ -133,9 +132,10 @@ impl DeliveryAttempt {
 /// `webhook-timestamp` and `webhook-signature`.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct WebhookMessage {
-    /// The name of the event: `task.*`, `sub_agent.*` or `request.*`.
+    /// The name of the event: `task.*`, `sub_agent.*` or `request.*`. `request.expiring` and
+    /// `request.waiting` are no events, but reminders of a request that still waits.
     pub r#type: String,
-    /// The time of the event's commit.
+    /// The time of the event's commit; of a reminder, the time at which it was due.
     #[schema(format = DateTime)]
     pub timestamp: String,
     /// The event in brief. With `payload: full`, instead of it the data that the event has in the
@@ -143,7 +143,8 @@ pub(crate) struct WebhookMessage {
     pub data: WebhookData,
 }
 
-/// An event in brief, as it was when it was committed.
+/// An event in brief, as it was when it was committed. A reminder has the event that asked, and the
+/// task and the request as they are when it is sent.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct WebhookData {
     /// The tenant of the tree.

@@ -249,12 +249,7 @@ fn arguments(text: &str) -> Option<Value> {
 /// The state of a request, from its row.
 #[must_use]
 pub(crate) fn state(row: &RequestRow) -> RequestState<'_> {
-    RequestState {
-        asked: &row.asked,
-        answers: &row.answers,
-        status: row.status,
-        expired: row.expired,
-    }
+    row.state()
 }
 
 /// The rule's own message, or the one that every request without it has.
@@ -266,7 +261,7 @@ pub(super) fn message(asked: &RequestSpec) -> String {
 
 /// The address of the page for a person: the operator's own, or ours.
 #[must_use]
-pub(super) fn url(request: RequestId, settings: &Settings) -> String {
+pub(crate) fn url(request: RequestId, settings: &Settings) -> String {
     match &settings.request_url {
         Some(url) => url.replace("{request_id}", &request.to_string()),
         None => format!("{}/resume/{request}", settings.public_url),

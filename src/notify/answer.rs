@@ -1,0 +1,40 @@
+//! What came of one attempt, for every channel.
+
+use std::time::Duration;
+
+/// What came of one attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    /// The status of an HTTP answer; `None` where there was none.
+    pub(super) status: Option<u16>,
+    /// Why it is no success, in fixed words; empty for a success.
+    pub(super) problem: &'static str,
+    /// Whether the receiver never takes this message.
+    pub(super) unwanted: bool,
+    /// The wait that the receiver asks for.
+    pub(super) asked: Option<Duration>,
+    /// What names the message at the receiver, so that it can be changed later.
+    pub(super) reference: Option<String>,
+}
+
+impl Answer {
+    /// The message was taken.
+    pub(super) fn taken() -> Self {
+        Self::none("")
+    }
+
+    /// There was no success and no status, for this reason.
+    pub(super) fn none(problem: &'static str) -> Self {
+        Self {
+            status: None,
+            problem,
+            unwanted: false,
+            asked: None,
+            reference: None,
+        }
+    }
+
+    pub(super) fn is_success(&self) -> bool {
+        self.problem.is_empty()
+    }
+}

@@ -1,0 +1,115 @@
+//! Mail to people: who sends it, what it says, and the conversation with the mail server.
+
+mod by_line;
+mod compose;
+mod smtp;
+mod words;
+
+use lettre::message::Mailbox;
+use lettre::{Address, Message};
+
+use self::compose::Head;
+use self::smtp::Server;
+pub(super) use self::smtp::WITHIN;
+use super::answer::Answer;
+use super::digest::Digest;
+use super::settings::MailServer;
+use crate::people::language::Language;
+use crate::people::person::Person;
+use crate::world::Clock;
+
+/// Sends mails.
+pub(super) struct Mailer {
+    server: Server,
+    from: Mailbox,
+    /// The domain of the sender, in the ids of mails.
+    domain: String,
+}
+
+impl Mailer {
+    /// The mailer of these settings; `None` if they have mistakes.
+    pub(super) fn of(settings: &MailServer) -> Option<Self> {
+        let from = settings.sender()?;
+        let domain = from.email.domain().to_owned();
+        Some(Self {
+            server: Server::of(settings, &domain)?,
+            from,
+            domain,
+        })
+    }
+
+    /// Sends a digest to a person who has an address. `id` is the same for each attempt at it.
+    pub(super) async fn send(
+        &self,
+        clock: &dyn Clock,
+        person: &Person,
+        id: &str,
+        digest: &Digest,
+    ) -> Answer {
+        let Some(to) = address(person) else {
+            return unsendable();
+        };
+        let head = self.head(clock, to, person.language, id);
+        let mail = compose::mail(head, digest);
+        self.hand_over(clock, mail).await
+    }
+
+    /// Sends a mail that only says that mail arrives: to these people, or to the sender if there are
+    /// none.
+    pub(super) async fn ping(&self, clock: &dyn Clock, people: &[&Person], id: &str) -> Answer {
+        if people.is_empty() {
+            let to = Mailbox::new(None, self.from.email.clone());
+            let mail = compose::ping(self.head(clock, to, Language::default(), id));
+            return self.hand_over(clock, mail).await;
+        }
+        for (number, person) in people.iter().enumerate() {
+            let Some(to) = address(person) else { continue };
+            let id = format!("{id}_{number}");
+            let mail = compose::ping(self.head(clock, to, person.language, &id));
+            let answer = self.hand_over(clock, mail).await;
+            if !answer.is_success() {
+                return answer;
+            }
+        }
+        Answer::taken()
+    }
+
+    fn head<'h>(
+        &'h self,
+        clock: &dyn Clock,
+        to: Mailbox,
+        language: Language,
+        id: &'h str,
+    ) -> Head<'h> {
+        Head {
+            from: &self.from,
+            to,
+            language,
+            id,
+            domain: &self.domain,
+            now: clock.now(),
+        }
+    }
+
+    async fn hand_over(&self, clock: &dyn Clock, mail: Option<Message>) -> Answer {
+        match mail {
+            Some(mail) => {
+                let text = mail.formatted();
+                self.server.send(clock, mail.envelope(), &text).await
+            }
+            None => unsendable(),
+        }
+    }
+}
+
+fn address(person: &Person) -> Option<Mailbox> {
+    let email: Address = person.email.as_ref()?.parse().ok()?;
+    Some(Mailbox::new(None, email))
+}
+
+fn unsendable() -> Answer {
+    Answer {
+        unwanted: true,
+        ..Answer::none("no mail can be made of it")
+    }
+}

@@ -1,0 +1,78 @@
+//! A TCP stream that hands out at most one line with each read, so that what a server sends after
+//! the line that begins TLS is never taken for an answer from inside TLS. Such bytes then break the
+//! handshake (RFC 3207, section 6: nothing from before it counts).
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::BytesMut;
+use lettre::transport::smtp::client::AsyncTokioStream;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+/// How much is read at once.
+const CHUNK: usize = 4096;
+
+/// A TCP stream that is read line by line.
+#[derive(Debug)]
+pub(super) struct ByLine {
+    stream: TcpStream,
+    /// What was read and not handed out yet.
+    ahead: BytesMut,
+}
+
+impl ByLine {
+    pub(super) fn new(stream: TcpStream) -> Self {
+        Self {
+            stream,
+            ahead: BytesMut::new(),
+        }
+    }
+}
+
+impl AsyncRead for ByLine {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.ahead.is_empty() {
+            let mut chunk = [0; CHUNK];
+            let mut read = ReadBuf::new(&mut chunk);
+            ready!(Pin::new(&mut this.stream).poll_read(context, &mut read))?;
+            this.ahead.extend_from_slice(read.filled());
+        }
+        let end = this.ahead.iter().position(|byte| *byte == b'\n');
+        let line = end.map_or(this.ahead.len(), |end| end + 1);
+        let line = this.ahead.split_to(line.min(buffer.remaining()));
+        buffer.put_slice(&line);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for ByLine {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
+    }
+}
+
+impl AsyncTokioStream for ByLine {
+    fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.stream.peer_addr()
+    }
+}

@@ -1,0 +1,118 @@
+//! The words of mails in each language, side by side: a missing translation does not compile.
+
+use crate::notify::digest::Reason;
+use crate::people::language::Language;
+
+/// The words of mails in one language. `{…}` is filled in.
+pub(super) struct Words {
+    /// The subject and the heading about one question.
+    new: &'static str,
+    expiring: &'static str,
+    waiting: &'static str,
+    /// The same about several.
+    all_new: &'static str,
+    all_expiring: &'static str,
+    all_waiting: &'static str,
+    pub(super) tool: &'static str,
+    pub(super) agent: &'static str,
+    pub(super) asked: &'static str,
+    pub(super) deadline: &'static str,
+    pub(super) no_deadline: &'static str,
+    pub(super) summary: &'static str,
+    pub(super) review: &'static str,
+    /// How many questions are not listed.
+    pub(super) more: &'static str,
+    pub(super) inbox: &'static str,
+    /// What the link is worth.
+    pub(super) own_link: &'static str,
+    pub(super) sign_in: &'static str,
+    pub(super) reason: &'static str,
+    pub(super) between: &'static str,
+    pub(super) colon: &'static str,
+    pub(super) ping_subject: &'static str,
+    pub(super) ping: &'static str,
+}
+
+const ENGLISH: Words = Words {
+    new: "Waits for you: {tools} ({agent})",
+    expiring: "Ends soon: {tools} ({agent})",
+    waiting: "Still waits for you: {tools} ({agent})",
+    all_new: "{count} questions wait for you",
+    all_expiring: "{count} questions end soon",
+    all_waiting: "{count} questions still wait for you",
+    tool: "Tool",
+    agent: "Agent",
+    asked: "Asked",
+    deadline: "Deadline",
+    no_deadline: "none",
+    summary: "Summary, not the whole call",
+    review: "Review",
+    more: "{count} more are not listed here.",
+    inbox: "Inbox",
+    own_link: "The links are yours alone: anyone with this mail can open them as you.",
+    sign_in: "The links ask you to sign in.",
+    reason: "You get this mail because you may decide these questions. Nothing is decided by opening a link.",
+    between: ", ",
+    colon: ": ",
+    ping_subject: "A test of Holdpoint",
+    ping: "This mail only says that mail arrives. Nothing waits for you.",
+};
+
+const CHINESE: Words = Words {
+    new: "等待您决定：{tools}（{agent}）",
+    expiring: "即将到期：{tools}（{agent}）",
+    waiting: "仍在等待您决定：{tools}（{agent}）",
+    all_new: "{count} 个请求等待您决定",
+    all_expiring: "{count} 个请求即将到期",
+    all_waiting: "{count} 个请求仍在等待您决定",
+    tool: "工具",
+    agent: "智能体",
+    asked: "提出时间",
+    deadline: "截止时间",
+    no_deadline: "无",
+    summary: "摘要（并非完整调用）",
+    review: "查看",
+    more: "另有 {count} 个未在此列出。",
+    inbox: "收件箱",
+    own_link: "这些链接仅供您本人使用：任何持有此邮件的人都能以您的身份打开它们。",
+    sign_in: "打开链接后需要登录。",
+    reason: "您收到此邮件，是因为您可以决定这些请求。仅打开链接不会作出任何决定。",
+    between: "、",
+    colon: "：",
+    ping_subject: "Holdpoint 测试邮件",
+    ping: "此邮件仅用于确认邮件可以送达，没有请求等待您处理。",
+};
+
+impl Words {
+    pub(super) fn of(language: Language) -> &'static Self {
+        match language {
+            Language::English => &ENGLISH,
+            Language::Chinese => &CHINESE,
+        }
+    }
+
+    /// The subject about one question.
+    pub(super) fn one(&self, reason: Reason, tools: &str, agent: &str) -> String {
+        let text = match reason {
+            Reason::New => self.new,
+            Reason::Expiring => self.expiring,
+            Reason::Waiting => self.waiting,
+        };
+        text.replace("{agent}", agent).replace("{tools}", tools)
+    }
+
+    /// The subject about several questions.
+    pub(super) fn several(&self, reason: Reason, count: u64) -> String {
+        let text = match reason {
+            Reason::New => self.all_new,
+            Reason::Expiring => self.all_expiring,
+            Reason::Waiting => self.all_waiting,
+        };
+        text.replace("{count}", &count.to_string())
+    }
+
+    /// How many questions are not listed.
+    pub(super) fn more(&self, count: u64) -> String {
+        self.more.replace("{count}", &count.to_string())
+    }
+}

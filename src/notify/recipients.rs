@@ -1,0 +1,63 @@
+//! Whom an entry tells of a request, and which of those requests are still theirs to decide.
+
+use super::entry::Entry;
+use super::settings::{Mail, Recipients};
+use crate::people::directory::Directory;
+use crate::people::may::{can_decide, may_decide};
+use crate::people::person::Person;
+use crate::store::RequestRow;
+
+/// The people who get the mail of this entry about a request: they have an address, the entry names
+/// them, and they may decide the request today.
+pub(super) fn people<'d>(
+    mail: &Mail,
+    request: &RequestRow,
+    directory: &'d Directory,
+) -> Vec<&'d Person> {
+    let approvers = &request.asked.terms.approvers;
+    directory
+        .people()
+        .filter(|person| person.email.is_some() && names(&mail.to, person, directory))
+        .filter(|person| {
+            let caller = directory.who_is(person);
+            may_decide(&caller, &request.tenant, &request.owner, approvers)
+        })
+        .collect()
+}
+
+/// Whether these recipients name the person.
+pub(crate) fn names(to: &Recipients, person: &Person, directory: &Directory) -> bool {
+    match to {
+        Recipients::Approvers => true,
+        Recipients::Named(named) => {
+            let same = |user: &String| directory.ids().same(user, &person.user);
+            named.users.iter().any(same)
+                || person
+                    .groups
+                    .iter()
+                    .any(|group| named.groups.contains(group))
+        }
+    }
+}
+
+/// Whether a request is still to be told of: it is open, and the entry still picks it. A `person`
+/// can still answer it, too.
+pub(super) fn is_open(
+    entry: &Entry,
+    person: Option<&Person>,
+    request: &RequestRow,
+    directory: Option<&Directory>,
+) -> bool {
+    let state = request.state();
+    let own = match (person, directory) {
+        (None, _) => true,
+        (Some(person), Some(directory)) => can_decide(
+            &directory.who_is(person),
+            &request.tenant,
+            &request.owner,
+            &state,
+        ),
+        (Some(_), None) => false,
+    };
+    state.is_open() && own && (!entry.picks_requests() || entry.picks(request, directory))
+}

@@ -1,0 +1,185 @@
+//! The settings of mail.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::net::IpAddr;
+
+use lettre::message::Mailbox;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer};
+use url::Url;
+
+use crate::people::person::is_email;
+use crate::secret::Secret;
+use crate::world::Mistakes;
+
+/// The mail server that takes the mails.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "MailServer", extend("required" = ["url", "from"]))]
+pub struct MailServer {
+    /// The address of the server. `smtps://host` is TLS from the start (port 465). `smtp://host` (port
+    /// 587) needs STARTTLS, except on loopback, where it is plain.
+    pub url: String,
+    /// The user that signs in at the server. Default: nobody signs in.
+    pub user: Option<String>,
+    /// The password of the user.
+    pub password: Option<Secret<String>>,
+    /// The sender, such as `Holdpoint <holdpoint@acme.com>`. Answers and bounces go there.
+    pub from: String,
+}
+
+/// Where the mail server is, and how it is spoken to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::notify) struct Relay {
+    pub(in crate::notify) host: String,
+    pub(in crate::notify) port: u16,
+    pub(in crate::notify) security: Security,
+}
+
+/// What keeps a mail secret on its way to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::notify) enum Security {
+    /// TLS before the first word.
+    Tls,
+    /// TLS after STARTTLS; without it nothing more is said.
+    StartTls,
+    /// Nothing: the server is on this machine.
+    Loopback,
+}
+
+impl Relay {
+    /// The server at this address; `None` if it is no address of a mail server.
+    pub(in crate::notify) fn of(url: &str) -> Option<Self> {
+        let url = Url::parse(url).ok()?;
+        let host = url
+            .host_str()?
+            .trim_start_matches('[')
+            .trim_end_matches(']');
+        let ip = host.parse::<IpAddr>().ok();
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+        let sound = !host.is_empty()
+            && (ip.is_some() || host.chars().all(plain))
+            && url.username().is_empty()
+            && url.password().is_none()
+            && matches!(url.path(), "" | "/")
+            && url.query().is_none()
+            && url.fragment().is_none();
+        let local = ip.map_or(host.eq_ignore_ascii_case("localhost"), |ip| {
+            ip.is_loopback()
+        });
+        let (security, port) = match url.scheme() {
+            "smtps" => (Security::Tls, 465),
+            "smtp" if local => (Security::Loopback, 587),
+            "smtp" => (Security::StartTls, 587),
+            _ => return None,
+        };
+        sound.then(|| Self {
+            host: host.to_owned(),
+            port: url.port().unwrap_or(port),
+            security,
+        })
+    }
+}
+
+impl MailServer {
+    /// The sender; `None` if `from` is no mail address.
+    pub(in crate::notify) fn sender(&self) -> Option<Mailbox> {
+        if self.from.chars().any(char::is_control) {
+            return None;
+        }
+        let sender: Mailbox = self.from.parse().ok()?;
+        is_email(sender.email.as_ref()).then_some(sender)
+    }
+
+    pub(super) fn check(&self, mistakes: &mut Mistakes) {
+        let place = ["notify", "mail"];
+        let at = |key: &'static str| [&place[..], &[key]].concat();
+        if !self.url.is_empty() && Relay::of(&self.url).is_none() {
+            let detail = "expected an address such as `smtp://host:587` or `smtps://host`, without user, path or query";
+            mistakes.add(&at("url"), detail);
+        }
+        if !self.from.is_empty() && self.sender().is_none() {
+            let detail = "expected a mail address such as `Holdpoint <holdpoint@acme.com>`";
+            mistakes.add(&at("from"), detail);
+        }
+        match (&self.user, &self.password) {
+            (Some(_), None) => mistakes.add(&place, "`user` is set without `password`"),
+            (None, Some(_)) => mistakes.add(&place, "`password` is set without `user`"),
+            (Some(_), Some(_)) | (None, None) => {}
+        }
+    }
+}
+
+/// Mails about questions, one to each person.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "MailTo")]
+pub struct Mail {
+    /// The people: `approvers` (default), or a map with `groups` and `users`. Of these, the ones who
+    /// may decide the question get the mail.
+    pub to: Recipients,
+    /// Whether a mail has the tools' summaries, which show arguments.
+    pub summaries: bool,
+}
+
+/// The people who get the mails of an entry, as far as they may decide the question.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Recipients {
+    /// Everyone who may decide the question.
+    #[default]
+    Approvers,
+    /// The members of these groups, and these users.
+    Named(Named),
+}
+
+/// The members of these groups, and these users.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "MailRecipients")]
+pub struct Named {
+    /// The names of groups.
+    pub groups: Vec<String>,
+    /// The ids of users.
+    pub users: Vec<String>,
+}
+
+const APPROVERS: &str = "approvers";
+
+impl<'de> Deserialize<'de> for Recipients {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct WordOrMap;
+        impl<'de> Visitor<'de> for WordOrMap {
+            type Value = Recipients;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("`approvers`, or a map with `groups` or `users`")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, word: &str) -> Result<Recipients, E> {
+                if word == APPROVERS {
+                    return Ok(Recipients::Approvers);
+                }
+                Err(E::invalid_value(Unexpected::Other("text"), &self))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Recipients, A::Error> {
+                Named::deserialize(MapAccessDeserializer::new(map)).map(Recipients::Named)
+            }
+        }
+        from.deserialize_any(WordOrMap)
+    }
+}
+
+impl JsonSchema for Recipients {
+    fn schema_name() -> Cow<'static, str> {
+        "Recipients".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let map = generator.subschema_for::<Named>();
+        json_schema!({"anyOf": [{"const": APPROVERS}, map]})
+    }
+}

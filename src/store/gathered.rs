@@ -1,0 +1,231 @@
+//! Gathered deliveries: everything of one entry for one person, or for one room, is one message, and
+//! a row of `gathered` holds the time of the next.
+//!
+//! Invariant: a sender claims a person's deliveries only after it has moved the row's `next_at`, in
+//! the same transaction, and changes it again only while it has the value that the sender gave it.
+//! So two senders never have messages of one entry to one person in flight at once, and a sender
+//! that is slower than its lease changes nothing.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rusqlite::Transaction;
+use uuid::Uuid;
+
+use super::batch::micros;
+use super::db::{Engine, Sql, Value, sql};
+use super::deliveries::{ClaimRecord, ClaimedDelivery, Target};
+use super::notices::lite;
+use super::record::record;
+use super::sqlite::records;
+use super::{ReadError, Store};
+
+/// The most deliveries of one claim, and so of one message.
+const MOST: i64 = 1000;
+/// How long a row is kept after the time in it.
+const KEPT: Duration = Duration::from_hours(1);
+
+/// Claims what is due of the entry $2 for at most $3 people, each of them for $4. What is due for a
+/// person whose next message has to wait is put off until then.
+///
+/// Differs because `SQLite` has no data-modifying CTEs: there it is a transaction of `DUE`,
+/// `NEXT_AT`, `OPEN`, `PUT_OFF` and `LEASE`.
+const CLAIM: Sql = Sql {
+    postgres: "
+with moment as materialized (
+    select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint as at
+), due as materialized (
+    select d.delivery_id, d.tenant, d.person, d.due_at from delivery d
+     where d.target = $2 and d.state = 'due' and d.due_at <= (select at from moment)
+       and (d.lease_until is null or d.lease_until <= (select at from moment))
+     order by d.due_at, d.delivery_id limit $5 for update of d skip locked
+), waiting as materialized (
+    select u.tenant, u.person, min(u.due_at) as since, min(g.next_at) as next_at
+      from due u left join gathered g on g.target = $2 and g.tenant = u.tenant and g.person = u.person
+     group by u.tenant, u.person
+), chosen as materialized (
+    select w.tenant, w.person from waiting w
+     where w.next_at is null or w.next_at <= (select at from moment) order by w.since, w.tenant, w.person limit $3
+), opened as (
+    insert into gathered as g (target, tenant, person, next_at)
+    select $2, c.tenant, c.person, m.at + $4 from chosen c cross join moment m order by c.tenant, c.person
+    on conflict (target, tenant, person) do update set next_at = excluded.next_at where g.next_at <= excluded.next_at - $4
+    returning g.tenant, g.person
+), later as (
+    update delivery d set due_at = w.next_at
+      from due u join waiting w on w.tenant = u.tenant and w.person = u.person
+     where d.delivery_id = u.delivery_id and w.next_at > (select at from moment)
+)
+update delivery d set lease_until = m.at + $4
+  from due u join opened o on o.tenant = u.tenant and o.person = u.person cross join moment m
+ where d.delivery_id = u.delivery_id
+returning d.delivery_id, d.tenant, d.person, d.root_task_id, d.change_id, d.event_number, d.type as kind, d.request_id,
+    d.attempts, d.lease_until, m.at",
+    sqlite: "",
+    by_key: false,
+};
+
+const DUE: Sql = lite(
+    "select delivery_id, tenant, person from delivery
+      where target = $1 and state = 'due' and due_at <= $2 and (lease_until is null or lease_until <= $2)
+      order by due_at, delivery_id limit $3",
+);
+
+const NEXT_AT: Sql =
+    lite("select next_at from gathered where target = $1 and tenant = $2 and person = $3");
+
+const OPEN: Sql = lite(
+    "insert into gathered (target, tenant, person, next_at) values ($1, $2, $3, $4)
+     on conflict (target, tenant, person) do update set next_at = excluded.next_at returning next_at",
+);
+
+const PUT_OFF: Sql =
+    lite("update delivery set due_at = $2 where delivery_id = $1 returning target");
+
+const LEASE: Sql = lite(
+    "update delivery set lease_until = $2 where delivery_id = $1
+     returning delivery_id, tenant, person, root_task_id, change_id, event_number, type as kind, request_id, attempts,
+        lease_until, $3 as at",
+);
+
+/// Sets the time of the next message, if it is the one that the claim $5 has set.
+const CLOSE: Sql = sql!(
+    "update gathered set next_at = " (now 1) " + $6
+      where target = $2 and tenant = $3 and person = $4 and next_at = $5 returning target"
+)
+.by_key();
+
+const SWEEP: Sql = sql!("delete from gathered where next_at <= " (now 1) " - $2 returning target");
+
+pub(super) const STATEMENTS: &[Sql] = &[CLAIM, DUE, NEXT_AT, OPEN, PUT_OFF, LEASE, CLOSE, SWEEP];
+
+record! {
+    struct DueRecord {
+        delivery_id: Uuid,
+        tenant: String,
+        person: String,
+    }
+}
+
+record! {
+    struct NextAt {
+        next_at: i64,
+    }
+}
+
+impl Store {
+    /// Claims the due deliveries of an entry for at most `limit` people: what is one message, each
+    /// for `lease`. The deliveries of a person whose next message has to wait are put off until
+    /// then.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer. Deliveries may have been claimed; they are
+    /// free again after their lease.
+    pub async fn claim_gathered(
+        &self,
+        target: &str,
+        limit: i64,
+        lease: Duration,
+    ) -> Result<Vec<Vec<ClaimedDelivery>>, ReadError> {
+        let claimed: Vec<ClaimRecord> = if let Engine::Sqlite(_) = self.db().engine {
+            let target = target.to_owned();
+            let job = move |transaction: &Transaction<'_>, at| {
+                claim(transaction, &target, limit, micros(lease), at)
+            };
+            self.db().write_transaction(job).await?
+        } else {
+            let values = vec![
+                Value::Now,
+                Value::Text(target.to_owned()),
+                Value::Int(limit),
+                Value::Int(micros(lease)),
+                Value::Int(MOST),
+            ];
+            self.db().write(CLAIM, values).await?
+        };
+        let mut people: BTreeMap<_, Vec<ClaimedDelivery>> = BTreeMap::new();
+        for claimed in claimed.into_iter().map(ClaimRecord::claimed) {
+            let person = (claimed.tenant.clone(), claimed.person.clone());
+            people.entry(person).or_default().push(claimed);
+        }
+        let mut messages: Vec<_> = people.into_values().collect();
+        for message in &mut messages {
+            message.sort_unstable_by_key(|claimed| claimed.id);
+        }
+        Ok(messages)
+    }
+
+    /// Lets the next message to the person of a claimed delivery go in `wait`. `false` if another
+    /// process has claimed a message to them since.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer.
+    pub async fn close_gathered(
+        &self,
+        target: &str,
+        claimed: &ClaimedDelivery,
+        wait: Duration,
+    ) -> Result<bool, ReadError> {
+        let values = vec![
+            Value::Now,
+            Value::Text(target.to_owned()),
+            Value::Text(claimed.tenant.clone()),
+            Value::Text(claimed.person.clone()),
+            Value::Int(claimed.lease_until),
+            Value::Int(micros(wait)),
+        ];
+        let closed: Vec<Target> = self.db().write(CLOSE, values).await?;
+        Ok(!closed.is_empty())
+    }
+
+    /// Removes the rows whose time is long past.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer.
+    pub async fn remove_spent_gathered(&self) -> Result<(), ReadError> {
+        let values = vec![Value::Now, Value::Int(micros(KEPT))];
+        let _: Vec<Target> = self.db().write(SWEEP, values).await?;
+        Ok(())
+    }
+}
+
+fn claim(
+    transaction: &Transaction<'_>,
+    target: &str,
+    limit: i64,
+    lease: i64,
+    at: i64,
+) -> rusqlite::Result<Vec<ClaimRecord>> {
+    let text = |text: &str| Value::Text(text.to_owned());
+    let values = [text(target), Value::Int(at), Value::Int(MOST)];
+    let mut people: Vec<((String, String), Vec<Uuid>)> = Vec::new();
+    for due in records::<DueRecord>(transaction, DUE.sqlite, &values)? {
+        let person = (due.tenant, due.person);
+        match people.iter_mut().find(|(known, _)| *known == person) {
+            Some((_, ids)) => ids.push(due.delivery_id),
+            None => people.push((person, vec![due.delivery_id])),
+        }
+    }
+    let (mut claimed, mut opened) = (Vec::new(), 0);
+    for ((tenant, person), ids) in people {
+        let key = [text(target), text(&tenant), text(&person)];
+        let next = records::<NextAt>(transaction, NEXT_AT.sqlite, &key)?;
+        let next = next.first().map_or(at, |row| row.next_at);
+        if next > at {
+            for id in ids {
+                let values = [Value::Id(id), Value::Int(next)];
+                records::<Target>(transaction, PUT_OFF.sqlite, &values)?;
+            }
+        } else if opened < limit {
+            opened += 1;
+            let [target, tenant, person] = key;
+            let values = [target, tenant, person, Value::Int(at + lease)];
+            records::<NextAt>(transaction, OPEN.sqlite, &values)?;
+            for id in ids {
+                let values = [Value::Id(id), Value::Int(at + lease), Value::Int(at)];
+                claimed.append(&mut records(transaction, LEASE.sqlite, &values)?);
+            }
+        }
+    }
+    Ok(claimed)
+}

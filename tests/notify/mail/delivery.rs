@@ -1,0 +1,108 @@
+//! What becomes of a mail that the server refuses, loses or keeps waiting.
+
+use std::time::Duration;
+
+use super::{BOB_ONLY, MINUTE, Post, yaml};
+use crate::notify::on_both;
+use crate::support::fake_mail_server::{FakeMailServer, Then};
+use crate::support::test_app::{On, TestApp};
+
+/// An entry that gathers nothing.
+fn single() -> String {
+    BOB_ONLY.replace("tenants", "gather: 0s, tenants")
+}
+
+on_both! {
+    async fn refusal_for_now_is_tried_again_and_a_final_one_is_not(on) {
+        let post = Post::start(on, &single()).await;
+        post.server.then(Then::Refuse(451));
+        post.app.held().await;
+        let found = post.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
+        assert_eq!((&found[0]["state"], &found[0]["last"]["problem"]),
+            (&"due".into(), &"the mail server asks to try again later (4xx)".into()));
+        post.server.then(Then::Refuse(550));
+        post.leap(Duration::from_secs(7));
+        let found = post.counted(&[("dead", 1)]).await;
+        assert_eq!((&found[0]["attempts"], &found[0]["last"]["problem"]),
+            (&2.into(), &"the mail server refuses the mail (5xx)".into()));
+        assert_eq!(post.server.all().len(), 0);
+    }
+
+    async fn mail_whose_end_is_unknown_is_sent_again_under_its_id(on) {
+        let post = Post::start(on, &single()).await;
+        post.server.then(Then::Cut);
+        post.app.held().await;
+        post.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
+        post.server.then(Then::Take);
+        post.leap(Duration::from_secs(7));
+        post.counted(&[("sent", 1)]).await;
+        let all = post.server.all();
+        assert_eq!((all.len(), &all[0].id), (2, &all[1].id));
+    }
+
+    async fn server_that_hangs_after_data_costs_twenty_seconds_and_no_slot(on) {
+        let post = Post::start(on, BOB_ONLY).await;
+        post.server.then(Then::Hang);
+        post.app.held().await;
+        post.server.reached(1).await;
+        post.server.then(Then::Take);
+        post.leap(Duration::from_secs(21));
+        let found = post.until(|found| found[0]["attempts"] == 1).await;
+        let last = &found[0]["last"];
+        assert_eq!(last["problem"], "the mail server did not answer in time");
+        assert!(last["milliseconds"].as_i64() >= Some(20_000), "{last}");
+        post.leap(Duration::from_secs(7));
+        post.counted(&[("sent", 1)]).await;
+        let all = post.server.all();
+        assert_eq!((all.len(), &all[0].id), (2, &all[1].id));
+    }
+
+    async fn gathered_mail_that_failed_is_sent_once_the_server_is_back(on) {
+        let post = Post::start(on, BOB_ONLY).await;
+        post.server.then(Then::Refuse(451));
+        post.app.held().await;
+        post.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
+        post.server.then(Then::Take);
+        post.leap(MINUTE);
+        post.counted(&[("sent", 1)]).await;
+        assert_eq!(post.server.all().len(), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_tls_nothing_is_said_off_loopback() {
+    for offers in [false, true] {
+        let server = FakeMailServer::start().await;
+        if offers {
+            server.offer_tls();
+        }
+        // This address is not one of loopback, and leads there all the same.
+        let yaml = yaml(BOB_ONLY, "0.0.0.0", &server);
+        let app = TestApp::with(On::Sqlite, &yaml).await;
+        app.held().await;
+        let problem = loop {
+            let path = "/v1/deliveries";
+            let reply = app.actor(crate::support::test_app::OPS).get(path).await;
+            let last = reply.body["deliveries"][0]["last"]["problem"].clone();
+            if let Some(problem) = last.as_str() {
+                break problem.to_owned();
+            }
+            tokio::task::yield_now().await;
+        };
+        let expected = if offers {
+            "no secure connection could be made (TLS)"
+        } else {
+            "the mail server does not offer STARTTLS, so nothing was sent"
+        };
+        assert_eq!(problem, expected);
+        for line in server.heard() {
+            let words = ["EHLO", "QUIT", "STARTTLS"];
+            let plain = line.is_ascii() && line.chars().all(|c| !c.is_control());
+            assert!(
+                words.iter().any(|word| line.starts_with(word)) || !plain,
+                "{line:?}"
+            );
+        }
+        assert_eq!(server.all().len(), 0);
+    }
+}

@@ -1,0 +1,84 @@
+//! Questions that are gathered: one message in each interval.
+
+use std::collections::BTreeSet;
+
+use super::{BOB, BOB_ONLY, MINUTE, Post};
+use crate::notify::on_both;
+use crate::support::test_app::On;
+
+/// How many questions the bodies of a mail list, and the subject's number.
+fn listed(mail: &crate::support::fake_mail_server::Mail) -> usize {
+    mail.html.matches("/resume/").count()
+}
+
+on_both! {
+    async fn many_questions_of_a_minute_are_two_mails(on) {
+        let post = Post::start(on, BOB_ONLY).await;
+        for _ in 0..30 {
+            post.app.held().await;
+        }
+        let first = &post.server.reached(1).await[0];
+        let early = listed(first);
+        post.until(|found| found.iter().filter(|one| one["state"] == "sent").count() == early).await;
+        post.leap(4 * MINUTE);
+        // What follows waits for the interval, however often the sender looks.
+        post.app.held().await;
+        assert_eq!(post.server.all().len(), 1);
+        post.leap(2 * MINUTE);
+        let found = post.counted(&[("sent", 31), ("due", 0)]).await;
+        assert_eq!(found.len(), 31);
+        let all = post.server.to(BOB);
+        assert_eq!((all.len(), listed(&all[1])), (2, 20));
+        let count = 31 - early;
+        assert_eq!(all[1].subject, format!("{count} questions wait for you"));
+        assert!(all[1].text.contains(&format!("{} more are not listed here.", count - 20)));
+        assert!(all[1].raw.len() < 50 * 1024, "{}", all[1].raw.len());
+    }
+
+    async fn without_gathering_each_question_is_a_mail(on) {
+        let post = Post::start(on, &BOB_ONLY.replace("tenants", "gather: 0s, tenants")).await;
+        for _ in 0..3 {
+            post.app.held().await;
+        }
+        post.counted(&[("sent", 3), ("due", 0)]).await;
+        let all = post.server.all();
+        let ids: BTreeSet<_> = all.iter().map(|mail| mail.id.clone()).collect();
+        assert_eq!((all.len(), ids.len()), (3, 3));
+    }
+
+    async fn question_that_is_closed_or_answered_meanwhile_is_left_out(on) {
+        let post = Post::start(on, BOB_ONLY).await;
+        post.app.held().await;
+        post.counted(&[("sent", 1)]).await;
+        let answered = post.app.held().await;
+        let open = post.app.held().await;
+        post.counted(&[("due", 2)]).await;
+        post.reject(&answered.request, crate::support::test_app::BOB).await;
+        post.leap(6 * MINUTE);
+        post.counted(&[("sent", 2), ("dropped", 1), ("due", 0)]).await;
+        let all = post.server.all();
+        assert_eq!(all.len(), 2);
+        assert!(all[1].text.contains(&open.request) && !all[1].text.contains(&answered.request));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_replicas_gather_as_one() {
+    let post = Post::start(On::Postgres, BOB_ONLY).await;
+    let other = post.app.replica().await;
+    for _ in 0..10 {
+        post.app.held().await;
+    }
+    post.until(|found| found.iter().any(|one| one["state"] == "sent"))
+        .await;
+    // Each question is sent or put off, by whichever replica.
+    post.until(|found| {
+        let waits = |one: &serde_json::Value| {
+            one["state"] == "due" && one["due_at"].as_str() > one["ended_at"].as_str()
+        };
+        found.len() == 10 && found.iter().all(|one| one["state"] == "sent" || waits(one))
+    })
+    .await;
+    assert_eq!(post.server.all().len(), 1);
+    other.stop().await;
+}

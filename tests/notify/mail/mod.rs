@@ -1,0 +1,105 @@
+//! Mail to people: whom it reaches, what it says, and what becomes of it.
+
+mod content;
+mod delivery;
+mod gather;
+mod timers;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::fake_mail_server::FakeMailServer;
+use crate::support::leaping_clock::Leaping;
+use crate::support::test_app::{ACCOUNTS, OPS, On, REFUNDS, TestApp};
+
+pub const HOUR: Duration = Duration::from_hours(1);
+pub const MINUTE: Duration = Duration::from_mins(1);
+
+/// alice owns the tasks and bob is of finance: both may decide. carol may not, dora has no key.
+const PEOPLE: &str = "  people:
+    - { user: alice, tenant: acme, email: alice@acme.com, language: zh }
+    - { user: bob, tenant: acme, email: bob@acme.com }
+    - { user: carol, tenant: acme, email: carol@acme.com }
+    - { user: dora, tenant: acme, groups: [finance], email: dora@acme.com }
+    - { user: mallory, tenant: other, email: mallory@other.com }
+";
+/// An entry that tells every approver.
+pub const BY_MAIL: &str = "    - { name: by-mail, mail: { to: approvers }, tenants: [acme] }";
+/// An entry that tells bob alone.
+pub const BOB_ONLY: &str =
+    "    - { name: by-mail, mail: { to: { users: [bob] } }, tenants: [acme] }";
+pub const BOB: &str = "bob@acme.com";
+pub const ALICE: &str = "alice@acme.com";
+
+/// The refund agent, a mail server, and a clock that a test advances.
+pub struct Post {
+    pub app: TestApp,
+    pub server: FakeMailServer,
+    clock: Arc<Leaping>,
+}
+
+/// The configuration with these entries, at the mail server of this host.
+fn yaml(entries: &str, host: &str, server: &FakeMailServer) -> String {
+    let accounts = ACCOUNTS.replace("admin: true, may: [read]", "admin: true");
+    let refunds = REFUNDS.replace("{approvers}", "{ owner: true, groups: [finance] }");
+    let mail = format!(
+        "{{ url: \"smtp://{host}:{}\", from: \"Holdpoint <holdpoint@acme.com>\" }}",
+        server.port
+    );
+    format!("{refunds}{accounts}{PEOPLE}notify:\n  mail: {mail}\n  to:\n{entries}\n")
+}
+
+impl Post {
+    pub async fn start(on: On, entries: &str) -> Self {
+        Self::with(on, entries, |yaml| yaml).await
+    }
+
+    pub async fn with(on: On, entries: &str, change: impl Fn(String) -> String) -> Self {
+        let server = FakeMailServer::start().await;
+        let clock = Leaping::new();
+        let yaml = change(yaml(entries, "127.0.0.1", &server));
+        let app = TestApp::timed(on, &yaml, clock.clone()).await;
+        Self { app, server, clock }
+    }
+
+    /// Advances the clocks of the service and of the database.
+    pub fn leap(&self, by: Duration) {
+        self.app.store().set_clock_forward(by);
+        self.clock.leap(by);
+    }
+
+    pub async fn deliveries(&self) -> Vec<Value> {
+        let reply = self.app.actor(OPS).get("/v1/deliveries?limit=200").await;
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        reply.body["deliveries"].as_array().unwrap().clone()
+    }
+
+    /// Returns the deliveries once so many are in each of these states.
+    pub async fn counted(&self, states: &[(&str, usize)]) -> Vec<Value> {
+        self.until(|found| {
+            states.iter().all(|(state, count)| {
+                found.iter().filter(|one| one["state"] == *state).count() == *count
+            })
+        })
+        .await
+    }
+
+    /// Returns the deliveries once they are as expected.
+    pub async fn until(&self, expected: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+        loop {
+            let found = self.deliveries().await;
+            if expected(&found) {
+                return found;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    pub async fn reject(&self, request: &str, key: &'static str) {
+        let path = format!("/resume/{request}/reject");
+        let reply = self.app.actor(key).post(&path, &json!({})).await;
+        assert_eq!(reply.status, 200, "{}", reply.text);
+    }
+}

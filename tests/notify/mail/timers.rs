@@ -1,0 +1,83 @@
+//! Reminders and escalation: told at their time, if the question still waits.
+
+use std::time::Duration;
+
+use super::{ALICE, BOB, BY_MAIL, HOUR, MINUTE, Post};
+use crate::notify::{NEW, Scene, on_both};
+
+const AFTER: &str =
+    "    - { name: still, mail: { to: approvers }, when: { after: 2h }, tenants: [acme] }";
+const BEFORE: &str = "    - { name: last-call, mail: { to: approvers }, when: { before_expiry: 1h }, tenants: [acme] }";
+const HOOK: &str = r#"    - { name: leads, webhook: { url: "{hook}/leads", secrets: ["{new}"] }, when: { after: 2h }, tenants: [acme] }"#;
+
+on_both! {
+    async fn question_that_still_waits_is_told_of_after_its_time_and_not_before(on) {
+        let post = Post::start(on, AFTER).await;
+        let held = post.app.held().await;
+        post.counted(&[("due", 2)]).await;
+        post.leap(2 * HOUR - MINUTE);
+        post.app.held().await;
+        post.counted(&[("due", 4)]).await;
+        assert_eq!(post.server.all().len(), 0);
+        post.leap(2 * MINUTE);
+        post.counted(&[("sent", 2), ("due", 2)]).await;
+        let mail = &post.server.to(BOB)[0];
+        assert_eq!(mail.subject, "Still waits for you: refund (billing)");
+        assert_eq!(mail.header("References"), format!("<{}@acme.com>", held.request));
+    }
+
+    async fn deadline_is_told_of_an_hour_before(on) {
+        let post = Post::start(on, BEFORE).await;
+        post.app.held().await;
+        post.counted(&[("due", 2)]).await;
+        post.leap(23 * HOUR - MINUTE);
+        post.app.held().await;
+        post.counted(&[("due", 4)]).await;
+        assert_eq!(post.server.all().len(), 0);
+        post.leap(2 * MINUTE);
+        let found = post.counted(&[("sent", 2)]).await;
+        assert!(found.iter().all(|one| one["type"] == "request.expiring"));
+        assert_eq!(post.server.to(ALICE).len(), 1);
+        assert_eq!(post.server.to(BOB)[0].subject, "Ends soon: refund (billing)");
+    }
+
+    async fn person_who_has_answered_is_not_reminded(on) {
+        let two = |yaml: String| yaml.replace("groups: [finance] }, reason", "groups: [finance], required: 2 }, reason")
+            .replace("{ owner: true, groups: [finance] }", "{ owner: true, groups: [finance], required: 2 }");
+        let post = Post::with(on, &format!("{BY_MAIL}\n{AFTER}"), two).await;
+        let held = post.app.held().await;
+        post.counted(&[("sent", 2), ("due", 2)]).await;
+        let path = format!("/resume/{}/approve", held.request);
+        assert_eq!(post.app.approver().hit(&path).await.status, 200);
+        post.leap(2 * HOUR + MINUTE);
+        post.counted(&[("sent", 3), ("dropped", 1), ("due", 0)]).await;
+        assert_eq!((post.server.to(BOB).len(), post.server.to(ALICE).len()), (1, 2));
+    }
+
+    async fn nobody_is_reminded_of_a_question_that_is_closed(on) {
+        let post = Post::start(on, AFTER).await;
+        let held = post.app.held().await;
+        post.counted(&[("due", 2)]).await;
+        post.reject(&held.request, crate::support::test_app::BOB).await;
+        post.leap(2 * HOUR + MINUTE);
+        post.counted(&[("dropped", 2), ("due", 0)]).await;
+        assert_eq!(post.server.all().len(), 0);
+    }
+
+    async fn webhook_of_a_timer_has_an_id_of_its_own_and_the_request_as_it_is_then(on) {
+        let scene = Scene::start(on, HOOK).await;
+        let held = scene.app.held().await;
+        scene.counted(&[("due", 1)]).await;
+        scene.leap(2 * HOUR + Duration::from_secs(1));
+        scene.counted(&[("sent", 1)]).await;
+        let message = &scene.hook.all()[0];
+        assert!(message.is_signed_with(NEW));
+        assert_eq!(message.id(), format!("tmr_{}_leads", held.request));
+        assert_eq!((message.kind(), &message.body["data"]["request"]["status"]), ("request.waiting", &"pending".into()));
+        assert_eq!(message.body["data"]["task_status"], "Paused");
+        assert!(crate::support::api_contract::is_a("WebhookMessage", &message.body), "{}", message.text);
+        let listed = scene.deliveries("").await;
+        assert_eq!(listed[0]["webhook_id"], message.id());
+        assert_eq!(scene.hook.count(), 1, "nothing but the timer");
+    }
+}

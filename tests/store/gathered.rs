@@ -1,0 +1,97 @@
+//! Gathered deliveries: what is due for one person is claimed as one message, and only by a sender
+//! that has moved the time of the next.
+
+use std::time::Duration;
+
+use holdpoint::store::{Attempt, ClaimedDelivery, DeliveryChannel, Next};
+
+use super::notices::{deliveries, notices, want};
+use super::store_fixture::{StoreFixture, both, finance};
+
+const LEASE: Duration = Duration::from_secs(25);
+const SECOND: Duration = Duration::from_secs(1);
+const INTERVAL: Duration = Duration::from_mins(5);
+
+/// Makes a question, with a delivery of it to each person.
+async fn question(fixture: &StoreFixture, people: &[&str]) {
+    fixture.paused(finance(1)).await;
+    for notice in notices(fixture).await {
+        let mut new = Vec::new();
+        for person in people {
+            let all = deliveries(fixture, &notice, "by-mail").await;
+            let asked = all.into_iter().filter(|one| one.kind == "request.created");
+            new.extend(asked.map(|mut one| {
+                (one.person, one.channel) = ((*person).to_owned(), DeliveryChannel::Mail);
+                one
+            }));
+        }
+        fixture.store.replace_notices(&[notice], new).await.unwrap();
+    }
+}
+
+async fn claim(fixture: &StoreFixture) -> Vec<Vec<ClaimedDelivery>> {
+    let claimed = fixture.store.claim_gathered("by-mail", 4, LEASE).await;
+    claimed.unwrap()
+}
+
+async fn sent(fixture: &StoreFixture, message: &[ClaimedDelivery]) -> usize {
+    let attempt = Attempt {
+        next: Next::Sent,
+        http_status: None,
+        problem: "",
+        took: SECOND,
+        reference: None,
+    };
+    let ids = message.iter().map(|one| one.id).collect();
+    let until = message[0].lease_until;
+    let recorded = fixture.store.record_attempt(ids, until, &attempt).await;
+    recorded.unwrap().len()
+}
+
+both! {
+    async fn what_is_due_for_a_person_is_one_message_and_the_next_waits(fixture) {
+        want(&fixture, &["request.created"]);
+        for _ in 0..3 {
+            question(&fixture, &["alice", "bob"]).await;
+        }
+        let messages = claim(&fixture).await;
+        let people: Vec<_> = messages.iter().map(|one| (one[0].person.as_str(), one.len())).collect();
+        assert_eq!(people, [("alice", 3), ("bob", 3)]);
+        assert!(fixture.store.close_gathered("by-mail", &messages[0][0], INTERVAL).await.unwrap());
+        assert_eq!(sent(&fixture, &messages[0]).await, 3);
+        question(&fixture, &["alice"]).await;
+        assert_eq!(claim(&fixture).await, Vec::<Vec<_>>::new(), "one is in flight, one has to wait");
+        fixture.forward(LEASE + SECOND);
+        let again = claim(&fixture).await;
+        assert_eq!((again.len(), again[0][0].person.as_str(), again[0].len()), (1, "bob", 3), "its lease is over");
+        fixture.forward(INTERVAL);
+        let found = claim(&fixture).await;
+        let people: Vec<_> = found.iter().map(|one| (one[0].person.as_str(), one.len())).collect();
+        assert_eq!(people, [("alice", 1), ("bob", 3)]);
+    }
+
+    async fn sender_that_is_slower_than_its_lease_changes_nothing(fixture) {
+        want(&fixture, &["request.created"]);
+        question(&fixture, &["bob"]).await;
+        let first = claim(&fixture).await.remove(0);
+        fixture.forward(LEASE + SECOND);
+        let second = claim(&fixture).await.remove(0);
+        assert!(!fixture.store.close_gathered("by-mail", &first[0], INTERVAL).await.unwrap());
+        assert_eq!(sent(&fixture, &first).await, 0);
+        assert!(fixture.store.close_gathered("by-mail", &second[0], INTERVAL).await.unwrap());
+        assert_eq!(sent(&fixture, &second).await, 1);
+    }
+
+    async fn time_of_a_message_is_forgotten_an_hour_after_it(fixture) {
+        want(&fixture, &["request.created"]);
+        question(&fixture, &["bob"]).await;
+        let message = claim(&fixture).await.remove(0);
+        assert!(fixture.store.close_gathered("by-mail", &message[0], INTERVAL).await.unwrap());
+        fixture.store.remove_spent_gathered().await.unwrap();
+        question(&fixture, &["bob"]).await;
+        assert_eq!(claim(&fixture).await.len(), 0, "it is kept as long as it counts");
+        fixture.forward(INTERVAL + Duration::from_mins(61));
+        fixture.store.remove_spent_gathered().await.unwrap();
+        assert_eq!(claim(&fixture).await.len(), 1);
+    }
+}

@@ -1,0 +1,201 @@
+//! A mail server on loopback; its ledger holds every mail that it took and every line that it heard.
+
+use std::sync::{Arc, Mutex};
+
+use mail_parser::MessageParser;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+/// A mail as a parser of mails reads it.
+#[derive(Clone, Debug)]
+pub struct Mail {
+    /// The recipient of the envelope.
+    pub to: String,
+    pub raw: String,
+    pub subject: String,
+    pub id: String,
+    pub text: String,
+    pub html: String,
+}
+
+impl Mail {
+    fn of(to: &str, raw: &str) -> Self {
+        let parsed = MessageParser::default().parse(raw.as_bytes()).unwrap();
+        let text = |found: Option<std::borrow::Cow<'_, str>>| found.unwrap().into_owned();
+        Self {
+            to: to.to_owned(),
+            raw: raw.to_owned(),
+            subject: parsed.subject().unwrap().to_owned(),
+            id: parsed.message_id().unwrap().to_owned(),
+            text: text(parsed.body_text(0)),
+            html: text(parsed.body_html(0)),
+        }
+    }
+
+    /// The value of a header, unfolded; empty if there is none.
+    pub fn header(&self, name: &str) -> String {
+        let parsed = MessageParser::default().parse(self.raw.as_bytes());
+        let value = parsed
+            .unwrap()
+            .header_raw(name.to_owned())
+            .unwrap_or("")
+            .to_owned();
+        value.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    /// The names of all headers, in lower case.
+    pub fn headers(&self) -> Vec<String> {
+        let parsed = MessageParser::default().parse(self.raw.as_bytes()).unwrap();
+        let names = parsed
+            .headers_raw()
+            .map(|(name, _)| name.to_ascii_lowercase());
+        names.collect()
+    }
+}
+
+/// What becomes of a mail, once it is there as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// It is taken.
+    Take,
+    /// It is taken, and the connection ends before that is said.
+    Cut,
+    /// It is taken, and nothing is ever said.
+    Hang,
+    /// The recipient is refused with this code.
+    Refuse(u16),
+}
+
+#[derive(Clone)]
+pub struct FakeMailServer {
+    pub port: u16,
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    then: Mutex<Then>,
+    offers_tls: Mutex<bool>,
+    heard: Mutex<Vec<String>>,
+    ledger: watch::Sender<Vec<Mail>>,
+}
+
+impl FakeMailServer {
+    #[expect(clippy::disallowed_methods, reason = "it ends with the test's runtime")]
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let inner = Arc::new(Inner {
+            then: Mutex::new(Then::Take),
+            offers_tls: Mutex::new(false),
+            heard: Mutex::default(),
+            ledger: watch::Sender::new(Vec::new()),
+        });
+        let shared = Arc::clone(&inner);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let inner = Arc::clone(&shared);
+                tokio::spawn(async move { inner.converse(stream).await });
+            }
+        });
+        Self { port, inner }
+    }
+
+    /// Sets what becomes of mails from now on.
+    pub fn then(&self, then: Then) {
+        *self.inner.then.lock().unwrap() = then;
+    }
+
+    /// Offers STARTTLS, and says more than one line when it is taken up.
+    pub fn offer_tls(&self) {
+        *self.inner.offers_tls.lock().unwrap() = true;
+    }
+
+    /// Every mail that was taken.
+    pub fn all(&self) -> Vec<Mail> {
+        self.inner.ledger.borrow().clone()
+    }
+
+    /// The mails to this address.
+    pub fn to(&self, address: &str) -> Vec<Mail> {
+        let mut all = self.all();
+        all.retain(|mail| mail.to == address);
+        all
+    }
+
+    /// Every line outside mails.
+    pub fn heard(&self) -> Vec<String> {
+        self.inner.heard.lock().unwrap().clone()
+    }
+
+    /// Returns the mails once there are so many.
+    pub async fn reached(&self, count: usize) -> Vec<Mail> {
+        let mut ledger = self.inner.ledger.subscribe();
+        let reached = ledger.wait_for(|all| all.len() >= count).await;
+        reached.unwrap().clone()
+    }
+}
+
+impl Inner {
+    async fn converse(&self, stream: TcpStream) -> Option<()> {
+        let mut stream = BufReader::new(stream);
+        say(&mut stream, "220 fake\r\n").await?;
+        let mut to = String::new();
+        loop {
+            let line = hear(&mut stream).await?;
+            self.heard.lock().unwrap().push(line.clone());
+            let word = line.split([' ', ':']).next().unwrap_or("").to_uppercase();
+            let then = *self.then.lock().unwrap();
+            let answer = match (word.as_str(), then) {
+                ("EHLO", _) if *self.offers_tls.lock().unwrap() => "250-fake\r\n250 STARTTLS\r\n",
+                ("EHLO", _) => "250-fake\r\n250 AUTH PLAIN\r\n",
+                ("STARTTLS", _) => {
+                    "220 go on\r\n250 fake\r\n250 fine\r\n250 fine\r\n354 go on\r\n250 taken\r\n"
+                }
+                ("AUTH", _) => "235 welcome\r\n",
+                ("RCPT", Then::Refuse(code)) => {
+                    say(&mut stream, &format!("{code} no: {line}\r\n")).await?;
+                    continue;
+                }
+                ("RCPT", _) => {
+                    to = line.split(['<', '>']).nth(1).unwrap_or("").to_owned();
+                    "250 fine\r\n"
+                }
+                ("DATA", _) => {
+                    say(&mut stream, "354 go on\r\n").await?;
+                    let mut raw = String::new();
+                    loop {
+                        let line = hear(&mut stream).await?;
+                        if line == "." {
+                            break;
+                        }
+                        raw.push_str(line.strip_prefix('.').unwrap_or(&line));
+                        raw.push_str("\r\n");
+                    }
+                    let mail = Mail::of(&to, &raw);
+                    self.ledger.send_modify(|all| all.push(mail));
+                    match then {
+                        Then::Cut => return None,
+                        Then::Hang => std::future::pending::<()>().await,
+                        Then::Take | Then::Refuse(_) => {}
+                    }
+                    "250 taken\r\n"
+                }
+                ("QUIT", _) => "221 bye\r\n",
+                _ => "250 fine\r\n",
+            };
+            say(&mut stream, answer).await?;
+        }
+    }
+}
+
+async fn say(stream: &mut BufReader<TcpStream>, text: &str) -> Option<()> {
+    stream.get_mut().write_all(text.as_bytes()).await.ok()
+}
+
+async fn hear(stream: &mut BufReader<TcpStream>) -> Option<String> {
+    let mut line = Vec::new();
+    let read = stream.read_until(b'\n', &mut line).await.ok()?;
+    let line = String::from_utf8_lossy(&line);
+    (read > 0).then(|| line.trim_end_matches(['\r', '\n']).to_owned())
+}
