@@ -34,6 +34,7 @@ mod notices;
 mod open;
 mod outage;
 mod page;
+mod posted;
 mod queries;
 mod record;
 mod relay;
@@ -84,6 +85,7 @@ pub use self::inbox::{InboxLook, OpenRequest, OpenRequests};
 pub use self::open::PLANNED_ONCE;
 pub use self::outage::Outage;
 pub use self::page::Page;
+pub use self::posted::{Listed, Posted};
 pub use self::queries::{Person, RequestFilter, RequestRow, TaskFilter};
 use self::record::record;
 pub use self::stopped::{Stopped, UNCOMMITTED};
@@ -415,6 +417,7 @@ impl Store {
         .chain(claim::STATEMENTS.iter().copied())
         .chain(credentials::STATEMENTS.iter().copied())
         .chain(deliveries::statements())
+        .chain(posted::STATEMENTS.iter().copied())
         .chain(events::STATEMENTS.iter().copied())
         .chain(idempotency::STATEMENTS.iter().copied())
         .chain(identity::STATEMENTS.iter().copied())
