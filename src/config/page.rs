@@ -67,7 +67,7 @@ const EXAMPLES: [(&str, &str); 11] = [
     ),
     (
         "notify",
-        "notify:\n  links: { may: decide, expires_in: 72h }\n  mail: { url: \"smtp://smtp.acme.com:587\", user: holdpoint, password: \"${SMTP_PASSWORD}\", from: \"Holdpoint <holdpoint@acme.com>\" }\n  to:\n    - name: backend\n      webhook: { url: \"https://backend.acme.com/holdpoint\", secrets: [\"${HOOK_SECRET}\"] }\n      tenants: [acme]\n    - { name: by-mail, mail: { to: approvers }, gather: 5m }\n    - { name: last-call, mail: { to: approvers }, when: { before_expiry: 1h } }\n    - { name: still-waiting, mail: { to: { groups: [finance] } }, when: { after: 2h } }\n",
+        "notify:\n  links: { may: decide, expires_in: 72h }\n  mail: { url: \"smtp://smtp.acme.com:587\", user: holdpoint, password: \"${SMTP_PASSWORD}\", from: \"Holdpoint <holdpoint@acme.com>\" }\n  to:\n    - name: backend\n      webhook: { url: \"https://backend.acme.com/holdpoint\", secrets: [\"${HOOK_SECRET}\"] }\n      tenants: [acme]\n    - { name: by-mail, mail: { to: approvers }, gather: 5m }\n    - { name: last-call, mail: { to: approvers }, when: { before_expiry: 1h } }\n    - { name: still-waiting, mail: { to: { groups: [finance] } }, when: { after: 2h } }\n    - name: finance-room\n      slack: { token: \"${SLACK_TOKEN}\", channel: C012AB3CD }\n      groups: [finance]\n    - name: leads\n      teams: { url: \"${TEAMS_HOOK}\" }\n      when: { after: 2h }\n",
     ),
 ];
 

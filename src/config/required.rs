@@ -7,7 +7,7 @@ use crate::world::Mistakes;
 
 /// The path of each map that has required keys (`*` is any name or index), and these keys. The
 /// text, list or map at a required key must not be empty.
-const NEEDED: [(&[&str], &[&str]); 13] = [
+const NEEDED: [(&[&str], &[&str]); 14] = [
     (&["auth", "api_keys", "*"], &["user"]),
     (&["auth", "people", "*"], &["user"]),
     (&["secrets", "keys", "*"], &["id", "key"]),
@@ -20,6 +20,7 @@ const NEEDED: [(&[&str], &[&str]); 13] = [
     (&["notify", "mail"], &["url", "from"]),
     (&["notify", "to", "*"], &["name"]),
     (&["notify", "to", "*", "webhook"], &["url", "secrets"]),
+    (&["notify", "to", "*", "teams"], &["url"]),
     (&[], &["models", "agents"]),
 ];
 

@@ -6,6 +6,7 @@ use super::tests::{read, with};
 mod approvers;
 mod people;
 mod receivers;
+mod rooms;
 
 /// Two valid lines that a file begins with, so that the text of a case starts at line 3.
 pub(super) const BASE: &str =

@@ -84,7 +84,8 @@ pub(crate) fn is_shown(place: &[String]) -> bool {
         ["tools", _, key] => matches!(*key, "description" | "summary" | "effect"),
         ["tools", _, "http", key] => matches!(*key, "url" | "method" | "timeout"),
         ["policy", _, key, ..] => *key != "when",
-        ["notify", "to", _, key, ..] => *key != "webhook",
+        ["notify", "to", _, "slack", key] => matches!(*key, "channel" | "api_url"),
+        ["notify", "to", _, key, ..] => !matches!(*key, "webhook" | "teams"),
         ["tools", _, "parameters", .., last] | ["tools", _, "external", "result", .., last] => {
             matches!(*last, "description" | "title")
         }
@@ -113,6 +114,7 @@ pub(crate) fn is_key(place: &[String]) -> bool {
             | ["models", _, "api_key"]
             | ["notify", "mail", "password"]
             | ["notify", "to", _, "webhook", "secrets", _]
+            | ["notify", "to", _, "slack", "token"]
     )
 }
 
@@ -131,7 +133,7 @@ pub(crate) fn is_secret(place: &[String]) -> bool {
             | ["models", _, "headers" | "query" | "body", ..]
             | ["tools", _, "http", "headers", ..]
             | ["tools", _, "shell", "env", ..]
-            | ["notify", "to", _, "webhook", "url"]
+            | ["notify", "to", _, "webhook" | "slack" | "teams", "url"]
             | ["notify", "to", _, "webhook", "headers", ..]
     )
 }

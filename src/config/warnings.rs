@@ -26,16 +26,26 @@ pub(crate) fn written(root: &Node, mistakes: &mut Mistakes) {
                 "the value of `{header}` stands in the file: write `${{NAME}}` or `${{file:/path}}`"
             );
             mistakes.warn(&place, detail);
-        } else if matches!(
-            *place,
-            ["notify", "to", _, "webhook", "secrets", _] | ["notify", "mail", "password"]
-        ) && matches!(node.origin, Origin::File { .. })
+        } else if gives_access(&place)
+            && matches!(node.origin, Origin::File { .. })
             && is_literal(text)
         {
             let detail = "this secret stands in the file: write `${NAME}` or `${file:/path}`";
             mistakes.warn(&place, detail);
         }
     });
+}
+
+/// Whether the value at this place lets anybody send a message: a secret, a password, a token, or the
+/// URL of a room's webhook.
+fn gives_access(place: &[&str]) -> bool {
+    matches!(
+        place,
+        ["notify", "to", _, "webhook", "secrets", _]
+            | ["notify", "mail", "password"]
+            | ["notify", "to", _, "slack", "token" | "url"]
+            | ["notify", "to", _, "teams", "url"]
+    )
 }
 
 /// Whether a text begins like `$NAME`, where `${NAME}` was probably meant.

@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use super::exchange::Answered;
+use super::schedule;
+use crate::task::time::Time;
+
 /// What came of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
@@ -31,6 +35,21 @@ impl Answer {
             unwanted: false,
             asked: None,
             reference: None,
+        }
+    }
+
+    /// An HTTP answer, by its status alone. No status ends the attempts: a receiver that is gone may
+    /// come back.
+    pub(super) fn of(answered: &Answered, now: Time) -> Self {
+        let problem = match answered.status {
+            status if status.is_success() => "",
+            status if status.is_redirection() => "a redirect is not followed",
+            _ => "no 2xx",
+        };
+        Self {
+            status: Some(answered.status.as_u16()),
+            asked: schedule::asked_for(&answered.headers, now),
+            ..Self::none(problem)
         }
     }
 

@@ -7,7 +7,9 @@ use url::Url;
 
 use super::settings::{EntrySettings, Mail, Payload, Webhook, When, address, header};
 use super::sign::{Key, key};
-use super::{mail, webhook};
+use super::slack::Slack;
+use super::teams::Teams;
+use super::{exchange, mail};
 use crate::people::directory::Directory;
 use crate::people::may::may_decide;
 use crate::people::{Caller, May};
@@ -48,6 +50,10 @@ pub(super) enum Channel {
     Webhook(Hook),
     /// Questions go to people, each a mail of their own.
     Mail(Mail),
+    /// Questions go to a channel of Slack.
+    Slack(Slack),
+    /// Questions go to a channel or chat of Teams.
+    Teams(Teams),
 }
 
 /// A receiver of webhooks.
@@ -66,6 +72,12 @@ impl Channel {
         if let Some(webhook) = &settings.webhook {
             return Hook::of(webhook).map(Self::Webhook);
         }
+        if let Some(slack) = &settings.slack {
+            return Slack::of(slack).map(Self::Slack);
+        }
+        if let Some(teams) = &settings.teams {
+            return Teams::of(teams).map(Self::Teams);
+        }
         settings.mail.clone().map(Self::Mail)
     }
 
@@ -74,16 +86,23 @@ impl Channel {
         match self {
             Self::Webhook(_) => DeliveryChannel::Webhook,
             Self::Mail(_) => DeliveryChannel::Mail,
+            Self::Slack(_) => DeliveryChannel::Slack,
+            Self::Teams(_) => DeliveryChannel::Teams,
         }
     }
 
     /// How long a claim lasts: one attempt, and five seconds to record it.
     pub(super) fn lease(&self) -> Duration {
         let attempt = match self {
-            Self::Webhook(_) => webhook::WITHIN,
+            Self::Webhook(_) | Self::Slack(_) | Self::Teams(_) => exchange::WITHIN,
             Self::Mail(_) => mail::WITHIN,
         };
         attempt + TO_RECORD
+    }
+
+    /// Whether its messages say what has become of their questions.
+    pub(super) fn changes(&self) -> bool {
+        matches!(self, Self::Slack(slack) if slack.changes())
     }
 
     /// Whether questions have the summaries of their calls.
@@ -91,6 +110,8 @@ impl Channel {
         match self {
             Self::Webhook(hook) => hook.summaries,
             Self::Mail(mail) => mail.summaries,
+            Self::Slack(slack) => slack.summaries,
+            Self::Teams(teams) => teams.summaries,
         }
     }
 }

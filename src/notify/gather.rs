@@ -9,8 +9,10 @@ use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
 use super::answer::Answer;
+use super::chat::Shown;
 use super::digest::{Digest, LISTED, Question, Reason};
 use super::entry::Channel;
+use super::outcome::Outcome;
 use super::send::Lane;
 use super::{Sender, recipients, schedule};
 use crate::failpoint;
@@ -146,9 +148,26 @@ impl Sender {
                 }
                 None => Answer::none("there is no mail server"),
             },
-            (Channel::Mail(_), None) | (Channel::Webhook(_), _) => {
-                Answer::none("the channel cannot send this")
+            (Channel::Slack(slack), None) => {
+                let shown = self.shown(open, digest);
+                slack.post(&self.net, &*self.clock, &shown).await
             }
+            (Channel::Teams(teams), None) => {
+                let shown = self.shown(open, digest);
+                teams.post(&self.net, &*self.clock, &shown).await
+            }
+            (Channel::Mail(_), None)
+            | (Channel::Slack(_) | Channel::Teams(_), Some(_))
+            | (Channel::Webhook(_), _) => Answer::none("the channel cannot send this"),
+        }
+    }
+
+    /// A message to a room, with the approvals so far.
+    fn shown(&self, open: &[Due<'_>], digest: &Digest) -> Shown {
+        let rows = open.iter().take(LISTED).map(|(_, row)| row);
+        Shown {
+            digest: digest.clone(),
+            outcomes: rows.map(|row| Outcome::of(row, self.user_ids())).collect(),
         }
     }
 
@@ -219,7 +238,7 @@ impl Sender {
     }
 }
 
-fn attempt(next: Next, answer: &Answer, took: Duration) -> Attempt {
+pub(super) fn attempt(next: Next, answer: &Answer, took: Duration) -> Attempt {
     Attempt {
         next,
         http_status: answer.status,

@@ -8,19 +8,25 @@
 //! address or a URL.
 
 mod answer;
+mod chat;
 mod digest;
 pub(crate) mod entry;
+mod exchange;
+mod follow;
 mod gather;
 mod health;
 mod mail;
 mod message;
+mod outcome;
 mod ping;
 pub(crate) mod recipients;
 mod schedule;
 mod send;
 pub mod settings;
 mod sign;
+mod slack;
 mod spread;
+mod teams;
 mod webhook;
 
 use std::fmt;

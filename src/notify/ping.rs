@@ -65,10 +65,17 @@ pub async fn ping(
             let people: Vec<_> = people.filter(named).collect();
             mailer.ping(clock, &people, &id).await
         }
+        Channel::Slack(slack) => slack.say(&Net::new()?, clock, &words(name)).await,
+        Channel::Teams(teams) => teams.say(&Net::new()?, clock, &words(name)).await,
     };
     Ok(Some(Pong {
         status: answer.status,
         problem: answer.problem,
         took: clock.uptime().saturating_sub(began),
     }))
+}
+
+/// What a room is told.
+fn words(name: &str) -> String {
+    format!("Holdpoint reaches this channel: messages of `{name}` arrive here.")
 }

@@ -13,7 +13,7 @@ use super::message::Message;
 use super::{Sender, observe, recipients, schedule, webhook};
 use crate::failpoint;
 use crate::store::{Attempt, ClaimedDelivery, Next, ReadError, RequestRow};
-use crate::task::event_name::{EXPIRING, WAITING};
+use crate::task::event_name::{CHANGES, EXPIRING, WAITING};
 use crate::task::id::RequestId;
 use crate::task::time::Time;
 
@@ -131,7 +131,13 @@ impl Sender {
     async fn claim(&self, lane: &Lane, count: i64) -> Result<Vec<Vec<ClaimedDelivery>>, ReadError> {
         let (name, lease) = (&lane.entry.name, lane.entry.channel.lease());
         if !lane.entry.gather.is_zero() {
-            return self.store.claim_gathered(name, count, lease).await;
+            let mut claimed = self.store.claim_gathered(name, count, lease).await?;
+            let left = count.saturating_sub(i64::try_from(claimed.len()).unwrap_or(count));
+            if lane.entry.channel.changes() && left > 0 {
+                let changes = self.store.claim_changes(name, left, lease).await?;
+                claimed.extend(changes.into_iter().map(|one| vec![one]));
+            }
+            return Ok(claimed);
         }
         let claimed = self.store.claim_deliveries(name, count, lease).await?;
         Ok(claimed.into_iter().map(|one| vec![one]).collect())
@@ -145,7 +151,13 @@ impl Sender {
                     self.deliver_event(lane, hook, claimed).await;
                 }
             }
-            Channel::Mail(_) => self.deliver_digest(lane, claimed).await,
+            Channel::Slack(slack) => match claimed {
+                [change] if CHANGES.contains(&change.kind.as_str()) => {
+                    self.deliver_change(lane, slack, change).await;
+                }
+                message => self.deliver_digest(lane, message).await,
+            },
+            Channel::Mail(_) | Channel::Teams(_) => self.deliver_digest(lane, claimed).await,
         }
     }
 

@@ -1,5 +1,6 @@
 //! The operator's settings of messages, and the mistakes in them that no other room has to know of.
 
+mod chat;
 mod mail;
 mod webhook;
 
@@ -9,17 +10,19 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+pub(super) use self::chat::bearer;
+pub use self::chat::{Slack, Teams};
 pub use self::mail::{Mail, MailServer, Named, Recipients};
 pub(super) use self::mail::{Relay, Security};
 pub use self::webhook::{Payload, Webhook};
 pub(super) use self::webhook::{address, header};
 use crate::people::link::LinkSettings;
-use crate::task::event_name::TOLD;
+use crate::task::event_name::{CHANGES, TOLD};
 use crate::task::units::{duration_text, optional_duration};
 use crate::world::Mistakes;
 
 /// The keys of an entry that say how its messages are sent. An entry has exactly one of them.
-pub const CHANNELS: [&str; 2] = ["webhook", "mail"];
+pub const CHANNELS: [&str; 4] = ["webhook", "mail", "slack", "teams"];
 
 /// The events of an entry that names none.
 const USUAL: [&str; 8] = [
@@ -38,6 +41,8 @@ const OF_REQUESTS: &str = "request.";
 const CREATED: &str = "request.created";
 /// The time between two mails to a person.
 const BETWEEN_MAILS: Duration = Duration::from_mins(5);
+/// The time between two messages to a room.
+const IN_A_ROOM: Duration = Duration::from_mins(1);
 const LONGEST_GATHERED: Duration = Duration::from_hours(24);
 
 /// The messages that are sent about tasks and requests.
@@ -61,22 +66,28 @@ pub struct Settings {
 pub struct EntrySettings {
     /// The name of the entry, in lists of deliveries and in metrics: 1 to 64 of `A-Z a-z 0-9 _ -`.
     pub name: String,
-    /// The webhook that gets the messages. An entry has exactly one of `webhook` and `mail`.
+    /// The webhook that gets the messages. An entry has exactly one of `webhook`, `mail`, `slack` and
+    /// `teams`.
     pub webhook: Option<Webhook>,
     /// The people who get a mail of each question that they may decide.
     pub mail: Option<Mail>,
+    /// The channel of Slack that gets a message of each question.
+    pub slack: Option<Slack>,
+    /// The channel or chat of Teams that gets a message of each question.
+    pub teams: Option<Teams>,
     /// The tenants whose events are sent. Required if there are several tenants.
     pub tenants: Vec<String>,
     /// The agents of root tasks whose events are sent, with those of their sub-agents. Default: every
     /// agent.
     pub agents: Vec<String>,
-    /// The events that are sent by a webhook. A mail is about a question that waits.
+    /// The events that are sent by a webhook. A mail, and a message to a room, is about a question that
+    /// waits.
     pub events: Vec<String>,
     /// When a question that still waits is told of. The entry then sends nothing else.
     pub when: Option<When>,
-    /// The shortest time between two messages to one person: the first question is sent at once, and
-    /// those that follow are gathered. `0s` sends a message for each question. Default: `5m` for mail;
-    /// a webhook gathers nothing.
+    /// The shortest time between two messages to one person or room: the first question is sent at
+    /// once, and those that follow are gathered. `0s` sends a message for each question. Default: `5m`
+    /// for mail, `1m` for a room; a webhook gathers nothing.
     #[serde(with = "optional_duration")]
     #[schemars(with = "Option<duration_text::Text>")]
     pub gather: Option<Duration>,
@@ -93,6 +104,8 @@ impl Default for EntrySettings {
             name: String::new(),
             webhook: None,
             mail: None,
+            slack: None,
+            teams: None,
             tenants: Vec::new(),
             agents: Vec::new(),
             events: USUAL.map(str::to_owned).to_vec(),
@@ -119,12 +132,14 @@ pub struct When {
 }
 
 impl EntrySettings {
-    /// The shortest time between two messages to one person.
+    /// The shortest time between two messages to one person or room.
     pub(super) fn gathers(&self) -> Duration {
         let usual = if self.mail.is_some() {
             BETWEEN_MAILS
-        } else {
+        } else if self.webhook.is_some() {
             Duration::ZERO
+        } else {
+            IN_A_ROOM
         };
         self.gather.unwrap_or(usual)
     }
@@ -142,6 +157,9 @@ impl EntrySettings {
 
     /// The events of which messages are made.
     pub(super) fn wanted(&self) -> BTreeSet<&'static str> {
+        if self.slack.as_ref().is_some_and(Slack::is_bot) {
+            return CHANGES.into_iter().chain([CREATED]).collect();
+        }
         if self.when.is_some() || self.webhook.is_none() {
             return BTreeSet::from([CREATED]);
         }
@@ -180,6 +198,12 @@ impl Settings {
                 let place = [&place[..], &["webhook"]].concat();
                 webhook.check(&place, mistakes);
             }
+            if let Some(slack) = &entry.slack {
+                slack.check(&[&place[..], &["slack"]].concat(), mistakes);
+            }
+            if let Some(teams) = &entry.teams {
+                teams.check(&[&place[..], &["teams"]].concat(), mistakes);
+            }
         }
     }
 }
@@ -195,8 +219,8 @@ fn events(entry: &EntrySettings, place: &[&str], mistakes: &mut Mistakes) {
             "an entry with `when` sends its reminders and nothing else: leave `events` out";
         return mistakes.add(&place, detail);
     }
-    if !usual && entry.mail.is_some() {
-        let detail = "a mail is about a question that waits: leave `events` out";
+    if !usual && entry.webhook.is_none() {
+        let detail = "only a webhook has `events`: the others are told of a question that waits";
         return mistakes.add(&place, detail);
     }
     for (index, event) in entry.events.iter().enumerate() {

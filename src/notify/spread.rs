@@ -8,6 +8,7 @@ use super::settings::Recipients;
 use super::{Sender, recipients};
 use crate::failpoint;
 use crate::store::{NewDelivery, NotedChange, NotedEvent, Notice, ReadError, RequestRow};
+use crate::task::event_name::CHANGES;
 use crate::task::id::RequestId;
 
 /// How many notices are replaced in one transaction.
@@ -103,7 +104,7 @@ impl Sender {
         let Some(request) = picked else {
             return Ok(Vec::new());
         };
-        let told = if entry.when.is_none() {
+        let told = if entry.when.is_none() || CHANGES.contains(&event.name) {
             Some(Told {
                 kind: event.name,
                 due_at: None,
@@ -115,7 +116,9 @@ impl Sender {
             return Ok(Vec::new());
         };
         Ok(match (&entry.channel, accounts) {
-            (Channel::Webhook(_), _) => vec![(String::new(), told)],
+            (Channel::Webhook(_) | Channel::Slack(_) | Channel::Teams(_), _) => {
+                vec![(String::new(), told)]
+            }
             (Channel::Mail(mail), Some(accounts)) => {
                 let people = recipients::people(mail, request, accounts);
                 if people.is_empty() && mail.to == Recipients::Approvers {

@@ -2,40 +2,19 @@
 
 use std::time::Duration;
 
-use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
-use reqwest::{Response, StatusCode};
+use reqwest::StatusCode;
+use reqwest::header::{CONTENT_TYPE, HeaderValue};
 
 use super::answer::Answer;
 use super::entry::Hook;
-use super::schedule;
+use super::exchange::exchange;
 use super::sign::signatures;
-use crate::net::{Failure, NO_ANSWER_IN_TIME, Net, begun, next_bytes};
-use crate::task::time::Time;
+use crate::net::Net;
 use crate::world::Clock;
 
-/// How long one attempt may take.
-pub(super) const WITHIN: Duration = Duration::from_secs(15);
-/// How much of an answer is read, so that its connection can be used again. None of it is kept.
-const READ: usize = 16 * 1024;
-/// How long the reading may take.
+/// How long to wait for each part of an answer's body. It is read only so that the connection can be
+/// used again.
 const READING: Duration = Duration::from_millis(250);
-
-impl Answer {
-    fn of(status: StatusCode, headers: &HeaderMap, now: Time) -> Self {
-        let problem = match status {
-            _ if status.is_success() => "",
-            StatusCode::GONE => "the receiver wants this message no more",
-            _ if status.is_redirection() => "a redirect is not followed",
-            _ => "no 2xx",
-        };
-        Self {
-            status: Some(status.as_u16()),
-            unwanted: status == StatusCode::GONE,
-            asked: schedule::asked_for(headers, now),
-            ..Self::none(problem)
-        }
-    }
-}
 
 /// Posts a message to a receiver.
 pub(super) async fn post(
@@ -67,26 +46,17 @@ pub(super) async fn post(
         .post(hook.url.clone())
         .headers(headers)
         .body(body);
-    tokio::select! {
-        answer = begun(request, WITHIN) => match answer {
-            Ok(response) => {
-                let answer = Answer::of(response.status(), response.headers(), clock.now());
-                read(response).await;
-                answer
-            }
-            Err(Failure::NotSent(problem) | Failure::Lost(problem)) => Answer::none(problem),
-        },
-        () = clock.sleep(WITHIN) => Answer::none(NO_ANSWER_IN_TIME),
+    let answered = match exchange(clock, request, READING).await {
+        Ok(answered) => answered,
+        Err(problem) => return Answer::none(problem),
+    };
+    let answer = Answer::of(&answered, clock.now());
+    if answered.status == StatusCode::GONE {
+        return Answer {
+            problem: "the receiver wants this message no more",
+            unwanted: true,
+            ..answer
+        };
     }
-}
-
-/// Reads the beginning of an answer, and forgets it.
-async fn read(mut response: Response) {
-    let mut read = 0;
-    while read < READ {
-        match next_bytes(&mut response, READING).await {
-            Ok(Some(bytes)) => read += bytes.len(),
-            Ok(None) | Err(_) => return,
-        }
-    }
+    answer
 }

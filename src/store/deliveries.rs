@@ -14,6 +14,7 @@ use super::batch::micros;
 use super::db::{Sql, Value, sql};
 use super::record::record;
 use super::{ReadError, Store, delivery_list, gathered};
+use crate::task::event_name::CHANGES;
 use crate::task::id::{ChangeId, RequestId, TaskId};
 use crate::task::time::Time;
 
@@ -21,6 +22,9 @@ use crate::task::time::Time;
 const KEPT: Duration = Duration::from_hours(3 * 24);
 /// How long a delivery stays listed after its last attempt failed.
 const KEPT_DEAD: Duration = Duration::from_hours(30 * 24);
+/// How long a message is kept for changes after the last item about a request that it lists: longer
+/// than all attempts at a change take.
+const CHANGING: Duration = Duration::from_hours(4 * 24);
 /// How long a delivery waits for a replica whose configuration has its entry.
 const ORPHANED: Duration = Duration::from_hours(24);
 /// The maximum number of deliveries removed per statement.
@@ -114,7 +118,7 @@ select x.value as target from json_each($2) x
     by_key: false,
 };
 
-/// Claims the oldest due deliveries of an entry. Differs because `SQLite` has no row locks.
+/// Claims the oldest due deliveries of an entry, of the types $5 or of any. Differs because `SQLite` has no row locks.
 const CLAIM: Sql = Sql {
     postgres: "
 with moment as materialized (
@@ -123,6 +127,7 @@ with moment as materialized (
     select d.delivery_id from delivery d
      where d.target = $2 and d.state = 'due' and d.due_at <= (select at from moment)
        and (d.lease_until is null or d.lease_until <= (select at from moment))
+       and (cardinality($5::text[]) = 0 or d.type = any($5::text[]))
      order by d.due_at, d.delivery_id limit $3 for update of d skip locked
 )
 update delivery d set lease_until = m.at + $4
@@ -133,6 +138,7 @@ returning d.delivery_id, d.tenant, d.person, d.root_task_id, d.change_id, d.even
 update delivery set lease_until = $1 + $4
  where delivery_id in (select d.delivery_id from delivery d
      where d.target = $2 and d.state = 'due' and d.due_at <= $1 and (d.lease_until is null or d.lease_until <= $1)
+       and (json_array_length($5) = 0 or d.type in (select value from json_each($5)))
      order by d.due_at, d.delivery_id limit $3)
 returning delivery_id, tenant, person, root_task_id, change_id, event_number, type as kind, request_id, attempts,
     lease_until, $1 as at",
@@ -171,6 +177,9 @@ const DROP: Sql = sql!(
       where state = 'due' and not target " (any 2 text) " and due_at <= " (now 1) " - $3 returning target"
 );
 
+/// Keeps the deliveries of a message that may still be changed: it lists a request that is open, or was
+/// until a short while ago.
+///
 /// Differs because `SQLite` has no row locks; Postgres skips rows that another replica is removing.
 const REMOVE: Sql = Sql {
     postgres: "
@@ -180,14 +189,23 @@ with moment as materialized (
     select d.delivery_id from delivery d
      where d.state <> 'due' and d.ended_at <= (select at from moment) - $3
        and (d.state <> 'dead' or d.ended_at <= (select at from moment) - $4)
+       and (d.reference is null or not exists (select 1 from delivery m
+             where m.target = d.target and m.reference = d.reference
+               and (exists (select 1 from intervention_request r where r.request_id = m.request_id and r.status = 'pending')
+                 or exists (select 1 from agent_task_item i
+                     where i.request_id = m.request_id and i.at > (select at from moment) - $5))))
      order by d.ended_at limit $2 for update of d skip locked
 )
 delete from delivery d using over o where d.delivery_id = o.delivery_id returning d.target",
     sqlite: "
 delete from delivery where delivery_id in (
-    select delivery_id from delivery
-     where state <> 'due' and ended_at <= $1 - $3 and (state <> 'dead' or ended_at <= $1 - $4)
-     order by ended_at limit $2)
+    select d.delivery_id from delivery d
+     where d.state <> 'due' and d.ended_at <= $1 - $3 and (d.state <> 'dead' or d.ended_at <= $1 - $4)
+       and (d.reference is null or not exists (select 1 from delivery m
+             where m.target = d.target and m.reference = d.reference
+               and (exists (select 1 from intervention_request r where r.request_id = m.request_id and r.status = 'pending')
+                 or exists (select 1 from agent_task_item i where i.request_id = m.request_id and i.at > $1 - $5))))
+     order by d.ended_at limit $2)
 returning target",
     by_key: false,
 };
@@ -267,11 +285,35 @@ impl Store {
         limit: i64,
         lease: Duration,
     ) -> Result<Vec<ClaimedDelivery>, ReadError> {
+        self.claim_of(target, limit, lease, &[]).await
+    }
+
+    /// As [`Self::claim_deliveries`], only those that change a message.
+    ///
+    /// # Errors
+    /// As of [`Self::claim_deliveries`].
+    pub async fn claim_changes(
+        &self,
+        target: &str,
+        limit: i64,
+        lease: Duration,
+    ) -> Result<Vec<ClaimedDelivery>, ReadError> {
+        self.claim_of(target, limit, lease, &CHANGES).await
+    }
+
+    async fn claim_of(
+        &self,
+        target: &str,
+        limit: i64,
+        lease: Duration,
+        kinds: &[&str],
+    ) -> Result<Vec<ClaimedDelivery>, ReadError> {
         let values = vec![
             Value::Now,
             Value::Text(target.to_owned()),
             Value::Int(limit),
             Value::Int(micros(lease)),
+            Value::Texts(kinds.iter().map(ToString::to_string).collect()),
         ];
         let mut claimed: Vec<ClaimRecord> = self.db().write(CLAIM, values).await?;
         claimed.sort_unstable_by_key(|claimed| claimed.delivery_id);
@@ -366,6 +408,7 @@ impl Store {
             Value::Int(i64::try_from(BATCH).unwrap_or(i64::MAX)),
             Value::Int(micros(KEPT)),
             Value::Int(micros(KEPT_DEAD)),
+            Value::Int(micros(CHANGING)),
         ];
         let removed: Vec<Target> = self.db().write(REMOVE, values).await?;
         Ok(removed.len() >= BATCH)

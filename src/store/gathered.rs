@@ -25,8 +25,9 @@ const MOST: i64 = 1000;
 /// How long a row is kept after the time in it.
 const KEPT: Duration = Duration::from_hours(1);
 
-/// Claims what is due of the entry $2 for at most $3 people, each of them for $4. What is due for a
-/// person whose next message has to wait is put off until then.
+/// Claims what is due of the entry $2 for at most $3 people, each of them for $4, but for changes of
+/// messages (`task::event_name::CHANGES`), which are no messages. What is due for a person whose next
+/// message has to wait is put off until then.
 ///
 /// Differs because `SQLite` has no data-modifying CTEs: there it is a transaction of `DUE`,
 /// `NEXT_AT`, `OPEN`, `PUT_OFF` and `LEASE`.
@@ -38,6 +39,7 @@ with moment as materialized (
     select d.delivery_id, d.tenant, d.person, d.due_at from delivery d
      where d.target = $2 and d.state = 'due' and d.due_at <= (select at from moment)
        and (d.lease_until is null or d.lease_until <= (select at from moment))
+       and d.type not in ('request.decided', 'request.expired', 'request.withdrawn')
      order by d.due_at, d.delivery_id limit $5 for update of d skip locked
 ), waiting as materialized (
     select u.tenant, u.person, min(u.due_at) as since, min(g.next_at) as next_at
@@ -68,6 +70,7 @@ returning d.delivery_id, d.tenant, d.person, d.root_task_id, d.change_id, d.even
 const DUE: Sql = lite(
     "select delivery_id, tenant, person from delivery
       where target = $1 and state = 'due' and due_at <= $2 and (lease_until is null or lease_until <= $2)
+        and type not in ('request.decided', 'request.expired', 'request.withdrawn')
       order by due_at, delivery_id limit $3",
 );
 

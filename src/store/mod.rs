@@ -36,6 +36,7 @@ mod notices;
 mod open;
 mod outage;
 mod page;
+mod posted;
 mod queries;
 mod record;
 mod relay;
@@ -88,6 +89,7 @@ pub use self::inbox::{InboxLook, OpenRequest, OpenRequests};
 pub use self::open::PLANNED_ONCE;
 pub use self::outage::Outage;
 pub use self::page::Page;
+pub use self::posted::{Listed, Posted};
 pub use self::queries::{Person, RequestFilter, RequestRow, TaskFilter};
 use self::record::record;
 pub use self::stopped::{Stopped, UNCOMMITTED};
@@ -420,6 +422,7 @@ impl Store {
         .chain(credentials::STATEMENTS.iter().copied())
         .chain(census::STATEMENTS.iter().copied())
         .chain(deliveries::statements())
+        .chain(posted::STATEMENTS.iter().copied())
         .chain(events::STATEMENTS.iter().copied())
         .chain(grants::STATEMENTS.iter().copied())
         .chain(idempotency::STATEMENTS.iter().copied())

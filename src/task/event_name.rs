@@ -29,6 +29,9 @@ pub const EXPIRING: &str = "request.expiring";
 /// See [`EXPIRING`].
 pub const WAITING: &str = "request.waiting";
 
+/// The events after which there is something else to say of a request.
+pub const CHANGES: [&str; 3] = ["request.decided", "request.expired", "request.withdrawn"];
+
 /// The name of an item's event. `of_root` says whether the item's task is the root of its tree;
 /// `seq` is the item's number in its journal.
 #[must_use]

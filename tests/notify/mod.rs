@@ -7,6 +7,7 @@ mod lanes;
 mod lost_time;
 mod mail;
 mod retries;
+mod rooms;
 mod secrecy;
 
 use std::sync::Arc;

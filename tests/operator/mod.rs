@@ -9,6 +9,7 @@ mod init_file;
 mod log_lines;
 mod metrics;
 mod notify_command;
+mod notify_rooms;
 mod older_version;
 mod packages;
 mod refunds_example;

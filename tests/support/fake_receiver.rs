@@ -53,8 +53,8 @@ impl Received {
     }
 }
 
-/// Gives the status and the headers of an answer.
-type Answers = dyn Fn(&Received) -> (u16, Vec<(&'static str, String)>) + Send + Sync;
+/// Gives an answer.
+type Answers = dyn Fn(&Received) -> Response + Send + Sync;
 
 #[derive(Clone)]
 pub struct FakeReceiver {
@@ -72,7 +72,7 @@ struct Inner {
 impl FakeReceiver {
     pub async fn start() -> Self {
         let inner = Arc::new(Inner {
-            answers: Mutex::new(Arc::new(|_| (204, Vec::new()))),
+            answers: Mutex::new(Arc::new(|_| StatusCode::NO_CONTENT.into_response())),
             gate: tokio::sync::Semaphore::new(tokio::sync::Semaphore::MAX_PERMITS),
             ledger: Mutex::default(),
             arrived: tokio::sync::watch::Sender::new(0),
@@ -91,12 +91,24 @@ impl FakeReceiver {
         self.answers_by(move |_| (status, Vec::new()));
     }
 
-    /// Sets the answers from now on.
+    /// Sets the status and the headers of each answer from now on.
     pub fn answers_by(
         &self,
         answer: impl Fn(&Received) -> (u16, Vec<(&'static str, String)>) + Send + Sync + 'static,
     ) {
-        *self.inner.answers.lock().unwrap() = Arc::new(answer);
+        self.replies(move |message| {
+            let (status, headers) = answer(message);
+            let mut response = StatusCode::from_u16(status).unwrap().into_response();
+            for (name, value) in headers {
+                response.headers_mut().insert(name, value.parse().unwrap());
+            }
+            response
+        });
+    }
+
+    /// Sets the answers from now on.
+    pub fn replies(&self, reply: impl Fn(&Received) -> Response + Send + Sync + 'static) {
+        *self.inner.answers.lock().unwrap() = Arc::new(reply);
     }
 
     /// Messages get no answer from now on, until [`FakeReceiver::open`].
@@ -162,10 +174,5 @@ async fn receive(
     inner.arrived.send_replace(count);
     drop(inner.gate.acquire().await);
     let answer = Arc::clone(&inner.answers.lock().unwrap());
-    let (status, headers) = answer(&message);
-    let mut response = StatusCode::from_u16(status).unwrap().into_response();
-    for (name, value) in headers {
-        response.headers_mut().insert(name, value.parse().unwrap());
-    }
-    response
+    answer(&message)
 }

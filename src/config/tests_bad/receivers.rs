@@ -8,7 +8,7 @@ use crate::world::Mistakes;
 const SECRET: &str = "'whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE='";
 
 /// The messages about an entry with these settings beside `name` and `webhook`.
-fn found(auth: &str, entry: &str) -> Vec<String> {
+pub(super) fn found(auth: &str, entry: &str) -> Vec<String> {
     let text = format!("{BASE}{TOOL}{auth}notify: {{ to: [ {entry} ] }}\n");
     let text = text.replace("SECRET", SECRET);
     let source = Source::File("h.yaml".into(), text);
@@ -29,11 +29,11 @@ fn entry_without_a_name_an_address_or_a_secret_is_refused() {
         (format!("{{ {HOOK} }}"), ".to[0]: `name` is missing"),
         (
             "{ name: a }".to_owned(),
-            ".to[0]: one of `webhook`, `mail` is missing: it says how the messages are sent",
+            ".to[0]: one of `webhook`, `mail`, `slack`, `teams` is missing: it says how the messages are sent",
         ),
         (
             format!("{{ name: a, {HOOK}, mail: {{}} }}"),
-            ".to[0]: only one of `webhook`, `mail` may be set",
+            ".to[0]: only one of `webhook`, `mail`, `slack`, `teams` may be set",
         ),
         (
             "{ name: a, mail: }".to_owned(),
@@ -61,7 +61,7 @@ fn entry_without_a_name_an_address_or_a_secret_is_refused() {
         ),
         (
             format!("{{ name: a, {HOOK}, post: {{}} }}"),
-            ".to[0].post: unknown key `post`; known are `name`, `webhook`, `mail`, `tenants`, `agents`, `events`, `when`, `gather`, `groups`, `users`",
+            ".to[0].post: unknown key `post`; known are `name`, `webhook`, `mail`, `slack`, `teams`, `tenants`, `agents`, `events`, `when`, `gather`, `groups`, `users`",
         ),
     ] {
         assert_eq!(found("", &entry), [message], "{entry}");

@@ -1,0 +1,294 @@
+//! The words of a message to a room, the same for every kind of room. A room reads English: it has no
+//! language of its own.
+//!
+//! Invariant: a text that is not ours is in one line, has no invisible character, and is cut.
+
+use super::digest::{Digest, Question, Reason};
+use super::outcome::Outcome;
+use crate::task::id::RequestId;
+use crate::task::text_safety::visible;
+use crate::task::time::Time;
+
+/// How many questions of one message are shown whole. A longer message has a line for each.
+pub(super) const WHOLE: usize = 5;
+/// The most characters of a title.
+const TITLE: usize = 200;
+/// The most characters of a rule's message.
+const MESSAGE: usize = 200;
+/// The most characters of a summary.
+const SUMMARY: usize = 100;
+/// How many tools of a question are named.
+const TOOLS: usize = 3;
+const DAY: i64 = 86_400_000_000;
+
+/// A message with what has become of each of its questions since.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Shown {
+    pub(super) digest: Digest,
+    /// In the order of the questions; `None` for one about which nothing has changed.
+    pub(super) outcomes: Vec<Option<Outcome>>,
+}
+
+impl Shown {
+    /// The questions, each with what has become of it.
+    pub(super) fn each(&self) -> impl Iterator<Item = Asked<'_>> {
+        let both = self.digest.questions.iter().zip(&self.outcomes);
+        both.map(|(question, outcome)| Asked {
+            question,
+            outcome: outcome.as_ref(),
+        })
+    }
+
+    /// Whether it lists this request.
+    pub(super) fn lists(&self, request: RequestId) -> bool {
+        let mut questions = self.digest.questions.iter();
+        questions.any(|question| question.request_id == request)
+    }
+
+    /// Whether each question is shown whole.
+    pub(super) fn is_whole(&self) -> bool {
+        self.digest.questions.len() <= WHOLE
+    }
+
+    /// The first line of a message about several questions.
+    pub(super) fn heading(&self) -> String {
+        let all = self.digest.questions.len();
+        let open = self.each().filter(Asked::is_open).count();
+        match (open, self.digest.reason) {
+            (0, _) => format!("None of {all} questions waits any more"),
+            (open, _) if open < all => format!("{open} of {all} questions still wait"),
+            (_, Reason::New) => format!("{all} questions wait"),
+            (_, Reason::Expiring) => format!("{all} questions expire soon"),
+            (_, Reason::Waiting) => format!("{all} questions still wait"),
+        }
+    }
+
+    /// The first line of a message about one question.
+    pub(super) fn first_line(&self, asked: &Asked<'_>) -> String {
+        let title = title(asked.question);
+        match (asked.outcome, self.digest.reason) {
+            (Some(outcome), _) if !outcome.open => format!("{}: {title}", outcome.words),
+            (_, Reason::New) => format!("A question waits: {title}"),
+            (_, Reason::Expiring) => format!("A question expires soon: {title}"),
+            (_, Reason::Waiting) => format!("A question still waits: {title}"),
+        }
+    }
+
+    /// The line of a message's notification.
+    pub(super) fn in_brief(&self) -> String {
+        match self.each().next() {
+            Some(asked) if self.digest.questions.len() == 1 => self.first_line(&asked),
+            _ => self.heading(),
+        }
+    }
+
+    /// How many further questions there are, in words; `None` where all are listed.
+    pub(super) fn further(&self) -> Option<String> {
+        (self.digest.more > 0).then(|| format!("and {} more", self.digest.more))
+    }
+}
+
+/// A question with what has become of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked<'s> {
+    pub(super) question: &'s Question,
+    pub(super) outcome: Option<&'s Outcome>,
+}
+
+impl Asked<'_> {
+    /// Whether it still waits for an answer.
+    pub(super) fn is_open(&self) -> bool {
+        self.outcome.is_none_or(|outcome| outcome.open)
+    }
+
+    /// The word of its link.
+    pub(super) fn link_word(&self) -> &'static str {
+        if self.is_open() { "Review" } else { "Read" }
+    }
+
+    /// The rule's message, in a line.
+    pub(super) fn message(&self) -> Option<String> {
+        let text = self.question.message.as_deref()?;
+        Some(line(text, MESSAGE)).filter(|text| !text.is_empty())
+    }
+
+    /// The tools' summaries, each in a line.
+    pub(super) fn summaries(&self) -> Vec<String> {
+        let summaries = self.question.summaries.iter();
+        summaries
+            .map(|text| format!("Summary: {}", line(text, SUMMARY)))
+            .collect()
+    }
+
+    /// Its kind and times, or what has become of it.
+    pub(super) fn facts(&self) -> Vec<(&'static str, String)> {
+        let Question {
+            kind,
+            created_at,
+            expires_at,
+            ..
+        } = self.question;
+        let mut facts = vec![("Kind", kind.facts().word.replace('_', " "))];
+        facts.push(("Asked", moment(*created_at, None)));
+        match (self.outcome, expires_at) {
+            (Some(outcome), _) if !outcome.open => {}
+            (_, Some(at)) => facts.push(("Answer by", moment(*at, None))),
+            (_, None) => {}
+        }
+        if let Some(outcome) = self.outcome {
+            facts.push(("State", outcome.words.clone()));
+        }
+        facts
+    }
+}
+
+/// The tools and the agent of a question.
+pub(super) fn title(question: &Question) -> String {
+    let mut tools = question.tools.iter().map(String::as_str);
+    let mut named: Vec<&str> = tools.by_ref().take(TOOLS).collect();
+    let kind = question.kind.facts().word;
+    if named.is_empty() {
+        named.push(kind);
+    }
+    let further = match tools.count() {
+        0 => String::new(),
+        count => format!(" and {count} more"),
+    };
+    let title = format!("{}{further} ({})", named.join(", "), question.agent);
+    line(&title, TITLE)
+}
+
+/// A text in one line, of at most so many characters, with every invisible character shown.
+pub(super) fn line(text: &str, most: usize) -> String {
+    let text = visible(text).replace('\n', " ");
+    match text.char_indices().nth(most) {
+        None => text,
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+    }
+}
+
+/// A time in UTC, without the date if it is that of `day`.
+pub(super) fn moment(at: Time, day: Option<Time>) -> String {
+    let known = day.is_some_and(|day| day.0.div_euclid(DAY) == at.0.div_euclid(DAY));
+    let format = if known {
+        "%H:%M UTC"
+    } else {
+        "%Y-%m-%d %H:%M UTC"
+    };
+    jiff::Timestamp::from_microsecond(at.0)
+        .map(|at| at.strftime(format).to_string())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+pub(super) mod samples {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::task::request::RequestKind;
+
+    /// 2026-11-23 09:00 UTC.
+    pub(in crate::notify) const NINE: Time = Time(1_795_424_400_000_000);
+
+    /// Texts that mean something in Slack, in Markdown or in a terminal.
+    pub(in crate::notify) const HOSTILE: [&str; 7] = [
+        "<!channel> <@U012AB3CD> &lt;!here&gt;",
+        "<https://evil.example|Review>",
+        "*bold* _it_ ~gone~ `code` > quote",
+        "[Review](https://evil.example) ![](https://evil.example/x.png)",
+        "a & b &amp; c",
+        "one\ntwo\r\nthree\u{202e}four\u{200b}five",
+        "\"}],\"blocks\":[]",
+    ];
+
+    /// A message about so many questions, as it is when it is posted.
+    pub(in crate::notify) fn shown(count: usize) -> Shown {
+        let question = |index: usize| Question {
+            request_id: RequestId(Uuid::from_u128(index as u128)),
+            kind: RequestKind::Approval,
+            tools: vec!["refund".to_owned()],
+            agent: "billing".to_owned(),
+            message: Some("Refunds above 20 need finance.".to_owned()),
+            created_at: NINE,
+            expires_at: Some(Time(NINE.0 + DAY)),
+            url: format!("https://agents.acme.com/resume/{index}"),
+            link: Some("https://agents.acme.com/l/canary".to_owned()),
+            summaries: Vec::new(),
+        };
+        Shown {
+            digest: Digest {
+                reason: Reason::New,
+                questions: (0..count).map(question).collect(),
+                more: 0,
+                inbox: Some("https://agents.acme.com/inbox".to_owned()),
+            },
+            outcomes: vec![None; count],
+        }
+    }
+
+    pub(in crate::notify) fn closed(words: &str) -> Option<Outcome> {
+        Some(Outcome {
+            open: false,
+            words: line(words, 100),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::samples::{NINE, shown};
+    use super::*;
+
+    #[test]
+    fn time_is_in_utc_with_its_date_on_another_day() {
+        assert_eq!(moment(NINE, None), "2026-11-23 09:00 UTC");
+        assert_eq!(moment(NINE, Some(Time(NINE.0 + 1))), "09:00 UTC");
+        let tomorrow = Time(NINE.0 + DAY);
+        assert_eq!(moment(tomorrow, Some(NINE)), "2026-11-24 09:00 UTC");
+    }
+
+    #[test]
+    fn line_shows_what_is_invisible_and_is_cut() {
+        assert_eq!(line("a\nb\u{202e}c", 50), "a\\u{a} b\\u{202e}c");
+        assert_eq!(line("aéb", 2), "aé…");
+        assert_eq!(line("aéb", 3), "aéb");
+    }
+
+    #[test]
+    fn title_names_three_tools_and_the_agent() {
+        let mut question = shown(1).digest.questions.remove(0);
+        let mut of = |tools: &[&str]| {
+            question.tools = tools.iter().map(ToString::to_string).collect();
+            title(&question)
+        };
+        assert_eq!(of(&["a", "b", "c"]), "a, b, c (billing)");
+        assert_eq!(
+            of(&["a", "b", "c", "d", "e"]),
+            "a, b, c and 2 more (billing)"
+        );
+        assert_eq!(of(&[]), "approval (billing)");
+    }
+
+    #[test]
+    fn first_line_says_why_the_message_is_sent() {
+        for (reason, one, two) in [
+            (Reason::New, "A question waits: ", "2 questions wait"),
+            (
+                Reason::Expiring,
+                "A question expires soon: ",
+                "2 questions expire soon",
+            ),
+            (
+                Reason::Waiting,
+                "A question still waits: ",
+                "2 questions still wait",
+            ),
+        ] {
+            let (mut single, mut both) = (shown(1), shown(2));
+            single.digest.reason = reason;
+            both.digest.reason = reason;
+            assert_eq!(single.in_brief(), format!("{one}refund (billing)"));
+            assert_eq!(both.in_brief(), two);
+        }
+    }
+}

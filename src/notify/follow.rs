@@ -1,0 +1,149 @@
+//! Shows in a message what has become of its questions. Each answer to a request, its expiry and its
+//! withdrawal are a delivery of an entry that can change its messages; the attempt replaces the
+//! message by what it says now.
+//!
+//! Invariant: a message says what was committed, whichever of two changes is sent last. After the
+//! receiver took a change, the sender looks again, and the delivery ends only once the message says
+//! what is true then.
+
+use std::slice::from_ref;
+
+use super::Sender;
+use super::answer::Answer;
+use super::chat::Shown;
+use super::digest::{Digest, LISTED, Question, Reason};
+use super::exchange::WITHIN;
+use super::gather::attempt;
+use super::outcome::Outcome;
+use super::schedule;
+use super::send::Lane;
+use super::slack::{GONE, Slack};
+use crate::failpoint;
+use crate::store::{ClaimedDelivery, Posted, ReadError};
+use crate::task::user::UserIds;
+
+/// Why there is no message to change.
+const UNTOLD: &str = "no message lists this request";
+
+/// What came of an attempt at a change.
+enum Followed {
+    /// Nothing is to be recorded: the delivery is claimed again after its lease.
+    Later,
+    /// There is nothing to change, for this reason.
+    Nothing(&'static str),
+    /// The receiver has answered.
+    Answered(Answer),
+}
+
+impl Sender {
+    /// Makes one attempt to show what has become of a request, and records it.
+    pub(super) async fn deliver_change(
+        &self,
+        lane: &Lane,
+        slack: &Slack,
+        claimed: &ClaimedDelivery,
+    ) {
+        let began = self.clock.uptime();
+        let answer = match self.follow(lane, slack, claimed).await {
+            Ok(Followed::Answered(answer)) => answer,
+            Ok(Followed::Nothing(reason)) => {
+                return self.drop_unsent(lane, from_ref(claimed), reason).await;
+            }
+            Ok(Followed::Later) => return,
+            // The lease runs out, and the delivery is claimed again.
+            Err(error) => {
+                tracing::debug!(entry = lane.entry.name, %error, "a message could not be read");
+                return;
+            }
+        };
+        if answer.is_success() {
+            failpoint::reach("deliver.sent");
+        }
+        let next = schedule::next(&answer, claimed.attempts);
+        let took = self.clock.uptime().saturating_sub(began);
+        let answer = Answer {
+            // The message has its reference where it was posted.
+            reference: None,
+            ..answer
+        };
+        let attempt = attempt(next, &answer, took);
+        self.record(lane, from_ref(claimed), &attempt).await;
+    }
+
+    async fn follow(
+        &self,
+        lane: &Lane,
+        slack: &Slack,
+        claimed: &ClaimedDelivery,
+    ) -> Result<Followed, ReadError> {
+        let name = lane.entry.name.as_str();
+        let Some(request) = claimed.request else {
+            return Ok(Followed::Nothing(UNTOLD));
+        };
+        let reference = match self.store.posted(name, request).await? {
+            Posted::Never => return Ok(Followed::Nothing(UNTOLD)),
+            Posted::Sending => return Ok(Followed::Later),
+            Posted::Under(reference) => reference,
+        };
+        let began = self.clock.uptime();
+        let mut shown = self.shown_now(name, slack, &reference).await?;
+        loop {
+            if !shown.lists(request) {
+                return Ok(Followed::Nothing(UNTOLD));
+            }
+            let answer = slack
+                .update(&self.net, &*self.clock, &reference, &shown)
+                .await;
+            if answer.problem == GONE {
+                return Ok(Followed::Nothing(GONE));
+            }
+            if !answer.is_success() {
+                return Ok(Followed::Answered(answer));
+            }
+            let now = self.shown_now(name, slack, &reference).await?;
+            if now == shown {
+                return Ok(Followed::Answered(answer));
+            }
+            shown = now;
+            // A further attempt has to end within the lease.
+            let spent = self.clock.uptime().saturating_sub(began);
+            if spent + WITHIN > lane.entry.channel.lease() {
+                return Ok(Followed::Later);
+            }
+        }
+    }
+
+    /// What a message says now.
+    async fn shown_now(
+        &self,
+        name: &str,
+        slack: &Slack,
+        reference: &str,
+    ) -> Result<Shown, ReadError> {
+        let most = i64::try_from(LISTED).unwrap_or(i64::MAX);
+        let listed = self.store.listed(name, reference, most).await?;
+        let (mut questions, mut outcomes) = (Vec::new(), Vec::new());
+        for id in &listed.requests {
+            let Some(row) = self.readable(*id).await? else {
+                continue;
+            };
+            outcomes.push(Outcome::of(&row, self.user_ids()));
+            let url = (self.rendering.url)(*id);
+            questions.push(Question::of(&row, url, None, slack.summaries));
+        }
+        let shown = u64::try_from(listed.requests.len()).unwrap_or(u64::MAX);
+        let digest = Digest {
+            reason: Reason::of(&listed.kind),
+            questions,
+            more: listed.all.saturating_sub(shown),
+            inbox: Some(self.rendering.inbox.clone()),
+        };
+        Ok(Shown { digest, outcomes })
+    }
+
+    /// How ids of users are compared.
+    pub(super) fn user_ids(&self) -> UserIds {
+        let accounts = self.accounts.as_ref();
+        accounts.map_or_else(UserIds::default, |accounts| accounts.ids())
+    }
+}

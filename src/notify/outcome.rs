@@ -1,0 +1,69 @@
+//! What has become of a question since a room was told of it, in words.
+
+use super::chat::{line, moment};
+use crate::store::RequestRow;
+use crate::task::decision::Action;
+use crate::task::request_state::RequestState;
+use crate::task::status::RequestStatus;
+use crate::task::user::UserIds;
+
+/// The most characters of a person's id.
+const PERSON: usize = 64;
+
+/// What has become of a question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Outcome {
+    /// Whether it still waits for an answer.
+    pub(super) open: bool,
+    /// Who decided what and when, or how it ended otherwise.
+    pub(super) words: String,
+}
+
+impl Outcome {
+    /// The outcome of a request as it is now; `None` as long as nobody has answered.
+    pub(super) fn of(row: &RequestRow, ids: UserIds) -> Option<Self> {
+        let state = row.state();
+        if state.is_open() {
+            return approvals(&state, ids).map(|words| Self { open: true, words });
+        }
+        let words = match row.status {
+            RequestStatus::Responded | RequestStatus::Resumed => decided(&state, row),
+            RequestStatus::Withdrawn => "Withdrawn".to_owned(),
+            RequestStatus::Pending | RequestStatus::Expired => {
+                let at = row.expires_at.map(|at| moment(at, Some(row.created_at)));
+                format!("Expired, {}", at.unwrap_or_default())
+            }
+        };
+        Some(Self { open: false, words })
+    }
+}
+
+/// How many have approved where several have to.
+fn approvals(state: &RequestState<'_>, ids: UserIds) -> Option<String> {
+    let required = state.asked.required();
+    let calls = state.asked.own_calls();
+    let open = calls.filter(|call| state.deciding(call.tool_call_id).is_none());
+    let count = open.map(|call| state.approvals(call.tool_call_id, ids).len());
+    let count = count.min().unwrap_or_default();
+    if count > 0 {
+        return Some(format!("{count} of {required} have approved"));
+    }
+    (!state.answers.is_empty()).then(|| "Partly answered".to_owned())
+}
+
+fn decided(state: &RequestState<'_>, row: &RequestRow) -> String {
+    let Some(found) = state.resolution() else {
+        return "Decided".to_owned();
+    };
+    let did = match found.action {
+        Action::Approve => "Approved",
+        Action::Reject => "Rejected",
+        Action::Edit => "Approved with changes",
+        Action::Respond => "Answered",
+        Action::Retry => "To be tried again, decided",
+        Action::Mixed => "Decided call by call, last",
+    };
+    let (at, answer) = found.last;
+    let when = moment(*at, Some(row.created_at));
+    format!("{did} by {}, {when}", line(&answer.by, PERSON))
+}

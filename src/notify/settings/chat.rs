@@ -1,0 +1,137 @@
+//! The settings of rooms in Slack and Teams.
+
+use reqwest::header::HeaderValue;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::address;
+use crate::secret::Secret;
+use crate::world::Mistakes;
+
+/// Slack's own address.
+const SLACK: &str = "https://slack.com/api";
+const ADDRESS: &str = "expected an address such as `https://host/path`, without user or fragment";
+
+/// A channel of Slack: `token` and `channel` of a bot, whose messages are updated, or the `url` of an
+/// incoming webhook, whose messages are not.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Slack {
+    /// The token of the bot, `xoxb-…`. It needs the scope `chat:write`.
+    pub token: Option<Secret<String>>,
+    /// The id of the bot's channel, such as `C012AB3CD`. The bot is a member of it.
+    pub channel: Option<String>,
+    /// The address of Slack's API.
+    pub api_url: String,
+    /// The URL of an incoming webhook.
+    pub url: Option<Secret<String>>,
+    /// Whether a message has the tools' summaries, which show arguments.
+    pub summaries: bool,
+}
+
+impl Default for Slack {
+    fn default() -> Self {
+        Self {
+            token: None,
+            channel: None,
+            api_url: SLACK.to_owned(),
+            url: None,
+            summaries: false,
+        }
+    }
+}
+
+/// A channel or chat of Teams, behind the URL of a workflow.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(extend("required" = ["url"]))]
+pub struct Teams {
+    /// The URL of the workflow "When a Teams webhook request is received".
+    pub url: Secret<String>,
+    /// Whether a message has the tools' summaries, which show arguments.
+    pub summaries: bool,
+}
+
+impl Default for Teams {
+    fn default() -> Self {
+        Self {
+            url: Secret::new(String::new()),
+            summaries: false,
+        }
+    }
+}
+
+impl Slack {
+    /// Whether a bot posts, which can update its messages.
+    pub(super) fn is_bot(&self) -> bool {
+        self.token.is_some()
+    }
+
+    pub(super) fn check(&self, place: &[&str], mistakes: &mut Mistakes) {
+        let mut add = |key: &str, detail: &str| mistakes.add(&[place, &[key]].concat(), detail);
+        if address(&self.api_url).is_none_or(|url| url.query().is_some()) {
+            add(
+                "api_url",
+                "expected an address such as `https://slack.com/api`",
+            );
+        }
+        match (&self.url, &self.token, &self.channel) {
+            (Some(_), None, None) if self.api_url != SLACK => {
+                add("api_url", "an incoming webhook has its address in `url`");
+            }
+            (Some(url), None, None) => {
+                if address(url.reveal()).is_none() {
+                    add("url", ADDRESS);
+                }
+            }
+            (Some(_), _, _) => add(
+                "url",
+                "`url` is an incoming webhook, `token` and `channel` are a bot: leave one of the two out",
+            ),
+            (None, None, None) => add(
+                "url",
+                "`token` and `channel` of a bot, or the `url` of an incoming webhook, are missing",
+            ),
+            (None, Some(_), None) => add("channel", "`channel` is missing: a bot posts to one"),
+            (None, None, Some(_)) => add("token", "`token` is missing: a bot has one"),
+            (None, Some(token), Some(channel)) => {
+                if bearer(token).is_none() {
+                    add("token", "expected the token of a bot, such as `xoxb-…`");
+                }
+                if !is_channel(channel) {
+                    add(
+                        "channel",
+                        "expected the id of a channel, such as `C012AB3CD`: only with the id can its messages be updated",
+                    );
+                }
+            }
+        }
+    }
+}
+
+impl Teams {
+    pub(super) fn check(&self, place: &[&str], mistakes: &mut Mistakes) {
+        let url = self.url.reveal();
+        if !url.is_empty() && address(url).is_none() {
+            mistakes.add(&[place, &["url"]].concat(), ADDRESS);
+        }
+    }
+}
+
+/// The header `Authorization` of a token.
+pub(in crate::notify) fn bearer(token: &Secret<String>) -> Option<HeaderValue> {
+    let text = token.reveal();
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return None;
+    }
+    let mut value = HeaderValue::from_str(&format!("Bearer {text}")).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+/// Whether this is the id of a channel, a private channel or a direct message.
+fn is_channel(id: &str) -> bool {
+    let rest = id.strip_prefix(['C', 'G', 'D']).unwrap_or_default();
+    let fits = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit();
+    rest.len() >= 2 && rest.bytes().all(fits)
+}

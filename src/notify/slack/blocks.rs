@@ -1,0 +1,270 @@
+//! The body of a message to Slack, as blocks.
+//!
+//! Invariant: a text that is not ours is `plain_text`, in which no markup means anything; the only
+//! `mrkdwn` are our links. `&`, `<` and `>` are escaped everywhere.
+
+use serde_json::{Map, Value, json};
+
+use crate::notify::chat::{Asked, Shown, title};
+
+/// The members `text` and `blocks` of a message.
+pub(in crate::notify) fn content(shown: &Shown) -> Map<String, Value> {
+    let mut blocks = Vec::new();
+    if shown.digest.questions.len() == 1 {
+        for asked in shown.each() {
+            blocks.extend(whole(&asked, &shown.first_line(&asked)));
+        }
+    } else {
+        blocks.push(section(&plain(&shown.heading())));
+        for asked in shown.each() {
+            if shown.is_whole() {
+                blocks.extend(whole(&asked, &title(asked.question)));
+            } else {
+                blocks.push(in_a_line(&asked));
+            }
+        }
+    }
+    if let Some(further) = shown.further() {
+        let inbox = shown.digest.inbox.as_deref();
+        let mut elements = vec![plain(&further)];
+        elements.extend(inbox.map(|url| link(url, "Inbox")));
+        blocks.push(context(&elements));
+    }
+    message(&shown.in_brief(), Some(blocks))
+}
+
+/// The member `text` of a message that only says this.
+pub(in crate::notify) fn plain_content(words: &str) -> Map<String, Value> {
+    message(words, None)
+}
+
+fn message(words: &str, blocks: Option<Vec<Value>>) -> Map<String, Value> {
+    let mut members = Map::new();
+    members.insert("text".to_owned(), escaped(words).into());
+    if let Some(blocks) = blocks {
+        members.insert("blocks".to_owned(), blocks.into());
+    }
+    members
+}
+
+/// A question: what it is, its facts, and a link.
+fn whole(asked: &Asked<'_>, title: &str) -> Vec<Value> {
+    let mut head = vec![title.to_owned()];
+    head.extend(asked.message());
+    let mut blocks = vec![section(&plain(&head.join("\n")))];
+    let summaries = asked.summaries();
+    if !summaries.is_empty() {
+        blocks.push(section(&plain(&summaries.join("\n"))));
+    }
+    blocks.push(context(&[plain(&facts(asked))]));
+    blocks.push(section(&link(&asked.question.url, asked.link_word())));
+    blocks
+}
+
+/// A question in one line.
+fn in_a_line(asked: &Asked<'_>) -> Value {
+    let title = title(asked.question);
+    let state = match asked.outcome {
+        Some(outcome) => outcome.words.clone(),
+        None => facts(asked),
+    };
+    context(&[
+        link(&asked.question.url, asked.link_word()),
+        plain(&format!("{title} · {state}")),
+    ])
+}
+
+fn facts(asked: &Asked<'_>) -> String {
+    let facts = asked.facts().into_iter();
+    let said = facts.map(|(name, value)| match name {
+        "Kind" | "State" => value,
+        name => format!("{} {value}", name.to_lowercase()),
+    });
+    said.collect::<Vec<_>>().join(" · ")
+}
+
+fn section(text: &Value) -> Value {
+    json!({"type": "section", "text": text})
+}
+
+fn context(elements: &[Value]) -> Value {
+    json!({"type": "context", "elements": elements})
+}
+
+fn plain(words: &str) -> Value {
+    json!({"type": "plain_text", "text": escaped(words), "emoji": false})
+}
+
+/// A link of ours: one of the service's own addresses, and a word.
+fn link(url: &str, word: &'static str) -> Value {
+    let url = escaped(url).replace('|', "%7C");
+    json!({"type": "mrkdwn", "text": format!("<{url}|{word}>"), "verbatim": true})
+}
+
+/// The text with Slack's three control characters escaped.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::notify::chat::samples::{HOSTILE, closed, shown};
+
+    /// Every text object of the blocks.
+    fn texts(value: &Value) -> Vec<(String, String)> {
+        match value {
+            Value::Object(members)
+                if members.contains_key("text") && members["text"].is_string() =>
+            {
+                let said = |key: &str| members[key].as_str().unwrap().to_owned();
+                vec![(said("type"), said("text"))]
+            }
+            Value::Object(members) => members.values().flat_map(texts).collect(),
+            Value::Array(all) => all.iter().flat_map(texts).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn blocks(shown: &Shown) -> Value {
+        content(shown)["blocks"].clone()
+    }
+
+    #[test]
+    fn one_question_is_a_title_its_facts_and_a_text_link() {
+        let found = content(&shown(1));
+        let kinds = |value: &Value| value["type"].as_str().unwrap().to_owned();
+        let all = found["blocks"].as_array().unwrap();
+        assert_eq!(
+            all.iter().map(kinds).collect::<Vec<_>>(),
+            ["section", "context", "section"]
+        );
+        assert_eq!(found["text"], "A question waits: refund (billing)");
+        assert_eq!(
+            all[0]["text"]["text"],
+            "A question waits: refund (billing)\nRefunds above 20 need finance."
+        );
+        assert_eq!(
+            all[1]["elements"][0]["text"],
+            "approval · asked 2026-11-23 09:00 UTC · answer by 2026-11-24 09:00 UTC"
+        );
+        assert_eq!(
+            all[2]["text"],
+            json!({"type": "mrkdwn", "text": "<https://agents.acme.com/resume/0|Review>", "verbatim": true})
+        );
+    }
+
+    #[test]
+    fn five_questions_are_shown_whole_and_six_in_a_line_each() {
+        let five = blocks(&shown(5));
+        assert_eq!(five.as_array().unwrap().len(), 1 + 5 * 3);
+        let six = blocks(&shown(6));
+        assert_eq!(six.as_array().unwrap().len(), 1 + 6);
+        assert_eq!(six[0]["text"]["text"], "6 questions wait");
+        assert!(!six.to_string().contains("Refunds above 20"));
+        let links = |all: &Value| {
+            texts(all)
+                .iter()
+                .filter(|(kind, _)| kind == "mrkdwn")
+                .count()
+        };
+        assert_eq!((links(&five), links(&six)), (5, 6));
+    }
+
+    #[test]
+    fn further_questions_are_a_number_with_a_link_to_the_inbox() {
+        let mut many = shown(20);
+        many.digest.more = 980;
+        let all = blocks(&many);
+        let last = all.as_array().unwrap().last().unwrap();
+        assert_eq!(last["elements"][0]["text"], "and 980 more");
+        assert_eq!(
+            last["elements"][1]["text"],
+            "<https://agents.acme.com/inbox|Inbox>"
+        );
+        many.digest.inbox = None;
+        assert!(!blocks(&many).to_string().contains("/inbox"));
+    }
+
+    #[test]
+    fn text_that_is_not_ours_is_plain_and_escaped_whatever_it_says() {
+        for hostile in HOSTILE {
+            let mut many = shown(2);
+            for question in &mut many.digest.questions {
+                question.message = Some(hostile.to_owned());
+                question.summaries = vec![hostile.to_owned()];
+                question.agent = hostile.to_owned();
+                question.tools = vec![hostile.to_owned()];
+            }
+            many.outcomes = vec![closed(hostile), None];
+            let content = content(&many);
+            for (kind, text) in texts(&content["blocks"]) {
+                if kind == "mrkdwn" {
+                    let link = text
+                        .strip_prefix("<https://agents.acme.com/resume/")
+                        .unwrap();
+                    assert!(["0|Read>", "1|Review>"].contains(&link), "{link}");
+                } else {
+                    assert_eq!(kind, "plain_text");
+                    assert!(!text.contains(['<', '>', '\r', '\u{202e}']), "{text}");
+                    let rest = ["&amp;", "&lt;", "&gt;"]
+                        .iter()
+                        .fold(text, |text, it| text.replace(it, ""));
+                    assert!(!rest.contains('&'), "{rest}");
+                }
+            }
+            assert!(!content["text"].as_str().unwrap().contains(['<', '>']));
+        }
+    }
+
+    #[test]
+    fn largest_message_keeps_to_the_limits_of_slack() {
+        for count in [5, 20] {
+            let mut many = shown(count);
+            for question in &mut many.digest.questions {
+                question.message = Some("&".repeat(100_000));
+                question.summaries = vec!["<".repeat(100_000); 3];
+                question.tools = vec!["&".repeat(64); 40];
+                question.agent = "&".repeat(64);
+            }
+            many.outcomes = (0..count).map(|_| closed(&"&".repeat(64))).collect();
+            let all = blocks(&many);
+            assert!(all.as_array().unwrap().len() <= 50);
+            let longest = texts(&all)
+                .into_iter()
+                .map(|(_, text)| text.chars().count())
+                .max();
+            assert!(longest <= Some(3000), "{longest:?}");
+            assert!(texts(&all).iter().all(|(_, text)| !text.is_empty()));
+        }
+    }
+
+    #[test]
+    fn message_says_who_decided_and_invites_nobody_any_more() {
+        let mut one = shown(1);
+        one.outcomes = vec![closed("Approved by carol, 09:13 UTC")];
+        let found = content(&one);
+        assert_eq!(
+            found["text"],
+            "Approved by carol, 09:13 UTC: refund (billing)"
+        );
+        let said = found["blocks"].to_string();
+        assert!(said.contains("|Read>") && !said.contains("Review") && !said.contains("answer by"));
+        let mut three = shown(3);
+        three.outcomes[1] = closed("Rejected by bob, 09:14 UTC");
+        let said = blocks(&three).to_string();
+        assert!(
+            said.contains("2 of 3 questions still wait")
+                && said.contains("Rejected by bob, 09:14 UTC")
+        );
+        assert_eq!(
+            (
+                said.matches("|Review>").count(),
+                said.matches("|Read>").count()
+            ),
+            (2, 1)
+        );
+    }
+}

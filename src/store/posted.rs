@@ -1,0 +1,107 @@
+//! Messages that were posted and can be changed: which message told of a request, and which requests a
+//! message lists. `reference` of a delivery is the receiver's id of the message.
+
+use uuid::Uuid;
+
+use super::db::{Sql, Value, sql};
+use super::record::record;
+use super::{ReadError, Store};
+use crate::task::id::RequestId;
+
+/// The message of an entry that told of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Posted {
+    /// There is none, and none is being sent.
+    Never,
+    /// It is being sent, or its sender has not recorded it yet.
+    Sending,
+    /// It can be changed under this reference.
+    Under(String),
+}
+
+/// The requests of one message.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listed {
+    /// The oldest ones, as many as were asked for, in order.
+    pub requests: Vec<RequestId>,
+    /// How many there are.
+    pub all: u64,
+    /// The message's type.
+    pub kind: String,
+}
+
+/// The deliveries of the entry $2 that tell of the beginning of the request $3, found by its event.
+const POSTED: Sql = sql!(
+    "select d.reference, coalesce(d.state = 'due' and d.lease_until > " (now 1) ", false) as sending
+       from intervention_request r
+       join agent_task_item i on i.task_id = r.task_id and i.seq = r.seq
+       join delivery d on d.target = $2 and d.person = '' and d.change_id = i.change_id
+        and d.event_number = i.event_number
+      where r.request_id = $3"
+)
+.by_key();
+
+/// The oldest $3 requests of the message $2 of the entry $1.
+const LISTED: Sql = sql!(
+    "select d.request_id, d.type as kind, count(*) over () as number from delivery d
+      where d.target = $1 and d.reference = $2 and d.request_id is not null
+      order by d.delivery_id limit $3"
+);
+
+pub(super) const STATEMENTS: &[Sql] = &[POSTED, LISTED];
+
+record! {
+    struct PostedRecord {
+        reference: Option<String>,
+        sending: bool,
+    }
+}
+
+record! {
+    struct ListedRecord {
+        request_id: Uuid,
+        kind: String,
+        number: i64,
+    }
+}
+
+impl Store {
+    /// The message of an entry that told of a request.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer.
+    pub async fn posted(&self, target: &str, request: RequestId) -> Result<Posted, ReadError> {
+        let target = Value::Text(target.to_owned());
+        let values = vec![Value::Now, target, Value::Id(request.0)];
+        let found: Vec<PostedRecord> = self.db().all(POSTED, values).await?;
+        let sending = found.iter().any(|record| record.sending);
+        let reference = found.into_iter().find_map(|record| record.reference);
+        Ok(match (reference, sending) {
+            (Some(reference), _) => Posted::Under(reference),
+            (None, true) => Posted::Sending,
+            (None, false) => Posted::Never,
+        })
+    }
+
+    /// The oldest requests of a message, at most `limit`.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer.
+    pub async fn listed(
+        &self,
+        target: &str,
+        reference: &str,
+        limit: i64,
+    ) -> Result<Listed, ReadError> {
+        let text = |text: &str| Value::Text(text.to_owned());
+        let values = vec![text(target), text(reference), Value::Int(limit)];
+        let found: Vec<ListedRecord> = self.db().all(LISTED, values).await?;
+        let mut listed = Listed::default();
+        for record in found {
+            listed.requests.push(RequestId(record.request_id));
+            listed.all = u64::try_from(record.number).unwrap_or(0);
+            listed.kind = record.kind;
+        }
+        Ok(listed)
+    }
+}

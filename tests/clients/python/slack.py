@@ -1,0 +1,57 @@
+"""Slack's API as far as messages go, which validates the blocks of each message with the models of `slack_sdk`: they are valid,
+and the models know every member of them. Ends once every message of the cycle was posted and updated."""
+
+import json
+import os
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+from slack_sdk.models.blocks import Block
+
+CHANNEL = "C012AB3CD"
+posted: dict[str, dict] = {}
+updated: set[str] = set()
+
+
+def check(body: dict) -> None:
+    assert body["channel"] == CHANNEL and body["text"]
+    blocks = Block.parse_all(body["blocks"])
+    for block, original in zip(blocks, body["blocks"], strict=True):
+        block.validate_json()
+        assert block.to_dict() == original, original
+
+
+def answer(method: str, body: dict) -> dict:
+    check(body)
+    if method == "chat.postMessage":
+        assert body["unfurl_links"] is False and body["unfurl_media"] is False
+        assert "|Review>" in json.dumps(body["blocks"])
+        ts = f"1700000000.{len(posted):06}"
+        posted[ts] = body
+    else:
+        assert method == "chat.update"
+        ts = body["ts"]
+        assert ts in posted and "|Review>" not in json.dumps(body["blocks"])
+        assert " by local, " in body["text"], body["text"]
+        updated.add(ts)
+    return {"ok": True, "channel": CHANNEL, "ts": ts, "message": body}
+
+
+class Slack(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        assert self.headers["authorization"] == f"Bearer {os.environ['SLACK_TOKEN']}"
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        said = json.dumps(answer(self.path.removeprefix("/api/"), body)).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said)
+
+    def log_message(self, *_) -> None:
+        pass
+
+
+server = HTTPServer(("127.0.0.1", int(os.environ["SLACK_PORT"])), Slack)
+while len(updated) < 3:
+    server.handle_request()
+print(f"slack_sdk: {len(posted)} messages valid, {len(updated)} of them updated")

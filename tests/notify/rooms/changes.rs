@@ -1,0 +1,194 @@
+//! A bot's message says what has become of its questions.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::{BOT, GATHERS, answer, of, rooms};
+use crate::notify::on_both;
+use crate::support::test_app::{ALICE, BOB, On};
+
+on_both! {
+    async fn decided_message_is_updated_with_who_decided(on) {
+        for (action, said) in [("approve", "Approved by bob, "), ("reject", "Rejected by bob, ")] {
+            let (scene, slack) = rooms(on, BOT).await;
+            let held = scene.app.held().await;
+            slack.until(|all| all.len() == 1).await;
+            answer(&scene, BOB, &held, action).await;
+            scene.counted(&[("sent", 2), ("due", 0)]).await;
+            let message = slack.message();
+            assert!(message.text().starts_with(said) && message.text().ends_with(" UTC: refund (billing)"), "{}", message.text());
+            let says = message.says();
+            assert!(says.contains("|Read>") && !says.contains("Review"), "{says}");
+            assert_eq!(message.bodies.len(), 2, "it is posted once and changed once");
+            let found = scene.deliveries("").await;
+            let changed = of(&found, "request.decided");
+            assert_eq!((changed.len(), &changed[0]["channel"], &changed[0]["state"]), (1, &json!("slack"), &json!("sent")));
+        }
+    }
+
+    async fn message_of_a_question_that_is_withdrawn_says_so(on) {
+        let (scene, slack) = rooms(on, BOT).await;
+        let held = scene.app.held().await;
+        slack.until(|all| all.len() == 1).await;
+        let reply = scene.app.owner().hit(&format!("/v1/tasks/{}/cancel", held.task)).await;
+        assert_eq!(reply.status, 200);
+        slack.until(|all| all[0].text() == "Withdrawn: refund (billing)").await;
+        scene.counted(&[("sent", 2), ("due", 0)]).await;
+    }
+
+    async fn message_of_a_question_that_expires_says_so(on) {
+        let (mut scene, slack) = rooms(on, BOT).await;
+        scene.app.restart_with(|yaml| yaml.replace("decide: hold, reason", "decide: hold, expires_in: 1h, reason")).await;
+        scene.app.held().await;
+        slack.until(|all| all.len() == 1).await;
+        scene.counted(&[("sent", 1)]).await;
+        scene.leap(Duration::from_mins(61));
+        let all = slack.until(|all| all[0].bodies.len() == 2).await;
+        assert!(all[0].text().starts_with("Expired, "), "{}", all[0].text());
+    }
+
+    async fn gathered_message_shows_what_became_of_each_of_its_questions(on) {
+        let (scene, slack) = rooms(on, GATHERS).await;
+        scene.app.held().await;
+        slack.until(|all| all.len() == 1).await;
+        scene.counted(&[("sent", 1)]).await;
+        let mut held = Vec::new();
+        for _ in 0..3 {
+            held.push(scene.app.held().await);
+        }
+        scene.counted(&[("due", 3)]).await;
+        scene.leap(Duration::from_secs(61));
+        slack.until(|all| all.len() == 2).await;
+        answer(&scene, BOB, &held[1], "reject").await;
+        let all = slack.until(|all| all[1].bodies.len() == 2).await;
+        let says = all[1].says();
+        assert_eq!(all[1].text(), "2 of 3 questions still wait");
+        assert_eq!((says.matches("|Review>").count(), says.matches("|Read>").count()), (2, 1));
+        assert!(says.contains("Rejected by bob, "));
+        for held in [&held[0], &held[2]] {
+            answer(&scene, BOB, held, "approve").await;
+        }
+        scene.counted(&[("sent", 7), ("due", 0)]).await;
+        let all = slack.messages();
+        assert_eq!((all.len(), all[1].text()), (2, "None of 3 questions waits any more"));
+        assert_eq!(all[1].says().matches("Approved by bob, ").count(), 2);
+        assert_eq!(all[0].bodies.len(), 1, "nothing became of the other message's question");
+    }
+
+    async fn change_is_sent_at_once_and_not_gathered(on) {
+        let (scene, slack) = rooms(on, GATHERS).await;
+        let held = scene.app.held().await;
+        slack.until(|all| all.len() == 1).await;
+        answer(&scene, BOB, &held, "approve").await;
+        slack.until(|all| all[0].bodies.len() == 2).await;
+    }
+
+    async fn question_that_is_decided_before_its_message_goes_is_not_told_of(on) {
+        let (scene, slack) = rooms(on, BOT).await;
+        slack.fails("chat.postMessage", "ratelimited");
+        let held = scene.app.held().await;
+        scene.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
+        answer(&scene, BOB, &held, "approve").await;
+        slack.mend();
+        scene.until(|found| of(found, "request.decided").iter().any(|one| one["state"] == "dropped")).await;
+        scene.leap(Duration::from_secs(7));
+        scene.counted(&[("dropped", 2), ("due", 0)]).await;
+        assert_eq!(slack.messages().len(), 0);
+    }
+
+    async fn message_that_is_being_posted_while_its_question_is_decided_is_updated_afterwards(on) {
+        let (scene, slack) = rooms(on, BOT).await;
+        scene.hook.close();
+        let held = scene.app.held().await;
+        scene.hook.reached(1).await;
+        answer(&scene, BOB, &held, "approve").await;
+        scene.until(|found| found.len() == 2).await;
+        scene.hook.open();
+        slack.until(|all| all.len() == 1).await;
+        scene.until(|found| of(found, "request.created")[0]["state"] == "sent").await;
+        // The change had found its message unsent, and left it to its lease.
+        scene.leap(Duration::from_secs(21));
+        let all = slack.until(|all| all[0].bodies.len() == 2).await;
+        assert!(all[0].text().starts_with("Approved by bob, "));
+        scene.counted(&[("sent", 2), ("due", 0)]).await;
+    }
+
+    async fn two_changes_at_once_leave_the_newest_words(on) {
+        let (scene, slack) = rooms(on, GATHERS).await;
+        scene.app.held().await;
+        scene.counted(&[("sent", 1)]).await;
+        let held = [scene.app.held().await, scene.app.held().await];
+        scene.counted(&[("due", 2)]).await;
+        scene.leap(Duration::from_secs(61));
+        slack.until(|all| all.len() == 2).await;
+        scene.counted(&[("sent", 3)]).await;
+        let before = scene.hook.count();
+        scene.hook.close();
+        for held in &held {
+            answer(&scene, BOB, held, "approve").await;
+        }
+        scene.hook.reached(before + 2).await;
+        scene.hook.open();
+        scene.counted(&[("sent", 5), ("due", 0)]).await;
+        assert_eq!(slack.messages()[1].text(), "None of 2 questions waits any more");
+    }
+
+    async fn message_is_kept_for_changes_while_its_question_is_open(on) {
+        let (mut scene, slack) = rooms(on, BOT).await;
+        let held = scene.app.held().await;
+        scene.counted(&[("sent", 1)]).await;
+        scene.leap(Duration::from_hours(20 * 24));
+        scene.app.restart().await;
+        scene.leap(Duration::from_mins(2));
+        scene.counted(&[("sent", 1)]).await;
+        answer(&scene, BOB, &held, "approve").await;
+        slack.until(|all| all[0].bodies.len() == 2).await;
+        scene.leap(Duration::from_hours(5 * 24));
+        scene.counted(&[("sent", 0), ("due", 0)]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn message_of_a_question_that_needs_two_approvals_counts_them() {
+    let two = "{ groups: [finance], owner: true, required: 2 }";
+    let (mut scene, slack) = rooms(On::Sqlite, BOT).await;
+    let one = "{ owner: true, groups: [finance] }";
+    scene.app.restart_with(|yaml| yaml.replace(one, two)).await;
+    let held = scene.app.held().await;
+    scene.counted(&[("sent", 1)]).await;
+    answer(&scene, ALICE, &held, "approve").await;
+    let all = slack.until(|all| all[0].bodies.len() == 2).await;
+    let says = all[0].says();
+    assert!(
+        says.contains("1 of 2 have approved") && says.contains("|Review>"),
+        "{says}"
+    );
+    answer(&scene, BOB, &held, "approve").await;
+    let all = slack.until(|all| all[0].bodies.len() == 3).await;
+    assert!(all[0].text().starts_with("Approved by bob, "));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reminder_of_a_bot_is_changed_like_any_message() {
+    let entry = BOT.replace("gather: 0s", "when: { after: 2h }");
+    let (scene, slack) = rooms(On::Sqlite, &entry).await;
+    let early = scene.app.held().await;
+    answer(&scene, BOB, &early, "approve").await;
+    let held = scene.app.held().await;
+    scene.leap(Duration::from_hours(3));
+    let all = slack.until(|all| all.len() == 1).await;
+    assert_eq!(all[0].text(), "A question still waits: refund (billing)");
+    scene
+        .until(|found| {
+            of(found, "request.waiting")
+                .iter()
+                .any(|one| one["state"] == "sent")
+        })
+        .await;
+    answer(&scene, BOB, &held, "reject").await;
+    let all = slack.until(|all| all[0].bodies.len() == 2).await;
+    assert!(all[0].text().starts_with("Rejected by bob, "));
+    scene.counted(&[("due", 0)]).await;
+    assert_eq!(slack.messages().len(), 1);
+}

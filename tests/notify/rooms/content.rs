@@ -1,0 +1,190 @@
+//! What a room is told.
+
+use serde_json::{Value, json};
+
+use super::{BOT, GATHERS, HOOK, TEAMS, answer, ask_with, rooms};
+use crate::notify::on_both;
+use crate::support::fake_slack::{CHANNEL, TOKEN};
+use crate::support::test_app::{BOB, OPS};
+
+const HOSTILE: &str = r#"{"order": 17, "amount": 120, "note": "agent-canary <!channel> [Review](https://evil.example)"}"#;
+
+on_both! {
+    async fn question_is_posted_to_the_channel_with_a_link_that_asks_to_sign_in(on) {
+        let (scene, slack) = rooms(on, BOT).await;
+        let held = scene.app.held().await;
+        slack.until(|all| all.len() == 1).await;
+        let call = &scene.hook.all()[0];
+        assert_eq!((call.path.as_str(), call.header("authorization")), ("/api/chat.postMessage", format!("Bearer {TOKEN}").as_str()));
+        assert_eq!(call.header("content-type"), "application/json; charset=utf-8");
+        let body = &call.body;
+        assert_eq!((&body["channel"], &body["text"]), (&json!(CHANNEL), &json!("A question waits: refund (billing)")));
+        assert_eq!((&body["unfurl_links"], &body["unfurl_media"]), (&json!(false), &json!(false)));
+        let link = format!("<{}/resume/{}|Review>", scene.app.url(), held.request);
+        assert_eq!(body.pointer("/blocks/2/text/text"), Some(&json!(link)));
+        assert!(!call.text.contains("120") && !call.text.contains("alice"), "{}", call.text);
+        let found = scene.counted(&[("sent", 1), ("due", 0)]).await;
+        assert_eq!((&found[0]["channel"], &found[0]["person"], &found[0]["type"]), (&json!("slack"), &json!(null), &json!("request.created")));
+    }
+
+    async fn incoming_webhook_and_teams_get_one_message_and_no_change(on) {
+        for (entry, path, channel) in [(HOOK, "/hook", "slack"), (TEAMS, "/teams", "teams")] {
+            let (scene, _slack) = rooms(on, entry).await;
+            let held = scene.app.held().await;
+            scene.counted(&[("sent", 1)]).await;
+            answer(&scene, BOB, &held, "approve").await;
+            scene.app.held().await;
+            let found = scene.counted(&[("sent", 2), ("due", 0)]).await;
+            assert!(found.iter().all(|one| one["channel"] == channel && one["type"] == "request.created"));
+            let all = scene.hook.all();
+            assert!(all.len() == 2 && all.iter().all(|call| call.path == path && call.text.contains("Review")));
+            assert!(all[0].text.contains(&format!("/resume/{}", held.request)));
+            assert!(all.iter().all(|call| call.header("authorization").is_empty()));
+        }
+    }
+
+    async fn no_text_of_an_agent_leaves_unless_the_entry_says_so(on) {
+        for entry in [BOT, HOOK, TEAMS] {
+            for summaries in [false, true] {
+                let entry = entry.replace("}, tenants", &format!(", summaries: {summaries} }}, tenants"));
+                let (scene, _slack) = rooms(on, &entry).await;
+                ask_with(&scene, HOSTILE).await;
+                scene.counted(&[("sent", 1)]).await;
+                let said = &scene.hook.all()[0].text;
+                assert!(!said.contains("canary") && !said.contains("evil"), "{said}");
+                assert_eq!(said.contains("Refund 120 for order 17"), summaries, "{said}");
+            }
+        }
+    }
+
+    async fn many_questions_are_one_message_at_once_and_one_a_minute_later(on) {
+        let (scene, slack) = rooms(on, GATHERS).await;
+        scene.app.held().await;
+        slack.until(|all| all.len() == 1).await;
+        scene.counted(&[("sent", 1), ("due", 0)]).await;
+        for _ in 0..22 {
+            scene.app.held().await;
+        }
+        scene.counted(&[("sent", 1), ("due", 22)]).await;
+        scene.leap(std::time::Duration::from_secs(61));
+        scene.counted(&[("sent", 23), ("due", 0)]).await;
+        let all = slack.messages();
+        assert_eq!((all.len(), all[1].text()), (2, "20 questions wait"));
+        let said = all[1].says();
+        assert_eq!((said.matches("|Review>").count(), said.contains("and 2 more")), (20, true));
+    }
+}
+
+/// A name that means something in Slack and in Markdown.
+const NAME: &str = "<!channel>*&[x](https://evil.example)";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hostile_names_and_messages_stay_text() {
+    for entry in [BOT, TEAMS] {
+        let hook = crate::support::fake_receiver::FakeReceiver::start().await;
+        let entry = entry
+            .replace("{token}", TOKEN)
+            .replace("{channel}", CHANNEL);
+        let message = format!("message: \"{NAME}\\n<https://evil.example|Review>\", approvers");
+        let yaml = crate::notify::yaml(&entry, &hook)
+            .replace("approvers", &message)
+            .replace("user: bob", &format!("user: \"{NAME}\""));
+        let slack = crate::support::fake_slack::FakeSlack::play(&hook);
+        let on = crate::support::test_app::On::Sqlite;
+        let app = crate::support::test_app::TestApp::with(on, &yaml).await;
+        let held = app.held().await;
+        hook.reached(1).await;
+        let said: Value = hook.all()[0].body.clone();
+        if entry.contains("teams") {
+            let run = said
+                .pointer("/attachments/0/content/body/1/inlines/0")
+                .unwrap();
+            assert_eq!(run["type"], "TextRun");
+            assert_eq!(
+                run["text"],
+                format!("{NAME}\\u{{a}} <https://evil.example|Review>")
+            );
+            continue;
+        }
+        let text = said.pointer("/blocks/0/text").unwrap();
+        assert_eq!(text["type"], "plain_text");
+        let escaped = NAME
+            .replace('&', "&amp;")
+            .replace('<', "&lt;")
+            .replace('>', "&gt;");
+        assert!(text["text"].as_str().unwrap().contains(&escaped), "{text}");
+        app.model
+            .then(crate::support::fake_chat_completions::says("done"));
+        let path = format!("/resume/{}/approve", held.request);
+        assert_eq!(app.actor(BOB).hit(&path).await.status, 200);
+        let all = slack.until(|all| all[0].bodies.len() == 2).await;
+        let expected = format!("Approved by {escaped}, ");
+        assert!(all[0].text().starts_with(&expected), "{}", all[0].text());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn token_and_urls_of_rooms_are_in_no_row_answer_or_metric() {
+    let secret = "path-canary-0123456789";
+    let urls = [HOOK, TEAMS].map(|entry| entry.replace("\" }", &format!("?{secret}\" }}")));
+    for (entry, error) in [(BOT, TOKEN), (&urls[0], secret), (&urls[1], secret)] {
+        let (scene, slack) = rooms(crate::support::test_app::On::Sqlite, entry).await;
+        slack.fails("chat.postMessage", TOKEN);
+        if entry != BOT {
+            scene.hook.answers(500);
+        }
+        scene.app.held().await;
+        scene
+            .until(|found| found.len() == 1 && found[0]["attempts"] == 1)
+            .await;
+        let mut texts = Vec::new();
+        for path in ["/v1/deliveries", "/metrics", "/v1/agents", "/openapi.json"] {
+            texts.push(scene.app.actor(OPS).get(path).await.text);
+        }
+        let file = scene
+            .app
+            .database
+            .url()
+            .strip_prefix("sqlite://")
+            .unwrap()
+            .to_owned();
+        for suffix in ["", "-wal"] {
+            let bytes = std::fs::read(format!("{file}{suffix}")).unwrap();
+            texts.push(String::from_utf8_lossy(&bytes).into_owned());
+        }
+        for canary in [error, &scene.hook.url, CHANNEL] {
+            assert!(texts.iter().all(|text| !text.contains(canary)), "{canary}");
+        }
+    }
+}
+
+const LINKED: &str = "  people:
+    - { user: bob, tenant: acme, email: bob@acme.com }
+secrets: { keys: [ { id: k1, key: MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE= } ] }
+notify:
+  links: { may: decide }
+";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn room_never_gets_the_link_of_a_person() {
+    for entry in [BOT, HOOK, TEAMS] {
+        let on = crate::support::test_app::On::Sqlite;
+        let (mut scene, _slack) = rooms(on, entry).await;
+        scene
+            .app
+            .restart_with(|yaml| yaml.replace("notify:\n", LINKED))
+            .await;
+        let held = scene.app.held().await;
+        scene.counted(&[("sent", 1)]).await;
+        answer(&scene, BOB, &held, "approve").await;
+        scene.counted(&[("due", 0)]).await;
+        for call in scene.hook.all() {
+            let plain = format!("{}/resume/{}", scene.app.url(), held.request);
+            assert!(
+                call.text.contains(&plain) && !call.text.contains("/l/"),
+                "{}",
+                call.text
+            );
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! What happens when Slack or Teams refuses, or a process dies.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{BOT, HOOK, TEAMS, answer, of, rooms};
+use crate::notify::{micros, on_both};
+use crate::support::test_app::BOB;
+
+fn problem(delivery: &Value) -> (&Value, &Value) {
+    (&delivery["state"], &delivery["last"]["problem"])
+}
+
+on_both! {
+    async fn error_of_slack_is_a_failure_although_its_status_is_200(on) {
+        for (error, state, said) in [
+            ("not_in_channel", "due", "the bot is not a member of the channel"),
+            ("invalid_auth", "due", "Slack does not take the token"),
+            ("msg_too_long", "dead", "Slack does not take a message like this"),
+        ] {
+            let (scene, slack) = rooms(on, BOT).await;
+            slack.fails("chat.postMessage", error);
+            scene.app.held().await;
+            let found = scene.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
+            assert_eq!(problem(&found[0]), (&json!(state), &json!(said)));
+            assert_eq!(found[0]["last"]["http_status"], 200);
+            slack.mend();
+            scene.leap(Duration::from_secs(7));
+            if state == "due" {
+                slack.until(|all| all.len() == 1).await;
+            } else {
+                scene.counted(&[("dead", 1)]).await;
+            }
+        }
+    }
+
+    async fn room_that_asks_to_wait_is_waited_for(on) {
+        for entry in [BOT, HOOK, TEAMS] {
+            let (scene, _slack) = rooms(on, entry).await;
+            scene.hook.answers_by(|_| (429, vec![("retry-after", "600".to_owned())]));
+            scene.app.held().await;
+            let found = scene.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
+            let wait = micros(&found[0], "/due_at") - micros(&found[0], "/last/at");
+            assert_eq!((wait, &found[0]["last"]["http_status"]), (600_000_000, &json!(429)));
+        }
+    }
+
+    async fn status_of_a_room_never_ends_the_attempts(on) {
+        for (entry, status) in [(BOT, 410), (HOOK, 410), (HOOK, 404), (TEAMS, 410), (TEAMS, 400)] {
+            let (scene, _slack) = rooms(on, entry).await;
+            scene.hook.answers(status);
+            scene.app.held().await;
+            let found = scene.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
+            assert_eq!(problem(&found[0]), (&json!("due"), &json!("no 2xx")));
+        }
+    }
+
+    async fn change_that_fails_is_tried_again_after_a_restart_and_nothing_is_posted_twice(on) {
+        let (mut scene, slack) = rooms(on, BOT).await;
+        let held = scene.app.held().await;
+        slack.until(|all| all.len() == 1).await;
+        scene.counted(&[("sent", 1)]).await;
+        slack.fails("chat.update", "fatal_error");
+        answer(&scene, BOB, &held, "approve").await;
+        let found = scene.until(|found| of(found, "request.decided").iter().any(|one| one["attempts"] == 1)).await;
+        assert_eq!(problem(of(&found, "request.decided")[0]), (&json!("due"), &json!("Slack had an error of its own")));
+        scene.app.restart().await;
+        slack.mend();
+        scene.leap(Duration::from_secs(7));
+        scene.counted(&[("sent", 2), ("due", 0)]).await;
+        assert!(slack.message().text().starts_with("Approved by bob, "));
+    }
+
+    async fn message_that_was_deleted_in_slack_is_changed_no_more(on) {
+        let (scene, slack) = rooms(on, BOT).await;
+        let held = scene.app.held().await;
+        scene.counted(&[("sent", 1)]).await;
+        slack.clear();
+        answer(&scene, BOB, &held, "approve").await;
+        let found = scene.counted(&[("dropped", 1), ("due", 0)]).await;
+        assert_eq!(problem(of(&found, "request.decided")[0]).1, "the message was deleted in Slack");
+        assert_eq!(slack.messages().len(), 0);
+    }
+
+    async fn message_that_was_posted_and_not_recorded_is_posted_again(on) {
+        let (mut scene, slack) = rooms(on, BOT).await;
+        scene.hook.close();
+        scene.app.held().await;
+        scene.hook.reached(1).await;
+        // The answer never arrives: the process stops while Slack has the message.
+        scene.app.restart().await;
+        scene.hook.open();
+        scene.leap(Duration::from_secs(21));
+        scene.counted(&[("sent", 1), ("due", 0)]).await;
+        let all = slack.until(|all| all.len() == 2).await;
+        assert_eq!(all[0].text(), all[1].text());
+    }
+}

@@ -1,0 +1,55 @@
+//! Rooms of Slack and Teams: what they are told, that a bot's message says what has become of its
+//! questions, and what happens when Slack refuses.
+
+mod changes;
+mod content;
+mod failures;
+
+use serde_json::{Value, json};
+
+use super::Scene;
+use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_slack::{CHANNEL, FakeSlack, TOKEN};
+use crate::support::test_app::{ALICE, Held, On};
+
+/// A bot that posts each question by itself.
+pub const BOT: &str = r#"    - { name: room, slack: { token: "{token}", channel: {channel}, api_url: "{hook}/api" }, tenants: [acme], gather: 0s }"#;
+/// A bot that gathers.
+pub const GATHERS: &str = r#"    - { name: room, slack: { token: "{token}", channel: {channel}, api_url: "{hook}/api" }, tenants: [acme] }"#;
+/// An incoming webhook.
+pub const HOOK: &str =
+    r#"    - { name: room, slack: { url: "{hook}/hook" }, tenants: [acme], gather: 0s }"#;
+/// A workflow of Teams.
+pub const TEAMS: &str =
+    r#"    - { name: room, teams: { url: "{hook}/teams" }, tenants: [acme], gather: 0s }"#;
+
+/// A service with this entry, and the rooms that it posts to.
+pub async fn rooms(on: On, entry: &str) -> (Scene, FakeSlack) {
+    let entry = entry
+        .replace("{token}", TOKEN)
+        .replace("{channel}", CHANNEL);
+    let scene = Scene::start(on, &entry).await;
+    let slack = FakeSlack::play(&scene.hook);
+    (scene, slack)
+}
+
+/// Answers a question as this person.
+pub async fn answer(scene: &Scene, key: &'static str, held: &Held, action: &str) {
+    scene.app.model.then(says("done"));
+    let path = format!("/resume/{}/{action}", held.request);
+    let reply = scene.app.actor(key).post(&path, &json!({})).await;
+    assert!(reply.status < 300, "{}", reply.text);
+}
+
+/// Asks a question with these arguments.
+pub async fn ask_with(scene: &Scene, arguments: &str) {
+    scene.app.model.then(calls(&[("refund", arguments)]));
+    let body = json!({"input": "please"});
+    let reply = scene.app.actor(ALICE).post("/v1/tasks", &body).await;
+    assert_eq!(reply.str("/status"), "Paused", "{}", reply.text);
+}
+
+/// The deliveries of this type.
+pub fn of<'d>(found: &'d [Value], kind: &str) -> Vec<&'d Value> {
+    found.iter().filter(|one| one["type"] == kind).collect()
+}

@@ -1,0 +1,150 @@
+//! Slack's API as far as messages go, played by a [`FakeReceiver`]: a channel that holds what was
+//! posted and changed.
+
+use std::sync::{Arc, Mutex};
+
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use super::fake_receiver::{FakeReceiver, Received};
+
+/// The token that Slack takes.
+pub const TOKEN: &str = "xoxb-canary-0123456789-abcdefghij";
+/// The channel that Slack knows.
+pub const CHANNEL: &str = "C012AB3CD";
+
+/// A message in the channel.
+#[derive(Clone, Debug)]
+pub struct Posted {
+    pub ts: String,
+    /// The bodies of the calls that made it so, the newest last.
+    pub bodies: Vec<Value>,
+}
+
+impl Posted {
+    /// Everything that it says now, as JSON.
+    pub fn says(&self) -> String {
+        self.bodies.last().unwrap().to_string()
+    }
+
+    /// The text of its notification.
+    pub fn text(&self) -> &str {
+        self.bodies.last().unwrap()["text"].as_str().unwrap()
+    }
+}
+
+#[derive(Clone)]
+pub struct FakeSlack {
+    pub receiver: FakeReceiver,
+    channel: Arc<Mutex<Vec<Posted>>>,
+    error: Arc<Mutex<Option<(&'static str, &'static str)>>>,
+}
+
+impl FakeSlack {
+    /// Plays Slack at the receiver's `/api`, an incoming webhook at `/hook`, and Teams at `/teams`.
+    pub fn play(receiver: &FakeReceiver) -> Self {
+        let slack = Self {
+            receiver: receiver.clone(),
+            channel: Arc::default(),
+            error: Arc::default(),
+        };
+        slack.mend();
+        slack
+    }
+
+    /// Answers as Slack does from now on.
+    pub fn mend(&self) {
+        *self.error.lock().unwrap() = None;
+        let played = self.clone();
+        self.receiver.replies(move |message| played.reply(message));
+    }
+
+    /// Calls of this method fail with this error from now on.
+    pub fn fails(&self, method: &'static str, error: &'static str) {
+        *self.error.lock().unwrap() = Some((method, error));
+    }
+
+    /// The messages in the channel, in the order in which they were posted.
+    pub fn messages(&self) -> Vec<Posted> {
+        self.channel.lock().unwrap().clone()
+    }
+
+    /// The only message.
+    pub fn message(&self) -> Posted {
+        let all = self.messages();
+        assert_eq!(all.len(), 1, "{all:?}");
+        all[0].clone()
+    }
+
+    /// Returns the messages once they are as expected.
+    pub async fn until(&self, expected: impl Fn(&[Posted]) -> bool) -> Vec<Posted> {
+        loop {
+            let all = self.messages();
+            if expected(&all) {
+                return all;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Removes every message, as people may.
+    pub fn clear(&self) {
+        self.channel.lock().unwrap().clear();
+    }
+
+    fn reply(&self, message: &Received) -> Response {
+        let body = || message.body.clone();
+        match message.path.as_str() {
+            "/hook" => "ok".into_response(),
+            "/teams" => StatusCode::ACCEPTED.into_response(),
+            path => {
+                let method = path.strip_prefix("/api/").unwrap_or_default();
+                answer(self.call(method, message.header("authorization"), body()))
+            }
+        }
+    }
+
+    fn call(&self, method: &str, authorization: &str, body: Value) -> Result<Value, &'static str> {
+        if let Some((failing, error)) = *self.error.lock().unwrap()
+            && failing == method
+        {
+            return Err(error);
+        }
+        if authorization != format!("Bearer {TOKEN}") {
+            return Err("invalid_auth");
+        }
+        if body["channel"] != CHANNEL {
+            return Err("channel_not_found");
+        }
+        let mut channel = self.channel.lock().unwrap();
+        let ts = match method {
+            "chat.postMessage" => {
+                let ts = format!("1700000000.{:06}", channel.len() + 1);
+                let bodies = vec![body.clone()];
+                channel.push(Posted {
+                    ts: ts.clone(),
+                    bodies,
+                });
+                ts
+            }
+            "chat.update" => {
+                let known = channel.iter_mut().find(|posted| body["ts"] == posted.ts);
+                let posted = known.ok_or("message_not_found")?;
+                posted.bodies.push(body.clone());
+                posted.ts.clone()
+            }
+            _ => return Err("unknown_method"),
+        };
+        Ok(json!({"ok": true, "channel": CHANNEL, "ts": ts, "message": body}))
+    }
+}
+
+fn answer(called: Result<Value, &'static str>) -> Response {
+    let body = called.unwrap_or_else(|error| json!({"ok": false, "error": error}));
+    (
+        [(header::CONTENT_TYPE, "application/json")],
+        body.to_string(),
+    )
+        .into_response()
+}
