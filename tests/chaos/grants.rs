@@ -14,7 +14,6 @@ async fn remembering() -> ServiceFixture {
     let yaml = std::fs::read_to_string(&path).unwrap();
     let offer = r#"approvers: { owner: true }, remember: { when: "args.amount <= 500.0", for: [owner], most: 4h, uses: 2 }"#;
     let yaml = yaml.replace("approvers: { owner: true }", offer);
-
     std::fs::write(&path, yaml).unwrap();
     fixture
 }
