@@ -7,6 +7,7 @@ mod database;
 mod failpoints;
 mod grants;
 mod inbox_rows;
+mod mail_to_result;
 mod messages;
 mod process;
 mod restored;

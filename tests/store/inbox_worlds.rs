@@ -65,6 +65,7 @@ async fn open_one(fixture: &StoreFixture, draws: &mut Draws) -> Open {
         users,
         groups,
         required: 1,
+        ..Approvers::default()
     };
     let task = fixture.task_of("acme", owner).await;
     let terms = Terms {

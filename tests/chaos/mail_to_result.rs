@@ -1,0 +1,139 @@
+//! A person's whole way with a mail client and a browser: the mail, its link, the page, the approval
+//! and the result, while the replica that asked is killed.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::process::{Place, Process, a_moment};
+use crate::support::database::Database;
+use crate::support::fake_chat_completions::{FakeModel, calls, says};
+use crate::support::fake_mail_server::FakeMailServer;
+use crate::support::fake_tool::FakeTool;
+use crate::support::links::SEALING_KEY;
+use crate::support::test_app::{ACCOUNTS, ALICE, REFUNDS};
+
+/// bob is of finance; a link in his mails decides.
+fn configuration(model: &FakeModel, tool: &FakeTool, mail: &FakeMailServer, url: &str) -> String {
+    let notify = format!(
+        "  people:
+    - {{ user: bob, tenant: acme, email: bob@acme.example }}
+notify:
+  mail: {{ url: \"smtp://127.0.0.1:{}\", from: \"Holdpoint <holdpoint@acme.example>\" }}
+  links: {{ may: decide }}
+  to:
+    - {{ name: by-mail, mail: {{ to: approvers }}, tenants: [acme] }}
+secrets: {{ keys: [ {{ id: k1, key: \"{SEALING_KEY}\" }} ] }}
+server: {{ public_url: \"{url}\" }}
+",
+        mail.port
+    );
+    let yaml = format!("{REFUNDS}{ACCOUNTS}{notify}")
+        .replace("{approvers}", "{ groups: [finance] }")
+        .replace("{model}", &model.base_url)
+        .replace("{tool}", &tool.url)
+        .replace("${MODEL_KEY}", "sk-model-key-0123456789");
+    yaml.replace("${TOOL_SECRET}", "tool-secret-0123456789")
+}
+
+fn write(folder: &Path, yaml: &str, database: &Database) -> std::path::PathBuf {
+    let path = folder.join("holdpoint.yaml");
+    let database = format!("database: {{ url: \"{}\" }}\n", database.url());
+    std::fs::write(&path, format!("{yaml}{database}")).unwrap();
+    path
+}
+
+async fn begin(place: &Place, http: &reqwest::Client) -> Process {
+    let mut process = place.start("");
+    assert!(process.ready(http).await, "{}", place.last_words());
+    process
+}
+
+/// The first link of a mail that leads to a question.
+fn link(text: &str) -> String {
+    let mut words = text.split_whitespace();
+    let link = words.find(|word| word.contains("/l/"));
+    link.unwrap_or_else(|| panic!("{text}")).to_owned()
+}
+
+/// The value of the form's hidden field.
+fn digest(page: &str) -> &str {
+    let (_, rest) = page.split_once("name=\"digest\" value=\"").unwrap();
+    rest.split_once('"').unwrap().0
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mailed_link_leads_to_a_result_although_the_replica_that_asked_is_killed() {
+    let (model, tool, mail) = (
+        FakeModel::start().await,
+        FakeTool::start().await,
+        FakeMailServer::start().await,
+    );
+    let database = Database::postgres().await;
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("holdpoint.yaml");
+    let (asks, stays) = (Place::new(config.clone()), Place::new(config));
+    let yaml = configuration(&model, &tool, &mail, &stays.url());
+    write(folder.path(), &yaml, &database);
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a test is a client like any other"
+    )]
+    let browser = reqwest::Client::builder()
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .build()
+        .unwrap();
+    let (first, second) = (begin(&asks, &browser).await, begin(&stays, &browser).await);
+
+    model.then(calls(&[("refund", r#"{"order": 17, "amount": 120}"#)]));
+    let posted = browser.post(format!("{}/v1/tasks", asks.url()));
+    let posted = posted.bearer_auth(ALICE).json(&json!({"input": "please"}));
+    let task: Value = posted.send().await.unwrap().json().await.unwrap();
+    assert_eq!(task["status"], "Paused", "{task}");
+    let mails = mail.reached(1).await;
+    first.kill().await;
+
+    let link = link(&mails[0].text);
+    assert!(link.starts_with(&stays.url()), "{link}");
+    // A scanner opens the link before bob does.
+    assert_eq!(browser.head(&link).send().await.unwrap().status(), 200);
+    let page = browser.get(&link).header("accept", "text/html");
+    let page = page.send().await.unwrap().text().await.unwrap();
+    assert!(page.contains("Refund 120 for order 17"), "{page}");
+    assert_eq!(tool.count(), 0);
+
+    model.then(says("Paid back."));
+    let press = browser
+        .post(&link)
+        .header("origin", stays.url())
+        .header("accept", "text/html");
+    let form = url::form_urlencoded::Serializer::new(String::new())
+        .extend_pairs([("digest", digest(&page)), ("action", "approve")])
+        .finish();
+    let press = press.header("content-type", "application/x-www-form-urlencoded");
+    let pressed = press.body(form).send().await.unwrap();
+    assert_eq!(pressed.status(), 303, "{}", pressed.text().await.unwrap());
+    let address = format!(
+        "{}/v1/tasks/{}",
+        stays.url(),
+        task["task_id"].as_str().unwrap()
+    );
+    let done = loop {
+        let asked = browser.get(&address).bearer_auth(ALICE);
+        let found: Value = asked.send().await.unwrap().json().await.unwrap();
+        if found["status"] == "Completed" {
+            break found;
+        }
+        a_moment().await;
+    };
+    assert_eq!(
+        (done["output"].as_str(), tool.count()),
+        (Some("Paid back."), 1)
+    );
+    let page = browser.get(&link).header("accept", "text/html");
+    let page = page.send().await.unwrap().text().await.unwrap();
+    assert!(page.contains("Approved") && page.contains("bob"), "{page}");
+    assert!(!page.contains("<button"), "{page}");
+    second.kill().await;
+}
