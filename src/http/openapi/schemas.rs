@@ -25,6 +25,7 @@ const REQUEST_BODIES: &[&str] = &[
     "ApproveBody",
     "RejectBody",
     "SignIn",
+    "LinkAnswer",
     "ResendDeliveries",
     "WebhookData",
     "Problem",
