@@ -26,6 +26,7 @@ const REQUEST_BODIES: &[&str] = &[
     "RejectBody",
     "NewRemember",
     "SignIn",
+    "LinkAnswer",
     "ResendDeliveries",
     "WebhookData",
     "Problem",
