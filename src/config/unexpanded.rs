@@ -73,12 +73,13 @@ pub(crate) fn walk<'n>(
 pub(crate) fn is_shown(place: &[String]) -> bool {
     let place: Vec<&str> = place.iter().map(String::as_str).collect();
     match place.as_slice() {
-        ["server" | "default_agent" | "agents", ..] => true,
+        ["server" | "default_agent" | "agents", ..]
+        | ["auth", "people", ..]
+        | ["notify", "links", ..] => true,
         ["credentials", _, key] => *key == "description",
         ["credentials", _, "fields", _, key] => matches!(*key, "description" | "format"),
         ["secrets", "keys", _, key] => *key == "id",
         ["auth", "api_keys", _, key, ..] => matches!(*key, "user" | "tenant" | "groups" | "may"),
-        ["auth", "people", ..] | ["notify", "links", ..] => true,
         ["notify", "mail", key] => *key != "password",
         ["models", _, key] => matches!(*key, "model" | "provider"),
         ["tools", _, key] => matches!(*key, "description" | "summary" | "effect"),

@@ -17,14 +17,14 @@ pub const SEALING_KEY: &str = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
 pub const OTHER_KEY: &str = "MTIzNDU2Nzg5MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTI=";
 
 /// People of finance without a key, who decide by link; and one of no group.
-pub const PEOPLE: &str = r#"  people:
+pub const PEOPLE: &str = "  people:
     - { user: bob, tenant: acme, email: bob@acme.example }
     - { user: dora, tenant: acme, groups: [finance], email: dora@acme.example }
     - { user: emil, tenant: acme, groups: [finance], email: emil@acme.example, language: zh }
     - { user: fred, tenant: acme, groups: [sales], email: fred@acme.example }
     - { user: alice, tenant: acme, email: alice@acme.example }
     - { user: mallory, tenant: other, email: mallory@other.example }
-"#;
+";
 
 /// The setting with which links decide.
 pub const DECIDING: &str = "notify: { links: { may: decide } }\n";

@@ -73,7 +73,7 @@ pub(super) fn frame_named(language: Language, title: &str, body: &Markup) -> Mar
 
 /// A problem as a page: the texts of the JSON problem, the earlier decision, if any, and a link
 /// back to the intervention request. `instance` is the id of the HTTP request; `sign_in_again` is
-/// the link to sign in as another user, if it may help; `link` is the path of the sealed link that
+/// the link to sign in as another user, if it may help; `own` is the path of the sealed link that
 /// the reader came by, if any.
 #[must_use]
 pub(crate) fn problem(
@@ -82,7 +82,7 @@ pub(crate) fn problem(
     public_url: &str,
     language: Language,
     sign_in_again: Option<&Markup>,
-    link: Option<&str>,
+    own: Option<&str>,
 ) -> Markup {
     let words = Translations::of(language);
     let request = problem.members.get("request").map(|request| {
@@ -90,7 +90,7 @@ pub(crate) fn problem(
             let id = member(request, "request_id");
             format!("{}/resume/{id}", prefix(public_url))
         };
-        link.map_or_else(page, str::to_owned)
+        own.map_or_else(page, str::to_owned)
     });
     let title = problem_title(problem.code, words);
     let (status, instance) = (

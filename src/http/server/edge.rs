@@ -54,8 +54,6 @@ struct RequestContext {
     refused_host: Option<&'static str>,
     private: bool,
     page: bool,
-    /// Whether the path is that of a sealed link.
-    link: bool,
     /// The path and query of the request.
     path: String,
     language: Language,
@@ -82,7 +80,6 @@ impl RequestContext {
                 None
             },
             private: under("/v1") || page,
-            link: path.starts_with(link::ROOT),
             page: (page || under("/problems")) && wants_html(headers),
             path: request
                 .uri()
@@ -90,6 +87,11 @@ impl RequestContext {
                 .map_or_else(String::new, ToString::to_string),
             language: Language::of(headers),
         }
+    }
+
+    /// Whether the path is that of a sealed link.
+    fn is_link(&self) -> bool {
+        self.path.starts_with(link::ROOT)
     }
 }
 
@@ -197,7 +199,7 @@ fn problem(
                 public_url,
                 context.language,
                 sign_in_link.as_ref(),
-                context.link.then_some(path.as_str()),
+                context.is_link().then_some(path.as_str()),
             ),
         )
             .into_response()
@@ -238,7 +240,7 @@ fn add_headers(context: &RequestContext, headers: &mut HeaderMap) {
     if context.private {
         headers.append(header::VARY, HeaderValue::from_static("Accept"));
     }
-    if context.link {
+    if context.is_link() {
         let noindex = HeaderValue::from_static("noindex");
         headers.insert(HeaderName::from_static("x-robots-tag"), noindex);
     }

@@ -121,9 +121,10 @@ pub(crate) async fn store_decision(
         if !may_decide(caller, &row.tenant, &row.owner, approvers)
             || !takes_some_answer(caller, row.asked.kind)
         {
-            return Err(Problem::forbidden(match caller.door {
-                Some(Door::Link) => "A link may not decide this request. Sign in to decide it.",
-                _ => "You may not decide this request: see its `approvers`.",
+            return Err(Problem::forbidden(if caller.door == Some(Door::Link) {
+                "A link may not decide this request. Sign in to decide it."
+            } else {
+                "You may not decide this request: see its `approvers`."
             }));
         }
         if row.asked.kind == RequestKind::Credentials {

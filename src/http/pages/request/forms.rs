@@ -70,12 +70,11 @@ pub(super) fn folded(view: &View<'_>, form: FormName, head: &str, body: &Markup)
 /// A form that also posts the digest of the request as shown. `path` is `/` and the action, or
 /// nothing if a field says the action. A link has one path, so there a field always says it.
 pub(crate) fn form_with_digest(view: &View<'_>, path: &str, body: &Markup) -> Markup {
-    let (to, action) = match view.link {
-        Some(link) => (link.path.clone(), path.strip_prefix('/')),
-        None => {
-            let request = &view.request.request_id;
-            (format!("{}/resume/{request}{path}", view.prefix), None)
-        }
+    let (to, action) = if let Some(link) = view.link {
+        (link.path.clone(), path.strip_prefix('/'))
+    } else {
+        let request = &view.request.request_id;
+        (format!("{}/resume/{request}{path}", view.prefix), None)
     };
     html! {
         form method="post" action=(to) autocomplete="off" {
