@@ -271,8 +271,8 @@ fn vote_by_link_counts_only_while_its_person_the_links_and_the_rule_let_it() {
     let decide = Some(LinkMay::Decide);
     let finance = approvers(false, &[], &["finance"]);
     let rule = |links, required| Approvers {
-        links,
         required,
+        links,
         ..finance.clone()
     };
     let vote = |by: &str, door| Vote {
