@@ -142,8 +142,6 @@ pub(crate) fn operations() -> Vec<Operation> {
             &deliveries::resend::OP,
             routes!(deliveries::resend::resend_delivery),
         ),
-        (&grants::list::OP, routes!(grants::list::list_grants)),
-        (&grants::end::OP, routes!(grants::end::end_grant)),
         (&agents::OP, routes!(agents::list_agents)),
         (&me::OP, routes!(me::get_me)),
         (&requests::show::OP, routes!(requests::show::get_request)),
@@ -169,6 +167,7 @@ pub(crate) fn operations() -> Vec<Operation> {
         (&health::METRICS, routes!(health::get_metrics)),
     ];
     api.into_iter()
+        .chain(grants::operations())
         .chain(pages::operations())
         .chain(service)
         .collect()

@@ -117,9 +117,9 @@ impl Policy {
             offered.extend(tools.flat_map(|(tool, _)| bases.clone().map(|it| it.basis(tool))));
         }
         Self {
-            offered,
             rules,
             shapes,
+            offered,
         }
     }
 

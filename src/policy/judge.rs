@@ -15,6 +15,10 @@ const STEPS: u32 = 1_000_000;
 
 /// The result of the rules for one agent of the path.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a few short-lived values for each judgement"
+)]
 enum Opinion {
     /// No rule matches.
     None,

@@ -168,9 +168,8 @@ impl Offered {
         }
         let arguments = match &self.when {
             Some(When::Holds(when)) if test(when, scope) == Ok(true) => None,
-            Some(_) => return None,
             None if self.settings.same && tool.effect.repeatable() => Some(canonical(args)),
-            None => return None,
+            Some(_) | None => return None,
         };
         let basis = self.basis(tool);
         Some(Offer {

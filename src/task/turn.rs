@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::call_state::{CallState, Phase, Start, UNKNOWN};
-use super::decision::{Action, Then, Vote};
+use super::decision::{Action, Decision, Then, Vote};
 use super::grant::{GrantScope, GrantUse};
 use super::id::{CallId, GrantId, RequestId, TaskId};
 use super::item::{Fact, Item, Outcome, Turn};
@@ -179,11 +179,7 @@ impl Progress {
                 self.decided(*request_id, decision);
                 let known = item.seq > self.uncertain_seq;
                 self.vouched(decision, known);
-                if known {
-                    let given = decision.grants();
-                    let given = given.filter(|(_, grant)| grant.scope == GrantScope::Task);
-                    self.grants.extend(given.map(|(_, grant)| grant.grant_id));
-                }
+                self.granted(decision, known);
             }
             Fact::RequestClosed {
                 request_id,
@@ -218,6 +214,14 @@ impl Progress {
             } => self.delegated(*tool_call_id, *child_task_id),
             Fact::LateResult(_) => {}
         }
+    }
+
+    /// Keeps the standing decisions that were given for the tree, after the uncertain history
+    /// (`known`).
+    fn granted(&mut self, decision: &Decision, known: bool) {
+        let given = decision.grants().map(|(_, grant)| grant);
+        let given = given.filter(|grant| known && grant.scope == GrantScope::Task);
+        self.grants.extend(given.map(|grant| grant.grant_id));
     }
 
     fn user_spoke(&mut self, groups: &[String], item: &Item) {

@@ -187,6 +187,9 @@ on_both! {
         app.model.then(says("done"));
         let approved = app.approver().send(Method::POST, &format!("{path}/approve"), form(&unticked)).await;
         assert_eq!((approved.status, listed(app.approver()).await.len()), (303, 0), "{}", approved.text);
+        // A form is answered at once; the task goes on.
+        let first = format!("/v1/tasks/{}", held.task);
+        assert_eq!(app.owner().header("prefer", "wait=10").get(&first).await.str("/status"), "Completed");
         let held = app.held().await;
         let path = format!("/resume/{}", held.request);
         let ticked = &ticked[1..];

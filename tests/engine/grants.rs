@@ -394,6 +394,15 @@ both! {
         answered(&harness, task, rejects(holdpoint::task::decision::Then::Continue)).await;
     }
 
+    async fn scope_that_is_not_offered_is_refused(fixture) {
+        let mut harness = harness(fixture, &[&[LARGE]]).await;
+        harness.configure(|yaml| yaml.replace("for: [task, owner], most: 4h", "for: [task], most: 4h"));
+        let task = begun(&harness).await;
+        let (door, wish) = (harness.engine(0), remembered(GrantScope::Owner, hours(1)));
+        let said = refused(&harness, &door, &person("bob"), task, wish).await;
+        assert_eq!(places(&said), ["/remember/for"]);
+    }
+
     async fn replayed_approval_gives_no_second_standing_decision(fixture) {
         let harness = harness(fixture, &[&[LARGE]]).await;
         let task = begun(&harness).await;

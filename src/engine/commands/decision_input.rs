@@ -30,6 +30,16 @@ pub struct DecisionInput {
 }
 
 impl DecisionInput {
+    /// Whether an approval is to be remembered.
+    fn wishes(&self) -> bool {
+        match &self.body {
+            DecisionBody::Whole { remember, .. } => remember.is_some(),
+            DecisionBody::PerCall(replies) => {
+                replies.values().any(|reply| reply.remember.is_some())
+            }
+        }
+    }
+
     /// The edited arguments, each with the id of its call as sent.
     pub(super) fn edits(&self) -> impl Iterator<Item = (String, &str)> {
         let replies = if let DecisionBody::PerCall(replies) = &self.body {
@@ -100,6 +110,9 @@ pub(crate) fn fitting(
         let detail = "A link may not decide this request. Sign in to decide it.";
         return Err(Refusal::Forbidden(detail.to_owned()));
     }
+    if answer.wishes() {
+        check_door(caller)?;
+    }
     match &answer.body {
         DecisionBody::PerCall(replies) => per_call(caller, &row.asked, &allowed, replies),
         DecisionBody::Whole {
@@ -111,9 +124,6 @@ pub(crate) fn fitting(
             remember,
         } => {
             let asked = &row.asked;
-            if remember.is_some() {
-                check_door(caller)?;
-            }
             let own = *action == Action::Approve
                 && asked.own_calls().all(|call| wrote(caller, asked, call));
             if own && asked.kind.facts().decides_calls {
@@ -163,9 +173,6 @@ fn per_call(
     }
     let (mut errors, mut named, mut thens) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
     for (name, reply) in replies {
-        if reply.remember.is_some() {
-            check_door(caller)?;
-        }
         let place = pointer("/decisions", name);
         let error = |(member, detail): (String, String)| FieldError {
             pointer: format!("{place}{member}"),
@@ -182,15 +189,8 @@ fn per_call(
         if reply.action == Action::Approve && wrote(caller, asked, call) {
             return Err(own_words());
         }
-        let wish = reply.remember;
-        let wish = wish.and_then(|wish| misfit(caller, asked, call, reply.action, wish));
-        let wish = wish.map(|(member, detail)| (member.to_owned(), detail));
-        errors.extend(
-            misfits_of(call, allowed, reply)
-                .into_iter()
-                .chain(wish)
-                .map(error),
-        );
+        let found = misfits_of(caller, asked, call, allowed, reply);
+        errors.extend(found.into_iter().map(error));
         thens.extend(reply.then);
         if thens.len() > 1 {
             let detail = "the same for every call: it holds for the request".to_owned();
@@ -222,8 +222,17 @@ fn per_call(
 
 /// The members of a reply that do not fit its call: for each, a JSON pointer from the reply and the
 /// expected value.
-fn misfits_of(call: &CallSpec, allowed: &[Action], reply: &CallReply) -> Vec<(String, String)> {
+fn misfits_of(
+    caller: &Caller,
+    asked: &RequestSpec,
+    call: &CallSpec,
+    allowed: &[Action],
+    reply: &CallReply,
+) -> Vec<(String, String)> {
     let mut misfits = Vec::new();
+    let wish = reply.remember;
+    let wish = wish.and_then(|wish| misfit(caller, asked, call, reply.action, wish));
+    misfits.extend(wish.map(|(member, detail)| (member.to_owned(), detail)));
     if !allowed.contains(&reply.action) {
         misfits.push(("/action".to_owned(), one_of(allowed)));
     }

@@ -124,7 +124,9 @@ impl Driver<'_> {
     ) -> RequestSpec {
         if !kind.facts().decides_calls {
             // Only the approval of a call can be remembered.
-            calls.iter_mut().for_each(|call| call.offer = None);
+            for call in &mut calls {
+                call.offer = None;
+            }
         }
         RequestSpec {
             request_id: RequestId(self.engine.ids.fresh()),

@@ -45,10 +45,6 @@ pub(super) fn all() -> Vec<(&'static str, Vec<Value>)> {
         ),
         ("ApproveDecision", vec![json!({ "action": "approve" })]),
         (
-            "NewRemember",
-            vec![json!({ "for": "task", "expires_in": "4h" })],
-        ),
-        (
             "RejectDecision",
             vec![json!({ "action": "reject", "then": "continue", "reason": "wrong customer" })],
         ),
@@ -72,15 +68,26 @@ pub(super) fn all() -> Vec<(&'static str, Vec<Value>)> {
             vec![json!({ "tasks": [task], "next_cursor": null })],
         ),
         ("RequestList", vec![list_of(&request)]),
-        (
-            "GrantList",
-            vec![json!({ "grants": [Grant::of(&sample::grant(), None)], "next_cursor": null })],
-        ),
         ("AgentTask", vec![json!(task)]),
         ("InterventionRequest", vec![json!(request)]),
     ]
     .into_iter()
+    .chain(grants())
     .chain(event_schema::examples())
     .chain(super::webhooks::examples())
     .collect()
+}
+
+fn grants() -> [(&'static str, Vec<Value>); 2] {
+    let grant = Grant::of(&sample::grant(), None);
+    [
+        (
+            "NewRemember",
+            vec![json!({ "for": "task", "expires_in": "4h" })],
+        ),
+        (
+            "GrantList",
+            vec![json!({ "grants": [grant], "next_cursor": null })],
+        ),
+    ]
 }

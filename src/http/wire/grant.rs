@@ -28,6 +28,7 @@ pub(crate) struct GrantList {
 
 /// A standing decision: an approval that also lets later calls of its rule through.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[expect(clippy::struct_field_names, reason = "the names of the API's members")]
 pub(crate) struct Grant {
     /// Its id.
     #[schema(format = Uuid)]

@@ -301,4 +301,23 @@ fn nothing_is_offered_unless_every_hold_of_the_path_is_that_rule() {
         along(&[allowed, own]).is_some(),
         "the root's hold is that rule"
     );
+    let below = rule(
+        "below",
+        &["refund"],
+        "agent.name == 'billing'",
+        Decide::Hold,
+    );
+    let own = remembering("own", &["refund"], "", remember());
+    assert_eq!(along(&[below, own]), None, "another rule holds it below");
+    let only_root = remembering("own", &["refund"], "agent.name == 'root'", remember());
+    assert_eq!(along(&[only_root]), None, "no rule matches below");
+    let all = remembering("all", &["refund", "analyst"], "", when("true"));
+    let (policy, _) = built(&[all], &tools());
+    let of = |tool: &str, args: Value| judge(&policy, tool, &args).offer;
+    assert!(of("refund", args(10.0)).is_some());
+    assert_eq!(
+        of("analyst", json!({"task": "look"})),
+        None,
+        "another task performs it"
+    );
 }

@@ -2,3 +2,15 @@
 
 pub(crate) mod end;
 pub(crate) mod list;
+
+use utoipa_axum::routes;
+
+use crate::http::Operation;
+
+/// The operations on standing decisions.
+pub(crate) fn operations() -> [Operation; 2] {
+    [
+        (&list::OP, routes!(list::list_grants)),
+        (&end::OP, routes!(end::end_grant)),
+    ]
+}
