@@ -9,6 +9,7 @@ use crate::net::Net;
 use crate::task::verdict::Terms;
 use crate::tool::catalog::Catalog;
 
+mod reach;
 mod secrets;
 
 /// A valid file with every section and nearly every key.

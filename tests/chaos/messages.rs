@@ -2,11 +2,12 @@
 //! of: every event arrives, each under one id.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::process::{Place, a_moment};
+use super::process::{Place, Process, a_moment};
 use crate::notify::{BACKEND, yaml};
 use crate::support::database::Database;
 use crate::support::fake_chat_completions::{FakeModel, says};
@@ -26,7 +27,7 @@ const POINTS: [&str; 5] = [
 const WANTED: [&str; 2] = ["task.created", "task.completed"];
 
 /// A client of the service.
-struct Client {
+pub struct Client {
     http: reqwest::Client,
     url: String,
 }
@@ -44,7 +45,7 @@ impl Client {
             .await;
     }
 
-    async fn get(&self, path: &str) -> Option<Value> {
+    pub async fn get(&self, path: &str) -> Option<Value> {
         let request = self
             .http
             .get(format!("{}{path}", self.url))
@@ -59,12 +60,12 @@ impl Client {
             .ok()
     }
 
-    /// The items of every task that the database has, as (task, status) once each has ended.
-    async fn ended(&self) -> Vec<String> {
+    /// The ids of every task that the database has, once each has this status.
+    pub async fn all(&self, status: &str) -> Vec<String> {
         loop {
             let tasks = self.get("/v1/tasks?limit=200").await.unwrap_or_default();
             let tasks = tasks["tasks"].as_array().cloned().unwrap_or_default();
-            if !tasks.is_empty() && tasks.iter().all(|task| task["status"] == "Completed") {
+            if !tasks.is_empty() && tasks.iter().all(|task| task["status"] == status) {
                 return tasks
                     .iter()
                     .map(|task| task["task_id"].as_str().unwrap().to_owned())
@@ -75,60 +76,107 @@ impl Client {
     }
 }
 
+/// A service that is killed again and again, with its database.
+pub struct Mortal {
+    _database: Database,
+    _folder: tempfile::TempDir,
+    place: Place,
+    pub client: Client,
+    /// The seconds that Postgres' clock is ahead. It is set ahead at each start, so that the leases of
+    /// the killed process are over.
+    ahead: u32,
+}
+
+impl Mortal {
+    /// A service with this configuration, at whose model each task does the same.
+    pub async fn new(on: On, yaml: &str, answer: fn() -> Value) -> Self {
+        let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
+        let database = match on {
+            On::Sqlite => Database::sqlite(),
+            On::Postgres => Database::postgres().await,
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let text = yaml
+            .replace("{model}", &model.base_url)
+            .replace("{tool}", &tool.url)
+            .replace("${MODEL_KEY}", "sk-model-key-0123456789")
+            .replace("${TOOL_SECRET}", "tool-secret-0123456789");
+        let text = format!("{text}database: {{ url: \"{}\" }}\n", database.url());
+        let config = folder.path().join("holdpoint.yaml");
+        std::fs::write(&config, text).unwrap();
+        model.otherwise(move |_| answer());
+        let place = Place::new(config);
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a test is a client like any other"
+        )]
+        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        let client = Client {
+            http,
+            url: place.url(),
+        };
+        Self {
+            _database: database,
+            _folder: folder,
+            place,
+            client,
+            ahead: 0,
+        }
+    }
+
+    /// Starts a process with these failpoints; `None` if it was killed before it was ready.
+    pub async fn start(&mut self, failpoints: &str) -> Option<Process> {
+        self.ahead += 60;
+        let mut process = self
+            .place
+            .start(&format!("{failpoints};clock={}s", self.ahead));
+        if process.ready(&self.client.http).await {
+            return Some(process);
+        }
+        let killed = process.ended().await.signal().is_some();
+        assert!(killed, "{}", self.place.last_words());
+        None
+    }
+
+    /// Gives tasks to a process that is killed at its first pass of each point, and to one that is
+    /// killed at its second.
+    pub async fn killed_at(&mut self, points: &[&str]) {
+        for point in points {
+            for pass in [1, 2] {
+                let Some(mut process) = self.start(&format!("{point}=abort@{pass}")).await else {
+                    continue;
+                };
+                while process.is_over().is_none() {
+                    self.client.create().await;
+                    a_while(&mut process).await;
+                }
+            }
+        }
+    }
+}
+
+/// Returns once the process is over, or had time to pass its points.
+async fn a_while(process: &mut Process) {
+    for _ in 0..20 {
+        if process.is_over().is_some() {
+            return;
+        }
+        a_moment().await;
+    }
+}
+
 async fn killed_at_each_point(on: On) {
-    let (model, tool, hook) = (
-        FakeModel::start().await,
-        FakeTool::start().await,
-        FakeReceiver::start().await,
-    );
-    let database = match on {
-        On::Sqlite => Database::sqlite(),
-        On::Postgres => Database::postgres().await,
-    };
-    let folder = tempfile::tempdir().unwrap();
+    let hook = FakeReceiver::start().await;
     let entry = BACKEND.replace(
         "tenants: [acme]",
         "tenants: [acme], events: [task.created, task.completed]",
     );
-    let text = yaml(&entry, &hook)
-        .replace("{model}", &model.base_url)
-        .replace("{tool}", &tool.url)
-        .replace("${MODEL_KEY}", "sk-model-key-0123456789")
-        .replace("${TOOL_SECRET}", "tool-secret-0123456789");
-    let text = format!("{text}database: {{ url: \"{}\" }}\n", database.url());
-    let config = folder.path().join("holdpoint.yaml");
-    std::fs::write(&config, text).unwrap();
-    let place = Place::new(config);
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a test is a client like any other"
-    )]
-    let http = reqwest::Client::builder().no_proxy().build().unwrap();
-    let client = Client {
-        http: http.clone(),
-        url: place.url(),
-    };
-    // Postgres' clock is set ahead each time, so that the leases of the killed process are over.
-    let mut ahead = 0;
-    for point in POINTS {
-        for pass in [1, 2] {
-            ahead += 60;
-            let mut process = place.start(&format!("{point}=abort@{pass};clock={ahead}s"));
-            assert!(process.ready(&http).await, "{}", place.last_words());
-            while process.is_over().is_none() {
-                model.then(says("done"));
-                client.create().await;
-            }
-        }
-    }
-    ahead += 60;
-    let mut process = place.start(&format!("clock={ahead}s"));
-    assert!(process.ready(&http).await, "{}", place.last_words());
-    for _ in 0..32 {
-        model.then(says("done"));
-    }
-    let expected: BTreeSet<(String, &str)> = client
-        .ended()
+    let mut service = Mortal::new(on, &yaml(&entry, &hook), || says("done")).await;
+    service.killed_at(&POINTS).await;
+    let process = service.start("").await.unwrap();
+    let expected: BTreeSet<(String, &str)> = service
+        .client
+        .all("Completed")
         .await
         .into_iter()
         .flat_map(|task| WANTED.map(|name| (task.clone(), name)))

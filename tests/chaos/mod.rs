@@ -8,6 +8,7 @@ mod failpoints;
 mod grants;
 mod inbox_rows;
 mod mail_to_result;
+mod mails;
 mod messages;
 mod process;
 mod restored;

@@ -5,7 +5,7 @@ mod content;
 mod entries;
 mod lanes;
 mod lost_time;
-mod mail;
+pub mod mail;
 mod retries;
 mod rooms;
 mod secrecy;

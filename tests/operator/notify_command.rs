@@ -72,3 +72,44 @@ fn secret_that_stands_in_the_file_is_warned_about() {
     );
     assert!(!done.err.contains(NEW));
 }
+
+#[test]
+fn check_says_whom_the_questions_of_each_rule_reach() {
+    let folder = Folder::new();
+    let yaml = format!(
+        "{SMALL}tools: {{ pay: {{ http: {{ url: 'http://127.0.0.1:9/' }} }}, drop: {{ http: {{ url: 'http://127.0.0.1:9/' }} }} }}
+auth:
+  api_keys: [ {{ user: alice, key: '${{ALICE}}' }}, {{ user: bob, groups: [finance], key: '${{BOB}}' }} ]
+  people: [ {{ user: bob, email: bob@acme.com }} ]
+policy:
+  - {{ name: payments, tools: [pay], decide: hold, approvers: {{ groups: [finance] }} }}
+  - {{ name: drops, tools: [drop], decide: hold, approvers: {{ users: [alice] }} }}
+notify:
+  mail: {{ url: 'smtp://127.0.0.1:9', from: holdpoint@acme.com }}
+  to: [ {{ name: by-mail, mail: {{}} }} ]
+"
+    );
+    std::fs::write(folder.file("holdpoint.yaml"), yaml).unwrap();
+    let keys = [
+        ("ALICE", "alice-key-0123456789"),
+        ("BOB", "bob-key-0123456789ab"),
+    ];
+    let done = holdpoint(
+        folder.path(),
+        &["check", "--config", "holdpoint.yaml"],
+        &keys,
+    );
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    assert_eq!(
+        done.out,
+        "The configuration is valid. Agents: 1, tools: 2, rules: 2.\n\
+         A question of the rule `payments` reaches bob (by-mail).\n\
+         A question of the rule `drops` reaches nobody.\n"
+    );
+    let warned = "policy[1].approvers: no message tells anybody of this rule's questions";
+    assert!(done.err.contains(warned), "{}", done.err);
+    assert!(
+        !format!("{}{}", done.out, done.err).contains('@'),
+        "no address is printed"
+    );
+}

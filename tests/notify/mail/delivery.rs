@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{BOB_ONLY, MINUTE, Post, yaml};
+use super::{ALICE, BOB, BOB_ONLY, BY_MAIL, MINUTE, Post, yaml};
 use crate::notify::on_both;
 use crate::support::fake_mail_server::{FakeMailServer, Then};
 use crate::support::test_app::{On, TestApp};
@@ -55,6 +55,25 @@ on_both! {
         post.counted(&[("sent", 1)]).await;
         let all = post.server.all();
         assert_eq!((all.len(), &all[0].id), (2, &all[1].id));
+    }
+
+    async fn person_who_lost_the_right_or_the_address_is_sent_nothing(on) {
+        let over = "the request no longer waits for this recipient";
+        let unreached = "no mail reaches this person any more";
+        let key = "groups: [finance], key: \"bob-key";
+        for (lost, left, problem) in [(key, "groups: [support], key: \"bob-key", over), (", email: bob@acme.com", "", unreached)] {
+            let mut post = Post::start(on, BY_MAIL).await;
+            post.server.then(Then::Refuse(451));
+            post.app.held().await;
+            post.until(|found| found.len() == 2 && found.iter().all(|one| one["attempts"] == 1)).await;
+            post.app.restart_with(|yaml| yaml.replace(lost, left)).await;
+            post.server.then(Then::Take);
+            post.leap(MINUTE);
+            let found = post.counted(&[("sent", 1), ("dropped", 1)]).await;
+            let dropped = found.iter().find(|one| one["state"] == "dropped").unwrap();
+            assert_eq!((&dropped["person"], &dropped["last"]["problem"]), (&"bob".into(), &problem.into()));
+            assert_eq!((post.server.to(ALICE).len(), post.server.to(BOB).len()), (1, 0));
+        }
     }
 
     async fn gathered_mail_that_failed_is_sent_once_the_server_is_back(on) {

@@ -2,8 +2,17 @@
 
 use std::collections::BTreeSet;
 
+use futures_util::stream::{self, StreamExt as _};
+use holdpoint::store::Store;
+use holdpoint::task::change::{Counters, LeaseChange};
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::Fact;
+use holdpoint::task::request::RequestKind;
+use holdpoint::task::status::TaskStatus;
+
 use super::{BOB, BOB_ONLY, MINUTE, Post};
 use crate::notify::on_both;
+use crate::store::store_fixture::{asked, change, finance, fresh, new_task, status};
 use crate::support::test_app::On;
 
 /// How many questions the bodies of a mail list, and the subject's number.
@@ -11,7 +20,53 @@ fn listed(mail: &crate::support::fake_mail_server::Mail) -> usize {
     mail.html.matches("/resume/").count()
 }
 
+/// Stores so many questions that finance may decide, as many at once as the store writes together.
+async fn ask(store: &Store, count: usize) {
+    let commit = |_| async move {
+        let id = TaskId(fresh());
+        let question = asked(RequestKind::Approval, finance(1), 1);
+        let mut task = new_task(id, "acme", "alice");
+        let paused = status(TaskStatus::Paused);
+        task.facts
+            .extend([Fact::InterventionRequested(question), paused]);
+        task.counters = Counters {
+            open_requests: 1,
+            ..Counters::default()
+        };
+        task.lease = LeaseChange::Park { wake_in: None };
+        store.commit(change(id, vec![task])).await.unwrap();
+    };
+    let commits = stream::iter(0..count).map(commit);
+    commits.buffer_unordered(64).collect::<Vec<()>>().await;
+}
+
+/// Returns once so many deliveries are in this state.
+async fn listed_as(post: &Post, state: &str, count: usize) {
+    let sql = format!("select cast(count(*) as text) from delivery where state = '{state}'");
+    while post.app.database.texts(&sql).await != [count.to_string()] {
+        tokio::task::yield_now().await;
+    }
+}
+
 on_both! {
+    async fn thousand_questions_of_a_minute_are_two_mails_of_fifty_kilobytes_at_most(on) {
+        let post = Post::start(on, BOB_ONLY).await;
+        post.app.held().await;
+        listed_as(&post, "sent", 1).await;
+        ask(post.app.store(), 999).await;
+        listed_as(&post, "due", 999).await;
+        post.leap(6 * MINUTE);
+        listed_as(&post, "sent", 1000).await;
+        let all = post.server.to(BOB);
+        assert_eq!((all.len(), listed(&all[0]), listed(&all[1])), (2, 1, 20));
+        assert_eq!(all[1].subject, "999 questions wait for you");
+        for body in [&all[1].text, &all[1].html] {
+            assert!(body.contains("979 more are not listed here."), "{body}");
+        }
+        let sizes: Vec<_> = all.iter().map(|mail| mail.raw.len()).collect();
+        assert!(sizes.iter().all(|size| *size <= 50 * 1024), "{sizes:?}");
+    }
+
     async fn many_questions_of_a_minute_are_two_mails(on) {
         let post = Post::start(on, BOB_ONLY).await;
         for _ in 0..30 {

@@ -41,7 +41,7 @@ pub struct Post {
 }
 
 /// The configuration with these entries, at the mail server of this host.
-fn yaml(entries: &str, host: &str, server: &FakeMailServer) -> String {
+pub fn yaml(entries: &str, host: &str, server: &FakeMailServer) -> String {
     let accounts = ACCOUNTS.replace("admin: true, may: [read]", "admin: true");
     let refunds = REFUNDS.replace("{approvers}", "{ owner: true, groups: [finance] }");
     let mail = format!(

@@ -1,0 +1,122 @@
+//! Whom the questions of each rule reach, as `check` says it, and the warnings where that is nobody.
+
+use super::super::tests_bad::{BASE, TOOL};
+use super::*;
+
+const POLICY: &str = "policy:
+  - { name: r, tools: [t], decide: hold, approvers: { groups: [g] } }
+  - { name: s, tools: [s], decide: hold, approvers: { users: [eve] }, expires_in: 1h }
+  - { name: free, tools: [t], decide: allow }
+";
+const SERVER: &str = "mail: { url: 'smtp://smtp.acme.com', from: h@acme.com }, ";
+const BOB: &str = "{ user: bob, email: b@acme.com }";
+const EVE: &str = "{ user: eve, email: e@acme.com }";
+/// zoe has no key.
+const ZOE: &str = "{ user: zoe, groups: [g], email: z@acme.com }";
+const TO_ALL: &str = "{ name: by-mail, mail: { to: approvers } }";
+const HOOK: &str = "{ name: backend, webhook: { url: 'https://h/', secrets: ['${HOOK}'] }EVENTS }";
+const NOBODY: &str = "approvers: no message tells anybody of this rule's questions";
+
+/// The lines about the rules, and the warnings from their path on, with these people and these
+/// members of `notify`.
+fn found(people: &str, notify: &str) -> (Vec<String>, Vec<String>) {
+    let auth = format!(
+        "auth: {{ api_keys: [ {{ user: bob, groups: [g], key: '0123456789abcdef' }}, {{ user: eve, key: '0123456789abcdeF' }} ], people: [ {people} ] }}\n"
+    );
+    let text = format!("{BASE}{TOOL}{auth}{POLICY}notify: {{ {notify} }}\n");
+    let secret = ("HOOK", "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=");
+    let (config, report) = with(&text, &[secret], &Flags::default()).unwrap();
+    let warnings = report.warnings.iter();
+    let warnings = warnings.map(|line| format!("{}: {}", line.path, line.detail));
+    let about = |line: &String| line.starts_with("notify") || line.starts_with("policy");
+    (config.reach(), warnings.filter(about).collect())
+}
+
+/// The lines about both rules that hold.
+fn reach(r: &str, s: &str) -> Vec<String> {
+    let line = |(rule, who)| format!("A question of the rule `{rule}` reaches {who}.");
+    [("r", r), ("s", s)].map(line).to_vec()
+}
+
+#[test]
+fn people_who_may_decide_are_named_with_their_entry_and_nobody_else() {
+    let mails = format!("{SERVER}to: [ {TO_ALL} ]");
+    let all = format!("{BOB}, {EVE}");
+    assert_eq!(
+        found(&all, &mails),
+        (reach("bob (by-mail)", "eve (by-mail)"), vec![])
+    );
+    let (lines, warnings) = found(BOB, &mails);
+    assert_eq!(lines, reach("bob (by-mail)", "nobody"));
+    assert_eq!(warnings, [format!("policy[1].{NOBODY}")]);
+    let both = format!(
+        "{SERVER}to: [ {TO_ALL}, {{ name: late, mail: {{ to: {{ groups: [g] }} }}, when: {{ after: 2h }}, groups: [g] }} ]"
+    );
+    let (lines, warnings) = found(&all, &both);
+    assert_eq!(lines, reach("bob (by-mail), bob (late)", "eve (by-mail)"));
+    assert_eq!(warnings, Vec::<String>::new());
+}
+
+#[test]
+fn person_without_a_key_is_reached_where_links_decide() {
+    let mails = format!("{SERVER}to: [ {TO_ALL} ]");
+    let (lines, warnings) = found(ZOE, &mails);
+    assert_eq!(lines, reach("nobody", "nobody"));
+    assert_eq!(
+        warnings,
+        [
+            format!("policy[0].{NOBODY}"),
+            format!("policy[1].{NOBODY}"),
+            "notify.to[0].mail.to: no approver of any rule has a mail address in `auth.people`"
+                .to_owned(),
+        ]
+    );
+    let key = "secrets: { keys: [ { id: a, key: '${SEALING_KEY}' } ] }";
+    let sealed = format!("links: {{ may: decide }}, {mails} }}\n{key}\n#");
+    let (lines, _) = found(ZOE, &sealed);
+    assert_eq!(lines, reach("zoe (by-mail)", "nobody"));
+}
+
+#[test]
+fn named_people_who_may_not_decide_some_questions_are_warned_about() {
+    let named = format!("{SERVER}to: [ {{ name: by-mail, mail: {{ to: {{ users: [bob] }} }} }} ]");
+    let (lines, warnings) = found(&format!("{BOB}, {EVE}"), &named);
+    assert_eq!(lines, reach("bob (by-mail)", "nobody"));
+    let some = "notify.to[0].mail.to.users[0]: nobody here may decide the questions of some rules, and is not told of those";
+    assert_eq!(warnings, [format!("policy[1].{NOBODY}"), some.to_owned()]);
+}
+
+#[test]
+fn receivers_that_are_no_people_are_named_where_they_are_told_of_questions() {
+    let hook = HOOK.replace("EVENTS", "");
+    assert_eq!(
+        found("", &format!("to: [ {hook} ]")),
+        (reach("backend", "backend"), vec![])
+    );
+    let ends = HOOK.replace("EVENTS", ", events: [task.completed]");
+    assert_eq!(
+        found("", &format!("to: [ {ends} ]")),
+        (reach("nobody", "nobody"), vec![])
+    );
+    let some = HOOK.replace("EVENTS", ", groups: [g]");
+    let mixed = format!("{SERVER}to: [ {some}, {TO_ALL} ]");
+    let (lines, warnings) = found(EVE, &mixed);
+    assert_eq!(lines, reach("backend", "eve (by-mail)"));
+    assert_eq!(warnings, Vec::<String>::new());
+    let none = (Vec::new(), Vec::new());
+    assert_eq!(found(BOB, "to: []"), none, "nothing is sent to anybody");
+}
+
+#[test]
+fn password_of_the_mail_server_that_stands_in_the_file_is_warned_about() {
+    let server = |password: &str| {
+        format!("mail: {{ url: 'smtps://h', from: h@acme.com, user: u, password: '{password}' }}, ")
+    };
+    let all = format!("{BOB}, {EVE}");
+    let (_, warnings) = found(&all, &format!("{}to: [ {TO_ALL} ]", server("canary-0123")));
+    let stands =
+        "notify.mail.password: this secret stands in the file: write `${NAME}` or `${file:/path}`";
+    assert_eq!(warnings, [stands]);
+    let (_, warnings) = found(&all, &format!("{}to: [ {TO_ALL} ]", server("${SHORT}")));
+    assert_eq!(warnings, Vec::<String>::new());
+}
