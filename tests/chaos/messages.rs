@@ -114,7 +114,10 @@ async fn killed_at_each_point(on: On) {
         for pass in [1, 2] {
             ahead += 60;
             let mut process = place.start(&format!("{point}=abort@{pass};clock={ahead}s"));
-            assert!(process.ready(&http).await, "{}", place.last_words());
+            // Deliveries of an earlier pass may bring the process to its end before it is ready.
+            let ready = process.ready(&http).await;
+            let killed = process.is_over().is_some_and(|end| end.code().is_none());
+            assert!(ready || killed, "{}", place.last_words());
             while process.is_over().is_none() {
                 model.then(says("done"));
                 client.create().await;
