@@ -188,7 +188,7 @@ impl Settings {
                 let detail = format!("`{}` is the name of an entry above, too", entry.name);
                 mistakes.add(&[&place[..], &["name"]].concat(), detail);
             }
-            if entry.mail.is_some() && self.mail.is_none() {
+            if entry.mail.is_some() && entry.webhook.is_none() && self.mail.is_none() {
                 let detail = "`notify.mail` is missing: it names the mail server";
                 mistakes.add(&[&place[..], &["mail"]].concat(), detail);
             }

@@ -146,7 +146,8 @@ returning delivery_id, tenant, person, root_task_id, change_id, event_number, ty
 };
 
 /// Records an attempt at the deliveries $2, made under the lease $3. Nothing was sent of one that is
-/// dropped, so that counts as no attempt.
+/// dropped, so that counts as no attempt. `coalesce` keeps the planner from using the partial index
+/// on due deliveries: the rows are found by their ids.
 const RECORD: Sql = sql!(
     "update delivery set state = $4, attempts = attempts + case when $4 = 'dropped' then 0 else 1 end, lease_until = null,
         due_at = case when $4 = 'due' then m.at + $5 else due_at end,
@@ -154,7 +155,8 @@ const RECORD: Sql = sql!(
         last_at = m.at, last_status = nullif($6, 0), last_problem = nullif($7, ''), last_milliseconds = $8,
         reference = coalesce(nullif($9, ''), reference)
        from (select " (now 1) " as at) m
-      where delivery_id " (any 2 uuid) " and lease_until = $3 and state = 'due' returning delivery_id"
+      where delivery_id " (any 2 uuid) " and lease_until = $3 and coalesce(state, '') = 'due'
+     returning delivery_id"
 )
 .by_key();
 
