@@ -19,6 +19,7 @@ use super::schedule;
 use super::send::Lane;
 use super::slack::{GONE, Slack};
 use crate::failpoint;
+use crate::people::directory::Directory;
 use crate::store::{ClaimedDelivery, Posted, ReadError};
 use crate::task::user::UserIds;
 
@@ -144,6 +145,6 @@ impl Sender {
     /// How ids of users are compared.
     pub(super) fn user_ids(&self) -> UserIds {
         let accounts = self.accounts.as_ref();
-        accounts.map_or_else(UserIds::default, |accounts| accounts.ids())
+        accounts.map(Directory::ids).unwrap_or_default()
     }
 }

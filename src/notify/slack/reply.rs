@@ -30,7 +30,7 @@ impl Reply {
     }
 
     /// What came of the attempt; `answer` is what its status says.
-    pub(super) fn answer(self, answer: Answer) -> Answer {
+    pub(super) fn answer(self, answer: &Answer) -> Answer {
         let (problem, unwanted) = match (self.ok, self.error.as_deref()) {
             (Some(true), _) => ("", false),
             (Some(false), error) => meaning(error.unwrap_or_default()),
@@ -38,10 +38,11 @@ impl Reply {
         };
         let taken = problem.is_empty();
         Answer {
+            status: answer.status,
+            asked: answer.asked,
             problem,
             unwanted,
             reference: self.ts.filter(|ts| taken && is_id(ts)),
-            ..answer
         }
     }
 }
@@ -122,7 +123,7 @@ mod tests {
     use super::*;
 
     fn of(body: &str) -> Answer {
-        Reply::read(body.as_bytes()).answer(Answer {
+        Reply::read(body.as_bytes()).answer(&Answer {
             status: Some(200),
             ..Answer::taken()
         })
