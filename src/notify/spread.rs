@@ -1,7 +1,7 @@
 //! Replaces notices by deliveries: one for each event of the change and each entry that wants it, and
 //! where people are told, one for each of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
 
 use super::entry::{Channel, Entry, Told};
 use super::settings::Recipients;
@@ -95,8 +95,8 @@ impl Sender {
         let Some(id) = event.request else {
             return Ok(Vec::new());
         };
-        if !requests.contains_key(&id) {
-            requests.insert(id, self.readable(id).await?);
+        if let btree_map::Entry::Vacant(unread) = requests.entry(id) {
+            unread.insert(self.readable(id).await?);
         }
         let accounts = self.accounts.as_ref();
         let request = requests.get(&id).and_then(Option::as_ref);

@@ -62,7 +62,7 @@ pub(super) struct Head<'h> {
 }
 
 /// The mail of a digest; `None` if it cannot be built.
-pub(super) fn mail(head: Head<'_>, digest: &Digest) -> Option<Message> {
+pub(super) fn mail(head: &Head<'_>, digest: &Digest) -> Option<Message> {
     let words = Words::of(head.language);
     let subject = subject(words, digest);
     let threads: Vec<String> = digest
@@ -293,7 +293,7 @@ mod tests {
             domain: "acme.com",
             now: Time(1_795_338_000_000_000),
         };
-        String::from_utf8(mail(head, digest).unwrap().formatted()).unwrap()
+        String::from_utf8(mail(&head, digest).unwrap().formatted()).unwrap()
     }
 
     #[test]
