@@ -26,7 +26,7 @@ use crate::task::user::UserIds;
 /// Why there is no message to change.
 const UNTOLD: &str = "no message lists this request";
 
-/// What came of an attempt at a change.
+/// The result of an attempt at a change.
 enum Followed {
     /// Nothing is to be recorded: the delivery is claimed again after its lease.
     Later,
@@ -114,7 +114,7 @@ impl Sender {
         }
     }
 
-    /// What a message says now.
+    /// The content of a message as it would be now.
     async fn shown_now(
         &self,
         name: &str,

@@ -91,7 +91,7 @@ impl Sender {
         let rows = match self.store.requests_of(&first.tenant, &ids).await {
             Ok(rows) => rows,
             Err(ReadError::Unavailable) => return Err(ReadError::Unavailable),
-            // One of them is damaged, so that nobody can decide it; the others are read one by one.
+            // A damaged request cannot be decided; the others are read one by one.
             Err(_) => {
                 let mut rows = Vec::new();
                 for id in ids {

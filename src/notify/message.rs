@@ -29,7 +29,7 @@ pub(super) struct Message {
     pub(super) at: Time,
 }
 
-/// What a message is about.
+/// The event of a message.
 struct About<'m> {
     kind: &'m str,
     at: Time,

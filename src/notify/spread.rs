@@ -72,8 +72,8 @@ impl Sender {
         Ok(deliveries)
     }
 
-    /// What an entry tells of an event, and whom: people by their ids, or an empty text for a receiver
-    /// that is no person.
+    /// The messages of an entry about an event, each with its recipient: a person's id, or an empty
+    /// text for a receiver that is no person.
     async fn told(
         &self,
         entry: &Entry,

@@ -3,9 +3,10 @@
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import { createRequire } from "node:module";
-import { Window } from "happy-dom";
 
-// The library renders into the document of a browser.
+// The library renders into the document of a browser. The types of `happy-dom` need those of a newer Node, so it is imported without.
+const browser: string = "happy-dom";
+const { Window } = await import(browser);
 const window = new Window();
 const { document, HTMLElement, HTMLButtonElement, MutationObserver } = window;
 Object.assign(globalThis, { window, document, HTMLElement, HTMLButtonElement, MutationObserver });
