@@ -1,5 +1,5 @@
-//! Whom a question reaches: finds entries whose people may decide nothing, times that never come, and
-//! rules whose questions reach nobody.
+//! The people whom a question reaches: finds entries whose people may decide nothing, times that
+//! never come, and rules whose questions reach no person.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::policy::{Decide, Expiry, Rule};
 use crate::task::verdict::{Approvers, Terms};
 use crate::world::Mistakes;
 
-/// No person has this id, so nobody is this owner.
+/// The id of no person: an owner who is no approver.
 const NOBODY: &str = "";
 
 /// The terms of questions: of a rule, or of calls that no rule matches.

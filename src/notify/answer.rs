@@ -1,4 +1,4 @@
-//! What came of one attempt, for every channel.
+//! The result of one attempt, for every channel.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::exchange::Answered;
 use super::schedule;
 use crate::task::time::Time;
 
-/// What came of one attempt.
+/// The result of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     /// The status of an HTTP answer; `None` where there was none.
@@ -17,7 +17,7 @@ pub(super) struct Answer {
     pub(super) unwanted: bool,
     /// The wait that the receiver asks for.
     pub(super) asked: Option<Duration>,
-    /// What names the message at the receiver, so that it can be changed later.
+    /// The receiver's id of the message, by which the message can be changed later.
     pub(super) reference: Option<String>,
 }
 

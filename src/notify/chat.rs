@@ -226,6 +226,7 @@ pub(super) mod samples {
         }
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "the type of `outcomes`")]
     pub(in crate::notify) fn closed(words: &str) -> Option<Outcome> {
         Some(Outcome {
             open: false,

@@ -21,7 +21,7 @@ use crate::task::user::UserIds;
 /// How long the recording of an attempt may take.
 const TO_RECORD: Duration = Duration::from_secs(5);
 
-/// What an entry tells of a request.
+/// A message of an entry about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Told {
     /// The type of the message.
@@ -159,7 +159,7 @@ impl Entry {
         })
     }
 
-    /// What this entry tells of a request that was asked; `None` if it has no time for that.
+    /// The message of this entry about a new request; `None` if the request is too short for it.
     pub(super) fn told(&self, request: &RequestRow) -> Option<Told> {
         let told = |kind, due_at| Told {
             kind,

@@ -19,13 +19,14 @@ use super::schedule;
 use super::send::Lane;
 use super::slack::{GONE, Slack};
 use crate::failpoint;
+use crate::people::directory::Directory;
 use crate::store::{ClaimedDelivery, Posted, ReadError};
 use crate::task::user::UserIds;
 
 /// Why there is no message to change.
 const UNTOLD: &str = "no message lists this request";
 
-/// What came of an attempt at a change.
+/// The result of an attempt at a change.
 enum Followed {
     /// Nothing is to be recorded: the delivery is claimed again after its lease.
     Later,
@@ -113,7 +114,7 @@ impl Sender {
         }
     }
 
-    /// What a message says now.
+    /// The content of a message as it would be now.
     async fn shown_now(
         &self,
         name: &str,
@@ -144,6 +145,6 @@ impl Sender {
     /// How ids of users are compared.
     pub(super) fn user_ids(&self) -> UserIds {
         let accounts = self.accounts.as_ref();
-        accounts.map_or_else(UserIds::default, |accounts| accounts.ids())
+        accounts.map(Directory::ids).unwrap_or_default()
     }
 }

@@ -91,7 +91,7 @@ impl Sender {
         let rows = match self.store.requests_of(&first.tenant, &ids).await {
             Ok(rows) => rows,
             Err(ReadError::Unavailable) => return Err(ReadError::Unavailable),
-            // One of them is damaged, so that nobody can decide it; the others are read one by one.
+            // A damaged request cannot be decided; the others are read one by one.
             Err(_) => {
                 let mut rows = Vec::new();
                 for id in ids {
@@ -181,7 +181,7 @@ impl Sender {
             let all: Vec<_> = open.iter().map(|(claimed, _)| (*claimed).clone()).collect();
             let attempt = attempt(Next::Sent, answer, took);
             if self.record(lane, &all, &attempt).await {
-                let since = open.iter().map(|(_, row)| self.told_since(lane, row)).min();
+                let since = open.iter().map(|(_, row)| told_since(lane, row)).min();
                 self.observe_lag(lane, since.unwrap_or_default());
             }
             return;
@@ -201,12 +201,6 @@ impl Sender {
                 .await;
         }
         self.close(lane, first, soonest).await;
-    }
-
-    /// The time from which a request was to be told of.
-    fn told_since(&self, lane: &Lane, row: &RequestRow) -> Time {
-        let due = lane.entry.told(row).and_then(|told| told.due_at);
-        due.unwrap_or(row.created_at)
     }
 
     /// Lets the next message to this recipient go in `wait`.
@@ -236,6 +230,12 @@ impl Sender {
         };
         self.record(lane, claimed, &attempt).await;
     }
+}
+
+/// The time from which a request was to be told of.
+fn told_since(lane: &Lane, row: &RequestRow) -> Time {
+    let due = lane.entry.told(row).and_then(|told| told.due_at);
+    due.unwrap_or(row.created_at)
 }
 
 pub(super) fn attempt(next: Next, answer: &Answer, took: Duration) -> Attempt {

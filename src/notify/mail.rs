@@ -50,7 +50,7 @@ impl Mailer {
             return unsendable();
         };
         let head = self.head(clock, to, person.language, id);
-        let mail = compose::mail(head, digest);
+        let mail = compose::mail(&head, digest);
         self.hand_over(clock, mail).await
     }
 

@@ -29,7 +29,7 @@ pub(super) struct Message {
     pub(super) at: Time,
 }
 
-/// What a message is about.
+/// The event of a message.
 struct About<'m> {
     kind: &'m str,
     at: Time,
@@ -98,16 +98,13 @@ impl Sender {
         let Some(root) = self.store.task(claimed.root).await? else {
             return Ok(None);
         };
-        let (id, at) = match timer {
-            Some(request) => {
-                let due = entry.told(request).and_then(|told| told.due_at);
-                let id = timer_id(request.asked.request_id, &entry.name);
-                (id, due.unwrap_or(event.item.at))
-            }
-            None => {
-                let id = message_id(claimed.change, claimed.event_number);
-                (id, event.item.at)
-            }
+        let (id, at) = if let Some(request) = timer {
+            let due = entry.told(request).and_then(|told| told.due_at);
+            let id = timer_id(request.asked.request_id, &entry.name);
+            (id, due.unwrap_or(event.item.at))
+        } else {
+            let id = message_id(claimed.change, claimed.event_number);
+            (id, event.item.at)
         };
         let about = About {
             kind: &claimed.kind,

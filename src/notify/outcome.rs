@@ -1,4 +1,4 @@
-//! What has become of a question since a room was told of it, in words.
+//! The outcome of a question that a room was told of, in words.
 
 use super::chat::{line, moment};
 use crate::store::RequestRow;
@@ -10,17 +10,17 @@ use crate::task::user::UserIds;
 /// The most characters of a person's id.
 const PERSON: usize = 64;
 
-/// What has become of a question.
+/// The state of a question after it was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Outcome {
     /// Whether it still waits for an answer.
     pub(super) open: bool,
-    /// Who decided what and when, or how it ended otherwise.
+    /// The decision with its person and time, or another end.
     pub(super) words: String,
 }
 
 impl Outcome {
-    /// The outcome of a request as it is now; `None` as long as nobody has answered.
+    /// The outcome of a request as it is now; `None` before the first answer.
     pub(super) fn of(row: &RequestRow, ids: UserIds) -> Option<Self> {
         let state = row.state();
         if state.is_open() {

@@ -75,7 +75,7 @@ pub async fn ping(
     }))
 }
 
-/// What a room is told.
+/// The text for a room.
 fn words(name: &str) -> String {
     format!("Holdpoint reaches this channel: messages of `{name}` arrive here.")
 }

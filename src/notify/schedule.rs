@@ -36,7 +36,7 @@ pub(super) fn wait(attempts: i64, asked: Option<Duration>) -> Option<Duration> {
     Some(varied.max(asked.unwrap_or_default()))
 }
 
-/// What follows an attempt with this answer, after `attempts` earlier ones.
+/// The next state of a delivery after an attempt with this answer and `attempts` earlier ones.
 pub(super) fn next(answer: &Answer, attempts: i64) -> Next {
     if answer.is_success() {
         Next::Sent

@@ -20,7 +20,7 @@ use crate::task::time::Time;
 /// The most attempts of one entry at once.
 const ATTEMPTS: usize = 4;
 
-/// What is to be sent of a delivery.
+/// The next step of a delivery.
 enum Made {
     /// This message.
     Message(Message),
@@ -222,7 +222,7 @@ impl Sender {
         Ok(message.map_or(Made::Gone, Made::Message))
     }
 
-    /// A request; `None` if there is none, or it is damaged, so that nobody can decide it.
+    /// A request; `None` if there is none, or it is damaged and cannot be decided.
     ///
     /// # Errors
     /// [`ReadError::Unavailable`] when the database does not answer.

@@ -220,7 +220,11 @@ fn events(entry: &EntrySettings, place: &[&str], mistakes: &mut Mistakes) {
         return mistakes.add(&place, detail);
     }
     if !usual && entry.webhook.is_none() {
-        let detail = "only a webhook has `events`: the others are told of a question that waits";
+        let detail = if entry.mail.is_some() {
+            "a mail is about a question that waits: leave `events` out"
+        } else {
+            "a room is told of questions that wait: leave `events` out"
+        };
         return mistakes.add(&place, detail);
     }
     for (index, event) in entry.events.iter().enumerate() {

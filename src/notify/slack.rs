@@ -132,7 +132,7 @@ impl Bot {
             Ok(answered) => {
                 let answer = Answer::of(&answered, clock.now());
                 if answer.is_success() {
-                    Reply::read(&answered.body).answer(answer)
+                    Reply::read(&answered.body).answer(&answer)
                 } else {
                     answer
                 }

@@ -1,7 +1,7 @@
 //! Replaces notices by deliveries: one for each event of the change and each entry that wants it, and
 //! where people are told, one for each of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
 
 use super::entry::{Channel, Entry, Told};
 use super::settings::Recipients;
@@ -72,8 +72,8 @@ impl Sender {
         Ok(deliveries)
     }
 
-    /// What an entry tells of an event, and whom: people by their ids, or an empty text for a receiver
-    /// that is no person.
+    /// The messages of an entry about an event, each with its recipient: a person's id, or an empty
+    /// text for a receiver that is no person.
     async fn told(
         &self,
         entry: &Entry,
@@ -95,8 +95,8 @@ impl Sender {
         let Some(id) = event.request else {
             return Ok(Vec::new());
         };
-        if !requests.contains_key(&id) {
-            requests.insert(id, self.readable(id).await?);
+        if let btree_map::Entry::Vacant(unread) = requests.entry(id) {
+            unread.insert(self.readable(id).await?);
         }
         let accounts = self.accounts.as_ref();
         let request = requests.get(&id).and_then(Option::as_ref);

@@ -34,7 +34,7 @@ pub struct RuleRemember {
     /// It covers the rule's calls for which this condition holds, written as the rule's own `when`.
     /// Approvers read it.
     pub when: Option<String>,
-    /// What an approver may choose from: `task`, the tree of the approved call until the user's next
+    /// The scopes that an approver may choose from: `task`, the tree of the approved call until the user's next
     /// message; `owner`, the tasks of the same owner and root agent.
     #[serde(rename = "for")]
     #[schemars(length(min = 1))]

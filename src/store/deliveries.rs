@@ -81,7 +81,7 @@ pub enum Next {
     Again(Duration),
     /// It is not tried again.
     Dead,
-    /// It was not sent, because nobody is to get it any more.
+    /// It was not sent, because it has no recipient any more.
     Dropped,
 }
 

@@ -19,7 +19,7 @@ pub enum DeliveryState {
     Sent,
     /// Its last attempt failed, or the receiver wants it no more.
     Dead,
-    /// It was not sent, because nobody is to get it any more.
+    /// It was not sent, because it has no recipient any more.
     Dropped,
 }
 

@@ -46,11 +46,11 @@ async fn end(actor: &Actor<'_>, id: &str) -> u16 {
     actor.send(Method::DELETE, &path, None).await.status
 }
 
-fn form(fields: &[(&str, &str)]) -> Option<(&'static str, String)> {
+fn form(fields: &[(&str, &str)]) -> (&'static str, String) {
     let text = url::form_urlencoded::Serializer::new(String::new())
         .extend_pairs(fields)
         .finish();
-    Some(("application/x-www-form-urlencoded", text))
+    ("application/x-www-form-urlencoded", text)
 }
 
 async fn page(actor: Actor<'_>, path: &str) -> Reply {
@@ -182,10 +182,10 @@ on_both! {
         let digest = held.body["pending"][0]["digest"].as_str().unwrap();
         let unticked = [("digest", digest), ("reason", ""), ("remember.for", "task"), ("remember.expires_in", "15m")];
         let ticked = [&unticked[..], &[("remember", "yes")]].concat();
-        let rejected = app.approver().send(Method::POST, &format!("{path}/reject"), form(&ticked)).await;
+        let rejected = app.approver().send(Method::POST, &format!("{path}/reject"), Some(form(&ticked))).await;
         assert_eq!(rejected.status, 422, "{}", rejected.text);
         app.model.then(says("done"));
-        let approved = app.approver().send(Method::POST, &format!("{path}/approve"), form(&unticked)).await;
+        let approved = app.approver().send(Method::POST, &format!("{path}/approve"), Some(form(&unticked))).await;
         assert_eq!((approved.status, listed(app.approver()).await.len()), (303, 0), "{}", approved.text);
         // A form is answered at once; the task goes on.
         let first = format!("/v1/tasks/{}", held.task);
@@ -194,10 +194,10 @@ on_both! {
         let path = format!("/resume/{}", held.request);
         let ticked = &ticked[1..];
         let beyond = [&ticked[..2], &[("remember.expires_in", "7d"), ("remember", "yes")]].concat();
-        let refused = app.approver().send(Method::POST, &format!("{path}/approve"), form(&beyond)).await;
+        let refused = app.approver().send(Method::POST, &format!("{path}/approve"), Some(form(&beyond))).await;
         assert!(refused.status == 422 && refused.text.contains("4h at most"), "{}", refused.text);
         app.model.then(says("done"));
-        let approved = app.approver().send(Method::POST, &format!("{path}/approve"), form(ticked)).await;
+        let approved = app.approver().send(Method::POST, &format!("{path}/approve"), Some(form(ticked))).await;
         assert_eq!((approved.status, listed(app.approver()).await.len()), (303, 1), "{}", approved.text);
         app.stop().await;
     }
@@ -217,8 +217,8 @@ on_both! {
         assert!(!page(app.owner(), "/grants").await.text.contains("action=\"/grants/"), "she may not end it");
         let chinese = app.approver().header("accept-language", "zh").header("accept", "text/html").get("/grants").await;
         assert!(chinese.text.contains("已使用 0 次"), "{}", chinese.text);
-        assert_eq!(app.stranger().send(Method::POST, &format!("/grants/{id}"), form(&[])).await.status, 403);
-        let ended = app.approver().send(Method::POST, &format!("/grants/{id}"), form(&[])).await;
+        assert_eq!(app.stranger().send(Method::POST, &format!("/grants/{id}"), Some(form(&[]))).await.status, 403);
+        let ended = app.approver().send(Method::POST, &format!("/grants/{id}"), Some(form(&[]))).await;
         assert_eq!((ended.status, ended.header("location")), (303, "/grants"));
         let after = page(app.approver(), "/grants").await.text;
         assert!(after.contains("<strong>ended</strong>") && !after.contains("action=\"/grants/"), "{after}");

@@ -88,9 +88,11 @@ async fn answered(harness: &EngineHarness, task: TaskId, answer: DecisionInput) 
 async fn judgements(harness: &EngineHarness, task: TaskId) -> Vec<Judgement> {
     let items = harness.journal(task).await.items.into_iter();
     items
-        .filter_map(|item| match item.fact {
-            Fact::Judged { judgement, .. } => Some(judgement),
-            _ => None,
+        .filter_map(|item| {
+            let Fact::Judged { judgement, .. } = item.fact else {
+                return None;
+            };
+            Some(judgement)
         })
         .collect()
 }
@@ -160,9 +162,9 @@ both! {
         let (until, asked) = (minute(row.expires_at), minute(row.created_at));
         assert!(reason.starts_with("bob allowed this until ") && reason.contains(&until) && reason.contains(&asked), "{reason}");
         assert_eq!((row.used, row.uses, row.by.by.as_str(), row.agent.as_str()), (1, 3, "bob", "billing"));
-        let given: Vec<_> = harness.journal(task).await.items.into_iter().filter_map(|item| match item.fact {
-            Fact::Decision { decision, .. } => decision.grants().next().map(|(_, grant)| grant.grant_id),
-            _ => None,
+        let given: Vec<_> = harness.journal(task).await.items.into_iter().filter_map(|item| {
+            let Fact::Decision { decision, .. } = item.fact else { return None };
+            decision.grants().next().map(|(_, grant)| grant.grant_id)
         }).collect();
         assert_eq!(given, [row.grant_id], "the commit that gives it journals it");
     }

@@ -100,12 +100,12 @@ impl FakeSlack {
             "/teams" => StatusCode::ACCEPTED.into_response(),
             path => {
                 let method = path.strip_prefix("/api/").unwrap_or_default();
-                answer(self.call(method, message.header("authorization"), body()))
+                answer(self.call(method, message.header("authorization"), &body()))
             }
         }
     }
 
-    fn call(&self, method: &str, authorization: &str, body: Value) -> Result<Value, &'static str> {
+    fn call(&self, method: &str, authorization: &str, body: &Value) -> Result<Value, &'static str> {
         if let Some((failing, error)) = *self.error.lock().unwrap()
             && failing == method
         {

@@ -104,7 +104,7 @@ fn room_has_no_events_and_one_channel() {
     for (entry, message) in [
         (
             "teams: { url: 'https://h/x' }, events: [request.created]",
-            ".to[0].events: only a webhook has `events`: the others are told of a question that waits",
+            ".to[0].events: a room is told of questions that wait: leave `events` out",
         ),
         (
             "teams: { url: 'https://h/x' }, slack: { url: 'https://h/x' }",

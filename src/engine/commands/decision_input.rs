@@ -147,14 +147,13 @@ pub(crate) fn fitting(
             }
             let response = read_response(asked, *action, response.as_ref())?;
             read_result(asked, *action, result.as_deref())?;
-            let (reason, result) = (reason.clone(), result.clone());
             Ok(ValidDecision {
                 named: None,
                 action: *action,
-                reason,
+                reason: reason.clone(),
                 then: *then,
                 response,
-                result,
+                result: result.clone(),
                 remember: *remember,
             })
         }

@@ -14,7 +14,7 @@ use crate::store::{DeliveryChannel, DeliveryRow, DeliveryState, LastAttempt};
 
 wire_enum! {
     /// The state of a delivery: `due` now or later, `sent`, `dead` after the last attempt, or
-    /// `dropped` because nobody is to get it any more: no entry of the configuration sends it, the
+    /// `dropped` without a recipient: no entry of the configuration sends it, the
     /// request was closed first, or the person has answered or may not decide it.
     WireDeliveryState as DeliveryState from DeliveryState, "snake_case" { Due, Sent, Dead, Dropped }
 }

@@ -19,7 +19,7 @@ const CHUNK: usize = 4096;
 #[derive(Debug)]
 pub(super) struct ByLine {
     stream: TcpStream,
-    /// What was read and not handed out yet.
+    /// Bytes that were read and not handed out yet.
     ahead: BytesMut,
 }
 

@@ -48,7 +48,7 @@ const ROOMS: [Room; 3] = [
     },
 ];
 
-/// What a mail is made of beside its digest.
+/// The parts of a mail beside its digest.
 #[derive(Clone, Debug)]
 pub(super) struct Head<'h> {
     pub(super) from: &'h Mailbox,
@@ -62,7 +62,7 @@ pub(super) struct Head<'h> {
 }
 
 /// The mail of a digest; `None` if it cannot be built.
-pub(super) fn mail(head: Head<'_>, digest: &Digest) -> Option<Message> {
+pub(super) fn mail(head: &Head<'_>, digest: &Digest) -> Option<Message> {
     let words = Words::of(head.language);
     let subject = subject(words, digest);
     let threads: Vec<String> = digest
@@ -167,7 +167,7 @@ fn moment(time: Time) -> String {
     format!("{} UTC", text.get(..16).unwrap_or(&text).replace('T', " "))
 }
 
-/// What is said of a question, line by line: the word for it, and the text.
+/// The lines about a question: the label and the text of each.
 fn lines(words: &'static Words, question: &Question, room: Room) -> Vec<(&'static str, String)> {
     let deadline = question
         .expires_at
@@ -293,7 +293,7 @@ mod tests {
             domain: "acme.com",
             now: Time(1_795_338_000_000_000),
         };
-        String::from_utf8(mail(head, digest).unwrap().formatted()).unwrap()
+        String::from_utf8(mail(&head, digest).unwrap().formatted()).unwrap()
     }
 
     #[test]

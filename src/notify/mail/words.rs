@@ -23,7 +23,7 @@ pub(super) struct Words {
     /// How many questions are not listed.
     pub(super) more: &'static str,
     pub(super) inbox: &'static str,
-    /// What the link is worth.
+    /// The sentences about the link.
     pub(super) own_link: &'static str,
     pub(super) sign_in: &'static str,
     pub(super) reason: &'static str,

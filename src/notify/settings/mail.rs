@@ -23,7 +23,7 @@ pub struct MailServer {
     /// The address of the server. `smtps://host` is TLS from the start (port 465). `smtp://host` (port
     /// 587) needs STARTTLS, except on loopback, where it is plain.
     pub url: String,
-    /// The user that signs in at the server. Default: nobody signs in.
+    /// The user that signs in at the server. Default: no sign-in.
     pub user: Option<String>,
     /// The password of the user.
     pub password: Option<Secret<String>>,
@@ -39,7 +39,7 @@ pub(in crate::notify) struct Relay {
     pub(in crate::notify) security: Security,
 }
 
-/// What keeps a mail secret on its way to the server.
+/// The encryption of a mail on its way to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::notify) enum Security {
     /// TLS before the first word.

@@ -124,7 +124,7 @@ mod tests {
             }
             Value::Object(members) => members.values().flat_map(texts).collect(),
             Value::Array(all) => all.iter().flat_map(texts).collect(),
-            _ => Vec::new(),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Vec::new(),
         }
     }
 

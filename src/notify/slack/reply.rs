@@ -1,4 +1,4 @@
-//! What Slack's API answers. Its answers have status 200 whatever they say: `{"ok": false, "error": …}`
+//! The answers of Slack's API. They have status 200 whatever they say: `{"ok": false, "error": …}`
 //! is a failure.
 //!
 //! Invariant: nothing of an answer is kept but a message's id, which is digits and a dot; a problem is
@@ -24,13 +24,13 @@ impl Reply {
     pub(super) fn read(body: &[u8]) -> Self {
         let mut reply = Self::default();
         let mut json = serde_json::Deserializer::from_slice(body);
-        // What came before the end or a mistake counts.
+        // The members before the end or a mistake count.
         let _ = json.deserialize_map(Members(&mut reply));
         reply
     }
 
-    /// What came of the attempt; `answer` is what its status says.
-    pub(super) fn answer(self, answer: Answer) -> Answer {
+    /// The result of the attempt; `answer` is the result by its status alone.
+    pub(super) fn answer(self, answer: &Answer) -> Answer {
         let (problem, unwanted) = match (self.ok, self.error.as_deref()) {
             (Some(true), _) => ("", false),
             (Some(false), error) => meaning(error.unwrap_or_default()),
@@ -38,10 +38,11 @@ impl Reply {
         };
         let taken = problem.is_empty();
         Answer {
+            status: answer.status,
+            asked: answer.asked,
             problem,
             unwanted,
             reference: self.ts.filter(|ts| taken && is_id(ts)),
-            ..answer
         }
     }
 }
@@ -122,7 +123,7 @@ mod tests {
     use super::*;
 
     fn of(body: &str) -> Answer {
-        Reply::read(body.as_bytes()).answer(Answer {
+        Reply::read(body.as_bytes()).answer(&Answer {
             status: Some(200),
             ..Answer::taken()
         })

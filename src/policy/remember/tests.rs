@@ -273,7 +273,7 @@ fn nothing_is_offered_unless_every_hold_of_the_path_is_that_rule() {
         let (policy, _) = built(rules, &tools());
         judge_along(&policy, &["root", "billing"], "refund", &args(10.0)).offer
     };
-    assert!(along(&[own.clone()]).is_some());
+    assert!(along(std::slice::from_ref(&own)).is_some());
     assert_eq!(
         along(&[other.clone(), own.clone()]),
         None,

@@ -32,10 +32,10 @@ pub fn decision(question: &Question, taken: &Taken, at: &Value) -> Value {
         Value::Null
     };
     json!({
-        "action": taken.action, "by": "alice", "via": null, "door": "key", "at": at, "reason": null, "then": taken.then,
+        "action": taken.action, "by": "alice", "via": null, "door": "key", "at": at, "reason": null, "then": taken.then, "remember": null,
         "response": response, "result": result,
         "decisions": {question.call.as_str(): {"action": taken.action, "by": "alice", "via": null, "door": "key", "at": at, "reason": null,
-            "arguments": arguments, "result": own}},
+            "arguments": arguments, "result": own, "remember": null}},
     })
 }
 

@@ -159,14 +159,14 @@ async fn link_sealed_with_an_old_key_decides_while_the_key_is_configured() {
     let mut app = TestApp::with(On::Sqlite, &yaml("{ groups: [finance] }")).await;
     let held = app.held().await;
     let path = link("dora", &held.request);
-    let newer = format!("keys: [ {{ id: k2, key: \"{}\" }}, ", OTHER_KEY);
+    let newer = format!("keys: [ {{ id: k2, key: \"{OTHER_KEY}\" }}, ");
     app.restart_with(|yaml| yaml.replace("keys: [ ", &newer))
         .await;
     app.model.then(says("done"));
     assert_eq!(answer(&app, &path, "approve", &[]).await.status, 303);
     let gone = link("dora", &app.held().await.request);
     app.restart_with(|yaml| {
-        let old = format!("{{ id: k1, key: \"{}\" }} ", SEALING_KEY);
+        let old = format!("{{ id: k1, key: \"{SEALING_KEY}\" }} ");
         yaml.replace(&format!(", {old}"), " ")
     })
     .await;

@@ -1,9 +1,12 @@
 """Slack's API as far as messages go, which validates the blocks of each message with the models of `slack_sdk`: they are valid,
-and the models know every member of them. Ends once every message of the cycle was posted and updated."""
+and the models know every member of them. Ends once a message was posted and updated; a message that is not as expected ends it
+with an error."""
 
 import json
 import os
+import traceback
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 from slack_sdk.models.blocks import Block
 
@@ -27,6 +30,7 @@ def answer(method: str, body: dict) -> dict:
         assert "|Review>" in json.dumps(body["blocks"])
         ts = f"1700000000.{len(posted):06}"
         posted[ts] = body
+        Path(os.environ["SLACK_POSTED"]).touch()
     else:
         assert method == "chat.update"
         ts = body["ts"]
@@ -51,7 +55,13 @@ class Slack(BaseHTTPRequestHandler):
         pass
 
 
-server = HTTPServer(("127.0.0.1", int(os.environ["SLACK_PORT"])), Slack)
-while len(updated) < 3:
+class Server(HTTPServer):
+    def handle_error(self, *_) -> None:
+        traceback.print_exc()
+        os._exit(1)
+
+
+server = Server(("127.0.0.1", int(os.environ["SLACK_PORT"])), Slack)
+while not updated:
     server.handle_request()
 print(f"slack_sdk: {len(posted)} messages valid, {len(updated)} of them updated")

@@ -15,7 +15,7 @@ on_both! {
         let post = Post::start(on, AFTER).await;
         let held = post.app.held().await;
         post.counted(&[("due", 2)]).await;
-        post.leap(2 * HOUR - MINUTE);
+        post.leap(119 * MINUTE);
         post.app.held().await;
         post.counted(&[("due", 4)]).await;
         assert_eq!(post.server.all().len(), 0);
@@ -30,7 +30,7 @@ on_both! {
         let post = Post::start(on, BEFORE).await;
         post.app.held().await;
         post.counted(&[("due", 2)]).await;
-        post.leap(23 * HOUR - MINUTE);
+        post.leap((23 * 60 - 1) * MINUTE);
         post.app.held().await;
         post.counted(&[("due", 4)]).await;
         assert_eq!(post.server.all().len(), 0);

@@ -136,6 +136,7 @@ on_both! {
 
     async fn message_is_kept_for_changes_while_its_question_is_open(on) {
         let (mut scene, slack) = rooms(on, BOT).await;
+        scene.app.restart_with(|yaml| yaml.replace("decide: hold, reason", "decide: hold, expires_in: 30d, reason")).await;
         let held = scene.app.held().await;
         scene.counted(&[("sent", 1)]).await;
         scene.leap(Duration::from_hours(20 * 24));

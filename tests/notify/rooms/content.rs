@@ -47,7 +47,9 @@ on_both! {
         for entry in [BOT, HOOK, TEAMS] {
             for summaries in [false, true] {
                 let entry = entry.replace("}, tenants", &format!(", summaries: {summaries} }}, tenants"));
-                let (scene, _slack) = rooms(on, &entry).await;
+                let (mut scene, _slack) = rooms(on, &entry).await;
+                let note = "exclusiveMinimum: 0 }, note: { type: string } }";
+                scene.app.restart_with(|yaml| yaml.replace("exclusiveMinimum: 0 } }", note)).await;
                 ask_with(&scene, HOSTILE).await;
                 scene.counted(&[("sent", 1)]).await;
                 let said = &scene.hook.all()[0].text;

@@ -47,7 +47,7 @@ pub(super) fn tables(view: &View<'_>, own: &[Numbered<'_>]) -> Markup {
             }
         }
         details.raw.each open[open] {
-            summary { (texts.exact_texts) }
+            summary { (texts.exact_of_each) }
             @for (index, call) in own { (exact_call(view, *index, call)) }
         }
     }

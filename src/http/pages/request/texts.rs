@@ -32,7 +32,7 @@ texts! {
     asks_exactly: "Written by the agent, not verified. Exactly this was asked.", "由智能体撰写，未经核实，系提问原文。";
     changed_exactly: "Changed by {user}. Exactly this runs if it is approved.", "由 {user} 修改，批准后将原样执行。";
     exact_text: "Exact text, {count} characters", "原文，共 {count} 个字符";
-    exact_texts: "Exact text of each call", "每个调用的原文";
+    exact_of_each: "Exact text of each call", "每个调用的原文";
     no_arguments: "no details", "无内容";
     goes_to: "Goes to", "目标";
     risk_once: "This cannot be undone here.", "此操作无法在此撤销。";
