@@ -286,7 +286,7 @@ fn time_that_never_comes_and_keys_that_do_not_fit_are_refused() {
         ),
         (
             "mail: {}, events: [task.failed]",
-            ".events: only a webhook has `events`",
+            ".events: a mail is about a question that waits",
         ),
         (
             "mail: {}, when: { after: 1h }, events: [request.created]",
