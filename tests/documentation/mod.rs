@@ -103,7 +103,9 @@ fn variables(text: &str) -> Vec<(String, String)> {
                 name if name.starts_with("HOOK") => {
                     "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=".to_owned()
                 }
-                name if name.ends_with("_URL") => "http://127.0.0.1:9000".to_owned(),
+                name if name.ends_with("_URL") || name.ends_with("_HOOK") => {
+                    "http://127.0.0.1:9000".to_owned()
+                }
                 name => format!("{name}-0123456789abcdef"),
             };
             (name.to_owned(), value)

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn style_shows_exact_of_each_in_the_order_of_their_characters() {
+    fn style_shows_exact_texts_in_the_order_of_their_characters() {
         assert!(
             STYLE.contains("\n.exact, code { unicode-bidi: bidi-override; direction: ltr; }\n")
         );

@@ -164,6 +164,9 @@ async fn link_sealed_with_an_old_key_decides_while_the_key_is_configured() {
         .await;
     app.model.then(says("done"));
     assert_eq!(answer(&app, &path, "approve", &[]).await.status, 303);
+    let waits = app.owner().header("prefer", "wait=60");
+    let done = waits.get(&format!("/v1/tasks/{}", held.task)).await;
+    assert_eq!(done.str("/status"), "Completed", "{}", done.text);
     let gone = link("dora", &app.held().await.request);
     app.restart_with(|yaml| {
         let old = format!("{{ id: k1, key: \"{SEALING_KEY}\" }} ");
