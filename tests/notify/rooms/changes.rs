@@ -145,6 +145,8 @@ on_both! {
         scene.counted(&[("sent", 1)]).await;
         answer(&scene, BOB, &held, "approve").await;
         slack.until(|all| all[0].bodies.len() == 2).await;
+        // The change is recorded before its time to be kept begins.
+        scene.counted(&[("sent", 2), ("due", 0)]).await;
         scene.leap(Duration::from_hours(5 * 24));
         scene.counted(&[("sent", 0), ("due", 0)]).await;
     }
