@@ -5,7 +5,7 @@ use crate::engine::{ConflictCode, Refusal};
 use crate::http::Http;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::decision::WireDecision;
-use crate::http::wire::request::{InterventionRequest, state};
+use crate::http::wire::request::InterventionRequest;
 use crate::http::wire::task::WireTaskStatus;
 use crate::people::Caller;
 use crate::store::RequestRow;
@@ -131,7 +131,7 @@ fn conflict(code: ConflictCode) -> (Code, &'static str) {
 /// Otherwise: the decision of the request, else the user's own earlier answer, else the last
 /// answer.
 fn earlier_decision(row: &RequestRow, user: &UserId, call: Option<CallId>) -> Option<WireDecision> {
-    let state = state(row);
+    let state = row.state();
     let shown = |(at, answer): &Given| WireDecision::of_answer(*at, answer);
     let own = || state.answer_of(user, call).map(shown);
     let last = || row.answers.last().map(shown);

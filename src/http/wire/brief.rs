@@ -8,9 +8,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::decision::{DecisionAction, WireDecision, WireDoor};
-use super::request::{
-    WireApprovers, WireEffect, WireRequestStatus, may_have_run, message, state, url,
-};
+use super::request::{WireApprovers, WireEffect, WireRequestStatus, may_have_run, message, url};
 use crate::http::Settings;
 use crate::store::RequestRow;
 use crate::task::request::{CallSpec, RequestKind};
@@ -117,7 +115,7 @@ impl RequestBrief {
             created_at: row.created_at.to_string(),
             expires_at: row.expires_at.map(|at| at.to_string()),
             url: url(asked.request_id, settings),
-            decision: WireDecision::of_request(&state(row)).map(Into::into),
+            decision: WireDecision::of_request(&row.state()).map(Into::into),
         }
     }
 
@@ -150,7 +148,7 @@ fn summaries(own: &[&CallSpec]) -> Vec<String> {
 }
 
 fn approvals(row: &RequestRow, own: &[&CallSpec], ids: UserIds) -> usize {
-    let state = state(row);
+    let state = row.state();
     let count = |call: &&CallSpec| state.approvals(call.tool_call_id, ids).len();
     let open = own
         .iter()

@@ -14,7 +14,6 @@ use crate::store::RequestRow;
 use crate::task::grant::Offer;
 use crate::task::id::RequestId;
 use crate::task::request::{CallSpec, RequestKind, RequestSpec, Warning};
-use crate::task::request_state::RequestState;
 use crate::task::restore::MAY_ALREADY_HAVE_RUN;
 use crate::task::units::write_duration;
 use crate::task::user::UserIds;
@@ -246,12 +245,6 @@ fn arguments(text: &str) -> Option<Value> {
     json::build(text.as_bytes()).ok()
 }
 
-/// The state of a request, from its row.
-#[must_use]
-pub(crate) fn state(row: &RequestRow) -> RequestState<'_> {
-    row.state()
-}
-
 /// The rule's own message, or the one that every request without it has.
 #[must_use]
 pub(super) fn message(asked: &RequestSpec) -> String {
@@ -305,7 +298,7 @@ impl InterventionRequest {
         extent: Extent,
     ) -> Self {
         let (asked, ids) = (&row.asked, settings.roster.ids());
-        let state = state(row);
+        let state = row.state();
         let decider = caller.filter(|who| can_decide(who, &row.tenant, &row.owner, &state));
         let page = format!("{}/resume/{}", settings.public_url, asked.request_id);
         let actions = |who| answers(&settings.roster, who, &row.tenant, &row.owner, asked);
@@ -363,7 +356,7 @@ fn answered_call(row: &RequestRow, call: &CallSpec, extent: Extent, ids: UserIds
                 .warnings
                 .push(warning(&Warning::may_already_have_run()));
         }
-        let state = state(row);
+        let state = row.state();
         shown.approvals = approvals(&state, call.tool_call_id, ids);
         shown.decision = WireDecision::of_call(&state, call.tool_call_id);
     }

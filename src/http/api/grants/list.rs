@@ -74,7 +74,7 @@ pub(crate) async fn read(
         if !page.is_empty() || !page.more {
             return Ok(page);
         }
-        // Those that were looked at concern other people.
+        // The rows of this page concern other people.
         filter.before = page.looked_at.map(GrantId);
     }
 }

@@ -18,7 +18,7 @@ use crate::http::server::params::{PageQuery, RequestQuery};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::{MOST, Query, cursor_of};
 use crate::http::wire::list::RequestList;
-use crate::http::wire::request::{InterventionRequest, state};
+use crate::http::wire::request::InterventionRequest;
 use crate::people::Caller;
 use crate::people::may::can_decide;
 use crate::store::{RequestFilter, RequestRow};
@@ -104,7 +104,7 @@ async fn open_requests(
         return Ok((open.requests.len(), open.more));
     }
     let mine = |row: &&RequestRow| {
-        filter.fits(row) && can_decide(caller, &row.tenant, &row.owner, &state(row))
+        filter.fits(row) && can_decide(caller, &row.tenant, &row.owner, &row.state())
     };
     let pending = http.store.pending_of(roots).await?;
     Ok((pending.iter().filter(mine).count(), false))
@@ -133,7 +133,7 @@ async fn list_page(
         let page = http.store.requests(&filter).await?;
         let (mut more, mut looked_at) = (page.more, page.looked_at);
         for row in &page.rows {
-            if !inbox || can_decide(caller, &row.tenant, &row.owner, &state(row)) {
+            if !inbox || can_decide(caller, &row.tenant, &row.owner, &row.state()) {
                 if shown == limit
                     || !listing.push(&InterventionRequest::listed(row, caller, &http.settings))?
                 {

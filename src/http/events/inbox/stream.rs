@@ -17,7 +17,6 @@ use crate::http::wire::decision::WireDecision;
 use crate::http::wire::inbox::{
     CHANGED, CREATED, GONE, GoneReason, INBOX, InboxEvent, InboxGoneEvent, InboxRequestEvent,
 };
-use crate::http::wire::request::state;
 use crate::people::Caller;
 use crate::people::may::can_decide;
 use crate::store::{OpenRequests, ReadError, RequestRow};
@@ -69,7 +68,7 @@ impl InboxStream {
         let oldest: Vec<RequestId> = read.requests.iter().map(|request| request.id).collect();
         let oldest = oldest.get(..LISTED).unwrap_or(&oldest);
         let rows = http.store.requests_of(&caller.tenant, oldest).await?;
-        let mine = |row: &&RequestRow| can_decide(caller, &row.tenant, &row.owner, &state(row));
+        let mine = |row: &&RequestRow| can_decide(caller, &row.tenant, &row.owner, &row.state());
         let briefs = rows.iter().filter(mine);
         let requests: Vec<_> = briefs
             .map(|row| RequestBrief::of(row, &http.settings))
@@ -149,7 +148,7 @@ impl EventSource for InboxStream {
 }
 
 fn gone(row: &RequestRow, reason: GoneReason, open: usize) -> InboxGoneEvent {
-    let decision = WireDecision::of_request(&state(row)).filter(|_| reason == GoneReason::Decided);
+    let decision = WireDecision::of_request(&row.state()).filter(|_| reason == GoneReason::Decided);
     InboxGoneEvent {
         event: GONE,
         request_id: row.asked.request_id.to_string(),

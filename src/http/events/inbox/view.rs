@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use crate::http::api::requests::inbox_filter::InboxFilter;
 use crate::http::wire::inbox::GoneReason;
-use crate::http::wire::request::state;
 use crate::people::Caller;
 use crate::people::may::{can_decide, may_decide};
 use crate::store::{OpenRequests, RequestRow};
@@ -79,7 +78,7 @@ impl InboxView {
             return None;
         }
         let (id, answers) = (row.asked.request_id, row.answers.len());
-        if !can_decide(caller, &row.tenant, &row.owner, &state(row)) {
+        if !can_decide(caller, &row.tenant, &row.owner, &row.state()) {
             // A request beyond the counted ones may be known from its `request.created`.
             let known = self.open.remove(&id).is_some() || self.more;
             return known.then(|| Change::Gone(reason(row)));

@@ -22,7 +22,6 @@ use crate::http::server::params::{CursorQuery, DecidedQuery, InboxQuery};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::{Query, cursor_of};
 use crate::http::wire::brief::RequestBrief;
-use crate::http::wire::request::state;
 use crate::people::Caller;
 use crate::people::may::may_decide;
 use crate::store::RequestRow;
@@ -106,8 +105,8 @@ async fn read(
 /// Whether a request is in the list: one that the caller has answered, and with `all` a decided one
 /// that the caller may decide.
 fn is_shown(row: &RequestRow, caller: &Caller, all: bool) -> bool {
-    let own = || state(row).answer_of(&caller.user_id, None).is_some();
-    let decided = || state(row).resolution().is_some();
+    let own = || row.state().answer_of(&caller.user_id, None).is_some();
+    let decided = || row.state().resolution().is_some();
     let could = || may_decide(caller, &row.tenant, &row.owner, &row.asked.terms.approvers);
     own() || (all && decided() && could())
 }
@@ -147,7 +146,7 @@ fn page(
 
 fn decided_row(site: &Site<'_>, http: &Http, row: &RequestRow) -> Markup {
     let (texts, words) = (site.texts(), Translations::of(site.language));
-    let state = state(row);
+    let state = row.state();
     let own = state.answer_of(&site.caller.user_id, None);
     let answer = own.or_else(|| state.resolution().map(|resolution| resolution.last));
     let is_own = own.is_some();
@@ -211,7 +210,7 @@ fn missing(row: &RequestRow, http: &Http, texts: &Texts) -> Option<String> {
     let required = usize::try_from(brief.approvers.required).unwrap_or(usize::MAX);
     let left = required.saturating_sub(brief.approvals);
     match left {
-        _ if !state(row).is_open() || required < 2 => None,
+        _ if !row.state().is_open() || required < 2 => None,
         1 => Some(texts.waits_for_one.to_owned()),
         left => Some(fill(texts.waits_for_more, &[("count", &left.to_string())])),
     }

@@ -109,7 +109,7 @@ impl Inbox {
         let ids: Vec<RequestId> = urgent.iter().copied().chain(shown).collect();
         let mut rows = http.store.requests_of(&caller.tenant, &ids).await?;
         rows.retain(|row| {
-            let state = crate::http::wire::request::state(row);
+            let state = row.state();
             can_decide(caller, &row.tenant, &row.owner, &state)
         });
         rows.sort_by_key(|row| ids.iter().position(|id| *id == row.asked.request_id));

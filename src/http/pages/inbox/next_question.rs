@@ -10,7 +10,6 @@ use crate::http::api::requests::inbox_filter::InboxFilter;
 use crate::http::pages::site::Site;
 use crate::http::pages::translations::{Translations, fill};
 use crate::http::server::problem::Problem;
-use crate::http::wire::request::state;
 use crate::store::RequestRow;
 
 /// The line for a reader who has answered this request; `None` for any other reader.
@@ -22,7 +21,7 @@ pub(crate) async fn after_answer(
     row: &RequestRow,
     site: &Site<'_>,
 ) -> Result<Option<Markup>, Problem> {
-    let Some((_, answer)) = state(row).answer_of(&site.caller.user_id, None) else {
+    let Some((_, answer)) = row.state().answer_of(&site.caller.user_id, None) else {
         return Ok(None);
     };
     let open = open_requests(http, site.caller, &InboxFilter::default(), None).await?;

@@ -37,7 +37,7 @@ pub(crate) struct LinkAnswer {
     /// A comment.
     #[schema(value_type = String, required = false)]
     reason: Option<String>,
-    /// What follows a rejection: `continue`, `cancel` or `cancel_root`.
+    /// The effect of a rejection: `continue`, `cancel` or `cancel_root`.
     #[schema(value_type = String, required = false)]
     then: Option<String>,
 }

@@ -63,7 +63,7 @@ use super::translations::Translations;
 use crate::http::api::access;
 use crate::http::server::problem::{Problem, prefix};
 use crate::http::wire::decision::DecisionAction;
-use crate::http::wire::request::{InterventionRequest, RequestedCall, WireRequestStatus, state};
+use crate::http::wire::request::{InterventionRequest, RequestedCall, WireRequestStatus};
 use crate::http::{Http, Settings};
 use crate::people::Caller;
 use crate::people::may::{may_decide, required_of};
@@ -211,7 +211,9 @@ impl<'a> View<'a> {
 
     /// The calls that this reader may still answer.
     fn open_calls(&self) -> Vec<&RequestedCall> {
-        let open: Vec<String> = state(self.row)
+        let open: Vec<String> = self
+            .row
+            .state()
             .open_calls(&self.caller.user_id)
             .map(|call| call.tool_call_id.to_string())
             .collect();
@@ -260,7 +262,11 @@ impl<'a> View<'a> {
         }
         let (row, terms) = (self.row, &self.row.asked.terms);
         if self.link.is_some() {
-            let answered = state(row).open_calls(&self.caller.user_id).next().is_none();
+            let answered = row
+                .state()
+                .open_calls(&self.caller.user_id)
+                .next()
+                .is_none();
             return match self.allows(action) {
                 _ if answered => Some(words.you_answered),
                 true => None,
@@ -270,7 +276,12 @@ impl<'a> View<'a> {
         if !may_decide(self.caller, &row.tenant, &row.owner, &terms.approvers) {
             return Some(words.for_others);
         }
-        if state(row).open_calls(&self.caller.user_id).next().is_none() {
+        if row
+            .state()
+            .open_calls(&self.caller.user_id)
+            .next()
+            .is_none()
+        {
             return Some(words.you_answered);
         }
         if self.allows(action) {

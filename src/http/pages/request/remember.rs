@@ -70,7 +70,7 @@ fn open<'v>(view: &'v View<'_>) -> Vec<&'v CallSpec> {
     view.row.asked.own_calls().filter(is_open).collect()
 }
 
-/// What a remembered approval of a call covers.
+/// The words for the calls that a remembered approval covers.
 fn covered(view: &View<'_>, call: &CallSpec) -> Markup {
     let texts = view.texts;
     let names = [
