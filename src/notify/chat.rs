@@ -19,7 +19,6 @@ const MESSAGE: usize = 200;
 const SUMMARY: usize = 100;
 /// How many tools of a question are named.
 const TOOLS: usize = 3;
-const DAY: i64 = 86_400_000_000;
 
 /// A message with what has become of each of its questions since.
 #[derive(Clone, Debug, PartialEq)]
@@ -160,7 +159,11 @@ pub(super) fn title(question: &Question) -> String {
 
 /// A text in one line, of at most so many characters, with every invisible character shown.
 pub(super) fn line(text: &str, most: usize) -> String {
-    let text = visible(text).replace('\n', " ");
+    cut(visible(text).replace('\n', " "), most)
+}
+
+/// A text in at most so many characters, with a sign of what was cut off.
+pub(super) fn cut(text: String, most: usize) -> String {
     match text.char_indices().nth(most) {
         None => text,
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
@@ -169,19 +172,13 @@ pub(super) fn line(text: &str, most: usize) -> String {
 
 /// A time in UTC, without the date if it is that of `day`.
 pub(super) fn moment(at: Time, day: Option<Time>) -> String {
-    let known = day.is_some_and(|day| day.0.div_euclid(DAY) == at.0.div_euclid(DAY));
-    let format = if known {
-        "%H:%M UTC"
-    } else {
-        "%Y-%m-%d %H:%M UTC"
-    };
-    jiff::Timestamp::from_microsecond(at.0)
-        .map(|at| at.strftime(format).to_string())
-        .unwrap_or_default()
+    format!("{} UTC", at.to_minute(day))
 }
 
 #[cfg(test)]
 pub(super) mod samples {
+    use std::time::Duration;
+
     use uuid::Uuid;
 
     use super::*;
@@ -210,7 +207,7 @@ pub(super) mod samples {
             agent: "billing".to_owned(),
             message: Some("Refunds above 20 need finance.".to_owned()),
             created_at: NINE,
-            expires_at: Some(Time(NINE.0 + DAY)),
+            expires_at: Some(NINE + Duration::from_hours(24)),
             url: format!("https://agents.acme.com/resume/{index}"),
             link: Some("https://agents.acme.com/l/canary".to_owned()),
             summaries: Vec::new(),
@@ -237,6 +234,8 @@ pub(super) mod samples {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::samples::{NINE, shown};
     use super::*;
 
@@ -244,7 +243,7 @@ mod tests {
     fn time_is_in_utc_with_its_date_on_another_day() {
         assert_eq!(moment(NINE, None), "2026-11-23 09:00 UTC");
         assert_eq!(moment(NINE, Some(Time(NINE.0 + 1))), "09:00 UTC");
-        let tomorrow = Time(NINE.0 + DAY);
+        let tomorrow = NINE + Duration::from_hours(24);
         assert_eq!(moment(tomorrow, Some(NINE)), "2026-11-24 09:00 UTC");
     }
 

@@ -20,6 +20,19 @@ impl Time {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 
+    /// Date, hour and minute in UTC, as people read them; without the date if it is that of `day`.
+    #[must_use]
+    pub fn to_minute(self, day: Option<Self>) -> String {
+        let text = self.to_string();
+        let date = text.get(..10).unwrap_or(&text);
+        let minute = text.get(11..16).unwrap_or_default();
+        if day.is_some_and(|day| day.to_string().starts_with(date)) {
+            minute.to_owned()
+        } else {
+            format!("{date} {minute}")
+        }
+    }
+
     /// The time that an RFC 3339 text names.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
@@ -51,6 +64,16 @@ impl fmt::Display for Time {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn time_of_another_day_is_shown_with_its_date() {
+        let at = |text: &str| Time::parse(text).unwrap();
+        let now = at("2026-11-22T09:30:00Z");
+        assert_eq!(at("2026-11-22T10:15:59Z").to_minute(Some(now)), "10:15");
+        let tomorrow = at("2026-11-23T00:00:00Z");
+        assert_eq!(tomorrow.to_minute(Some(now)), "2026-11-23 00:00");
+        assert_eq!(now.to_minute(None), "2026-11-22 09:30");
+    }
 
     #[test]
     fn time_is_written_with_six_digits_and_z() {

@@ -8,7 +8,6 @@ use crate::store::{GrantRow, ReadError};
 use crate::task::call_state::{CallState, Phase};
 use crate::task::grant::{GrantEnd, GrantScope, Offer};
 use crate::task::id::GrantId;
-use crate::task::time::Time;
 use crate::task::verdict::{Judgement, Verdict};
 
 /// When a call is judged.
@@ -139,37 +138,12 @@ fn relies_on(state: &CallState, grant: GrantId) -> bool {
     state.grant() == Some(grant) && state.phase == Phase::Allowed
 }
 
-/// Who allowed a call, until when, and when the person was asked, in UTC.
+/// The person who allowed a call, the end of that, and the time of the question, in UTC.
 fn reason(grant: &GrantRow) -> String {
+    let now = Some(grant.now);
     let (until, asked) = (
-        clock(grant.expires_at, grant.now),
-        clock(grant.created_at, grant.now),
+        grant.expires_at.to_minute(now),
+        grant.created_at.to_minute(now),
     );
     format!("{} allowed this until {until} (asked {asked})", grant.by.by)
-}
-
-/// Hour and minute of a time, with the date unless it is that of `now`.
-fn clock(time: Time, now: Time) -> String {
-    let (text, now) = (time.to_string(), now.to_string());
-    let part =
-        |text: &str, from: usize, to: usize| text.get(from..to).unwrap_or_default().to_owned();
-    let (date, minute) = (part(&text, 0, 10), part(&text, 11, 16));
-    if date == part(&now, 0, 10) {
-        minute
-    } else {
-        format!("{date} {minute}")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn time_of_another_day_is_shown_with_its_date() {
-        let at = |text: &str| Time(text.parse::<jiff::Timestamp>().unwrap().as_microsecond());
-        let now = at("2026-11-22T09:30:00Z");
-        assert_eq!(clock(at("2026-11-22T10:15:59Z"), now), "10:15");
-        assert_eq!(clock(at("2026-11-23T00:00:00Z"), now), "2026-11-23 00:00");
-    }
 }

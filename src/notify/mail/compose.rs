@@ -13,6 +13,7 @@ use lettre::message::{Mailbox, MultiPart};
 use maud::{DOCTYPE, Markup, html};
 
 use super::words::Words;
+use crate::notify::chat::{cut, moment};
 use crate::notify::digest::{Digest, Question};
 use crate::people::language::Language;
 use crate::task::text_safety::visible;
@@ -128,11 +129,7 @@ fn built(
 /// The text in at most so many characters, with every invisible one shown.
 fn shown(text: &str, most: usize) -> String {
     let flat: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let shown = visible(&flat);
-    match shown.char_indices().nth(most) {
-        None => shown,
-        Some((end, _)) => format!("{}…", shown.get(..end).unwrap_or_default()),
-    }
+    cut(visible(&flat), most)
 }
 
 fn tools(words: &Words, question: &Question, most: usize) -> String {
@@ -161,21 +158,15 @@ fn subject(words: &Words, digest: &Digest) -> String {
     }
 }
 
-/// A time as people read it.
-fn moment(time: Time) -> String {
-    let text = time.to_string();
-    format!("{} UTC", text.get(..16).unwrap_or(&text).replace('T', " "))
-}
-
 /// The lines about a question: the label and the text of each.
 fn lines(words: &'static Words, question: &Question, room: Room) -> Vec<(&'static str, String)> {
     let deadline = question
         .expires_at
-        .map_or_else(|| words.no_deadline.to_owned(), moment);
+        .map_or_else(|| words.no_deadline.to_owned(), |at| moment(at, None));
     let mut lines = vec![
         (words.tool, tools(words, question, room.text)),
         (words.agent, shown(&question.agent, NAME.min(room.text))),
-        (words.asked, moment(question.created_at)),
+        (words.asked, moment(question.created_at, None)),
         (words.deadline, deadline),
     ];
     let summaries = question.summaries.iter().take(room.summaries);
