@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::exchange::Answered;
 use super::schedule;
+use crate::store::{Attempt, Next};
 use crate::task::time::Time;
 
 /// The result of one attempt.
@@ -55,5 +56,16 @@ impl Answer {
 
     pub(super) fn is_success(&self) -> bool {
         self.problem.is_empty()
+    }
+
+    /// The attempt that ended with this answer.
+    pub(super) fn attempt(&self, next: Next, took: Duration) -> Attempt {
+        Attempt {
+            next,
+            http_status: self.status,
+            problem: self.problem,
+            took,
+            reference: self.reference.clone(),
+        }
     }
 }

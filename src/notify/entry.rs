@@ -30,6 +30,13 @@ pub(super) struct Told {
     pub(super) due_at: Option<Time>,
 }
 
+impl Told {
+    /// A message of this type that waits for nothing.
+    pub(super) fn at_once(kind: &'static str) -> Self {
+        Self { kind, due_at: None }
+    }
+}
+
 /// One receiver of messages.
 pub(crate) struct Entry {
     pub(super) name: String,

@@ -13,7 +13,6 @@ use super::answer::Answer;
 use super::chat::Shown;
 use super::digest::{Digest, LISTED, Question, Reason};
 use super::exchange::WITHIN;
-use super::gather::attempt;
 use super::outcome::Outcome;
 use super::schedule;
 use super::send::Lane;
@@ -67,7 +66,7 @@ impl Sender {
             reference: None,
             ..answer
         };
-        let attempt = attempt(next, &answer, took);
+        let attempt = answer.attempt(next, took);
         self.record(lane, from_ref(claimed), &attempt).await;
     }
 

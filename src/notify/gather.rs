@@ -17,7 +17,7 @@ use super::send::Lane;
 use super::{Sender, recipients, schedule};
 use crate::failpoint;
 use crate::people::person::Person;
-use crate::store::{Attempt, ClaimedDelivery, Next, ReadError, RequestRow};
+use crate::store::{ClaimedDelivery, Next, ReadError, RequestRow};
 use crate::task::decision::Door;
 use crate::task::id::RequestId;
 use crate::task::time::Time;
@@ -179,7 +179,7 @@ impl Sender {
             failpoint::reach("deliver.sent");
             self.close(lane, first, lane.entry.gather).await;
             let all: Vec<_> = open.iter().map(|(claimed, _)| (*claimed).clone()).collect();
-            let attempt = attempt(Next::Sent, answer, took);
+            let attempt = answer.attempt(Next::Sent, took);
             if self.record(lane, &all, &attempt).await {
                 let since = open.iter().map(|(_, row)| told_since(lane, row)).min();
                 self.observe_lag(lane, since.unwrap_or_default());
@@ -197,7 +197,7 @@ impl Sender {
             if let Next::Again(wait) = next {
                 soonest = soonest.min(wait);
             }
-            self.record(lane, &claimed, &attempt(next, answer, took))
+            self.record(lane, &claimed, &answer.attempt(next, took))
                 .await;
         }
         self.close(lane, first, soonest).await;
@@ -221,13 +221,7 @@ impl Sender {
         claimed: &[ClaimedDelivery],
         problem: &'static str,
     ) {
-        let attempt = Attempt {
-            next: Next::Dropped,
-            http_status: None,
-            problem,
-            took: Duration::ZERO,
-            reference: None,
-        };
+        let attempt = Answer::none(problem).attempt(Next::Dropped, Duration::ZERO);
         self.record(lane, claimed, &attempt).await;
     }
 }
@@ -236,16 +230,6 @@ impl Sender {
 fn told_since(lane: &Lane, row: &RequestRow) -> Time {
     let due = lane.entry.told(row).and_then(|told| told.due_at);
     due.unwrap_or(row.created_at)
-}
-
-pub(super) fn attempt(next: Next, answer: &Answer, took: Duration) -> Attempt {
-    Attempt {
-        next,
-        http_status: answer.status,
-        problem: answer.problem,
-        took,
-        reference: answer.reference.clone(),
-    }
 }
 
 /// The id of the message of these deliveries: the delivery's own, or one that no other set of

@@ -1,4 +1,4 @@
-//! Whom an entry tells of a request, and which of those requests are still theirs to decide.
+//! The people whom an entry tells of a request, and the requests that are still theirs to decide.
 
 use super::entry::Entry;
 use super::settings::{Mail, Recipients};

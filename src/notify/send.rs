@@ -4,9 +4,11 @@
 use std::slice::from_ref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::answer::Answer;
 use super::entry::{Channel, Entry, Hook};
 use super::health::Health;
 use super::message::Message;
@@ -186,13 +188,7 @@ impl Sender {
             failpoint::reach("deliver.sent");
         }
         let next = schedule::next(&answer, claimed.attempts);
-        let attempt = Attempt {
-            next,
-            http_status: answer.status,
-            problem: answer.problem,
-            took: self.clock.uptime().saturating_sub(began),
-            reference: answer.reference,
-        };
+        let attempt = answer.attempt(next, self.clock.uptime().saturating_sub(began));
         if self.record(lane, from_ref(claimed), &attempt).await && next == Next::Sent {
             self.observe_lag(lane, at);
         }
@@ -242,13 +238,7 @@ impl Sender {
 
     /// Ends a delivery for which no message can be made.
     async fn give_up(&self, lane: &Lane, claimed: &ClaimedDelivery, problem: &'static str) {
-        let attempt = Attempt {
-            next: Next::Dead,
-            http_status: None,
-            problem,
-            took: std::time::Duration::ZERO,
-            reference: None,
-        };
+        let attempt = Answer::none(problem).attempt(Next::Dead, Duration::ZERO);
         self.record(lane, from_ref(claimed), &attempt).await;
     }
 

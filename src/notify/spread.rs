@@ -86,11 +86,7 @@ impl Sender {
             return Ok(Vec::new());
         }
         if entry.tells_of_events() {
-            let told = Told {
-                kind: event.name,
-                due_at: None,
-            };
-            return Ok(vec![(String::new(), told)]);
+            return Ok(vec![(String::new(), Told::at_once(event.name))]);
         }
         let Some(id) = event.request else {
             return Ok(Vec::new());
@@ -105,10 +101,7 @@ impl Sender {
             return Ok(Vec::new());
         };
         let told = if entry.when.is_none() || CHANGES.contains(&event.name) {
-            Some(Told {
-                kind: event.name,
-                due_at: None,
-            })
+            Some(Told::at_once(event.name))
         } else {
             entry.told(request)
         };

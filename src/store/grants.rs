@@ -49,7 +49,7 @@ pub struct GrantRow {
     pub uses: i64,
     /// How many calls have started with it.
     pub used: i64,
-    /// Who ended it, if somebody did.
+    /// The person who ended it, if a person did.
     pub revoked_by: Option<String>,
     /// Whether the user has sent the tree a message since, if that ends it.
     pub superseded: bool,
@@ -82,10 +82,9 @@ impl GrantRow {
 /// Selects standing decisions.
 #[derive(Clone, Debug, Default)]
 pub struct GrantFilter {
-    /// Those of this tenant.
+    /// The tenant.
     pub tenant: String,
-    /// Those that this person gave, owns the tasks of, or may decide the requests of; `None` for
-    /// all.
+    /// The person who gave them, owns their tasks, or may decide their requests; `None` for all.
     pub person: Option<Person>,
     /// Only those older (with a smaller id) than this one.
     pub before: Option<GrantId>,
@@ -101,7 +100,8 @@ const BATCH: usize = 1000;
 /// the newest first.
 const MOST_COVERING: i64 = 32;
 
-/// Those with this basis that were given for this owner and have time left, the newest first.
+/// Finds standing decisions with this basis that were given for this owner and have time left, the
+/// newest first.
 const COVERING: Sql = sql!(
     "select grant_id, tenant, owner, root_task_id, scope, agent, tool, rule, basis, given_by, via, given_groups, door,
             request_id, created_at, expires_at, uses, used, revoked_by, false as superseded,
@@ -181,7 +181,7 @@ record! {
 impl Record {
     fn row(self) -> Result<GrantRow, ReadError> {
         let corrupt = |what: &str| ReadError::Corrupt(format!("the {what} of a standing decision"));
-        let door = self.door.as_deref().map(Door::parse);
+        let door = |word: &str| Door::parse(word).ok_or_else(|| corrupt("door"));
         Ok(GrantRow {
             grant_id: GrantId(self.grant_id),
             tenant: self.tenant,
@@ -196,11 +196,7 @@ impl Record {
                 by: self.given_by,
                 via: self.via,
                 groups: serde_json::from_str(&self.given_groups).map_err(|_| corrupt("groups"))?,
-                door: match door {
-                    Some(None) => return Err(corrupt("door")),
-                    Some(door) => door,
-                    None => None,
-                },
+                door: self.door.as_deref().map(door).transpose()?,
             },
             request_id: RequestId(self.request_id),
             created_at: Time(self.created_at),
