@@ -24,36 +24,11 @@ use uuid::Uuid;
 
 use self::sub_agents::{CLERK, one_after_the_other};
 use super::invariants::{check, retried};
+use crate::support::dice::Dice;
 use crate::support::repetitions;
 
 mod people;
 mod sub_agents;
-
-/// A small random number generator, seeded with the run's number so that a failing run can be
-/// repeated.
-struct Dice(u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-
-    fn pick<T: Clone>(&mut self, of: &[T]) -> T {
-        of[usize::try_from(self.below(of.len() as u64)).unwrap()].clone()
-    }
-}
 
 /// The state of one run: the journal, the driver's view of it, and the events outside it.
 struct World {

@@ -9,27 +9,15 @@ use holdpoint::task::status::RequestStatus;
 use holdpoint::task::verdict::{Approvers, Terms};
 
 use super::store_fixture::{StoreFixture, asked, both};
+use crate::support::dice::Dice;
 use crate::support::repetitions;
 
 const USERS: [&str; 4] = ["alice", "bob", "carol", "dave"];
 const GROUPS: [&str; 3] = ["finance", "leads", "ops"];
 
-/// Numbers that repeat with their seed (Steele, Lea and Flood, `SplitMix64`).
-struct Draws(u64);
-
-impl Draws {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        usize::try_from((mixed ^ (mixed >> 31)) % end as u64).unwrap()
-    }
-
-    fn some(&mut self, of: &[&str]) -> Vec<String> {
-        let drawn = of.iter().filter(|_| self.below(3) == 0);
-        drawn.map(ToString::to_string).collect()
-    }
+fn some(dice: &mut Dice, of: &[&str]) -> Vec<String> {
+    let drawn = of.iter().filter(|_| dice.one_in(3));
+    drawn.map(ToString::to_string).collect()
 }
 
 struct Open {
@@ -56,12 +44,12 @@ impl Open {
     }
 }
 
-async fn open_one(fixture: &StoreFixture, draws: &mut Draws) -> Open {
-    let owner = USERS[draws.below(USERS.len())];
-    let (users, groups) = (draws.some(&USERS), draws.some(&GROUPS));
+async fn open_one(fixture: &StoreFixture, dice: &mut Dice) -> Open {
+    let owner = dice.pick(&USERS);
+    let (users, groups) = (some(dice, &USERS), some(dice, &GROUPS));
     let approvers = Approvers {
         // A request has an approver.
-        owner: draws.below(2) == 0 || (users.is_empty() && groups.is_empty()),
+        owner: dice.one_in(2) || (users.is_empty() && groups.is_empty()),
         users,
         groups,
         required: 1,
@@ -85,21 +73,21 @@ fn ids<'a>(open: impl Iterator<Item = &'a Open>) -> Vec<RequestId> {
 
 both! {
     async fn lists_hold_exactly_the_open_requests_of_a_person_after_each_commit(fixture) {
-        let mut draws = Draws(if fixture.is_postgres() { 1 } else { 2 });
+        let mut dice = Dice(if fixture.is_postgres() { 1 } else { 2 });
         let mut open: Vec<Open> = Vec::new();
         let mut listed = 0;
         for step in 0..repetitions(300, 10_000) {
-            if open.len() < 12 && draws.below(3) > 0 {
-                open.push(open_one(&fixture, &mut draws).await);
+            if open.len() < 12 && !dice.one_in(3) {
+                open.push(open_one(&fixture, &mut dice).await);
             } else if !open.is_empty() {
-                let Open { task, asked, .. } = open.swap_remove(draws.below(open.len()));
-                let action = if draws.below(2) == 0 { Action::Approve } else { Action::Reject };
+                let Open { task, asked, .. } = open.swap_remove(usize::try_from(dice.below(open.len() as u64)).unwrap());
+                let action = if dice.one_in(2) { Action::Approve } else { Action::Reject };
                 let decided = fixture.deciding(task, &asked, "erin", action).await;
                 fixture.write(decided).await.unwrap();
             }
             let person = Person {
-                user_id: USERS[draws.below(USERS.len())].into(),
-                groups: draws.some(&GROUPS),
+                user_id: dice.pick(&USERS).into(),
+                groups: some(&mut dice, &GROUPS),
                 everything: false,
             };
             let filter = RequestFilter {

@@ -54,7 +54,7 @@ impl Mail {
     }
 }
 
-/// What becomes of a mail, once it is there as a whole.
+/// The fate of a mail that has arrived as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
     /// It is taken.
