@@ -100,7 +100,7 @@ pub struct Link {
 #[derive(Clone, Debug)]
 pub struct Links {
     sealer: Sealer,
-    /// What a link begins with: the public URL and the path of links.
+    /// The beginning of every link: the public URL and the path of links.
     base: String,
     settings: LinkSettings,
 }

@@ -68,7 +68,7 @@ pub struct Attempt {
     pub problem: &'static str,
     /// How long it took.
     pub took: Duration,
-    /// What names the message at the receiver, so that it can be changed later; kept from then on.
+    /// The receiver's id of the message, by which the message can be changed later; kept from then on.
     pub reference: Option<String>,
 }
 

@@ -30,7 +30,7 @@ const TAG: (&str, &str) = ("tag", r#"{"text":"paid"}"#);
 const TAG_AGAIN: (&str, &str) = ("tag", r#"{ "text" : "paid" }"#);
 const OTHER_TAG: (&str, &str) = ("tag", r#"{"text":"open"}"#);
 
-/// What the rule for large refunds offers.
+/// The offer of the rule for large refunds.
 const OFFER: &str = r#"{ when: "args.amount <= 500.0", for: [task, owner], most: 4h, uses: 3 }"#;
 const APPROVERS: &str = "approvers: { owner: true }";
 const BY_BOB: &str = "approvers: { users: [bob] }";

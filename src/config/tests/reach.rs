@@ -1,4 +1,5 @@
-//! Whom the questions of each rule reach, as `check` says it, and the warnings where that is nobody.
+//! The people whom the questions of each rule reach, as `check` lists them, and its warnings where
+//! there are none.
 
 use super::super::tests_bad::{BASE, TOOL};
 use super::*;

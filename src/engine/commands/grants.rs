@@ -1,4 +1,4 @@
-//! What became of standing decisions, and ending them.
+//! The ends of standing decisions: why each counts no more, and the command that ends it.
 
 use super::Refusal;
 use crate::engine::Engine;

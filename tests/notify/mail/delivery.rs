@@ -1,4 +1,4 @@
-//! What becomes of a mail that the server refuses, loses or keeps waiting.
+//! Mails that the server refuses, loses or keeps waiting.
 
 use std::time::Duration;
 

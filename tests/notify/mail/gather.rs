@@ -76,7 +76,7 @@ on_both! {
         let early = listed(first);
         post.until(|found| found.iter().filter(|one| one["state"] == "sent").count() == early).await;
         post.leap(4 * MINUTE);
-        // What follows waits for the interval, however often the sender looks.
+        // Further questions wait for the interval, however often the sender looks.
         post.app.held().await;
         assert_eq!(post.server.all().len(), 1);
         post.leap(2 * MINUTE);

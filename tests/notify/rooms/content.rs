@@ -1,4 +1,4 @@
-//! What a room is told.
+//! The content of messages to a room.
 
 use serde_json::{Value, json};
 

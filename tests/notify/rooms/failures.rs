@@ -1,4 +1,4 @@
-//! What happens when Slack or Teams refuses, or a process dies.
+//! Messages that Slack or Teams refuses, and processes that die while they post.
 
 use std::time::Duration;
 
