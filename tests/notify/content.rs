@@ -8,6 +8,7 @@ use super::{BACKEND, NEW, OLD, Scene, on_both};
 use crate::support::api_contract;
 use crate::support::fake_chat_completions::says;
 use crate::support::fake_receiver::Received;
+use crate::support::has_word;
 
 const ROTATED: &str = r#"    - { name: backend, webhook: { url: "{hook}/backend", secrets: ["{new}", "{old}"], headers: { X-Tag: blue } }, tenants: [acme] }"#;
 const FULL: &str = r#"    - { name: full, webhook: { url: "{hook}/full", secrets: ["{new}"], payload: full }, tenants: [acme] }"#;
@@ -64,7 +65,7 @@ on_both! {
         let request = &data["request"];
         assert_eq!((&request["request_id"], &request["status"]), (&json!(held.request), &json!("pending")));
         assert_eq!((&request["tools"], &request["summaries"]), (&json!(["refund"]), &json!(null)));
-        assert!(!created.text.contains("120"), "{}", created.text);
+        assert!(!has_word(&created.text, "120"), "{}", created.text);
         let [decided] = &scene.hook.of("request.decided")[..] else { panic!("one answer") };
         let data = &decided.body["data"];
         assert_eq!((&data["task_status"], &data["request"]["status"]), (&json!("Running"), &json!("resumed")));

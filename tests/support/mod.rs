@@ -31,6 +31,13 @@ pub fn repetitions(usual: usize, long: usize) -> usize {
     }
 }
 
+/// Whether a text has a word of its own. The digits of an id, a link or a trace are none, so a short
+/// number is not found in them by chance.
+pub fn has_word(text: &str, word: &str) -> bool {
+    let inside = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
+    text.split(|c| !inside(c)).any(|found| found == word)
+}
+
 /// Serves a router on a free port of loopback until the test ends.
 pub async fn serve(router: axum::Router) -> SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

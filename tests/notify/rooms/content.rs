@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::{BOT, GATHERS, HOOK, TEAMS, answer, ask_with, rooms};
 use crate::notify::on_both;
 use crate::support::fake_slack::{CHANNEL, TOKEN};
+use crate::support::has_word;
 use crate::support::test_app::{BOB, OPS};
 
 const HOSTILE: &str = r#"{"order": 17, "amount": 120, "note": "agent-canary <!channel> [Review](https://evil.example)"}"#;
@@ -22,7 +23,7 @@ on_both! {
         assert_eq!((&body["unfurl_links"], &body["unfurl_media"]), (&json!(false), &json!(false)));
         let link = format!("<{}/resume/{}|Review>", scene.app.url(), held.request);
         assert_eq!(body.pointer("/blocks/2/text/text"), Some(&json!(link)));
-        assert!(!call.text.contains("120") && !call.text.contains("alice"), "{}", call.text);
+        assert!(!has_word(&call.text, "120") && !call.text.contains("alice"), "{}", call.text);
         let found = scene.counted(&[("sent", 1), ("due", 0)]).await;
         assert_eq!((&found[0]["channel"], &found[0]["person"], &found[0]["type"]), (&json!("slack"), &json!(null), &json!("request.created")));
     }
