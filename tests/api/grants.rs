@@ -4,6 +4,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::approval_cycle::on_both;
+use super::pages::form;
 use crate::support::fake_chat_completions::{calls, says};
 use crate::support::test_app::{ACCOUNTS, Actor, OPS, OTHER, On, REFUNDS, Reply, TestApp};
 
@@ -44,13 +45,6 @@ async fn listed(actor: Actor<'_>) -> Vec<Value> {
 async fn end(actor: &Actor<'_>, id: &str) -> u16 {
     let path = format!("/v1/grants/{id}");
     actor.send(Method::DELETE, &path, None).await.status
-}
-
-fn form(fields: &[(&str, &str)]) -> (&'static str, String) {
-    let text = url::form_urlencoded::Serializer::new(String::new())
-        .extend_pairs(fields)
-        .finish();
-    ("application/x-www-form-urlencoded", text)
 }
 
 async fn page(actor: Actor<'_>, path: &str) -> Reply {

@@ -4,6 +4,7 @@ use reqwest::Method;
 use serde_json::json;
 
 use super::approval_cycle::on_both;
+use super::pages::form;
 use crate::support::fake_chat_completions::{calls, says};
 use crate::support::test_app::{ACCOUNTS, Actor, BOB, Held, OTHER, On, REFUNDS, Reply, TestApp};
 
@@ -209,6 +210,29 @@ on_both! {
         let damaged = page(app.owner(), &path).await;
         assert_eq!(damaged.text.matches("This entry cannot be read.").count(), 2, "{}", damaged.text);
         assert!(damaged.text.contains("#4 ") && damaged.text.contains("#6 "), "it goes on: {}", damaged.text);
+        app.stop().await;
+    }
+
+    async fn task_page_cancels_the_task_for_those_who_may_in_two_steps(on: On) {
+        let app = finance(on).await;
+        let held = app.held().await;
+        let path = format!("/tasks/{}", held.task);
+        let action = format!("action=\"{path}/cancel\"");
+        let shown = page(app.owner(), &path).await.text;
+        let (before, _) = shown.split_once(&action).expect("the form");
+        assert!(before.rfind("<details>") > before.rfind("</details>"), "the button is shown by a first step: {shown}");
+        assert!(!page(app.approver(), &path).await.text.contains(&action), "an approver may not cancel");
+        let cancel = format!("{path}/cancel");
+        assert_eq!(app.approver().send(Method::POST, &cancel, Some(form(&[]))).await.status, 403);
+        assert_eq!(app.owner().get(&path).await.status, 200);
+        let canceled = app.owner().send(Method::POST, &cancel, Some(form(&[]))).await;
+        assert_eq!((canceled.status, canceled.header("location")), (303, path.as_str()));
+        let after = page(app.owner(), &path).await.text;
+        assert!(after.contains("Canceled") && !after.contains(&action), "{after}");
+        assert_eq!(app.owner().get(&format!("/resume/{}", held.request)).await.str("/status"), "withdrawn");
+        let again = app.owner().send(Method::POST, &cancel, Some(form(&[]))).await;
+        assert_eq!(again.status, 303, "a repetition changes nothing: {}", again.text);
+        assert_eq!(app.tool.ledger().len(), 0);
         app.stop().await;
     }
 

@@ -356,7 +356,7 @@ on_both! {
 }
 
 /// A page's form as a browser sends it.
-fn form(fields: &[(&str, &str)]) -> (&'static str, String) {
+pub(super) fn form(fields: &[(&str, &str)]) -> (&'static str, String) {
     let body = url::form_urlencoded::Serializer::new(String::new())
         .extend_pairs(fields)
         .finish();

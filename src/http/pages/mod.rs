@@ -37,6 +37,7 @@ pub(super) fn operations() -> Vec<Operation> {
         (&inbox::decided::OP, routes!(inbox::decided::get_decided)),
         (&tasks::list::OP, routes!(tasks::list::get_tasks_page)),
         (&tasks::show::OP, routes!(tasks::show::get_task_page)),
+        (&tasks::cancel::OP, routes!(tasks::cancel::cancel_task_here)),
         (&grants::list::OP, routes!(grants::list::get_grants_page)),
         (&grants::end::OP, routes!(grants::end::end_grant_here)),
         (&approve_page::OP, routes!(approve_page::get_approve_page)),

@@ -1,11 +1,13 @@
 //! `POST /v1/tasks/{task_id}/cancel`: ends a task and everything below it. Does not wait.
 
+use std::future::Future;
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 
+use crate::engine::Accepted;
 use crate::http::Http;
 use crate::http::api::access;
 use crate::http::api::respond::mark_replayed;
@@ -49,16 +51,31 @@ pub(crate) async fn cancel_task(
     Id(id): Id<TaskId>,
     posted: Posted,
 ) -> Result<Response, Problem> {
-    let accepted = submit(
-        &http,
-        &posted,
-        may_command(&http, &posted.caller, id, Command::Cancel),
-        |()| posted.json(&http.body_parser, no_members),
-        move |engine, caller, (), key| async move { engine.cancel(&caller, id, key).await },
-    )
-    .await?;
+    let body = posted.json(&http.body_parser, no_members);
+    let accepted = cancel(&http, &posted, id, body).await?;
     let mut response =
         Json(access::current_task(&http, &posted.caller, accepted.task_id).await?).into_response();
     mark_replayed(response.headers_mut(), &accepted);
     Ok(response)
+}
+
+/// Cancels a task for the sender of a POST; `body` checks what was posted, once they are known to
+/// have the right.
+///
+/// # Errors
+/// The problems of [`OP`].
+pub(crate) async fn cancel(
+    http: &Arc<Http>,
+    posted: &Posted,
+    id: TaskId,
+    body: impl Future<Output = Result<(), Problem>>,
+) -> Result<Accepted, Problem> {
+    submit(
+        http,
+        posted,
+        may_command(http, &posted.caller, id, Command::Cancel),
+        |()| body,
+        move |engine, caller, (), key| async move { engine.cancel(&caller, id, key).await },
+    )
+    .await
 }

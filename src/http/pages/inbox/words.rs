@@ -96,6 +96,8 @@ texts! {
     task_title: "Task {agent}: {status}", "任务 {agent}：{status}";
     usage: "model calls: {calls}, tokens: {tokens}", "模型调用：{calls}，token：{tokens}";
     part_of: "Part of a larger task", "隶属于更大的任务";
+    cancel_task: "Cancel the task", "取消任务";
+    cancel_effect: "The task and everything below it end for good. No further call starts, and its open questions are withdrawn.", "该任务及其下的所有任务将永久结束：不再发起任何调用，未决请求将被撤回。";
     open_questions: "Open questions", "未决请求";
     review: "Review", "查看";
     timeline: "Timeline", "时间线";

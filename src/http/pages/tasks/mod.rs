@@ -1,5 +1,7 @@
-//! The pages of tasks: a person's tasks (`list`), and one task with its timeline (`show`).
+//! The pages of tasks: a person's tasks (`list`), one task with its timeline (`show`), and its end
+//! (`cancel`).
 
+pub(crate) mod cancel;
 pub(crate) mod list;
 pub(crate) mod show;
 mod timeline;

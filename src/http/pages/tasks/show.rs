@@ -9,6 +9,7 @@ use http::{HeaderMap, Uri};
 use maud::{Markup, html};
 use serde_json::Value;
 
+use super::cancel;
 use super::list::status_word;
 use super::timeline::{Timeline, entry};
 use crate::http::Http;
@@ -103,6 +104,7 @@ fn task_page(
         &html! {
             h1 #headline { (title) }
             (about(site, row))
+            @if let Some(form) = cancel::form(site, http, row) { (form) }
             @if !pending.is_empty() { (questions(site, http, pending)) }
             h2 { (texts.timeline) }
             p {

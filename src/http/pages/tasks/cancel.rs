@@ -1,0 +1,72 @@
+//! `POST /tasks/{task_id}/cancel`: the form of a task's page that ends the task.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use maud::{Markup, html};
+
+use crate::http::Http;
+use crate::http::api::tasks::cancel::cancel;
+use crate::http::pages::sign_in::session::see_other;
+use crate::http::pages::site::Site;
+use crate::http::server::body::Posted;
+use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::params::KeyHeader;
+use crate::http::server::path_id::Id;
+use crate::http::server::problem::{Code, Problem, prefix};
+use crate::people::may::Command;
+use crate::task::change::TaskRow;
+use crate::task::id::TaskId;
+
+pub(crate) const OP: Op = Op {
+    id: "cancel_task_here",
+    auth: AuthClass::Key,
+    body: SMALL,
+    problems: &[
+        Code::BadRequest,
+        Code::NotFound,
+        Code::TaskFinal,
+        Code::TooLarge,
+        Code::Invalid,
+        Code::IdempotencyKeyReused,
+    ],
+};
+
+/// Cancel a task from its page
+///
+/// As `POST /v1/tasks/{task_id}/cancel`, for the form of the page. The body is ignored.
+#[utoipa::path(
+    post, path = "/tasks/{task_id}/cancel", operation_id = "cancel_task_here", tag = "pages",
+    params(("task_id" = String, Path, format = Uuid, description = "The task"), KeyHeader),
+    responses((status = 303, description = "No call of the tree starts any more: back to the page",
+        headers(("Location" = String, description = "The task's page"))))
+)]
+pub(crate) async fn cancel_task_here(
+    State(http): State<Arc<Http>>,
+    Id(id): Id<TaskId>,
+    posted: Posted,
+) -> Result<Response, Problem> {
+    cancel(&http, &posted, id, async { Ok(()) }).await?;
+    let prefix = prefix(&http.settings.public_url);
+    Ok(see_other(&format!("{prefix}/tasks/{id}")))
+}
+
+/// The form, for a caller who may cancel the task. It takes two steps, because nothing brings a
+/// canceled task back.
+pub(super) fn form(site: &Site<'_>, http: &Http, row: &TaskRow) -> Option<Markup> {
+    let may = http.engine.may_command(site.caller, Command::Cancel, row);
+    if row.status.is_terminal() || may.is_err() {
+        return None;
+    }
+    let texts = site.texts();
+    Some(html! {
+        details {
+            summary { (texts.cancel_task) "…" }
+            p { (texts.cancel_effect) }
+            form method="post" action=(format!("{}/tasks/{}/cancel", site.prefix, row.task_id)) {
+                button.no type="submit" { (texts.cancel_task) }
+            }
+        }
+    })
+}
