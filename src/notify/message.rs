@@ -10,10 +10,8 @@ use serde_json::value::RawValue;
 use super::Sender;
 use super::entry::{Entry, Hook};
 use super::settings::Payload;
-use crate::store::{
-    ClaimedDelivery, Event, Part, Portion, ReadError, RequestRow, message_id, timer_id,
-};
-use crate::task::change::TaskRow;
+use crate::store::{ClaimedDelivery, MessageEvent, ReadError, RequestRow, message_id, timer_id};
+use crate::task::id::TaskId;
 use crate::task::time::Time;
 
 /// The largest body; one that would be larger is thin.
@@ -33,8 +31,8 @@ pub(super) struct Message {
 struct About<'m> {
     kind: &'m str,
     at: Time,
-    root: &'m TaskRow,
-    event: &'m Event,
+    root: TaskId,
+    read: &'m MessageEvent,
     /// Whether it says what is true now, and not at the commit of the event.
     as_of_now: bool,
 }
@@ -77,40 +75,27 @@ impl Sender {
         claimed: &ClaimedDelivery,
         timer: Option<&RequestRow>,
     ) -> Result<Option<Message>, ReadError> {
-        let part = Part {
-            root: claimed.root,
-            task: claimed.root,
-        };
-        let only = Portion {
-            events: 1,
-            bytes: 1,
-        };
-        let events = self
+        let number = claimed.event_number;
+        let found = self
             .store
-            .events(part, claimed.event_number - 1, only)
+            .message_event(claimed.root, number, claimed.change)
             .await?;
-        let found = events.events.into_iter().next();
-        let fits =
-            |event: &Event| event.number == claimed.event_number && event.change == claimed.change;
-        let Some(event) = found.filter(fits) else {
+        let Some(read) = found else {
             return Ok(None);
         };
-        let Some(root) = self.store.task(claimed.root).await? else {
-            return Ok(None);
-        };
+        let written_at = read.event.item.at;
         let (id, at) = if let Some(request) = timer {
             let due = entry.told(request).and_then(|told| told.due_at);
             let id = timer_id(request.asked.request_id, &entry.name);
-            (id, due.unwrap_or(event.item.at))
+            (id, due.unwrap_or(written_at))
         } else {
-            let id = message_id(claimed.change, claimed.event_number);
-            (id, event.item.at)
+            (message_id(claimed.change, number), written_at)
         };
         let about = About {
             kind: &claimed.kind,
             at,
-            root: &root,
-            event: &event,
+            root: claimed.root,
+            read: &read,
             as_of_now: timer.is_some(),
         };
         let body = self.body(hook, &about).await?;
@@ -118,10 +103,10 @@ impl Sender {
     }
 
     async fn body(&self, hook: &Hook, about: &About<'_>) -> Result<Vec<u8>, ReadError> {
-        let About { root, event, .. } = *about;
+        let MessageEvent { event, .. } = about.read;
         let mut truncated = false;
         if hook.payload == Payload::Full {
-            let data = (self.rendering.data)(root.task_id, event.clone()).await?;
+            let data = (self.rendering.data)(about.root, event.clone()).await?;
             let body = enveloped(about, &data)?;
             if body.len() <= MOST {
                 return Ok(body);
@@ -136,19 +121,19 @@ impl Sender {
             None => None,
         };
         let status = if about.as_of_now {
-            root.status
+            about.read.root_status
         } else {
-            self.store.status_after(event).await?
+            about.read.status_after
         };
-        let metadata = RawValue::from_string(root.metadata.clone()).map_err(unreadable)?;
+        let metadata = RawValue::from_string(about.read.metadata.clone()).map_err(unreadable)?;
         let thin = Thin {
-            tenant: &root.tenant,
-            root_task_id: root.task_id.to_string(),
+            tenant: &about.read.tenant,
+            root_task_id: about.root.to_string(),
             event: event.number,
             task_id: event.task_id.to_string(),
-            session_id: &root.session_id,
-            user_id: &root.user_id,
-            agent: event.agent_path.last().unwrap_or(&root.agent),
+            session_id: &about.read.session_id,
+            user_id: &about.read.user_id,
+            agent: event.agent_path.last().unwrap_or(&about.read.root_agent),
             agent_path: &event.agent_path,
             metadata,
             task_status: status.as_str(),

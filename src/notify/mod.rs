@@ -163,9 +163,11 @@ impl Sender {
         let every = if self.lanes.is_empty() { CLEANUP } else { POLL };
         let mut noticed = false;
         while !self.stop.is_cancelled() {
-            if noticed || self.clock.uptime() >= look_at {
+            let looks = self.clock.uptime() >= look_at;
+            let has_new = (looks || noticed) && self.spread().await;
+            // A notice without new deliveries tells of deliveries that were made due again.
+            if looks || (noticed && !has_new) {
                 look_at = self.clock.uptime() + every;
-                self.spread().await;
                 self.start_attempts().await;
             } else {
                 self.go_on().await;

@@ -52,6 +52,11 @@ impl Lane {
         }
     }
 
+    /// Lets the next pass claim deliveries of this entry.
+    pub(super) fn expect_more(&self) {
+        self.more.store(true, Ordering::Relaxed);
+    }
+
     fn health(&self) -> MutexGuard<'_, Health> {
         self.health.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -61,7 +66,7 @@ impl Lane {
 type Slot = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 impl Sender {
-    /// Begins as many attempts as there are due deliveries and free slots.
+    /// Finds the entries with due deliveries, and begins as many attempts as there are free slots.
     pub(super) async fn start_attempts(self: &Arc<Self>) {
         if self.lanes.is_empty() {
             return;
@@ -75,7 +80,7 @@ impl Sender {
         };
         for lane in &self.lanes {
             if due.contains(&lane.entry.name) {
-                lane.more.store(true, Ordering::Relaxed);
+                lane.expect_more();
             }
         }
         self.go_on().await;

@@ -1,7 +1,7 @@
 //! Replaces notices by deliveries: one for each event of the change and each entry that wants it, and
 //! where people are told, one for each of them.
 
-use std::collections::{BTreeMap, btree_map};
+use std::collections::{BTreeMap, BTreeSet, btree_map};
 
 use super::entry::{Channel, Entry, Told};
 use super::settings::Recipients;
@@ -15,24 +15,31 @@ use crate::task::id::RequestId;
 const BATCH: usize = 100;
 
 impl Sender {
-    /// Replaces every notice. What fails is left for the next look, or for another replica.
-    pub(super) async fn spread(&self) {
-        let mut last = None;
+    /// Replaces every notice. A notice that fails is left for the next look, or for another replica.
+    /// Returns whether an entry has new deliveries that are due.
+    pub(super) async fn spread(&self) -> bool {
+        let (mut last, mut any) = (None, false);
         while !self.stop.is_cancelled() {
-            match self.spread_batch(last).await {
+            match self.spread_batch(last, &mut any).await {
                 Ok(Some(next)) => last = Some(next),
-                Ok(None) => return,
+                Ok(None) => break,
                 Err(error) => {
                     tracing::debug!(%error, "notices could not be replaced");
-                    return;
+                    break;
                 }
             }
         }
+        any
     }
 
     /// Replaces the oldest notices. Returns the last of them if there may be more; `before` is the
-    /// last of the batch before, at which another replica may be at work.
-    async fn spread_batch(&self, before: Option<Notice>) -> Result<Option<Notice>, ReadError> {
+    /// last of the batch before, at which another replica may be at work. `any` becomes true when an
+    /// entry has new deliveries that are due.
+    async fn spread_batch(
+        &self,
+        before: Option<Notice>,
+        any: &mut bool,
+    ) -> Result<Option<Notice>, ReadError> {
         let limit = i64::try_from(BATCH).unwrap_or(i64::MAX);
         let notices = self.store.notices(limit).await?;
         if notices.is_empty() {
@@ -42,7 +49,17 @@ impl Sender {
         for notice in &notices {
             deliveries.extend(self.deliveries(notice).await?);
         }
+        let due = deliveries.iter().filter(|one| one.due_at.is_none());
+        let due: BTreeSet<String> = due.map(|one| one.target.clone()).collect();
         self.store.replace_notices(&notices, deliveries).await?;
+        for lane in self
+            .lanes
+            .iter()
+            .filter(|lane| due.contains(&lane.entry.name))
+        {
+            lane.expect_more();
+            *any = true;
+        }
         failpoint::reach("spread.committed");
         let last = notices.last().copied();
         Ok(last.filter(|last| notices.len() == BATCH && before != Some(*last)))

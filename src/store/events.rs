@@ -87,15 +87,28 @@ const REQUEST_AFTER: Sql = sql!(
       order by i.seq"
 );
 
-/// The last status of a task up to the end of one change. The change is $3; it wrote the item with
-/// `seq` $2 of task $1.
-const STATUS_AFTER: Sql = sql!(
-    "select i.body from agent_task_item i
-      where i.task_id = $1 and i.type = 'task_status' and i.seq <= coalesce(
-            (select min(j.seq) - 1 from agent_task_item j where j.task_id = $1 and j.seq > $2 and j.change_id <> $3),
-            (select last_seq from agent_task where task_id = $1))
-      order by i.seq desc limit 1"
-);
+/// The event $2 of the tree $1, if the change $3 wrote it, with the root's columns that a message
+/// shows. `after` is the item that set the status of the event's task, up to the end of the change.
+const OF_MESSAGE: Sql = sql!(
+    "with found (task_id, seq) as (
+        select task_id, seq from agent_task_item where task_id = $1 and seq = $2 and event_number = seq
+         union all
+        select task_id, seq from agent_task_item where root_task_id = $1 and event_number = $2 and event_number <> seq
+     )
+     select i.event_number, i.task_id, i.seq, i.at, i.body, i.change_id, t.agent_path,
+            (t.parent_task_id is null) as of_root,
+            r.tenant, r.user_id, r.session_id, r.agent as root_agent, r.metadata, r.status as root_status,
+            (select s.body from agent_task_item s
+              where s.task_id = i.task_id and s.type = 'task_status' and s.seq <= coalesce(
+                    (select min(j.seq) - 1 from agent_task_item j
+                      where j.task_id = i.task_id and j.seq > i.seq and j.change_id <> i.change_id),
+                    t.last_seq)
+              order by s.seq desc limit 1) as after
+       from found f join agent_task_item i on i.task_id = f.task_id and i.seq = f.seq
+       join agent_task t on t.task_id = i.task_id join agent_task r on r.task_id = $1
+      where i.change_id = $3"
+)
+.by_key();
 
 /// Finds the first event of the change that wrote an item. The events of a change are contiguous,
 /// so the statement walks back from that item.
@@ -121,7 +134,7 @@ pub(super) const STATEMENTS: &[Sql] = &[
     OF_ROOT,
     OF_PART,
     REQUEST_AFTER,
-    STATUS_AFTER,
+    OF_MESSAGE,
     FIRST_OF_CHANGE,
     FIRST_OF_KEY,
 ];
@@ -159,6 +172,27 @@ pub struct Events {
     pub events: Vec<Event>,
     /// Whether more events may follow; `false` if none did at the time of the read.
     pub more: bool,
+}
+
+/// An event with everything that a message shows of its tree.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MessageEvent {
+    /// The event.
+    pub event: Event,
+    /// The tenant of the tree.
+    pub tenant: String,
+    /// The user of the tree.
+    pub user_id: String,
+    /// The session of the tree.
+    pub session_id: String,
+    /// The name of the root's agent.
+    pub root_agent: String,
+    /// The metadata of the tree, as JSON text.
+    pub metadata: String,
+    /// The status of the root now.
+    pub root_status: TaskStatus,
+    /// The status of the event's task right after the commit of the event.
+    pub status_after: TaskStatus,
 }
 
 /// The size limit of one read.
@@ -208,8 +242,35 @@ record! {
 }
 
 record! {
-    struct StatusRecord {
-        body: String,
+    struct MessageRecord {
+        event: EventRecord => flatten,
+        tenant: String,
+        user_id: String,
+        session_id: String,
+        root_agent: String,
+        metadata: String,
+        root_status: String,
+        after: Option<String>,
+    }
+}
+
+impl MessageRecord {
+    fn read(self) -> Result<MessageEvent, ReadError> {
+        let Some(Fact::TaskStatus { status, .. }) = self.after.as_deref().map(fact).transpose()?
+        else {
+            return Err(corrupt("a task without a status"));
+        };
+        Ok(MessageEvent {
+            event: self.event.event()?,
+            tenant: self.tenant,
+            user_id: self.user_id,
+            session_id: self.session_id,
+            root_agent: self.root_agent,
+            metadata: self.metadata,
+            root_status: TaskStatus::parse(&self.root_status)
+                .ok_or_else(|| corrupt("a task's status"))?,
+            status_after: status,
+        })
     }
 }
 
@@ -311,21 +372,27 @@ impl Store {
         Ok((row, last))
     }
 
-    /// The status of an event's task right after the commit of the event.
+    /// An event of a tree for a message; `None` if it is gone, or another change wrote it.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
-    pub async fn status_after(&self, event: &Event) -> Result<TaskStatus, ReadError> {
-        let values = vec![
-            Value::Id(event.task_id.0),
-            Value::Int(event.item.seq),
-            Value::Id(event.change.0),
-        ];
-        let found: Option<StatusRecord> = self.db().one(STATUS_AFTER, values).await?;
-        match found.map(|found| fact(&found.body)).transpose()? {
-            Some(Fact::TaskStatus { status, .. }) => Ok(status),
-            _ => Err(corrupt("a task without a status")),
+    pub async fn message_event(
+        &self,
+        root: TaskId,
+        number: i64,
+        change: ChangeId,
+    ) -> Result<Option<MessageEvent>, ReadError> {
+        let values = vec![Value::Id(root.0), Value::Int(number), Value::Id(change.0)];
+        let found: Option<MessageRecord> = self.db().one(OF_MESSAGE, values).await?;
+        let Some(found) = found else {
+            return Ok(None);
+        };
+        let task = TaskId(found.event.task_id);
+        let read = found.read();
+        if read.is_err() {
+            self.report_unreadable(task);
         }
+        read.map(Some)
     }
 
     /// The number of the first event of the change that wrote an item; `None` if there is no such

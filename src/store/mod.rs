@@ -79,7 +79,7 @@ pub use self::settings::{OpenError, Settings};
 use self::commit::Committer;
 pub use self::damaged_task::DamagedTask;
 use self::db::{Db, Engine, Value, sql};
-pub use self::events::{Event, Events, Part, Portion};
+pub use self::events::{Event, Events, MessageEvent, Part, Portion};
 pub use self::failure::{CommitError, ReadError};
 use self::feed::Feed;
 pub use self::feed::{Heard, InboxListener, Listener, News};
