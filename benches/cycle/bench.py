@@ -6,10 +6,12 @@ rounds. Every measurement begins with fresh servers and an empty database (but f
 """
 
 import argparse
+import hashlib
 import json
 import os
 import shutil
 import signal
+import sqlite3
 import statistics
 import subprocess
 import sys
@@ -17,14 +19,19 @@ import tempfile
 import time
 import urllib.request
 
-from machine import CountingProxy, Load, Postgres, Process, free_port, status_of
+import messages
+from machine import CountingProxy, Load, Postgres, Process, free_port, memory_of, status_of
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 KEY = "bench-key-of-32-characters-0001"
-KEY_OF_FEW = "bench-key-of-32-characters-0002"
-# The lists that are read beside the paused tasks of --growth.
-READS = ["/v1/requests", "/v1/requests?kind=guidance", "/v1/requests?status=responded", "/v1/tasks", "/v1/tasks?status=Completed"]
+# People beside the owner of the paused tasks of --growth, with so many tasks of their own.
+OTHERS = {"bench-key-of-32-characters-0002": 3, "bench-key-of-32-characters-0003": 50, "bench-key-of-32-characters-0004": 0}
+# The lists and pages that are read beside these tasks.
+READS = [
+    "/v1/requests", "/v1/requests?kind=guidance", "/v1/requests?status=responded", "/v1/tasks", "/v1/tasks?status=Completed",
+    "/inbox", "/inbox/decided", "/tasks",
+]
 INPUT = "Please refund order A-1001, the customer was charged twice (42.50 EUR)."
 # A run is refused over these limits: the change of the fake model's CPU time for a cycle between rounds, and the
 # processors that other processes used.
@@ -42,19 +49,21 @@ def options():
     parser.add_argument("--sqlite", action="store_true", help="the service on SQLite, against sqlite5")
     parser.add_argument("--replicas", type=int, default=1, metavar="N", help="also N processes on one database")
     parser.add_argument("--growth", type=int, default=0, metavar="ROWS", help="also a database with ROWS paused tasks")
+    parser.add_argument("--messages", action="store_true", help="webhooks and streams of the inbox instead of ceilings")
     parser.add_argument("--seconds", type=float, metavar="S", help="the length of a measurement (default 3)")
     parser.add_argument("--rounds", type=int, metavar="N", help="the number of rounds (default 3)")
     parser.add_argument("--json", metavar="FILE", help="also write every measurement to a file")
     parser.add_argument("--smoke", action="store_true", help="only show that every variant works, in seconds")
     chosen = parser.parse_args()
-    if chosen.sqlite and (chosen.growth or chosen.replicas > 1):
-        parser.error("--growth and --replicas need Postgres")
+    if chosen.sqlite and chosen.replicas > 1:
+        parser.error("--replicas needs Postgres")
     chosen.warmup = 0.3 if chosen.smoke else 1.0
     chosen.seconds = chosen.seconds or (0.7 if chosen.smoke else 3.0)
     chosen.rounds = chosen.rounds or (1 if chosen.smoke else 3)
     chosen.conc = [int(each) for each in (chosen.conc or ("8" if chosen.smoke else "1,64,256")).split(",")]
     everything = "pg3,batch3,batch5,sqlite5" if chosen.smoke else "sqlite5" if chosen.sqlite else "batch3,batch5"
-    chosen.ceilings = (chosen.ceilings or everything).split(",")
+    everything = "" if chosen.messages else everything
+    chosen.ceilings = list(filter(None, (chosen.ceilings or everything).split(",")))
     return chosen
 
 
@@ -68,10 +77,11 @@ def build(manifest, profile):
 
 
 class Variant:
-    """A server to measure. `ceiling` is a mode of the ceiling, `binary` a built service."""
+    """A server to measure. `ceiling` is a mode of the ceiling, `binary` a built service. `settings` are the texts that
+    follow its configuration: the last one for the measurement, those before it to fill the database."""
 
-    def __init__(self, name, ceiling=None, binary=None, sqlite=False, replicas=1, growth=0):
-        self.name, self.ceiling, self.binary = name, ceiling, binary
+    def __init__(self, name, ceiling=None, binary=None, sqlite=False, replicas=1, growth=0, settings=("",)):
+        self.name, self.ceiling, self.binary, self.settings = name, ceiling, binary, settings
         self.sqlite, self.replicas, self.growth = sqlite, replicas, growth
         self.is_filled = False
 
@@ -83,6 +93,9 @@ class Variant:
 def variants(chosen, services):
     found = [Variant(f"ceil-{mode}", ceiling=mode, sqlite=mode.startswith("sqlite")) for mode in chosen.ceilings]
     for name, binary in services.items():
+        if chosen.messages:
+            found += [Variant(f"{name}, {label}", binary=binary, sqlite=chosen.sqlite, settings=texts) for label, texts in messages.SETTINGS.items()]
+            continue
         if chosen.smoke or not chosen.sqlite:
             found.append(Variant(name, binary=binary))
         if chosen.smoke or chosen.sqlite:
@@ -90,7 +103,7 @@ def variants(chosen, services):
         if chosen.replicas > 1:
             found.append(Variant(f"{name}, {chosen.replicas} replicas", binary=binary, replicas=chosen.replicas))
         if chosen.growth:
-            found.append(Variant(f"{name}, {chosen.growth} paused", binary=binary, growth=chosen.growth))
+            found.append(Variant(f"{name}, {chosen.growth} paused", binary=binary, sqlite=chosen.sqlite, growth=chosen.growth))
     return found
 
 
@@ -100,7 +113,7 @@ class Bench:
         self.running = []
         self.number = 0
         self.postgres = None
-        self.model = f"127.0.0.1:{free_port()}"
+        self.model, self.receiver = (f"127.0.0.1:{free_port()}" for _ in range(2))
 
     def start(self, needs_postgres):
         if needs_postgres:
@@ -108,6 +121,10 @@ class Bench:
             self.running.append(self.postgres.process)
         command = [f"{self.programs}/fake-model", "--listen", self.model]
         self.fake = self.spawn(command, "fake-model", f"http://{self.model}/stats")
+        if self.chosen.messages:
+            # A process of its own, so that the CPU time of the fake model stays comparable.
+            command = [f"{self.programs}/fake-model", "--listen", self.receiver]
+            self.spawn(command, "receiver", f"http://{self.receiver}/stats")
 
     def spawn(self, command, name, url, **options):
         process = Process(command, os.path.join(self.folder, f"{name}.log"), **options)
@@ -126,17 +143,41 @@ class Bench:
     def prepare(self, variant):
         """Makes the variant's database; returns its URL, or the file of SQLite."""
         if variant.sqlite:
+            if variant.growth and variant.is_filled:
+                return os.path.join(self.folder, "growth.db")
             self.number += 1
-            return os.path.join(self.folder, f"{self.number}.db")
+            database = os.path.join(self.folder, "growth.db" if variant.growth else f"{self.number}.db")
+            if variant.growth:
+                self.fill_sqlite(variant, database)
+            messages.fill(self, variant, database)
+            return database
         if variant.growth and not variant.is_filled:
             self.fill(variant)
         elif not variant.growth:
             self.postgres.create(variant.database)
+            messages.fill(self, variant, self.postgres.url(variant.database))
         self.postgres.sql("checkpoint")
         return self.postgres.url(variant.database)
 
-    def serve(self, variant, database):
+    def configuration(self, settings):
+        """The file of the service's configuration with further settings."""
+        if not settings:
+            return os.path.join(HERE, "holdpoint.yaml")
+        path = os.path.join(self.folder, "holdpoint.yaml")
+        with open(os.path.join(HERE, "holdpoint.yaml")) as common, open(path, "w") as file:
+            file.write(common.read() + settings)
+        return path
+
+    def number_of(self, variant, database, sql):
+        """The number that a statement returns, on either engine."""
+        if variant.sqlite:
+            with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
+                return connection.execute(sql).fetchone()[0]
+        return int(self.postgres.sql(sql, variant.database)[0][0])
+
+    def serve(self, variant, database, settings=None):
         """Starts the variant's processes; returns them with their addresses."""
+        configuration = self.configuration(variant.settings[-1] if settings is None else settings)
         started, targets = [], []
         for _ in range(variant.replicas):
             address = f"127.0.0.1:{free_port()}"
@@ -145,9 +186,9 @@ class Bench:
                 command = [f"{self.programs}/ceiling", "--mode", mode, "--writers", writers, "--database", database]
                 command += ["--listen", address, "--model", self.model]
             else:
-                command = [variant.binary, "serve", "--config", os.path.join(HERE, "holdpoint.yaml")]
+                command = [variant.binary, "serve", "--config", configuration]
             url = f"sqlite://{database}" if variant.sqlite else database
-            environment = {"BENCH_LISTEN": address, "BENCH_DATABASE": url, "BENCH_MODEL": self.model}
+            environment = {"BENCH_LISTEN": address, "BENCH_DATABASE": url, "BENCH_MODEL": self.model, "BENCH_RECEIVER": self.receiver}
             # A replica starts after the first one has applied the migrations.
             started.append(
                 self.spawn(command, "server", f"http://{address}/readyz", cwd=self.folder, env=os.environ | environment)
@@ -155,17 +196,21 @@ class Bench:
             targets.append(address)
         return started, targets
 
-    def fill(self, variant):
-        """Copies one paused task into many, in every table whose rows have ids. A copied id begins with an earlier
-        time and ends with a digest of the id and the copy's number, so that all tables agree on it."""
-        self.postgres.create(variant.database)
-        started, targets = self.serve(variant, self.postgres.url(variant.database))
+    def pause_one(self, variant, database):
+        """Makes one paused task in a new database."""
+        started, targets = self.serve(variant, database)
         body = json.dumps({"input": INPUT}).encode()
         headers = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
         create = urllib.request.Request(f"http://{targets[0]}/v1/tasks", body, headers)
         with urllib.request.urlopen(create) as answer:
             assert json.load(answer)["status"] == "Paused"
         self.stop(started)
+
+    def fill(self, variant):
+        """Copies one paused task into many, in every table whose rows have ids. A copied id begins with an earlier
+        time and ends with a digest of the id and the copy's number, so that all tables agree on it."""
+        self.postgres.create(variant.database)
+        self.pause_one(variant, self.postgres.url(variant.database))
         columns = self.postgres.sql(
             "select table_name, column_name, data_type from information_schema.columns"
             " where table_schema = 'public' order by table_name, ordinal_position",
@@ -189,6 +234,39 @@ class Bench:
         self.postgres.sql("vacuum analyze", variant.database)
         variant.is_filled = True
 
+    def fill_sqlite(self, variant, database):
+        """As `fill`, in a file. Its columns of ids are all of its columns of bytes."""
+        self.pause_one(variant, database)
+
+        def copied(value, number):
+            if value is None:
+                return None
+            time_of = (1700000000000 + number).to_bytes(6, "big")
+            return time_of + b"\x70" + hashlib.md5(value + number.to_bytes(8, "big")).digest()[:9]
+
+        with sqlite3.connect(database) as connection:
+            triggers = []
+            connection.create_function("copied", 2, copied, deterministic=True)
+            tables = [row[0] for row in connection.execute("select name from sqlite_schema where type = 'table'")]
+            for (trigger,) in connection.execute("select sql from sqlite_schema where type = 'trigger'").fetchall():
+                connection.execute(f"drop trigger {trigger.split()[2]}")
+                triggers.append(trigger)
+            for table in tables:
+                kinds = {row[1]: row[2] for row in connection.execute(f"pragma table_info({table})")}
+                if "BLOB" not in kinds.values():
+                    continue
+                values = [f"copied(c.{name}, n)" if kind == "BLOB" else f"c.{name}" for name, kind in kinds.items()]
+                connection.execute(
+                    "with recursive numbers (n) as (select 1 union all select n + 1 from numbers where n < ?)"
+                    f" insert into {table} ({', '.join(kinds)}) select {', '.join(values)} from {table} c, numbers",
+                    (variant.growth,),
+                )
+            for trigger in triggers:
+                connection.execute(trigger)
+        connection.execute("analyze")
+        connection.close()
+        variant.is_filled = True
+
     def measure(self, variant, concurrency):
         """Measures a variant once."""
         database = self.prepare(variant)
@@ -205,6 +283,7 @@ class Bench:
         if not variant.sqlite:
             after = self.postgres.counters(variant.database)
             per_cycle = {name: (after[name] - counted[name]) / load.report["finished"] for name in counted}
+        memory = memory_of(started[0].pid)
         self.stop(started)
         if not variant.sqlite:
             after = self.postgres.task_updates(variant.database)
@@ -223,12 +302,13 @@ class Bench:
             "server_cpu_s_per_1000": used["server"] * per_thousand,
             "postgres_cpu_s_per_1000": used["postgres"] * per_thousand,
             "model_cpu_us": used["model_us"] / max(1, used["model_cycles"]),
+            "memory_mib": memory / 1024,
             "foreign_cores": max(0.0, used["others"] / report["seconds"]),
         }
 
-    def load(self, targets, concurrency, groups):
+    def load(self, targets, concurrency, groups, seconds=None, rate=0):
         program = f"{self.programs}/load"
-        load = Load(program, targets, concurrency, self.chosen.seconds, self.chosen.warmup, groups, self.model)
+        load = Load(program, targets, concurrency, seconds or self.chosen.seconds, self.chosen.warmup, groups, self.model, rate)
         if load.report["errors"] or not load.report["cycles"]:
             raise RuntimeError(f"{load.report['errors']} cycles failed, the first with: {load.report['first_error']}")
         return load
@@ -245,7 +325,7 @@ class Bench:
         return {name: (after[name] - before[name]) / load.report["finished"] for name in before}
 
     def reads(self, variant):
-        """Times lists beside the paused tasks, for the person who has all of them and for a person with three."""
+        """Times lists and pages beside the paused tasks, for the person who has all of them and for others."""
         started, targets = self.serve(variant, self.prepare(variant))
 
         def fetch(path, key, body=None):
@@ -253,18 +333,19 @@ class Bench:
             with urllib.request.urlopen(urllib.request.Request(f"http://{targets[0]}{path}", body, headers)) as answer:
                 answer.read()
 
-        for _ in range(3):
-            fetch("/v1/tasks", KEY_OF_FEW, json.dumps({"input": INPUT}).encode())
+        for key, count in OTHERS.items():
+            for _ in range(count):
+                fetch("/v1/tasks", key, json.dumps({"input": INPUT}).encode())
         timed = []
         for path in READS:
-            for person, key in (("all", KEY), ("three", KEY_OF_FEW)):
+            for key, person in ({KEY: "all"} | OTHERS).items():
                 times = []
                 for _ in range(200):
                     began = time.perf_counter()
                     fetch(path, key)
                     times.append((time.perf_counter() - began) * 1000)
                 times.sort()
-                timed.append([f"GET {path}", person, f"{times[99]:.1f}", f"{times[197]:.1f}", f"{times[-1]:.1f}"])
+                timed.append([f"GET {path}", str(person), f"{times[99]:.1f}", f"{times[197]:.1f}", f"{times[-1]:.1f}"])
         self.stop(started)
         return timed
 
@@ -302,6 +383,7 @@ FIGURES = {
     "commits": ("commits", 2),
     "WAL bytes": ("wal", 0),
     "HOT share": ("hot_share", 2),
+    "memory MiB": ("memory_mib", 1),
 }
 
 
@@ -379,6 +461,8 @@ def run(chosen, folder):
                         f" foreign processes {one['foreign_cores']:.1f} cores",
                         file=sys.stderr,
                     )
+        if chosen.messages:
+            messages.measure(bench, found)
         for variant in found:
             if not variant.sqlite and not variant.growth and variant.replicas == 1:
                 counted[variant.name] = bench.count(variant)

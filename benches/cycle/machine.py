@@ -75,6 +75,12 @@ def processes():
     return found
 
 
+def memory_of(pid):
+    """The resident memory of a process, in KiB."""
+    with open(f"/proc/{pid}/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmRSS"))
+
+
 def cpu_of(roots, table):
     """The CPU seconds of processes and of everything below them."""
     seconds, ids = 0.0, set(roots)
@@ -246,9 +252,9 @@ class CountingProxy:
 class Load:
     """One run of the load generator, with CPU times sampled at both ends of its window."""
 
-    def __init__(self, program, targets, concurrency, seconds, warmup, groups, model):
+    def __init__(self, program, targets, concurrency, seconds, warmup, groups, model, rate=0):
         command = [program, "--targets", ",".join(targets), "--concurrency", str(concurrency)]
-        command += ["--seconds", str(seconds), "--warmup", str(warmup)]
+        command += ["--seconds", str(seconds), "--warmup", str(warmup), "--rate", str(rate)]
         self.groups, self.model = groups, model
         with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as load:
             self.own = load.pid

@@ -6,13 +6,21 @@
 //! and the CPU time of this process. HTTP is written by hand, because the fake shares the
 //! processors with the measured service and must cost little.
 //!
+//! `POST /hook` receives webhooks and records how long after its event each arrived; `/hook/slow`
+//! answers after 5 ms, `/hook/dead` with 500, `/hook/silent` never. `GET /lags` returns the number
+//! of messages that `/hook` and `/hook/slow` took since the last `GET /lags`, and quantiles of their
+//! lags in milliseconds.
+//!
 //! `fake-model [--listen 127.0.0.1:9100]`
 
 use std::borrow::Cow;
 use std::io::Write as _;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, SystemTime};
 
 use bytes::{Buf as _, BytesMut};
+use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Deserialize;
 use serde_json::json;
@@ -25,6 +33,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 static CALLS: AtomicU64 = AtomicU64::new(0);
 static FINALS: AtomicU64 = AtomicU64::new(0);
 static TOOL_RUNS: AtomicU64 = AtomicU64::new(0);
+/// The lags of received webhooks, in microseconds.
+static LAGS: Mutex<Option<Histogram<u64>>> = Mutex::new(None);
 
 const ARGUMENTS: &str = r#"{"order_id":"A-1001","amount_cents":4250}"#;
 const FINAL: &str = "Order A-1001 has been refunded: 42.50 EUR were returned to the customer.";
@@ -166,6 +176,56 @@ fn answer_stats(out: &mut Vec<u8>) {
     answer(out, "200 OK", body.to_string().as_bytes());
 }
 
+#[derive(Deserialize)]
+struct Webhook<'a> {
+    #[serde(borrow)]
+    timestamp: Cow<'a, str>,
+}
+
+const MICROS_OF_A_DAY: u64 = 86_400_000_000;
+
+/// Microseconds since midnight of a time such as `2026-11-22T09:00:00.000001Z`.
+fn time_of_day(text: &str) -> Option<u64> {
+    let clock = text.split_once('T')?.1.trim_end_matches('Z');
+    let (seconds, fraction) = clock.split_once('.').unwrap_or((clock, "0"));
+    let mut total = 0;
+    for part in seconds.split(':') {
+        total = total * 60 + part.parse::<u64>().ok()?;
+    }
+    Some(total * 1_000_000 + format!("{fraction:0<6}").parse::<u64>().ok()?)
+}
+
+fn receive(body: &[u8]) {
+    let sent = serde_json::from_slice::<Webhook>(body).ok();
+    let Some(sent) = sent.and_then(|webhook| time_of_day(&webhook.timestamp)) else {
+        return;
+    };
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now = now.expect("after 1970").as_micros() % u128::from(MICROS_OF_A_DAY);
+    let now = u64::try_from(now).expect("less than a day");
+    let lag = (now + MICROS_OF_A_DAY - sent) % MICROS_OF_A_DAY;
+    let mut lags = LAGS.lock().expect("no connection panics");
+    let lags = lags.get_or_insert_with(|| {
+        Histogram::new_with_bounds(1, MICROS_OF_A_DAY, 3).expect("valid bounds")
+    });
+    lags.saturating_record(lag);
+}
+
+#[expect(clippy::cast_precision_loss, reason = "times of a day at most")]
+fn answer_lags(out: &mut Vec<u8>) {
+    let lags = LAGS.lock().expect("no connection panics").take();
+    let at = |quantile| {
+        let lags = lags.as_ref();
+        lags.map(|lags| lags.value_at_quantile(quantile) as f64 / 1000.0)
+    };
+    let body = json!({
+        "received": lags.as_ref().map_or(0, Histogram::len),
+        "p50": at(0.5),
+        "p99": at(0.99),
+    });
+    answer(out, "200 OK", body.to_string().as_bytes());
+}
+
 struct Request {
     path: String,
     body: Vec<u8>,
@@ -246,6 +306,18 @@ async fn serve(mut stream: TcpStream) -> std::io::Result<()> {
                 let number = TOOL_RUNS.fetch_add(1, Relaxed);
                 let result = format!(r#"{{"refund_id":"R-{number}","status":"refunded"}}"#);
                 answer(&mut out, "200 OK", result.as_bytes());
+            }
+            "/lags" => answer_lags(&mut out),
+            "/hook/dead" => answer(&mut out, "500 Internal Server Error", b"{}"),
+            "/hook/silent" => std::future::pending().await,
+            "/hook" => {
+                receive(&body);
+                answer(&mut out, "200 OK", b"{}");
+            }
+            "/hook/slow" => {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                receive(&body);
+                answer(&mut out, "200 OK", b"{}");
             }
             path if path.ends_with("/chat/completions") => answer_prompt(&mut out, &body),
             _ => answer(&mut out, "404 Not Found", b"{}"),

@@ -5,7 +5,9 @@
 //! the expected ones. Prints `begin` and `end` around the measured window, so that the caller can
 //! sample processes at these moments, and then one line of JSON.
 //!
-//! `load --targets ADDRESS[,ADDRESS…] [--concurrency 1] [--warmup 1] [--seconds 3]`
+//! `load --targets ADDRESS[,ADDRESS…] [--concurrency 1] [--warmup 1] [--seconds 3] [--rate 0]`
+//!
+//! With a rate, all workers together begin at most so many cycles in a second.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -148,14 +150,18 @@ async fn cycle(connection: &mut Connection) -> Result<(Duration, Duration), Stri
     Ok((paused - start, paused.elapsed()))
 }
 
-async fn work(run: Arc<Run>, address: String) -> Times {
+async fn work(run: Arc<Run>, address: String, pause: Option<Duration>) -> Times {
     let mut times = Times::new();
     let mut connection = Connection {
         address,
         sender: None,
     };
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    let mut ticks = pause.map(tokio::time::interval);
     while !run.stopped.load(Relaxed) {
+        if let Some(ticks) = &mut ticks {
+            ticks.tick().await;
+        }
         match cycle(&mut connection).await {
             Ok((create, approve)) => {
                 run.finished.fetch_add(1, Relaxed);
@@ -182,13 +188,16 @@ async fn measure(
     concurrency: usize,
     warmup: Duration,
     window: Duration,
+    rate: f64,
 ) -> Value {
     let run = Arc::new(Run::default());
+    let cycles_at_once = f64::from(u32::try_from(concurrency).expect("few workers"));
+    let pause = (rate > 0.0).then(|| Duration::from_secs_f64(cycles_at_once / rate));
     let workers: Vec<_> = targets
         .iter()
         .cycle()
         .take(concurrency)
-        .map(|address| tokio::spawn(work(run.clone(), address.clone())))
+        .map(|address| tokio::spawn(work(run.clone(), address.clone(), pause)))
         .collect();
     tokio::time::sleep(warmup).await;
     println!("begin");
@@ -240,6 +249,7 @@ fn main() {
         option("--concurrency", "1").parse().expect("a number"),
         seconds("--warmup", "1"),
         seconds("--seconds", "3"),
+        option("--rate", "0").parse().expect("cycles a second"),
     );
     let report = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -1,0 +1,186 @@
+"""Measures webhooks and the streams of the inbox; scripts/bench --messages runs it. Standard library only."""
+
+import json
+import selectors
+import socket
+import threading
+import time
+import urllib.request
+from datetime import datetime, timezone
+
+from machine import memory_of
+
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+KEY = "bench-key-of-32-characters-0001"
+STREAMS = 1000
+READERS = 20
+WAITING = 10_000
+# Four messages a cycle make a hundred messages a second of it.
+PACE = 25
+
+
+def entry(name, path):
+    return f'    - {{ name: {name}, webhook: {{ url: "http://${{BENCH_RECEIVER}}/hook{path}", secrets: ["{SECRET}"] }} }}\n'
+
+
+def notify(*entries):
+    return "notify:\n  to:\n" + "".join(entries)
+
+
+ONE, SLOW, DEAD, SILENT = entry("backend", ""), entry("backend", "/slow"), entry("dead", "/dead"), entry("backend", "/silent")
+# The settings of each variant: those that fill the database, then those of the measurement.
+SETTINGS = {
+    "no webhook": ("",),
+    "one webhook": (notify(ONE),),
+    "one webhook, 10,000 undelivered beside it": (notify(DEAD), notify(ONE, DEAD)),
+}
+UNDELIVERED = "select (select count(*) from delivery where state = 'due') + (select count(*) from notice)"
+
+
+def fill(bench, variant, database):
+    """Runs cycles under each of the settings but the last, until enough messages wait."""
+    for settings in variant.settings[:-1]:
+        started, targets = bench.serve(variant, database, settings)
+        wanted = 100 if bench.chosen.smoke else WAITING
+        while bench.number_of(variant, database, UNDELIVERED) < wanted:
+            bench.load(targets, 64, {}, seconds=1)
+        wait_until(lambda: bench.number_of(variant, database, "select count(*) from notice") == 0)
+        bench.stop(started)
+
+
+def wait_until(is_true, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not is_true():
+        if time.monotonic() > deadline:
+            raise RuntimeError("the messages do not arrive")
+        time.sleep(0.05)
+
+
+def lags(bench):
+    """The messages that the receiver took since the last call, and quantiles of their lags in milliseconds."""
+    with urllib.request.urlopen(f"http://{bench.receiver}/lags", timeout=10) as answer:
+        return json.load(answer)
+
+
+def measure(bench, found):
+    print("## Messages\n")
+    seconds = 1 if bench.chosen.smoke else 10
+    print("From an event to the first byte at its receiver, in milliseconds, at 100 messages a second:\n")
+    print("| | p50 | p99 | messages |\n|---|---:|---:|---:|")
+    for variant in found[1:3]:
+        lag = lag_at_pace(bench, variant, seconds)
+        print(f"| {variant.name} | {lag['p50']:.1f} | {lag['p99']:.1f} | {lag['received']} |")
+    count, took = drain(bench, found[1])
+    print(f"\n{count} messages that were due when the service started reached a receiver that takes 5 ms each in {took:.1f} s.\n")
+    streams(bench, found[0], seconds)
+
+
+def lag_at_pace(bench, variant, seconds):
+    started, targets = bench.serve(variant, bench.prepare(variant))
+    bench.load(targets, 4, {}, seconds=1, rate=PACE)
+    time.sleep(0.5)
+    lags(bench)
+    bench.load(targets, 4, {}, seconds=seconds, rate=PACE)
+    time.sleep(0.5)
+    lag = lags(bench)
+    bench.stop(started)
+    return lag
+
+
+def drain(bench, variant):
+    """Makes messages for a receiver that never answers, starts the service with a receiver that does, and returns how
+    many arrived and in how many seconds."""
+    database = bench.prepare(variant)
+    # A receiver under the same name that never answers, so that the messages wait without a failed attempt.
+    filler = type(variant)(variant.name, binary=variant.binary, sqlite=variant.sqlite, settings=(notify(SILENT), ""))
+    fill(bench, filler, database)
+    count = bench.number_of(variant, database, "select count(*) from delivery where state = 'due'")
+    lags(bench)
+    began = time.monotonic()
+    started, _ = bench.serve(variant, database, notify(SLOW))
+    wait_until(lambda: bench.number_of(variant, database, "select count(*) from delivery where state = 'due'") == 0)
+    took = time.monotonic() - began
+    bench.stop(started)
+    return lags(bench)["received"], took
+
+
+class Reader:
+    """A stream of the inbox."""
+
+    def __init__(self, address):
+        host, port = address.split(":")
+        self.socket = socket.create_connection((host, int(port)))
+        head = f"GET /v1/events HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {KEY}\r\naccept: text/event-stream\r\n\r\n"
+        self.socket.sendall(head.encode())
+        self.rest = b""
+
+    def events(self):
+        """The events of the bytes that have arrived."""
+        self.rest += self.socket.recv(65536)
+        *blocks, self.rest = self.rest.split(b"\n\n")
+        for block in blocks:
+            for line in block.split(b"\n"):
+                if line.startswith(b"data: "):
+                    yield json.loads(line[6:])
+
+
+def open_readers(address, count):
+    found, selector = [Reader(address) for _ in range(count)], selectors.DefaultSelector()
+    waiting = set(found)
+    for reader in found:
+        selector.register(reader.socket, selectors.EVENT_READ, reader)
+    while waiting:
+        for key, _ in selector.select(10):
+            if any(event.get("event") == "inbox" for event in key.data.events()):
+                waiting.discard(key.data)
+    return found, selector
+
+
+def streams(bench, plain, seconds):
+    """Idle streams of the inbox, and the way of a new question to a reader at another replica."""
+    replicas = 1 if plain.sqlite else 2
+    variant = type(plain)(plain.name, binary=plain.binary, sqlite=plain.sqlite, replicas=replicas)
+    database = bench.prepare(variant)
+    started, targets = bench.serve(variant, database)
+    bench.load(targets, 4, {}, seconds=1)
+    quiet = 1 if bench.chosen.smoke else 15
+    before, memory = statements(bench, variant, quiet), memory_of(started[-1].pid)
+    count = 10 if bench.chosen.smoke else STREAMS
+    found, _ = open_readers(targets[-1], count)
+    each = (memory_of(started[-1].pid) - memory) / count
+    after = statements(bench, variant, quiet)
+    for reader in found:
+        reader.socket.close()
+    print(f"{count} idle streams of the inbox: {each:.1f} KiB each", end="")
+    print("." if before is None else f", {after - before:+.0f} statements in {quiet} s.")
+    late = follow(bench, targets, seconds)
+    where = "the same process" if plain.sqlite else "another replica"
+    print(f"From a question to its event at {READERS} readers of {where}: p50 {late[len(late) // 2]:.1f} ms, p99 {late[len(late) * 99 // 100]:.1f} ms.\n")
+    bench.stop(started)
+
+
+def statements(bench, variant, seconds):
+    """The statements of some seconds in which nothing happens; None on SQLite."""
+    if variant.sqlite:
+        return None
+    first = bench.postgres.counters(variant.database).get("statements")
+    time.sleep(seconds)
+    last = bench.postgres.counters(variant.database).get("statements")
+    return None if first is None else last - first
+
+
+def follow(bench, targets, seconds):
+    """The milliseconds from a request's creation to its event, of readers at the last process while tasks are created
+    at the first."""
+    _, selector = open_readers(targets[-1], READERS)
+    load = threading.Thread(target=bench.load, args=(targets[:1], 4, {}), kwargs={"seconds": seconds, "rate": PACE})
+    load.start()
+    late = []
+    while load.is_alive():
+        for key, _ in selector.select(0.2):
+            for event in key.data.events():
+                if event.get("event") == "request.created":
+                    created = datetime.fromisoformat(event["request"]["created_at"].replace("Z", "+00:00"))
+                    late.append((datetime.now(timezone.utc) - created).total_seconds() * 1000)
+    load.join()
+    return sorted(late)
