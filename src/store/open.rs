@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sqlx::migrate::{Migrate, Migration, MigrationType, Migrator};
+use sqlx::migrate::{Migrate, MigrateError, Migration, MigrationType, Migrator};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, SqlStr};
 
@@ -176,7 +176,7 @@ async fn prepare_postgres(
             .await
             .map_err(|error| refused(&error, outage))?;
     }
-    migrate_postgres(&mut first, schema).await?;
+    migrate_postgres(&mut first, schema, outage).await?;
     let _ = first.close().await;
     Ok(())
 }
@@ -314,20 +314,29 @@ pub(super) fn is_older(found: i64, texts: &Texts, schema: Schema) -> Result<bool
 }
 
 /// Migrates an older schema, or with [`Schema::Check`] refuses it; a newer one is always refused. A
-/// caller that migrates holds the advisory lock against other processes.
+/// caller that migrates holds the advisory lock against other processes. A lost connection is an
+/// outage: a start waits for the server and then goes on with the next migration.
 async fn migrate_postgres(
     connection: &mut sqlx::PgConnection,
     schema: Schema,
+    outage: &Outage,
 ) -> Result<(), OpenError> {
     let migrator = Migrator::with_migrations(migrations(POSTGRES).collect());
-    let failed = |error: sqlx::migrate::MigrateError| OpenError::Migration(error.to_string());
+    let failed = |error: MigrateError| match &error {
+        MigrateError::Execute(cause) | MigrateError::ExecuteMigration(cause, _)
+            if is_outage(cause) =>
+        {
+            outage.unavailable(&outage::reason(cause))
+        }
+        _ => OpenError::Migration(error.to_string()),
+    };
     let applied = match connection
         .list_applied_migrations(&migrator.table_name)
         .await
     {
         Ok(applied) => applied,
         // There is no table yet: no migration was ever applied.
-        Err(sqlx::migrate::MigrateError::Execute(sqlx::Error::Database(error)))
+        Err(MigrateError::Execute(sqlx::Error::Database(error)))
             if error.code().as_deref() == Some("42P01") =>
         {
             Vec::new()
@@ -345,14 +354,24 @@ async fn migrate_postgres(
 }
 
 fn refused(error: &sqlx::Error, outage: &Outage) -> OpenError {
-    if let sqlx::Error::Database(inner) = error
-        && inner
-            .code()
-            .is_none_or(|code| !code.starts_with("57P") && !code.starts_with("53"))
-    {
-        return OpenError::Refused(inner.message().to_owned());
+    match error {
+        sqlx::Error::Database(inner) if !is_outage(error) => {
+            OpenError::Refused(inner.message().to_owned())
+        }
+        _ => outage.unavailable(&outage::reason(error)),
     }
-    outage.unavailable(&outage::reason(error))
+}
+
+/// Whether the server is away, starting, stopping or out of resources: an error that a later attempt
+/// may not meet.
+fn is_outage(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Database(inner) => inner
+            .code()
+            .is_some_and(|code| code.starts_with("57P") || code.starts_with("53")),
+        sqlx::Error::Io(_) | sqlx::Error::Tls(_) => true,
+        _ => false,
+    }
 }
 
 /// Expires all leases when a `SQLite` file is opened: only one process at a time has the file open,

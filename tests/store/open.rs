@@ -10,6 +10,7 @@ use holdpoint::world::SystemClock;
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
 use super::store_fixture::StoreFixture;
+use crate::support::forwarder::Forwarder;
 use crate::support::postgres::{Cluster, run};
 
 async fn open(settings: &Settings) -> Result<Store, OpenError> {
@@ -241,6 +242,39 @@ database: {{ url: \"{}\" }}\n",
             .await,
         1
     );
+}
+
+#[tokio::test]
+async fn connection_that_breaks_at_any_moment_of_a_start_is_an_outage() {
+    let fixture = StoreFixture::postgres().await;
+    fixture.store.close().await;
+    let url = fixture.settings.url.reveal();
+    let forwarder = Forwarder::to(url).await;
+    let settings = Settings {
+        url: Secret::new(forwarder.url().to_owned()),
+        ..fixture.settings.clone()
+    };
+    let starts = async |step: usize| {
+        for bytes in (1..).map(|count| count * step) {
+            forwarder.cut_after(bytes);
+            match open(&settings).await {
+                Ok(store) => {
+                    store.close().await;
+                    return bytes / step;
+                }
+                Err(OpenError::Unavailable { .. }) => {}
+                Err(error) => panic!("after {bytes} bytes: {error}"),
+            }
+        }
+        unreachable!("the range has no end")
+    };
+    assert!(starts(61).await > 10, "with nothing to migrate");
+    run(
+        url,
+        "drop schema public cascade; create schema public".to_owned(),
+    )
+    .await;
+    assert!(starts(701).await > 3, "with everything to migrate");
 }
 
 #[tokio::test]
