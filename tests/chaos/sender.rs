@@ -32,8 +32,8 @@ use crate::support::postgres::{PrivateCluster, unique};
 pub const ENTRIES: [&str; 2] = ["every", "whole"];
 /// The receiver at which nothing listens.
 pub const DEAD: &str = "dead";
-/// The entry of mails to the approvers.
-pub const MAIL: &str = "by-mail";
+/// The entries of mails to the approvers: each question by itself, and gathered.
+pub const MAILS: [&str; 2] = ["by-mail", "gathered"];
 /// Those who may decide, with their addresses: the owner of the tasks, and finance.
 pub const PEOPLE: [(&str, &str); 2] =
     [("alice", "alice@acme.example"), ("bob", "bob@acme.example")];
@@ -47,8 +47,10 @@ notify:
     - { name: every, webhook: { url: "{world}/hook/every", secrets: ["{new}"] }, tenants: [acme], events: [task.created, task.paused, task.resumed, task.completed, task.failed, task.canceled, request.created, request.decided, request.expired, request.withdrawn] }
     - { name: whole, webhook: { url: "{world}/hook/whole", secrets: ["{new}", "{old}"], payload: full }, tenants: [acme] }
     - { name: dead, webhook: { url: "http://127.0.0.1:{nowhere}/", secrets: ["{new}"] }, tenants: [acme] }
-    - { name: by-mail, mail: { to: approvers }, gather: {gather}, tenants: [acme] }
+    - { name: by-mail, mail: { to: approvers }, gather: 0s, tenants: [acme] }
 "#;
+const GATHERED: &str =
+    "    - { name: gathered, mail: { to: approvers }, gather: 1s, tenants: [acme] }\n";
 
 /// Where a replica is killed.
 const POINTS: [&str; 7] = [
@@ -72,8 +74,8 @@ struct Plan {
     /// `kill -9` of a replica, half of them at a failpoint. Before one in eleven it is a zombie: frozen
     /// by `SIGSTOP` right after a message was taken, and awake again without its leases.
     kills: u64,
-    /// The setting of the same name of the mails.
-    gather: &'static str,
+    /// Whether mails are sent also gathered. A message to a person waits for the lease of the last one.
+    gathers: bool,
     /// Whether zombies sleep until their leases are over. Otherwise the test ends all leases.
     sleeps: bool,
     /// The time limit of the whole run.
@@ -89,7 +91,7 @@ async fn killed_sender_of_three_replicas_tells_every_event_under_its_id() {
     storm(&Plan {
         tasks: 22,
         kills: 22,
-        gather: "0s",
+        gathers: false,
         sleeps: false,
         within: Duration::from_mins(10),
     })
@@ -102,7 +104,7 @@ async fn killed_between_any_two_lines_of_the_sender_every_event_arrives() {
     storm(&Plan {
         tasks: 300,
         kills: 220,
-        gather: "0s",
+        gathers: true,
         sleeps: true,
         within: Duration::from_hours(1),
     })
@@ -188,6 +190,7 @@ async fn storm(plan: &Plan) {
         stored: weather.books.stored().await,
         arrivals: hooks::arrivals(world.folder()),
         mails: mail.all(),
+        mail_entries: MAILS[..=usize::from(plan.gathers)].to_vec(),
     };
     let mut findings = check(&evidence);
     say(&weather.figures(&findings, began));
@@ -200,11 +203,11 @@ async fn storm(plan: &Plan) {
 
 /// The part of the configuration that names the receivers.
 fn notify(plan: &Plan, world: &World, mail: u16) -> String {
-    NOTIFY
+    let gathered = if plan.gathers { GATHERED } else { "" };
+    format!("{NOTIFY}{gathered}")
         .replace("{world}", &world.url)
         .replace("{mail}", &mail.to_string())
         .replace("{nowhere}", &free_port().to_string())
-        .replace("{gather}", plan.gather)
         .replace("{new}", NEW)
         .replace("{old}", OLD)
 }

@@ -5,14 +5,15 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _};
 
-use super::{DEAD, MAIL};
+use super::{DEAD, MAILS};
 
 /// The roles of the replicas: each signs in with its own, so that the trigger knows who writes.
 pub const ROLES: [&str; 3] = ["replica1", "replica2", "replica3"];
 
 /// `claimed`: a lease begins. `recorded`: an attempt counts. `lost`: the test has ended the lease.
 const AUDIT: &str = "
-create table test_audit (n bigserial primary key, delivery_id uuid not null, who text not null, what text not null);
+create table test_audit (n bigserial primary key, delivery_id uuid not null, who text not null, what text not null,
+    tx xid8 not null default pg_current_xact_id());
 create function test_audit() returns trigger language plpgsql as $$
 begin
     insert into test_audit (delivery_id, who, what)
@@ -31,9 +32,9 @@ select replace(change_id::text, '-', '') as change, change_id, root_task_id as r
     as of_root, seq, request_id, at, body from agent_task_item order by root_task_id, event_number";
 
 const DELIVERIES: &str = "
-select target, person, change_id, event_number as number, request_id, state, ended_at from delivery";
+select delivery_id, target, person, change_id, event_number as number, request_id, state, ended_at from delivery";
 
-const AUDITED: &str = "select delivery_id, who, what from test_audit order by n";
+const AUDITED: &str = "select delivery_id, who, what, tx::text as tx from test_audit order by n";
 
 /// What is neither sent nor given up although its receiver is healthy.
 const LEFT: &str = "
@@ -63,6 +64,7 @@ pub struct Event {
 /// A delivery at the end.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Row {
+    pub delivery_id: String,
     pub target: String,
     pub person: String,
     pub change_id: String,
@@ -78,6 +80,8 @@ pub struct Audited {
     pub delivery_id: String,
     pub who: String,
     pub what: String,
+    /// Its transaction.
+    pub tx: String,
 }
 
 /// Everything that the database knows at the end.
@@ -151,6 +155,6 @@ impl Books {
 
 impl Row {
     pub fn is_mail(&self) -> bool {
-        self.target == MAIL
+        MAILS.contains(&self.target.as_str())
     }
 }
