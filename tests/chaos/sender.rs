@@ -381,13 +381,13 @@ impl Weather<'_> {
         let (kills, tasks) = (plan.kills, plan.tasks);
         too_few(&[
             ("kills", count(&self.kills), kills),
-            ("kills at failpoints", count(&self.at_points), kills / 10),
+            ("kills at failpoints", count(&self.at_points), kills / 25),
             ("zombies", count(&self.zombies), kills / 30),
             ("events", found(findings.events), tasks * 4),
             ("repeated messages", found(findings.repeated), kills / 2),
             ("refused messages", found(findings.refused), kills / 2),
             ("told by mail", found(findings.told), tasks / 2),
-            ("repeated mails", found(findings.repeated_mails), kills / 20),
+            ("repeated mails", found(findings.repeated_mails), kills / 25),
             ("leases taken over", found(findings.taken_over), kills / 10),
         ])
     }

@@ -345,4 +345,4 @@ fn leases(stored: &Stored, found: &mut Findings) {
 }
 
 /// The holder of a lease that the test has ended.
-const LOST: &str = "nobody any more";
+const LOST: &str = "no replica";
