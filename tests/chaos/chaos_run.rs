@@ -1,6 +1,7 @@
 //! Set-up and results of the chaos tests: the configuration file, whose tools call the world
 //! (`world.rs`), and the journals after a run.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -143,4 +144,21 @@ pub async fn journals(database: &str, statuses: Vec<(String, String)>) -> Vec<To
     }
     store.close().await;
     told
+}
+
+/// Prints one line of figures.
+pub fn say(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+/// Names the kinds of events that were too rare for a run to prove anything. Each has the number of
+/// those that happened, and the fewest that are wanted.
+pub fn too_few(least: &[(&str, u64, u64)]) -> Vec<String> {
+    let few = least
+        .iter()
+        .filter(|(_, happened, wanted)| happened < wanted);
+    few.map(|(what, happened, wanted)| {
+        format!("vacuous: {happened} {what}, at least {wanted} are wanted")
+    })
+    .collect()
 }

@@ -239,6 +239,7 @@ fn wish(said: &str, turn: usize) -> Wish {
         ("doubt", 0) => vec![call("refund", 0, 5, "drop", 0), call("lookup", 1, 0, "", 0)],
         ("doubt", 1) => vec![call("refund", 0, 6, "", 0)],
         ("short", 0) => vec![call("short", 0, 5, "", 0)],
+        ("held", 0) => vec![call("refund", 0, 50, "", 0)],
         ("cut", 0) => vec![call("refund", 0, 7, "", 1_300)],
         ("storm", turn) => storm(2 + dice(number, 0) % 3, number, turn, call),
         ("tree", 0) => vec![

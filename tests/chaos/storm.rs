@@ -2,7 +2,6 @@
 //! load, checked against an independent ledger of executions. Nothing is lost, no non-repeatable
 //! call runs twice, and every task ends.
 
-use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -12,7 +11,7 @@ use rustix::process::Signal;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
-use super::chaos_run::{configure, journals, statuses};
+use super::chaos_run::{configure, journals, say, statuses, too_few};
 use super::checker::{Evidence, Findings, Kind, check, report};
 use super::inbox_rows::InboxRows;
 use super::process::{Place, Process, a_moment, within};
@@ -477,17 +476,6 @@ impl Weather<'_> {
                 },
             ),
         ];
-        let few = least
-            .iter()
-            .filter(|(_, happened, wanted)| happened < wanted);
-        few.map(|(what, happened, wanted)| {
-            format!("vacuous: {happened} {what}, at least {wanted} are wanted")
-        })
-        .collect()
+        too_few(&least)
     }
-}
-
-/// Prints one line of figures.
-fn say(line: &str) {
-    let _ = writeln!(std::io::stdout(), "{line}");
 }

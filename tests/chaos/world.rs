@@ -1,6 +1,7 @@
 //! The world: a separate process that the service's tools call. It writes each execution with its
 //! idempotency key to a file before it answers, and knows nothing of the service. The arguments of
-//! a call say whether the answer is delayed, broken, an error or missing.
+//! a call say whether the answer is delayed, broken, an error or missing. Messages have receivers in the
+//! same process (`hooks.rs`).
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -19,6 +20,7 @@ use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::hooks;
 use super::process::a_moment;
 
 /// The environment variable with the folder of the world's process.
@@ -84,6 +86,11 @@ impl World {
             child,
             read: Mutex::default(),
         }
+    }
+
+    /// The folder of its files.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     /// Every execution so far.
@@ -179,7 +186,8 @@ fn world_process_serves_tool_calls_until_its_parent_ends() {
         let url = format!("http://{}", listener.local_addr().unwrap());
         std::fs::write(folder.join("url.new"), url).unwrap();
         std::fs::rename(folder.join("url.new"), folder.join("url")).unwrap();
-        axum::serve(listener, Router::new().fallback(execute).with_state(book))
+        let calls = Router::new().fallback(execute).with_state(book);
+        axum::serve(listener, calls.merge(hooks::router(&folder)))
             .await
             .unwrap();
     });

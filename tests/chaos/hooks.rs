@@ -1,0 +1,149 @@
+//! Receivers of webhooks in the world's process (`world.rs`). Each message is written to a file before
+//! it is answered. The answer is drawn: mostly 200, at once or late; or 500, none at all, or a
+//! connection that is cut.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{Path as PathOf, State};
+use axum::http::{HeaderMap, HeaderName, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::post;
+use serde::{Deserialize, Serialize};
+
+use super::process::within;
+use super::scripted_model::dice;
+use crate::support::fake_receiver::Received;
+
+/// The file of messages in the world's folder.
+const LEDGER: &str = "hooks";
+/// The file whose presence makes every answer a 200.
+const CALM: &str = "calm";
+
+/// A message that arrived.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Arrival {
+    /// The entry of the configuration that sent it.
+    pub entry: String,
+    headers: Vec<(String, String)>,
+    text: String,
+    /// The manner of the answer: see [`answer`].
+    pub mood: String,
+}
+
+impl Arrival {
+    /// Whether the answer was a 200.
+    pub fn is_taken(&self) -> bool {
+        matches!(self.mood.as_str(), "" | "slow")
+    }
+
+    /// The message as other tests read one.
+    pub fn received(&self) -> Received {
+        let headers = self.headers.iter().map(|(name, value)| {
+            let name: HeaderName = name.parse().unwrap();
+            (name, value.parse().unwrap())
+        });
+        Received {
+            path: format!("/hook/{}", self.entry),
+            headers: headers.collect(),
+            body: serde_json::from_str(&self.text).unwrap_or_default(),
+            text: self.text.clone(),
+        }
+    }
+}
+
+/// Every message so far, from the folder of the world.
+pub fn arrivals(folder: &Path) -> Vec<Arrival> {
+    let text = std::fs::read_to_string(folder.join(LEDGER)).unwrap_or_default();
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    whole
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+/// From now on every message is answered with 200, at once.
+pub fn calm_down(folder: &Path) {
+    File::create(folder.join(CALM)).unwrap();
+}
+
+struct Receiver {
+    folder: PathBuf,
+    file: Mutex<File>,
+    drawn: AtomicU64,
+}
+
+/// The routes of the receivers, for the process of the world.
+pub fn router(folder: &Path) -> Router {
+    let ledger = folder.join(LEDGER);
+    let file = File::options().create(true).append(true).open(ledger);
+    let receiver = Receiver {
+        folder: folder.to_owned(),
+        file: Mutex::new(file.unwrap()),
+        drawn: AtomicU64::new(0),
+    };
+    let receiver = std::sync::Arc::new(receiver);
+    Router::new()
+        .route("/hook/{entry}", post(receive))
+        .with_state(receiver)
+}
+
+async fn receive(
+    State(receiver): State<std::sync::Arc<Receiver>>,
+    PathOf(entry): PathOf<String>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let drawn = receiver.drawn.fetch_add(1, Ordering::Relaxed);
+    let draw = dice(u64::from(std::process::id()), drawn);
+    let mood = if receiver.folder.join(CALM).exists() {
+        ""
+    } else {
+        match draw % 100 {
+            0..10 => "fail",
+            10..12 => "hang",
+            12..22 => "cut",
+            22..37 => "slow",
+            _ => "",
+        }
+    };
+    let headers = headers.iter().map(|(name, value)| {
+        let value = value.to_str().unwrap_or_default();
+        (name.as_str().to_owned(), value.to_owned())
+    });
+    let arrival = Arrival {
+        entry,
+        headers: headers.collect(),
+        text: String::from_utf8_lossy(&body).into_owned(),
+        mood: mood.to_owned(),
+    };
+    let line = serde_json::to_string(&arrival).unwrap() + "\n";
+    receiver
+        .file
+        .lock()
+        .unwrap()
+        .write_all(line.as_bytes())
+        .unwrap();
+    answer(mood, draw / 100).await
+}
+
+/// Answers a message that has arrived.
+async fn answer(mood: &str, draw: u64) -> Response {
+    match mood {
+        "fail" => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+        "hang" => std::future::pending().await,
+        // The connection ends with the task that serves it.
+        "cut" => std::panic::resume_unwind(Box::new("cut")),
+        "slow" => {
+            within(Duration::from_millis(50 + draw % 700)).await;
+            StatusCode::OK.into_response()
+        }
+        _ => StatusCode::OK.into_response(),
+    }
+}

@@ -1,0 +1,394 @@
+//! The sender of messages in a storm: three replicas are killed at random moments and at its
+//! failpoints, or frozen until their leases are lost, while receivers refuse, hang, cut connections and
+//! answer late. Every event arrives at each receiver that asks for it, always under its own id.
+
+mod checker;
+mod evidence;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use rustix::process::Signal;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use self::checker::{Evidence, Findings, check};
+use self::evidence::{Books, ROLES};
+use super::chaos_run::{configure, say, too_few};
+use super::hooks;
+use super::process::{Place, Process, a_moment, free_port, within};
+use super::scripted_model::{Model, dice};
+use super::simulated_people::People;
+use super::world::World;
+use crate::notify::{NEW, OLD};
+use crate::support::fake_mail_server::{FakeMailServer, Then};
+use crate::support::postgres::{PrivateCluster, unique};
+
+/// The healthy receivers: the first asks for every event of tasks and requests, the second for the
+/// usual ones, whole.
+pub const ENTRIES: [&str; 2] = ["every", "whole"];
+/// The receiver at which nothing listens.
+pub const DEAD: &str = "dead";
+/// The entries of mails to the approvers: each question by itself, and gathered.
+pub const MAILS: [&str; 2] = ["by-mail", "gathered"];
+/// Those who may decide, with their addresses: the owner of the tasks, and finance.
+pub const PEOPLE: [(&str, &str); 2] =
+    [("alice", "alice@acme.example"), ("bob", "bob@acme.example")];
+
+const NOTIFY: &str = r#"  people:
+    - { user: alice, tenant: acme, email: alice@acme.example }
+    - { user: bob, tenant: acme, email: bob@acme.example }
+notify:
+  mail: { url: "smtp://127.0.0.1:{mail}", from: "Holdpoint <holdpoint@acme.example>" }
+  to:
+    - { name: every, webhook: { url: "{world}/hook/every", secrets: ["{new}"] }, tenants: [acme], events: [task.created, task.paused, task.resumed, task.completed, task.failed, task.canceled, request.created, request.decided, request.expired, request.withdrawn] }
+    - { name: whole, webhook: { url: "{world}/hook/whole", secrets: ["{new}", "{old}"], payload: full }, tenants: [acme] }
+    - { name: dead, webhook: { url: "http://127.0.0.1:{nowhere}/", secrets: ["{new}"] }, tenants: [acme] }
+    - { name: by-mail, mail: { to: approvers }, gather: 0s, tenants: [acme] }
+"#;
+const GATHERED: &str =
+    "    - { name: gathered, mail: { to: approvers }, gather: 1s, tenants: [acme] }\n";
+
+/// Where a replica is killed.
+const POINTS: [&str; 7] = [
+    "task_status.committed",
+    "intervention_requested.committed",
+    "decision.committed",
+    "spread.committed",
+    "deliver.claimed",
+    "deliver.sent",
+    "deliver.recorded",
+];
+/// The leases of tasks are short, so that they go on soon.
+const LEASES: &str = "lease=3s";
+/// Longer than the lease of a message.
+const LEASE: Duration = Duration::from_secs(26);
+
+/// The size of a storm.
+struct Plan {
+    /// Tasks to be carried to their ends. To two of them comes a task whose question stays open.
+    tasks: u64,
+    /// `kill -9` of a replica, half of them at a failpoint. Before one in eleven it is a zombie: frozen
+    /// by `SIGSTOP` right after a message was taken, and awake again without its leases.
+    kills: u64,
+    /// Whether mails are sent also gathered. A message to a person waits for the lease of the last one.
+    gathers: bool,
+    /// Whether zombies sleep until their leases are over. Otherwise the test ends all leases.
+    sleeps: bool,
+    /// The time limit of the whole run.
+    within: Duration,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[cfg_attr(
+    not(any(debug_assertions, feature = "failpoints")),
+    ignore = "needs failpoints"
+)]
+async fn killed_sender_of_three_replicas_tells_every_event_under_its_id() {
+    storm(&Plan {
+        tasks: 22,
+        kills: 22,
+        gathers: false,
+        sleeps: false,
+        within: Duration::from_mins(10),
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes minutes: scripts/chaos sender runs it"]
+async fn killed_between_any_two_lines_of_the_sender_every_event_arrives() {
+    storm(&Plan {
+        tasks: 300,
+        kills: 220,
+        gathers: true,
+        sleeps: true,
+        within: Duration::from_hours(1),
+    })
+    .await;
+}
+
+/// The faults still to come and those done.
+struct Weather<'a> {
+    plan: &'a Plan,
+    seed: u64,
+    books: Books,
+    people: &'a People,
+    lives: AtomicU64,
+    /// Replicas killed at a moment of the test, and at a failpoint.
+    kills: AtomicU64,
+    at_points: AtomicU64,
+    zombies: AtomicU64,
+    tickets: Semaphore,
+    calm: AtomicBool,
+}
+
+async fn storm(plan: &Plan) {
+    let began = Instant::now();
+    let seed = u64::from_str_radix(&unique()[24..], 16).unwrap();
+    let cluster = PrivateCluster::start();
+    let (world, model) = (Arc::new(World::start().await), Model::start().await);
+    let mail = FakeMailServer::start().await;
+    let database = cluster.url("postgres");
+    let books = Books::of(&database);
+    books.add_roles().await;
+    let folder = tempfile::tempdir().unwrap();
+    let notify = notify(plan, &world, mail.port);
+    let places: Vec<_> = ROLES
+        .iter()
+        .map(|role| {
+            let database = database.replace("postgres@", &format!("{role}@"));
+            let folder = folder.path().join(role);
+            Place::new(configured(&folder, &model, &world, &notify, &database))
+        })
+        .collect();
+    let urls = places.iter().map(Place::url).collect();
+    let people = Arc::new(People::new(
+        urls,
+        Arc::clone(&world),
+        seed,
+        began + plan.within,
+    ));
+    // The first replica migrates the schema.
+    begin(&places[0], "", &people).await.kill().await;
+    books.audit().await;
+    let weather = Weather {
+        plan,
+        seed,
+        books,
+        people: &people,
+        lives: AtomicU64::new(plan.kills),
+        kills: AtomicU64::new(0),
+        at_points: AtomicU64::new(0),
+        zombies: AtomicU64::new(0),
+        tickets: Semaphore::new(6),
+        calm: AtomicBool::new(false),
+    };
+    let faults = async {
+        join_all(places.iter().map(|place| weather.lives_of(place))).await;
+        weather.calm.store(true, Ordering::SeqCst);
+        hooks::calm_down(world.folder());
+        mail.then(Then::Take);
+        // The leases of the killed replicas are over where the clock is ahead.
+        let ahead = if plan.sleeps { LEASES } else { "clock=60s" };
+        let calm = join_all(places.iter().map(|place| begin(place, ahead, &people))).await;
+        weather.tickets.add_permits(Semaphore::MAX_PERMITS / 2);
+        calm
+    };
+    let (calm, (), ()) = tokio::join!(faults, weather.load(&people), weather.trouble(&mail));
+    while weather.books.left().await > 0 {
+        people.in_time("what is left");
+        a_moment().await;
+    }
+    for process in calm {
+        process.kill().await;
+    }
+    let evidence = Evidence {
+        stored: weather.books.stored().await,
+        arrivals: hooks::arrivals(world.folder()),
+        mails: mail.all(),
+        mail_entries: MAILS[..=usize::from(plan.gathers)].to_vec(),
+    };
+    let mut findings = check(&evidence);
+    say(&weather.figures(&findings, began));
+    let mut wrong = people.complaints();
+    wrong.append(&mut findings.wrong);
+    wrong.extend(weather.vacuous(&findings));
+    wrong.truncate(20);
+    assert!(wrong.is_empty(), "seed {seed:x}\n{}", wrong.join("\n"));
+}
+
+/// The part of the configuration that names the receivers.
+fn notify(plan: &Plan, world: &World, mail: u16) -> String {
+    let gathered = if plan.gathers { GATHERED } else { "" };
+    format!("{NOTIFY}{gathered}")
+        .replace("{world}", &world.url)
+        .replace("{mail}", &mail.to_string())
+        .replace("{nowhere}", &free_port().to_string())
+        .replace("{new}", NEW)
+        .replace("{old}", OLD)
+}
+
+/// Writes the configuration of a replica into its folder.
+fn configured(
+    folder: &Path,
+    model: &Model,
+    world: &World,
+    notify: &str,
+    database: &str,
+) -> PathBuf {
+    std::fs::create_dir(folder).unwrap();
+    let path = configure(folder, &model.base_url, &world.url, database, 64);
+    let yaml = std::fs::read_to_string(&path).unwrap();
+    // The replicas have one address, as behind a load balancer: what a message says does not depend on
+    // its sender.
+    let yaml = yaml
+        .replace(
+            "server: { ",
+            "server: { public_url: \"https://holdpoint.example\", ",
+        )
+        .replace("{ owner: true }", "{ owner: true, groups: [finance] }")
+        .replace("database: {", &format!("{notify}database: {{"));
+    std::fs::write(&path, yaml).unwrap();
+    path
+}
+
+async fn begin(place: &Place, armed: &str, people: &People) -> Process {
+    let mut process = place.start(armed);
+    assert!(process.ready(people.http()).await, "{}", place.last_words());
+    process
+}
+
+impl Weather<'_> {
+    /// Runs the lives of one replica until the faults are over.
+    async fn lives_of(&self, place: &Place) {
+        while let Some(life) = self.next_life() {
+            let draw = |what| dice(self.seed.wrapping_add(life), what);
+            let zombie = life % 11 == 5;
+            let exact = draw(0).is_multiple_of(2);
+            let pass = 1 + draw(1) % 3;
+            let point = POINTS[usize::try_from(draw(2)).unwrap() % POINTS.len()];
+            let armed = if zombie {
+                format!("{LEASES};deliver.sent=freeze@{pass}")
+            } else if exact {
+                format!("{LEASES};{point}=abort@{pass}")
+            } else {
+                LEASES.to_owned()
+            };
+            let begins = Instant::now();
+            let mut process = place.start(&armed);
+            let alive = process.ready(self.people.http()).await;
+            assert!(alive || exact, "a replica ended: {}", place.last_words());
+            let start = begins.elapsed();
+            if zombie {
+                self.freezes(&mut process, draw(3)).await;
+            } else if exact {
+                let patience = Instant::now() + Duration::from_secs(2);
+                while process.is_over().is_none() && Instant::now() < patience {
+                    a_moment().await;
+                }
+            } else {
+                let part = f64::from(u32::try_from(draw(3) % 1000).unwrap()) * 0.003;
+                within(start / 10 + start.mul_f64(part)).await;
+            }
+            let by_itself = process.is_over().is_some();
+            assert!(!by_itself || exact, "it ended: {}", place.last_words());
+            self.at_points
+                .fetch_add(u64::from(by_itself), Ordering::Relaxed);
+            if !by_itself {
+                process.kill().await;
+            }
+            self.kills.fetch_add(1, Ordering::Relaxed);
+            let more = self.plan.tasks.div_ceil(self.plan.kills);
+            self.tickets.add_permits(usize::try_from(more).unwrap());
+        }
+    }
+
+    fn next_life(&self) -> Option<u64> {
+        let next = |left: u64| left.checked_sub(1);
+        self.lives
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, next)
+            .ok()
+    }
+
+    /// Waits until the process has frozen itself, at its failpoint, and wakes it once its leases are
+    /// lost.
+    async fn freezes(&self, process: &mut Process, draw: u64) {
+        let patience = Instant::now() + Duration::from_secs(4);
+        while !process.frozen() && Instant::now() < patience {
+            a_moment().await;
+        }
+        let exact = process.frozen();
+        process.signal(Signal::STOP);
+        // Half of the zombies wake up before another replica has looked.
+        if self.plan.sleeps && draw.is_multiple_of(2) {
+            within(LEASE).await;
+        } else {
+            self.books.end_leases().await;
+        }
+        process.signal(Signal::CONT);
+        self.zombies.fetch_add(u64::from(exact), Ordering::Relaxed);
+        within(Duration::from_millis(700)).await;
+        // After the first `SIGCONT` the process may have reached its failpoint and stopped itself.
+        process.signal(Signal::CONT);
+    }
+
+    /// Changes the mail server's manner again and again until the faults are over.
+    async fn trouble(&self, mail: &FakeMailServer) {
+        let manners = [Then::Cut, Then::Refuse(451), Then::Take, Then::Hang];
+        for round in 0.. {
+            if self.calm.load(Ordering::SeqCst) {
+                return;
+            }
+            // Mostly it takes mails.
+            let draw = usize::try_from(dice(self.seed, 1_000 + round) % 16).unwrap();
+            mail.then(manners.get(draw).copied().unwrap_or(Then::Take));
+            within(Duration::from_millis(200)).await;
+        }
+    }
+
+    /// Creates the tasks, and carries to their ends all but those whose questions stay open.
+    async fn load(&self, people: &Arc<People>) {
+        let mut running = JoinSet::new();
+        for number in 0..self.plan.tasks {
+            self.tickets.acquire().await.unwrap().forget();
+            let people = Arc::clone(people);
+            running.spawn(async move {
+                if number % 2 == 0 {
+                    people.create(&format!("held {number}")).await;
+                }
+                let task = people.create(&format!("storm {number}")).await;
+                people.complete(&task).await;
+            });
+        }
+        while let Some(done) = running.join_next().await {
+            done.unwrap();
+        }
+    }
+
+    fn figures(&self, found: &Findings, began: Instant) -> String {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        format!(
+            "sender's storm {:x}: {} kills ({} at failpoints), {} zombies, {} events, {} messages arrived ({} repeated, {} not \
+             answered with 200), {} mails ({} repeated), {} told by mail, {} closed before, {} leases taken over, {} POSTs \
+             repeated, {} s",
+            self.seed,
+            count(&self.kills),
+            count(&self.at_points),
+            count(&self.zombies),
+            found.events,
+            found.arrived,
+            found.repeated,
+            found.refused,
+            found.mails,
+            found.repeated_mails,
+            found.told,
+            found.dropped,
+            found.taken_over,
+            count(&self.people.counts.repeated),
+            began.elapsed().as_secs()
+        )
+    }
+
+    /// The kinds of events that were too rare for the run to prove anything.
+    fn vacuous(&self, findings: &Findings) -> Vec<String> {
+        let plan = self.plan;
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let found = |number: usize| number as u64;
+        let (kills, tasks) = (plan.kills, plan.tasks);
+        too_few(&[
+            ("kills", count(&self.kills), kills),
+            ("kills at failpoints", count(&self.at_points), kills / 25),
+            ("zombies", count(&self.zombies), kills / 30),
+            ("events", found(findings.events), tasks * 4),
+            ("repeated messages", found(findings.repeated), kills / 2),
+            ("refused messages", found(findings.refused), kills / 2),
+            ("told by mail", found(findings.told), tasks / 2),
+            ("repeated mails", found(findings.repeated_mails), kills / 25),
+            ("leases taken over", found(findings.taken_over), kills / 10),
+        ])
+    }
+}

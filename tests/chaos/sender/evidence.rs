@@ -1,0 +1,160 @@
+//! The database's part of the evidence: the events of every journal, the deliveries, and a record of
+//! each claim of a delivery and of each attempt, which a trigger of this test writes.
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _};
+
+use super::{DEAD, MAILS};
+
+/// The roles of the replicas: each signs in with its own, so that the trigger knows who writes.
+pub const ROLES: [&str; 3] = ["replica1", "replica2", "replica3"];
+
+/// `claimed`: a lease begins. `recorded`: an attempt counts. `lost`: the test has ended the lease.
+const AUDIT: &str = "
+create table test_audit (n bigserial primary key, delivery_id uuid not null, who text not null, what text not null,
+    tx xid8 not null default pg_current_xact_id());
+create function test_audit() returns trigger language plpgsql as $$
+begin
+    insert into test_audit (delivery_id, who, what)
+    select new.delivery_id, session_user, case
+        when new.last_at is distinct from old.last_at then 'recorded'
+        when new.lease_until is null then 'lost'
+        else 'claimed' end
+     where new.last_at is distinct from old.last_at or new.lease_until is distinct from old.lease_until;
+    return null;
+end $$;
+create trigger test_audit after update on delivery for each row execute function test_audit();
+";
+
+const EVENTS: &str = "
+select replace(change_id::text, '-', '') as change, change_id, root_task_id as root, task_id as task, event_number as number, task_id = root_task_id
+    as of_root, seq, request_id, at, body from agent_task_item order by root_task_id, event_number";
+
+const DELIVERIES: &str = "
+select delivery_id, target, person, change_id, event_number as number, request_id, state, ended_at from delivery";
+
+const AUDITED: &str = "select delivery_id, who, what, tx::text as tx from test_audit order by n";
+
+/// What is neither sent nor given up although its receiver is healthy.
+const LEFT: &str = "
+select (select count(*) from notice) + (select count(*) from delivery where state = 'due' and target <> $dead$) as left_over";
+
+/// Ends every lease, as a long standstill of its holder would.
+const END_LEASES: &str = "update delivery set lease_until = null where lease_until is not null";
+
+/// An item of a journal.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Event {
+    /// The id of its change, as it stands in ids of messages.
+    pub change: String,
+    pub change_id: String,
+    pub root: String,
+    pub task: String,
+    pub number: i64,
+    pub of_root: bool,
+    pub seq: i64,
+    pub request_id: Option<String>,
+    /// Microseconds since 1970.
+    pub at: i64,
+    /// The fact.
+    pub body: String,
+}
+
+/// A delivery at the end.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Row {
+    pub delivery_id: String,
+    pub target: String,
+    pub person: String,
+    pub change_id: String,
+    pub number: i64,
+    pub request_id: Option<String>,
+    pub state: String,
+    pub ended_at: Option<i64>,
+}
+
+/// A claim, an attempt that counts, or the end of a lease.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Audited {
+    pub delivery_id: String,
+    pub who: String,
+    pub what: String,
+    /// Its transaction.
+    pub tx: String,
+}
+
+/// Everything that the database knows at the end.
+#[derive(Debug)]
+pub struct Stored {
+    pub events: Vec<Event>,
+    pub deliveries: Vec<Row>,
+    pub audit: Vec<Audited>,
+}
+
+/// The database of a storm, as the test's own role sees it.
+pub struct Books {
+    url: String,
+}
+
+impl Books {
+    pub fn of(url: &str) -> Self {
+        Self {
+            url: url.to_owned(),
+        }
+    }
+
+    /// Creates the roles of the replicas.
+    pub async fn add_roles(&self) {
+        for role in ROLES {
+            self.execute(&format!("create role {role} superuser login"))
+                .await;
+        }
+    }
+
+    /// Records every claim and attempt from now on. The schema has to be there.
+    pub async fn audit(&self) {
+        self.execute(AUDIT).await;
+    }
+
+    /// Ends all leases.
+    pub async fn end_leases(&self) {
+        self.execute(END_LEASES).await;
+    }
+
+    /// How many notices and deliveries to healthy receivers are left.
+    pub async fn left(&self) -> i64 {
+        let sql = LEFT.replace("$dead$", &format!("'{DEAD}'"));
+        let mut connection = PgConnection::connect(&self.url).await.unwrap();
+        let row = connection.fetch_one(AssertSqlSafe(sql)).await.unwrap();
+        row.get(0)
+    }
+
+    pub async fn stored(&self) -> Stored {
+        Stored {
+            events: self.rows(EVENTS).await,
+            deliveries: self.rows(DELIVERIES).await,
+            audit: self.rows(AUDITED).await,
+        }
+    }
+
+    async fn execute(&self, sql: &str) {
+        crate::support::postgres::run(&self.url, sql.to_owned()).await;
+    }
+
+    async fn rows<T: DeserializeOwned>(&self, sql: &str) -> Vec<T> {
+        let sql = format!("select row_to_json(x)::text from ({sql}) x");
+        let mut connection = PgConnection::connect(&self.url).await.unwrap();
+        let rows = connection.fetch_all(AssertSqlSafe(sql)).await.unwrap();
+        let texts = rows.iter().map(|row| row.get::<String, _>(0));
+        texts
+            .map(|text| serde_json::from_str(&text).unwrap())
+            .collect()
+    }
+}
+
+impl Row {
+    pub fn is_mail(&self) -> bool {
+        MAILS.contains(&self.target.as_str())
+    }
+}
