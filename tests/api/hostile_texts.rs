@@ -21,10 +21,10 @@ const EACH: usize = 20;
 /// The elements and attributes that a page or a mail may have, `data-…` and `aria-…` beside them.
 const ELEMENTS: &str = "html head meta title style script body header nav main footer section article aside h1 h2 h3 p div span a \
     ul ol li dl dt dd table caption thead tbody tfoot tr th td pre code bdi b strong small em time hr br wbr form fieldset legend \
-    label input textarea select optgroup option button details summary";
+    label input textarea select optgroup option button details summary figure figcaption blockquote output datalist";
 const ATTRIBUTES: &str = "class id href lang dir charset name content src defer action method type value for checked required \
     hidden autofocus align scope colspan open datetime title role rows cols min max step minlength maxlength pattern placeholder \
-    autocomplete spellcheck selected disabled readonly tabindex inputmode form size multiple enctype";
+    autocomplete spellcheck selected disabled readonly tabindex inputmode form size multiple enctype list autocapitalize formaction formnovalidate";
 
 /// A service whose rule, tool and agent let as much text through as they can, and all its receivers.
 struct Scene {
@@ -54,13 +54,13 @@ impl Scene {
 secrets: {{ keys: [ {{ id: k1, key: \"{SEALING_KEY}\" }} ] }}
 notify:
   links: {{ may: decide }}
-  mail: {{ url: \"smtp://127.0.0.1:{}\", from: \"Holdpoint <holdpoint@acme.com>\" }}
+  mail: {{ url: \"smtp://127.0.0.1:{0}\", from: \"Holdpoint <holdpoint@acme.com>\" }}
   to:
     - {{ name: by-mail, mail: {{ to: approvers, summaries: true }}, tenants: [acme], gather: 0s }}
-    - {{ name: bot, slack: {{ token: \"{TOKEN}\", channel: {CHANNEL}, api_url: \"{2}/api\", summaries: true }}, tenants: [acme], groups: [finance], gather: 0s }}
-    - {{ name: teams, teams: {{ url: \"{2}/teams\", summaries: true }}, tenants: [acme], groups: [finance], gather: 0s }}
+    - {{ name: bot, slack: {{ token: \"{TOKEN}\", channel: {CHANNEL}, api_url: \"{1}/api\", summaries: true }}, tenants: [acme], groups: [finance], gather: 0s }}
+    - {{ name: teams, teams: {{ url: \"{1}/teams\", summaries: true }}, tenants: [acme], groups: [finance], gather: 0s }}
 ",
-            mail.port, "", hook.url
+            mail.port, hook.url
         );
         let slack = FakeSlack::play(&hook);
         let app = TestApp::with(On::Sqlite, &format!("{yaml}{ACCOUNTS}{more}")).await;
@@ -72,17 +72,17 @@ notify:
         }
     }
 
-    /// A caller with this name, as a backend sends it.
+    /// A caller with this name, as a backend sends it: a slash parts attributes as a blank does.
     fn named(&self, name: &str, groups: &str) -> Actor<'_> {
-        let shown = |c: char| {
-            if c == ',' || !(c == ' ' || c.is_ascii_graphic()) {
-                '.'
+        let sent = |c: char| {
+            if c == ',' || !c.is_ascii_graphic() {
+                '/'
             } else {
                 c
             }
         };
-        let name: String = name.chars().take(200).map(shown).collect();
-        let actor = self.app.actor(WEB).header("holdpoint-user", name.trim());
+        let name: String = name.chars().take(128).map(sent).collect();
+        let actor = self.app.actor(WEB).header("holdpoint-user", &name);
         if groups.is_empty() {
             actor
         } else {
@@ -158,7 +158,7 @@ fn inert(html: &str, what: &str) -> String {
                 "{seen}"
             );
             assert!(!has_mark(name), "{seen}");
-            if matches!(name.as_str(), "href" | "src" | "action") {
+            if matches!(name.as_str(), "href" | "src" | "action" | "formaction") {
                 let path = value
                     .strip_prefix("http://127.0.0.1:")
                     .map_or(Some(value.as_str()), |rest| {
