@@ -12,10 +12,11 @@ use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
-use reqwest::header::{ACCEPT_ENCODING, CONNECTION, HeaderMap, HeaderValue};
+use reqwest::header::{ACCEPT_ENCODING, CONNECTION, HeaderMap, HeaderValue, RETRY_AFTER};
 use reqwest::{Client, ClientBuilder, Request, RequestBuilder, Response, StatusCode};
 use tokio::time::Instant;
 
+use crate::task::time::Time;
 use reach::{Reach, Watch};
 
 /// The `User-Agent` of every request.
@@ -297,6 +298,20 @@ pub async fn begun(request: RequestBuilder, within: Duration) -> Result<Response
         Ok(sent) => sent.map_err(|error| Failure::of(&error)),
         Err(_) => Err(Failure::Lost(NO_ANSWER_IN_TIME)),
     }
+}
+
+/// The wait from `now` that an answer asks for in `Retry-After` (seconds, or a date), at most `most`.
+pub fn asked_for(headers: &HeaderMap, now: Time, most: Duration) -> Option<Duration> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    let wait = if let Ok(seconds) = text.parse::<f64>() {
+        Duration::try_from_secs_f64(seconds).ok()?
+    } else {
+        let until = jiff::fmt::rfc2822::DateTimeParser::new()
+            .parse_timestamp(text)
+            .ok()?;
+        Time(until.as_microsecond()).since(now)
+    };
+    Some(wait.min(most))
 }
 
 /// The next bytes of a body, waiting at most `within`; `None` when the body is complete.

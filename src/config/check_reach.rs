@@ -41,7 +41,8 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
             continue;
         }
         times(entry, &asked, &place, mistakes);
-        if let Some(mail) = &entry.mail {
+        let ever = asked.iter().any(|asked| tells(entry, asked));
+        if let Some(mail) = entry.mail.as_ref().filter(|_| ever) {
             recipients(entry, mail, &asked, &directory, (&place, mistakes));
         }
     }
@@ -100,8 +101,15 @@ fn asked(config: &Config) -> Vec<Asked<'_>> {
     all
 }
 
-/// Whether an entry tells of a question with these approvers, as far as the file says.
-fn picks(entry: &EntrySettings, approvers: &Approvers, directory: &Directory) -> bool {
+/// Whether a message of an entry comes while such a question is open.
+fn tells(entry: &EntrySettings, asked: &Asked<'_>) -> bool {
+    let when = entry.when;
+    when.is_none_or(|when| when.wait(asked.expires_in).is_some())
+}
+
+/// Whether an entry tells of such a question, as far as the file says.
+fn picks(entry: &EntrySettings, asked: &Asked<'_>, directory: &Directory) -> bool {
+    let approvers = &asked.approvers;
     let user = |user: &String| {
         let ids = directory.ids();
         approvers.owner || approvers.users.iter().any(|name| ids.same(name, user)) || {
@@ -110,12 +118,13 @@ fn picks(entry: &EntrySettings, approvers: &Approvers, directory: &Directory) ->
             own.any(|person| may(person, approvers, directory))
         }
     };
-    (entry.groups.is_empty() && entry.users.is_empty())
+    let by_approvers = (entry.groups.is_empty() && entry.users.is_empty())
         || entry
             .groups
             .iter()
             .any(|group| approvers.groups.contains(group))
-        || entry.users.iter().any(user)
+        || entry.users.iter().any(user);
+    by_approvers && tells(entry, asked)
 }
 
 /// Whether a person may decide under these approvers, whoever the owner is.
@@ -139,7 +148,7 @@ fn people<'d>(
         .filter(tenant)
         .filter(|person| person.email.is_some() && names(&mail.to, person, directory))
         .filter(|person| may(person, &asked.approvers, directory))
-        .filter(|_| picks(entry, &asked.approvers, directory))
+        .filter(|_| picks(entry, asked, directory))
         .collect()
 }
 
@@ -149,7 +158,7 @@ fn reached(config: &Config, asked: &Asked<'_>, directory: &Directory) -> Vec<Str
         if let Some(mail) = &entry.mail {
             let people = people(entry, mail, asked, directory).into_iter();
             all.extend(people.map(|person| format!("{} ({})", person.user, entry.name)));
-        } else if entry.tells_of_questions() && picks(entry, &asked.approvers, directory) {
+        } else if entry.tells_of_questions() && picks(entry, asked, directory) {
             all.push(entry.name.clone());
         }
     }
@@ -175,7 +184,7 @@ fn recipients(
         if !all.iter().any(|asked| reaches(&mail.to, asked)) {
             mistakes.warn(
                 &place,
-                "no approver of any rule has a mail address in `auth.people`",
+                "no approver of a question that this entry tells of has a mail address in `auth.people`",
             );
         }
         return;
@@ -197,7 +206,7 @@ fn recipients(
     let users = users.enumerate().map(|(index, one)| ("users", index, one));
     let picked: Vec<&Asked<'_>> = all
         .iter()
-        .filter(|asked| asked.rule.is_some() && picks(entry, &asked.approvers, directory))
+        .filter(|asked| asked.rule.is_some() && picks(entry, asked, directory))
         .collect();
     for (key, index, one) in groups.chain(users) {
         let to = Recipients::Named(one);

@@ -155,7 +155,7 @@ impl<P: Protocol> Endpoint<P> {
     }
 
     async fn refused(&self, status: u16, response: Response) -> Attempt {
-        let wait = retry::asked_for(response.headers(), self.clock.now());
+        let wait = net::asked_for(response.headers(), self.clock.now(), retry::LONGEST_ASKED);
         let id = self.cleaner.text(&request_id(response.headers()));
         let body = self
             .gathered(response, read::PROBLEM)

@@ -208,3 +208,23 @@ async fn request_waits_for_its_permit_on_an_open_connection_and_its_time_begins_
     });
     assert_eq!(answer.unwrap().body, b"ok");
 }
+
+#[test]
+fn retry_after_is_read_in_seconds_or_as_a_date_and_bounded() {
+    let now = Time(1_445_412_480_000_000 - 5_000_000);
+    let asked = |value: &str| {
+        let headers = HeaderMap::from_iter([(RETRY_AFTER, value.parse().unwrap())]);
+        asked_for(&headers, now, Duration::from_mins(1))
+    };
+    assert_eq!(asked("3"), Some(Duration::from_secs(3)));
+    assert_eq!(asked("0.5"), Some(Duration::from_millis(500)));
+    let date = |seconds: &str| asked(&format!("Wed, 21 Oct 2015 07:{seconds} GMT"));
+    assert_eq!(date("28:00"), Some(Duration::from_secs(5)));
+    assert_eq!(date("27:00"), Some(Duration::ZERO));
+    assert_eq!(asked("7200"), Some(Duration::from_mins(1)));
+    for nonsense in ["soon", "-1", "NaN", "", "1e300"] {
+        assert_eq!(asked(nonsense), None, "{nonsense}");
+    }
+    let none = HeaderMap::new();
+    assert_eq!(asked_for(&none, now, Duration::from_mins(1)), None);
+}

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::exchange::Answered;
 use super::schedule;
+use crate::net::asked_for;
 use crate::store::{Attempt, Next};
 use crate::task::time::Time;
 
@@ -49,7 +50,7 @@ impl Answer {
         };
         Self {
             status: Some(answered.status.as_u16()),
-            asked: schedule::asked_for(&answered.headers, now),
+            asked: asked_for(&answered.headers, now, schedule::LONGEST_ASKED),
             ..Self::none(problem)
         }
     }

@@ -168,30 +168,20 @@ impl Entry {
 
     /// The message of this entry about a new request; `None` if the request is too short for it.
     pub(super) fn told(&self, request: &RequestRow) -> Option<Told> {
-        let told = |kind, due_at| Told {
-            kind,
-            due_at: Some(due_at),
+        let Some(when) = self.when else {
+            return Some(Told::at_once("request.created"));
         };
-        let (asked, deadline) = (request.created_at, request.expires_at);
-        match self.when {
-            None => Some(Told {
-                kind: "request.created",
-                due_at: None,
-            }),
-            Some(When {
-                before_expiry: Some(before),
-                ..
-            }) => {
-                let whole = deadline?.since(asked);
-                let due = asked + whole.saturating_sub(before);
-                Some(told(EXPIRING, due))
-            }
-            Some(When { after, .. }) => {
-                let due = asked + after?;
-                let in_time = deadline.is_none_or(|deadline| due < deadline);
-                in_time.then(|| told(WAITING, due))
-            }
-        }
+        let asked = request.created_at;
+        let lasts = request.expires_at.map(|deadline| deadline.since(asked));
+        let kind = if when.before_expiry.is_some() {
+            EXPIRING
+        } else {
+            WAITING
+        };
+        Some(Told {
+            kind,
+            due_at: Some(asked + when.wait(lasts)?),
+        })
     }
 
     /// Whether every wanted event is a message, whatever its request is.

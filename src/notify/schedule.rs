@@ -3,11 +3,8 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-use reqwest::header::{HeaderMap, RETRY_AFTER};
-
 use super::answer::Answer;
 use crate::store::Next;
-use crate::task::time::Time;
 
 /// The wait before each attempt after the first. There is no attempt after the last of them.
 const WAITS: [Duration; 9] = [
@@ -22,7 +19,7 @@ const WAITS: [Duration; 9] = [
     Duration::from_hours(24),
 ];
 /// The longest wait that a receiver may ask for.
-const LONGEST_ASKED: Duration = Duration::from_hours(1);
+pub(super) const LONGEST_ASKED: Duration = Duration::from_hours(1);
 
 /// The wait after `attempts` failed attempts; `None` if there is no further one. It varies by a
 /// fifth, so that messages that failed together do not return together, and is never shorter than a
@@ -45,20 +42,6 @@ pub(super) fn next(answer: &Answer, attempts: i64) -> Next {
     } else {
         wait(attempts + 1, answer.asked).map_or(Next::Dead, Next::Again)
     }
-}
-
-/// The wait in `Retry-After`: seconds, or a date.
-pub(super) fn asked_for(headers: &HeaderMap, now: Time) -> Option<Duration> {
-    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    let wait = if let Ok(seconds) = text.parse::<u64>() {
-        Duration::from_secs(seconds)
-    } else {
-        let until = jiff::fmt::rfc2822::DateTimeParser::new()
-            .parse_timestamp(text)
-            .ok()?;
-        Time(until.as_microsecond()).since(now)
-    };
-    Some(wait.min(LONGEST_ASKED))
 }
 
 #[cfg(test)]
@@ -89,19 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_that_a_receiver_asks_for_is_kept_to_up_to_an_hour() {
-        let asked = |text: &str| {
-            let headers = HeaderMap::from_iter([(RETRY_AFTER, text.parse().unwrap())]);
-            asked_for(&headers, Time(1_445_412_480_000_000 - 5_000_000))
-        };
-        assert_eq!(asked("90"), Some(Duration::from_secs(90)));
-        assert_eq!(asked("86400"), Some(Duration::from_hours(1)));
-        assert_eq!(
-            asked("Wed, 21 Oct 2015 07:28:00 GMT"),
-            Some(Duration::from_secs(5))
-        );
-        assert_eq!(asked("soon"), None);
-        assert_eq!(asked_for(&HeaderMap::new(), Time(0)), None);
+    fn wait_is_never_shorter_than_a_receiver_has_asked_for() {
         let hour = Duration::from_hours(1);
         assert_eq!(wait(1, Some(hour)), Some(hour));
         assert!(wait(5, Some(hour)).unwrap() > hour);

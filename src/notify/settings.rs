@@ -131,6 +131,18 @@ pub struct When {
     pub after: Option<Duration>,
 }
 
+impl When {
+    /// The time from a question that stays open for `lasts` (`None`: without an end) to its message;
+    /// `None` if there is no message.
+    #[must_use]
+    pub fn wait(self, lasts: Option<Duration>) -> Option<Duration> {
+        match (self.before_expiry, self.after) {
+            (Some(before), _) => Some(lasts?.saturating_sub(before)),
+            (None, after) => after.filter(|after| lasts.is_none_or(|lasts| *after < lasts)),
+        }
+    }
+}
+
 impl EntrySettings {
     /// The shortest time between two messages to one person or room.
     pub(super) fn gathers(&self) -> Duration {
@@ -264,5 +276,31 @@ fn times(entry: &EntrySettings, place: &[&str], mistakes: &mut Mistakes) {
         mistakes.add(&place, "a webhook gathers nothing: each event is a message");
     } else if entry.gather > Some(LONGEST_GATHERED) {
         mistakes.add(&place, "questions are gathered for `1d` at most");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reminder_waits_for_its_time_and_never_comes_where_the_question_is_over_before() {
+        let (hour, day) = (Duration::from_hours(1), Duration::from_hours(24));
+        let after = When {
+            after: Some(hour),
+            ..When::default()
+        };
+        assert_eq!(
+            [day, hour].map(|lasts| after.wait(Some(lasts))),
+            [Some(hour), None]
+        );
+        assert_eq!(after.wait(None), Some(hour));
+        let before = When {
+            before_expiry: Some(hour),
+            ..When::default()
+        };
+        assert_eq!(before.wait(Some(day)), Some(day - hour));
+        assert_eq!(before.wait(Some(hour / 2)), Some(Duration::ZERO), "at once");
+        assert_eq!(before.wait(None), None, "it has no deadline");
     }
 }

@@ -67,6 +67,16 @@ returning d.delivery_id, d.tenant, d.person, d.root_task_id, d.change_id, d.even
     by_key: false,
 };
 
+/// Gives back what the ended process had claimed, when a `SQLite` file is opened: a time that is the
+/// lease of a delivery. Runs before `deliveries::LEASES_OVER`.
+pub(super) const LEASES_OVER: Sql = sql!(
+    "update gathered set next_at = 0
+      where exists (select 1 from delivery d
+         where d.target = gathered.target and d.tenant = gathered.tenant and d.person = gathered.person
+           and d.state = 'due' and d.lease_until = gathered.next_at)
+     returning target"
+);
+
 const DUE: Sql = lite(
     "select delivery_id, tenant, person from delivery
       where target = $1 and state = 'due' and due_at <= $2 and (lease_until is null or lease_until <= $2)
@@ -100,7 +110,17 @@ const CLOSE: Sql = sql!(
 
 const SWEEP: Sql = sql!("delete from gathered where next_at <= " (now 1) " - $2 returning target");
 
-pub(super) const STATEMENTS: &[Sql] = &[CLAIM, DUE, NEXT_AT, OPEN, PUT_OFF, LEASE, CLOSE, SWEEP];
+pub(super) const STATEMENTS: &[Sql] = &[
+    CLAIM,
+    LEASES_OVER,
+    DUE,
+    NEXT_AT,
+    OPEN,
+    PUT_OFF,
+    LEASE,
+    CLOSE,
+    SWEEP,
+];
 
 record! {
     struct DueRecord {

@@ -189,9 +189,11 @@ impl Store {
             db.write::<claim::Leased>(open::LEASES_OVER, Vec::new())
                 .await
                 .map_err(|failure| OpenError::Migration(failure.error.to_string()))?;
-            db.write::<deliveries::Target>(deliveries::LEASES_OVER, Vec::new())
-                .await
-                .map_err(|failure| OpenError::Migration(failure.error.to_string()))?;
+            for over in [gathered::LEASES_OVER, deliveries::LEASES_OVER] {
+                db.write::<deliveries::Target>(over, Vec::new())
+                    .await
+                    .map_err(|failure| OpenError::Migration(failure.error.to_string()))?;
+            }
         }
         let (feed, tasks, stop) = (
             Arc::new(Feed::default()),

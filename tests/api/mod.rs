@@ -16,6 +16,7 @@ mod grants;
 mod headlines;
 mod hostile_bodies;
 mod hostile_calls;
+mod hostile_texts;
 mod human_requests;
 mod idempotency;
 mod inbox_pages;

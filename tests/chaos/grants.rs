@@ -1,85 +1,130 @@
 //! A process that is killed while a call that a standing decision let through is under way.
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::ServiceFixture;
+use super::process::{Place, Process, a_moment};
 use crate::support::fake_chat_completions::{calls, says};
-use crate::support::test_app::On;
+use crate::support::test_app::{ALICE, On};
 
 const LARGE: &str = r#"{"order":1,"amount":50}"#;
 
-async fn remembering() -> ServiceFixture {
-    let fixture = ServiceFixture::new(On::Sqlite).await;
-    let path = fixture.folder.path().join("holdpoint.yaml");
-    let yaml = std::fs::read_to_string(&path).unwrap();
-    let offer = r#"approvers: { owner: true }, remember: { when: "args.amount <= 500.0", for: [owner], most: 4h, uses: 2 }"#;
-    let yaml = yaml.replace("approvers: { owner: true }", offer);
-    std::fs::write(&path, yaml).unwrap();
-    fixture
+/// The service whose rule lets an approval be remembered, at its port.
+struct Remembering {
+    fixture: ServiceFixture,
+    place: Place,
+    http: reqwest::Client,
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn process_killed_during_a_call_that_is_let_through_neither_repeats_nor_forgets_it() {
-    let fixture = remembering().await;
-    let binary = fixture.start().await;
-    fixture.model.then(calls(&[("refund", LARGE)]));
-    fixture.model.then(says("done"));
-    let (_, held) = binary.post("/v1/tasks", &json!({"input": "go"})).await;
-    let request = held["pending"][0]["request_id"].as_str().unwrap();
+impl Remembering {
+    async fn new(on: On) -> Self {
+        let fixture = ServiceFixture::new(on).await;
+        let path = fixture.folder.path().join("holdpoint.yaml");
+        let yaml = std::fs::read_to_string(&path).unwrap();
+        let offer = r#"approvers: { owner: true }, remember: { when: "args.amount <= 500.0", for: [owner], most: 4h, uses: 2 }"#;
+        let yaml = yaml
+            .replace("approvers: { owner: true }", offer)
+            .replace("${MODEL_KEY}", "sk-model-key-0123456789")
+            .replace("${TOOL_SECRET}", "tool-secret-0123456789");
+        std::fs::write(&path, yaml).unwrap();
+        let place = Place::new(path);
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a test is a client like any other"
+        )]
+        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        Self {
+            fixture,
+            place,
+            http,
+        }
+    }
+
+    /// Starts a process whose clock, and that of its Postgres, is so many seconds ahead.
+    async fn start(&self, ahead: u32) -> Process {
+        let mut process = self.place.start(&format!("clock={ahead}s"));
+        let ready = process.ready(&self.http).await;
+        assert!(ready, "{}", self.place.last_words());
+        process
+    }
+
+    async fn post(&self, path: &str, body: &Value) -> reqwest::Result<Value> {
+        let post = self.http.post(format!("{}{path}", self.place.url()));
+        let reply = post.bearer_auth(ALICE).json(body).send().await?;
+        reply.json().await
+    }
+
+    async fn get(&self, path: &str) -> Value {
+        let get = self.http.get(format!("{}{path}", self.place.url()));
+        let reply = get.bearer_auth(ALICE).send().await.unwrap();
+        reply.json().await.unwrap()
+    }
+
+    /// How many calls the standing decision has let through.
+    async fn used(&self) -> Value {
+        self.get("/v1/grants").await["grants"][0]["used"].clone()
+    }
+}
+
+async fn killed_during_a_call(on: On) {
+    let service = Remembering::new(on).await;
+    let (model, tool) = (&service.fixture.model, &service.fixture.tool);
+    let process = service.start(0).await;
+    model.then(calls(&[("refund", LARGE)]));
+    model.then(says("done"));
+    let held = service.post("/v1/tasks", &json!({"input": "go"})).await;
+    let request = held.unwrap()["pending"][0]["request_id"].clone();
+    let path = format!("/resume/{}", request.as_str().unwrap());
     let answer = json!({"action": "approve", "remember": {"for": "owner", "expires_in": "1h"}});
-    let (status, done) = binary.post(&format!("/resume/{request}"), &answer).await;
-    assert_eq!(
-        (status, &done["status"]),
-        (200, &json!("Completed")),
-        "{done}"
-    );
-    fixture.tool.close();
-    fixture.model.then(calls(&[("refund", LARGE)]));
-    let body = json!({"input": "again"});
-    let post = binary.http.post(format!("{}/v1/tasks", binary.url));
-    let post = post
-        .bearer_auth(crate::support::test_app::ALICE)
-        .json(&body);
-    let (cut, ()) = tokio::join!(post.send(), async {
-        fixture.tool.reached(2).await;
-        let pid = i32::try_from(binary.child.id()).unwrap();
-        let pid = rustix::process::Pid::from_raw(pid).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let done = service.post(&path, &answer).await.unwrap();
+    assert_eq!(done["status"], "Completed", "{done}");
+    tool.close();
+    model.then(calls(&[("refund", LARGE)]));
+    let again = json!({"input": "again"});
+    let (cut, ()) = tokio::join!(service.post("/v1/tasks", &again), async {
+        tool.reached(2).await;
+        process.signal(Signal::KILL);
     });
     assert!(cut.is_err());
-    binary.kill();
-    fixture.tool.open();
-    let binary = fixture.start().await;
-    let used = async || binary.get("/v1/grants").await["grants"][0]["used"].clone();
-    assert_eq!(used().await, 1, "the call that was under way");
+    process.kill().await;
+    tool.open();
+    // On Postgres another process may still hold the lease, until it is over.
+    let process = service.start(120).await;
+    assert_eq!(service.used().await, 1, "the call that was under way");
     let asked = loop {
-        let tasks = binary.get("/v1/tasks?status=Paused").await;
+        let tasks = service.get("/v1/tasks?status=Paused").await;
         if let Some(task) = tasks["tasks"].as_array().and_then(|tasks| tasks.first()) {
             break task.clone();
         }
-        tokio::task::yield_now().await;
+        a_moment().await;
     };
-    assert_eq!(
-        asked["pending"][0]["kind"], "reconcile",
-        "never silently run again: {asked}"
-    );
-    fixture.model.then(says("done"));
-    let path = format!(
-        "/resume/{}",
-        asked["pending"][0]["request_id"].as_str().unwrap()
-    );
+    let question = &asked["pending"][0];
+    assert_eq!(question["kind"], "reconcile", "never silently run again");
+    model.then(says("done"));
+    let path = format!("/resume/{}", question["request_id"].as_str().unwrap());
     let answer = json!({"action": "respond", "result": "it was paid"});
-    let (_, done): (u16, Value) = binary.post(&path, &answer).await;
+    let done = service.post(&path, &answer).await.unwrap();
     assert_eq!(done["status"], "Completed", "{done}");
     for (expected, runs) in [("Completed", 3), ("Paused", 3)] {
-        fixture.model.then(calls(&[("refund", LARGE)]));
-        fixture.model.then(says("done"));
-        let (_, task) = binary.post("/v1/tasks", &json!({"input": "more"})).await;
-        assert_eq!(
-            (&task["status"], fixture.tool.ledger().len()),
-            (&json!(expected), runs),
-            "{task}"
-        );
+        model.then(calls(&[("refund", LARGE)]));
+        model.then(says("done"));
+        let task = service.post("/v1/tasks", &json!({"input": "more"})).await;
+        let seen = (task.unwrap()["status"].clone(), tool.ledger().len());
+        assert_eq!(seen, (json!(expected), runs));
     }
-    assert_eq!(used().await, 2);
+    assert_eq!(service.used().await, 2);
+    process.kill().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn process_killed_during_a_call_that_is_let_through_neither_repeats_nor_forgets_it_on_sqlite()
+{
+    killed_during_a_call(On::Sqlite).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn process_killed_during_a_call_that_is_let_through_neither_repeats_nor_forgets_it_on_postgres()
+ {
+    killed_during_a_call(On::Postgres).await;
 }

@@ -200,6 +200,24 @@ both! {
         asks(&harness, other, "/refund", 0).await;
     }
 
+    async fn standing_decision_of_a_task_counts_in_the_tree_that_both_its_row_and_the_journal_name(fixture) {
+        let harness = harness(fixture, &[&[LARGE], &[TAG], &[LARGE]]).await;
+        let (first, second) = (begun(&harness).await, begun(&harness).await);
+        answered(&harness, first, remembered(GrantScope::Task, hours(1))).await;
+        asks(&harness, first, "/refund", 1).await;
+        // A damaged row names the other tree.
+        let moved = "update standing_grant set root_task_id =
+            (select a.task_id from agent_task a where a.task_id <> standing_grant.root_task_id) returning used";
+        harness.fixture.numbers(moved).await.unwrap();
+        for task in [second, first] {
+            while harness.executions(task, "/tag") == 0 {
+                answered(&harness, task, whole(Action::Approve, None)).await;
+            }
+            asks(&harness, task, "/refund", 1).await;
+        }
+        assert_eq!(grant(&harness).await.used, 0);
+    }
+
     async fn next_message_of_the_user_ends_what_was_remembered_for_the_task(fixture) {
         let harness = harness(fixture, &[&[LARGE], &[LARGE], &[], &[LARGE]]).await;
         let task = begun(&harness).await;

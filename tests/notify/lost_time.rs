@@ -43,6 +43,17 @@ on_both! {
         assert_eq!(scene.hook.count(), 2, "nobody sent it again");
     }
 
+    async fn delivery_of_a_change_that_the_journal_does_not_have_is_dead_and_not_sent(on) {
+        let scene = Scene::start(on, BACKEND).await;
+        scene.hook.answers(500);
+        scene.short().await;
+        scene.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
+        scene.app.database.execute("update delivery set change_id = delivery_id").await;
+        scene.leap(Duration::from_secs(7));
+        let found = scene.counted(&[("dead", 1)]).await;
+        assert_eq!((&found[0]["last"]["problem"], scene.hook.count()), (&"gone".into(), 1));
+    }
+
     async fn notices_are_cleared_by_a_process_without_entries(on) {
         let mut scene = Scene::start(on, BACKEND).await;
         scene.app.restart_with(|yaml| yaml.replace("notify:", "# notify:").replace("  to:", "# to:").replace("    - { name: backend", "    # - { name: backend")).await;

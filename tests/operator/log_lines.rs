@@ -124,7 +124,7 @@ fn tells_pauses_and_decisions(log: &str, held: &Value, unsure: &Value) {
     let question = json!({"task": first, "root_task_id": first, "agent": "clerk", "request_id": held_request, "kind": "approval"});
     assert_eq!((asks.len(), &asks[0]), (2, &question));
     let decisions = lines(log, "a person decided");
-    let decision = json!({"task": first, "root_task_id": first, "request_id": held_request, "action": "approve", "by": "alice"});
+    let decision = json!({"task": first, "root_task_id": first, "request_id": held_request, "action": "approve", "by": "alice", "door": "key"});
     assert_eq!((decisions.len(), &decisions[0]), (2, &decision));
 }
 

@@ -10,6 +10,7 @@ mod log_lines;
 mod metrics;
 mod notify_command;
 mod notify_rooms;
+mod notify_secrecy;
 mod older_version;
 mod packages;
 mod refunds_example;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use holdpoint::store::{Attempt, ClaimedDelivery, DeliveryChannel, Next};
+use holdpoint::store::{Attempt, ClaimedDelivery, DeliveryChannel, Next, Store};
 
 use super::notices::{deliveries, notices, want};
 use super::store_fixture::{StoreFixture, both, finance};
@@ -94,4 +94,27 @@ both! {
         fixture.store.remove_spent_gathered().await.unwrap();
         assert_eq!(claim(&fixture).await.len(), 1);
     }
+}
+
+/// On Postgres another process may still hold the claim.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claim_of_an_ended_process_is_over_once_its_file_is_opened_again() {
+    let fixture = StoreFixture::sqlite().await;
+    want(&fixture, &["request.created"]);
+    question(&fixture, &["alice", "bob"]).await;
+    let messages = claim(&fixture).await;
+    let bobs = &messages[1];
+    let closed = fixture.store.close_gathered("by-mail", &bobs[0], INTERVAL);
+    assert!(closed.await.unwrap());
+    assert_eq!(sent(&fixture, bobs).await, 1);
+    question(&fixture, &["bob"]).await;
+    fixture.store.close().await;
+    let opened = Store::open(&fixture.settings, fixture.clock.clone()).await;
+    let fixture = StoreFixture {
+        store: opened.unwrap(),
+        ..fixture
+    };
+    let again = claim(&fixture).await;
+    let people: Vec<_> = again.iter().map(|one| one[0].person.as_str()).collect();
+    assert_eq!(people, ["alice"], "bob has had a message in this interval");
 }

@@ -16,6 +16,7 @@ mod lock_order;
 mod notices;
 mod open;
 mod page_reads;
+mod posted;
 mod reads;
 mod relay;
 mod requests;

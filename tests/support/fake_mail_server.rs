@@ -65,6 +65,8 @@ pub enum Then {
     Hang,
     /// The recipient is refused with this code.
     Refuse(u16),
+    /// The sign-in before it is refused, with the words that it came in.
+    RefuseSignIn,
 }
 
 #[derive(Clone)]
@@ -106,7 +108,8 @@ impl FakeMailServer {
         *self.inner.then.lock().unwrap() = then;
     }
 
-    /// Offers STARTTLS, and says more than one line when it is taken up.
+    /// Offers STARTTLS. When it is taken up, the answers to a whole mail follow at once, as from a
+    /// man in the middle, and then nothing.
     pub fn offer_tls(&self) {
         *self.inner.offers_tls.lock().unwrap() = true;
     }
@@ -150,7 +153,16 @@ impl Inner {
                 ("EHLO", _) if *self.offers_tls.lock().unwrap() => "250-fake\r\n250 STARTTLS\r\n",
                 ("EHLO", _) => "250-fake\r\n250 AUTH PLAIN\r\n",
                 ("STARTTLS", _) => {
-                    "220 go on\r\n250 fake\r\n250 fine\r\n250 fine\r\n354 go on\r\n250 taken\r\n"
+                    let answers = "220 go on\r\n250 fake\r\n250 fine\r\n250 fine\r\n354 go on\r\n250 taken\r\n";
+                    say(&mut stream, answers).await?;
+                    loop {
+                        let line = hear(&mut stream).await?;
+                        self.heard.lock().unwrap().push(line);
+                    }
+                }
+                ("AUTH", Then::RefuseSignIn) => {
+                    say(&mut stream, &format!("535 no: {line}\r\n")).await?;
+                    continue;
                 }
                 ("AUTH", _) => "235 welcome\r\n",
                 ("RCPT", Then::Refuse(code)) => {
@@ -177,7 +189,7 @@ impl Inner {
                     match then {
                         Then::Cut => return None,
                         Then::Hang => std::future::pending::<()>().await,
-                        Then::Take | Then::Refuse(_) => {}
+                        Then::Take | Then::Refuse(_) | Then::RefuseSignIn => {}
                     }
                     "250 taken\r\n"
                 }

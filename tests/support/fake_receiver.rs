@@ -55,6 +55,8 @@ impl Received {
 
 /// Gives an answer.
 type Answers = dyn Fn(&Received) -> Response + Send + Sync;
+/// Whether a message gets no answer yet.
+type Waits = dyn Fn(&Received) -> bool + Send + Sync;
 
 #[derive(Clone)]
 pub struct FakeReceiver {
@@ -64,7 +66,7 @@ pub struct FakeReceiver {
 
 struct Inner {
     answers: Mutex<Arc<Answers>>,
-    gate: tokio::sync::Semaphore,
+    gate: tokio::sync::watch::Sender<Arc<Waits>>,
     ledger: Mutex<Vec<Received>>,
     arrived: tokio::sync::watch::Sender<usize>,
 }
@@ -73,7 +75,7 @@ impl FakeReceiver {
     pub async fn start() -> Self {
         let inner = Arc::new(Inner {
             answers: Mutex::new(Arc::new(|_| StatusCode::NO_CONTENT.into_response())),
-            gate: tokio::sync::Semaphore::new(tokio::sync::Semaphore::MAX_PERMITS),
+            gate: tokio::sync::watch::Sender::new(Arc::new(|_| false)),
             ledger: Mutex::default(),
             arrived: tokio::sync::watch::Sender::new(0),
         });
@@ -113,17 +115,17 @@ impl FakeReceiver {
 
     /// Messages get no answer from now on, until [`FakeReceiver::open`].
     pub fn close(&self) {
-        self.inner
-            .gate
-            .forget_permits(tokio::sync::Semaphore::MAX_PERMITS);
+        self.close_to(|_| true);
+    }
+
+    /// These messages get no answer from now on, until [`FakeReceiver::open`].
+    pub fn close_to(&self, waits: impl Fn(&Received) -> bool + Send + Sync + 'static) {
+        self.inner.gate.send_replace(Arc::new(waits));
     }
 
     /// Answers the messages that wait, and all later ones.
     pub fn open(&self) {
-        let all = tokio::sync::Semaphore::MAX_PERMITS;
-        self.inner
-            .gate
-            .add_permits(all - self.inner.gate.available_permits());
+        self.close_to(|_| false);
     }
 
     /// Every message that arrived.
@@ -172,7 +174,8 @@ async fn receive(
         ledger.len()
     };
     inner.arrived.send_replace(count);
-    drop(inner.gate.acquire().await);
+    let mut gate = inner.gate.subscribe();
+    drop(gate.wait_for(|waits| !waits(&message)).await);
     let answer = Arc::clone(&inner.answers.lock().unwrap());
     answer(&message)
 }

@@ -11,6 +11,8 @@ pub mod fake_receiver;
 pub mod fake_slack;
 pub mod fake_tool;
 pub mod forwarder;
+pub mod hostile_texts;
+pub mod html;
 pub mod leaping_clock;
 pub mod links;
 pub mod model_stream;

@@ -68,7 +68,7 @@ fn person_without_a_key_is_reached_where_links_decide() {
         [
             format!("policy[0].{NOBODY}"),
             format!("policy[1].{NOBODY}"),
-            "notify.to[0].mail.to: no approver of any rule has a mail address in `auth.people`"
+            "notify.to[0].mail.to: no approver of a question that this entry tells of has a mail address in `auth.people`"
                 .to_owned(),
         ]
     );
@@ -106,6 +106,26 @@ fn receivers_that_are_no_people_are_named_where_they_are_told_of_questions() {
     assert_eq!(warnings, Vec::<String>::new());
     let none = (Vec::new(), Vec::new());
     assert_eq!(found(BOB, "to: []"), none, "nothing is sent to anybody");
+}
+
+#[test]
+fn reminder_reaches_nobody_of_a_rule_whose_questions_end_before_it() {
+    let late = |after: &str| {
+        format!("{SERVER}to: [ {{ name: late, mail: {{}}, when: {{ after: {after} }} }} ]")
+    };
+    let all = format!("{BOB}, {EVE}");
+    let both = reach("bob (late)", "eve (late)");
+    assert_eq!(found(&all, &late("59m")), (both, vec![]));
+    for after in ["1h", "2h"] {
+        let (lines, warnings) = found(&all, &late(after));
+        assert_eq!(lines, reach("bob (late)", "nobody"));
+        assert_eq!(warnings, [format!("policy[1].{NOBODY}")]);
+    }
+    let hook = HOOK.replace("EVENTS", ", when: { after: 2h }");
+    assert_eq!(
+        found("", &format!("to: [ {hook} ]")),
+        (reach("backend", "nobody"), vec![])
+    );
 }
 
 #[test]

@@ -117,12 +117,9 @@ fn log(draft: &TaskDraft, fact: &Fact) {
             request_id,
             decision,
         } => {
-            let (action, by, via) = (
-                decision.action.as_str(),
-                &decision.by,
-                decision.via.as_deref(),
-            );
-            tracing::info!(task = %task_id, %root_task_id, %request_id, action, by, via, "a person decided");
+            let (action, by) = (decision.action.as_str(), &decision.by);
+            let (via, door) = (decision.via.as_deref(), decision.door.map(Door::as_str));
+            tracing::info!(task = %task_id, %root_task_id, %request_id, action, by, via, door, "a person decided");
         }
         Fact::ToolResult(result) | Fact::LateResult(result) => log_result(draft, result),
         Fact::TaskStatus { .. }

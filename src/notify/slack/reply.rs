@@ -206,6 +206,17 @@ mod tests {
     }
 
     #[test]
+    fn wait_that_slack_asks_for_is_kept_whatever_its_status() {
+        let asked = Some(std::time::Duration::from_secs(30));
+        let answer = Reply::read(br#"{"ok":false,"error":"ratelimited"}"#).answer(&Answer {
+            status: Some(200),
+            asked,
+            ..Answer::taken()
+        });
+        assert_eq!((answer.status, answer.asked), (Some(200), asked));
+    }
+
+    #[test]
     fn body_that_is_no_answer_of_slack_is_a_failure() {
         for body in [
             "",

@@ -114,7 +114,7 @@ on_both! {
         scene.counted(&[("sent", 2), ("due", 0)]).await;
     }
 
-    async fn two_changes_at_once_leave_the_newest_words(on) {
+    async fn older_change_that_arrives_last_leaves_the_newest_words(on) {
         let (scene, slack) = rooms(on, GATHERS).await;
         scene.app.held().await;
         scene.counted(&[("sent", 1)]).await;
@@ -124,14 +124,18 @@ on_both! {
         slack.until(|all| all.len() == 2).await;
         scene.counted(&[("sent", 3)]).await;
         let before = scene.hook.count();
-        scene.hook.close();
-        for held in &held {
-            answer(&scene, BOB, held, "approve").await;
-        }
-        scene.hook.reached(before + 2).await;
+        let older = "1 of 2 questions still wait";
+        scene.hook.close_to(move |message| message.body["text"] == older);
+        answer(&scene, BOB, &held[0], "approve").await;
+        scene.hook.reached(before + 1).await;
+        answer(&scene, BOB, &held[1], "approve").await;
+        let newest = "None of 2 questions waits any more";
+        slack.until(|all| all[1].text() == newest).await;
         scene.hook.open();
         scene.counted(&[("sent", 5), ("due", 0)]).await;
-        assert_eq!(slack.messages()[1].text(), "None of 2 questions waits any more");
+        let message = &slack.messages()[1];
+        let said: Vec<_> = message.bodies.iter().map(|body| body["text"].as_str().unwrap()).collect();
+        assert_eq!(said, ["2 questions wait", newest, older, newest]);
     }
 
     async fn message_is_kept_for_changes_while_its_question_is_open(on) {

@@ -17,6 +17,7 @@ on_both! {
         slack.until(|all| all.len() == 1).await;
         let call = &scene.hook.all()[0];
         assert_eq!((call.path.as_str(), call.header("authorization")), ("/api/chat.postMessage", format!("Bearer {TOKEN}").as_str()));
+        assert!(!call.text.contains(TOKEN), "the token is in the header only");
         assert_eq!(call.header("content-type"), "application/json; charset=utf-8");
         let body = &call.body;
         assert_eq!((&body["channel"], &body["text"]), (&json!(CHANNEL), &json!("A question waits: refund (billing)")));

@@ -46,6 +46,31 @@ on_both! {
         }
     }
 
+    async fn redirect_of_a_room_is_a_failure_and_not_followed(on) {
+        for (entry, status) in [(BOT, 307), (HOOK, 302), (TEAMS, 308)] {
+            let (scene, _slack) = rooms(on, entry).await;
+            let other = format!("{}/other", scene.hook.url);
+            scene.hook.answers_by(move |_| (status, vec![("location", other.clone())]));
+            scene.app.held().await;
+            let found = scene.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
+            assert_eq!(problem(&found[0]), (&json!("due"), &json!("a redirect is not followed")));
+            assert!(scene.hook.all().iter().all(|call| call.path != "/other"));
+        }
+    }
+
+    async fn answer_of_slack_is_read_to_16_kib_and_no_further(on) {
+        for (before, problem_told) in [(1024, ""), (16 * 1024, "what came was no answer of Slack's")] {
+            let (scene, _slack) = rooms(on, BOT).await;
+            scene.hook.replies(move |_| {
+                let body = json!({"a": "x".repeat(before), "ok": true, "ts": "1700000000.000001"});
+                axum::response::IntoResponse::into_response(body.to_string())
+            });
+            scene.app.held().await;
+            let found = scene.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
+            assert_eq!(found[0]["last"]["problem"].as_str().unwrap_or(""), problem_told);
+        }
+    }
+
     async fn status_of_a_room_never_ends_the_attempts(on) {
         for (entry, status) in [(BOT, 410), (HOOK, 410), (HOOK, 404), (TEAMS, 410), (TEAMS, 400)] {
             let (scene, _slack) = rooms(on, entry).await;

@@ -1,0 +1,120 @@
+//! Posted messages: which message told of a request, and which requests a message lists.
+
+use std::time::Duration;
+
+use holdpoint::store::{Attempt, ClaimedDelivery, DeliveryChannel, Listed, Next, Posted};
+use holdpoint::task::decision::Action;
+use holdpoint::task::id::RequestId;
+
+use super::notices::{deliveries, notices, want};
+use super::store_fixture::{StoreFixture, both, finance};
+
+const LEASE: Duration = Duration::from_secs(20);
+const TS: &str = "1503435956.000247";
+
+/// Makes a question, with a delivery of it to the entry `room` and to the room of another entry.
+async fn question(fixture: &StoreFixture) -> RequestId {
+    want(fixture, &["request.created", "request.decided"]);
+    let (_, asked) = fixture.paused(finance(1)).await;
+    spread(fixture, &["room", "other"]).await;
+    asked.request_id
+}
+
+/// Makes the deliveries of what was committed about requests.
+async fn spread(fixture: &StoreFixture, targets: &[&str]) {
+    for notice in notices(fixture).await {
+        let mut new = Vec::new();
+        for target in targets {
+            let mut all = deliveries(fixture, &notice, target).await;
+            all.retain(|one| one.kind.starts_with("request."));
+            all.iter_mut()
+                .for_each(|one| one.channel = DeliveryChannel::Slack);
+            new.append(&mut all);
+        }
+        fixture.store.replace_notices(&[notice], new).await.unwrap();
+    }
+}
+
+async fn claim(fixture: &StoreFixture, target: &str) -> Vec<ClaimedDelivery> {
+    let claimed = fixture.store.claim_deliveries(target, 9, LEASE).await;
+    claimed.unwrap()
+}
+
+/// Records that these deliveries were one message, with this id at the receiver.
+async fn record(fixture: &StoreFixture, claimed: &[ClaimedDelivery], reference: Option<&str>) {
+    let attempt = Attempt {
+        next: Next::Sent,
+        http_status: Some(200),
+        problem: "",
+        took: Duration::from_millis(41),
+        reference: reference.map(str::to_owned),
+    };
+    let ids: Vec<_> = claimed.iter().map(|one| one.id).collect();
+    let until = claimed[0].lease_until;
+    let recorded = fixture.store.record_attempt(ids, until, &attempt).await;
+    assert_eq!(recorded.unwrap().len(), claimed.len());
+}
+
+async fn posted(fixture: &StoreFixture, target: &str, request: RequestId) -> Posted {
+    fixture.store.posted(target, request).await.unwrap()
+}
+
+async fn listed(fixture: &StoreFixture, target: &str, limit: i64) -> Listed {
+    fixture.store.listed(target, TS, limit).await.unwrap()
+}
+
+both! {
+    async fn message_is_being_sent_under_its_lease_and_known_once_it_is_recorded(fixture) {
+        let asked = question(&fixture).await;
+        assert_eq!(posted(&fixture, "room", asked).await, Posted::Never, "it waits");
+        claim(&fixture, "room").await;
+        assert_eq!(posted(&fixture, "room", asked).await, Posted::Sending);
+        assert_eq!(posted(&fixture, "other", asked).await, Posted::Never, "another entry's");
+        fixture.forward(LEASE);
+        assert_eq!(posted(&fixture, "room", asked).await, Posted::Never, "its lease is over");
+        let claimed = claim(&fixture, "room").await;
+        record(&fixture, &claimed, Some(TS)).await;
+        assert_eq!(posted(&fixture, "room", asked).await, Posted::Under(TS.to_owned()));
+        for (target, request) in [("other", asked), ("none", asked), ("room", question(&fixture).await)] {
+            assert_eq!(posted(&fixture, target, request).await, Posted::Never);
+        }
+    }
+
+    async fn message_without_an_id_cannot_be_changed(fixture) {
+        let asked = question(&fixture).await;
+        let claimed = claim(&fixture, "room").await;
+        record(&fixture, &claimed, None).await;
+        assert_eq!(posted(&fixture, "room", asked).await, Posted::Never);
+    }
+
+    async fn message_that_told_of_the_beginning_is_found_and_no_change_of_it(fixture) {
+        want(&fixture, &["request.created", "request.decided"]);
+        let (task, asked) = fixture.paused(finance(1)).await;
+        let answer = fixture.deciding(task, &asked, "carol", Action::Approve).await;
+        fixture.write(answer).await.unwrap();
+        spread(&fixture, &["room"]).await;
+        let claimed = claim(&fixture, "room").await;
+        let change: Vec<_> = claimed.iter().filter(|one| one.kind == "request.decided").cloned().collect();
+        assert_eq!((claimed.len(), change.len()), (2, 1));
+        record(&fixture, &change, Some(TS)).await;
+        assert_eq!(posted(&fixture, "room", asked.request_id).await, Posted::Sending, "the beginning is not recorded");
+    }
+
+    async fn oldest_requests_of_a_message_are_listed_with_the_number_of_all(fixture) {
+        let mut asked = Vec::new();
+        for _ in 0..3 {
+            asked.push(question(&fixture).await);
+        }
+        let claimed = claim(&fixture, "room").await;
+        record(&fixture, &claimed, Some(TS)).await;
+        question(&fixture).await;
+        let all = Listed { requests: asked.clone(), all: 3, kind: "request.created".to_owned() };
+        assert_eq!(listed(&fixture, "room", 20).await, all);
+        let two = Listed { requests: asked[..2].to_vec(), ..all };
+        assert_eq!(listed(&fixture, "room", 2).await, two);
+        assert_eq!(listed(&fixture, "other", 20).await, Listed::default(), "another entry's");
+        let claimed = claim(&fixture, "other").await;
+        record(&fixture, &claimed, Some(TS)).await;
+        assert_eq!(listed(&fixture, "room", 20).await.all, 3, "the same id of another receiver");
+    }
+}
