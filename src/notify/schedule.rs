@@ -9,7 +9,7 @@ use super::answer::Answer;
 use crate::store::Next;
 use crate::task::time::Time;
 
-/// The wait before each attempt after the first. There is no attempt after the last of them.
+/// The waits between the attempts. A failure after the last wait ends the delivery.
 const WAITS: [Duration; 9] = [
     Duration::from_secs(5),
     Duration::from_mins(5),

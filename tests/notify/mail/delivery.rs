@@ -95,7 +95,8 @@ async fn without_tls_nothing_is_said_off_loopback() {
         if offers {
             server.offer_tls();
         }
-        // This address is not one of loopback, and leads there all the same.
+        // `0.0.0.0` is no loopback address to the service, but a connection to it reaches this
+        // machine.
         let yaml = yaml(BOB_ONLY, "0.0.0.0", &server);
         let app = TestApp::with(On::Sqlite, &yaml).await;
         app.held().await;
