@@ -243,7 +243,7 @@ fn published(filled: &[Filled], mistakes: &mut Mistakes) {
     }
 }
 
-/// Reads each section separately, and so each entry of a section that is a map or a list of
+/// Reads each section separately, and also each entry of a section that is a map or a list of
 /// settings.
 fn sections(root: &mut Node, mistakes: &mut Mistakes) -> Config {
     if !matches!(root.kind, Kind::Map(_)) {

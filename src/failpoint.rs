@@ -17,9 +17,10 @@ mod armed {
 
     /// A 1 ms sleep that took this long means the process was stopped and has been continued.
     const STANDSTILL: Duration = Duration::from_secs(1);
-    /// How long a stop waits for calls of other tasks that have their permits already. A process that
-    /// is stopped between a permit and its write can send afterwards, as docs/guarantees.md says; the
-    /// starts of several tasks are committed together, so a stop right after one would often hit it.
+    /// How long a stop waits for calls of other tasks that have their permits already. A process
+    /// that is stopped between a permit and its write can send afterwards, as docs/guarantees.md
+    /// says. The starts of several tasks are committed together, so a stop right after such a
+    /// commit would often come between the permit and the write of another task's call.
     const BEFORE_STOP: Duration = Duration::from_millis(100);
 
     static ARMED: OnceLock<Armed> = OnceLock::new();

@@ -43,7 +43,8 @@ pub struct Answer {
     pub status: StatusCode,
     /// The body, cut off at [`Room::most`] bytes.
     pub body: Vec<u8>,
-    /// Whether the body is longer than `body`, or may be longer because the rest was lost.
+    /// Whether the response had more bytes than `body`, or may have had more because the rest was
+    /// lost.
     pub more: bool,
 }
 

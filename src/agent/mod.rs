@@ -32,7 +32,7 @@ pub struct Agent {
     /// The text whose digest is `version`. `version::read` reads the agent back from it.
     pub definition: String,
     pub limits: Limits,
-    /// The people who may use it; `None` admits everyone.
+    /// The people who may use the agent; `None` admits everyone.
     pub open_to: Option<OpenTo>,
     /// The agents it may call.
     pub sub_agents: Vec<SubAgent>,

@@ -13,7 +13,7 @@ use crate::world::Clock;
 pub struct DatabaseOptions {
     /// `--restored`: the database is a restored backup or a promoted standby.
     pub restored: bool,
-    /// `--unsafe`: a database that may lose commits is only warned about, not refused.
+    /// `--unsafe`: a database that may lose commits causes a warning instead of a refusal to start.
     pub permit_unsafe: bool,
 }
 

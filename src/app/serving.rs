@@ -45,7 +45,7 @@ pub(super) async fn bind_metrics(
 /// Divides the process's descriptors among connections, database and tools, and logs the result.
 ///
 /// # Errors
-/// When there are too few.
+/// When the process has too few descriptors.
 pub(super) fn share(config: &Config) -> anyhow::Result<Share> {
     let (server, database) = (&config.server, config.database.max_connections);
     let share = Share::of(

@@ -19,7 +19,8 @@ type IsKnown<'f> = &'f dyn Fn(&str) -> bool;
 struct Known<'c> {
     tenants: BTreeSet<&'c str>,
     agents: BTreeSet<&'c str>,
-    /// The groups and the users of the accounts; `None` where a key may name any.
+    /// The groups and the users of the accounts; `None` where a service key may name any group and
+    /// user.
     groups: Option<BTreeSet<&'c str>>,
     users: Option<BTreeSet<String>>,
 }

@@ -1,5 +1,5 @@
-//! The people whom a question reaches: finds entries whose people may decide nothing, times that
-//! never come, and rules whose questions reach no person.
+//! Finds entries of `notify.to` whose people may decide no question, reminder times that no
+//! question reaches, and rules whose questions reach no person.
 
 use std::time::Duration;
 
@@ -14,17 +14,18 @@ use crate::policy::{Decide, Expiry, Rule};
 use crate::task::verdict::{Approvers, Terms};
 use crate::world::Mistakes;
 
-/// The id of no person: an owner who is no approver.
+/// An owner's id that no person has, so that no person counts as the owner.
 const NOBODY: &str = "";
 
-/// The terms of questions: of a rule, or of calls that no rule matches.
+/// The terms of a rule's questions, or of the questions about calls that no rule matches.
 struct Asked<'c> {
     rule: Option<&'c Rule>,
     approvers: Approvers,
     expires_in: Option<Duration>,
 }
 
-/// Checks every entry that sends mail, and every entry with a time.
+/// Checks the people of every entry that sends mail and the times of every entry, and warns about
+/// rules whose questions reach no person.
 pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     let sound = |path: &[&str]| root.at(path).is_none_or(|node| !node.broken);
     if !sound(&["auth"]) || !sound(&["policy"]) {

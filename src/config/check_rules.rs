@@ -130,8 +130,8 @@ fn terms(place: &Place<'_>, mistakes: &mut Mistakes) {
     }
 }
 
-/// Approvers read the condition of what is remembered, and the digest of a standing decision is
-/// stored: neither may hold the value of a variable.
+/// Checks a rule with `remember`: its conditions must not hold the value of a variable, because
+/// approvers read them and the digest of a standing decision is stored.
 fn remember(place: &Place<'_>, root: &Node, mistakes: &mut Mistakes) {
     if place.rule.remember.is_none() {
         return;

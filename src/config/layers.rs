@@ -80,7 +80,7 @@ pub fn put_flags(root: &mut Node, flags: &Flags) {
     }
 }
 
-/// The depth and the lower-case steps of an override's path; `None` if `name` is no override.
+/// The number of an override's steps, and the steps in lower case; `None` if `name` is no override.
 fn path_of(name: &str) -> Option<(usize, Vec<String>)> {
     let upper = name.to_ascii_uppercase();
     let path = upper.strip_prefix(PREFIX)?;

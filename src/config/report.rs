@@ -70,8 +70,8 @@ impl Report {
 }
 
 /// Adds the mistakes and warnings that the rooms found. Leaves out those whose place, or a place
-/// below it, already has a mistake. Leaves out also those about a default that replaces an
-/// unreadable value, or a value already reported as missing.
+/// below it, already has a mistake, and those about a default that replaces an unreadable or
+/// missing value.
 pub(crate) fn merge(root: &Node, mistakes: &mut Mistakes, rooms: Mistakes) {
     let known: Vec<Vec<String>> = mistakes
         .found

@@ -91,7 +91,7 @@ fn service(http: &Arc<Http>, operations: Vec<Operation>) -> Router {
     wrapped(router, http.clone())
 }
 
-/// Catches panics, and wraps the whole router in the `edge` middleware. A middleware of the single
+/// Catches panics, and wraps the whole router in the `edge` middleware: a middleware of individual
 /// routes would not see the `Allow` header of a 405.
 fn wrapped(router: Router<Arc<Http>>, http: Arc<Http>) -> Router {
     let inner = router

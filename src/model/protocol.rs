@@ -92,9 +92,9 @@ pub(super) enum Manner {
 /// Whether the model's earlier thinking is sent back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Thoughts {
-    /// All of it, unchanged.
+    /// All of the thinking is sent back, unchanged.
     Kept,
-    /// None: the endpoint refused it.
+    /// No thinking is sent back, because the endpoint refused it.
     Left,
 }
 

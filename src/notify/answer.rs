@@ -13,11 +13,11 @@ use crate::task::time::Time;
 pub(super) struct Answer {
     /// The status of an HTTP answer; `None` where there was none.
     pub(super) status: Option<u16>,
-    /// Why it is no success, in fixed words; empty for a success.
+    /// Why the attempt failed, in fixed words; empty for a success.
     pub(super) problem: &'static str,
-    /// Whether the receiver never takes this message.
+    /// Whether the receiver would refuse every further attempt at this message.
     pub(super) unwanted: bool,
-    /// The wait that the receiver asks for.
+    /// The wait before the next attempt, if the receiver asks for one.
     pub(super) asked: Option<Duration>,
     /// The receiver's id of the message, by which the message can be changed later.
     pub(super) reference: Option<String>,
@@ -29,7 +29,7 @@ impl Answer {
         Self::none("")
     }
 
-    /// There was no success and no status, for this reason.
+    /// An attempt without an HTTP status: a failure for this reason, or a success if it is empty.
     pub(super) fn none(problem: &'static str) -> Self {
         Self {
             status: None,
@@ -40,8 +40,8 @@ impl Answer {
         }
     }
 
-    /// An HTTP answer, by its status alone. No status ends the attempts: a receiver that is gone may
-    /// come back.
+    /// The result of an HTTP answer, by its status alone. No status ends the attempts: a receiver
+    /// that is gone may come back.
     pub(super) fn of(answered: &Answered, now: Time) -> Self {
         let problem = match answered.status {
             status if status.is_success() => "",

@@ -1,7 +1,8 @@
-//! The words of a message to a room, the same for every kind of room. A room reads English: it has no
-//! language of its own.
+//! The words of a message to a room, the same for every kind of room and always in English, because
+//! a room has no setting for a language.
 //!
-//! Invariant: a text that is not ours is in one line, has no invisible character, and is cut.
+//! Invariant: a text that this service did not write is in one line, has no invisible character,
+//! and is cut.
 
 use super::digest::{Digest, Question, Reason};
 use super::outcome::Outcome;
@@ -20,16 +21,16 @@ const SUMMARY: usize = 100;
 /// How many tools of a question are named.
 const TOOLS: usize = 3;
 
-/// A message with what has become of each of its questions since.
+/// A message, with the outcome of each of its questions so far.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Shown {
     pub(super) digest: Digest,
-    /// In the order of the questions; `None` for one about which nothing has changed.
+    /// One entry for each question, in the order of the questions; `None` before the first answer.
     pub(super) outcomes: Vec<Option<Outcome>>,
 }
 
 impl Shown {
-    /// The questions, each with what has become of it.
+    /// The questions, each with its outcome.
     pub(super) fn each(&self) -> impl Iterator<Item = Asked<'_>> {
         let both = self.digest.questions.iter().zip(&self.outcomes);
         both.map(|(question, outcome)| Asked {
@@ -38,7 +39,7 @@ impl Shown {
         })
     }
 
-    /// Whether it lists this request.
+    /// Whether the message lists this request.
     pub(super) fn lists(&self, request: RequestId) -> bool {
         let mut questions = self.digest.questions.iter();
         questions.any(|question| question.request_id == request)
@@ -73,7 +74,7 @@ impl Shown {
         }
     }
 
-    /// The line of a message's notification.
+    /// The text of the notification that announces the message.
     pub(super) fn in_brief(&self) -> String {
         match self.each().next() {
             Some(asked) if self.digest.questions.len() == 1 => self.first_line(&asked),
@@ -87,7 +88,7 @@ impl Shown {
     }
 }
 
-/// A question with what has become of it.
+/// A question with its outcome.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked<'s> {
     pub(super) question: &'s Question,
@@ -95,12 +96,12 @@ pub(super) struct Asked<'s> {
 }
 
 impl Asked<'_> {
-    /// Whether it still waits for an answer.
+    /// Whether the question still waits for an answer.
     pub(super) fn is_open(&self) -> bool {
         self.outcome.is_none_or(|outcome| outcome.open)
     }
 
-    /// The word of its link.
+    /// The text of the link to the question.
     pub(super) fn link_word(&self) -> &'static str {
         if self.is_open() { "Review" } else { "Read" }
     }
@@ -119,7 +120,7 @@ impl Asked<'_> {
             .collect()
     }
 
-    /// Its kind and times, or what has become of it.
+    /// The question's kind and times, or its outcome.
     pub(super) fn facts(&self) -> Vec<(&'static str, String)> {
         let Question {
             kind,
@@ -157,12 +158,12 @@ pub(super) fn title(question: &Question) -> String {
     line(&title, TITLE)
 }
 
-/// A text in one line, of at most so many characters, with every invisible character shown.
+/// The text in one line of at most `most` characters, with every invisible character shown.
 pub(super) fn line(text: &str, most: usize) -> String {
     cut(visible(text).replace('\n', " "), most)
 }
 
-/// A text in at most so many characters, with a sign of what was cut off.
+/// The text cut to `most` characters, with a sign where a part was cut off.
 pub(super) fn cut(text: String, most: usize) -> String {
     match text.char_indices().nth(most) {
         None => text,
@@ -198,7 +199,7 @@ pub(super) mod samples {
         "\"}],\"blocks\":[]",
     ];
 
-    /// A message about so many questions, as it is when it is posted.
+    /// A message about `count` questions, all of them open.
     pub(in crate::notify) fn shown(count: usize) -> Shown {
         let question = |index: usize| Question {
             request_id: RequestId(Uuid::from_u128(index as u128)),

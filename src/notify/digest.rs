@@ -1,6 +1,6 @@
 //! The questions of one message to a person or a room. Each channel makes its own body of them.
 //!
-//! Invariant: no text of an agent is in a digest, and no argument outside the tools' summaries.
+//! Invariant: a digest holds no text of an agent, and arguments only in the tools' summaries.
 
 use crate::store::RequestRow;
 use crate::task::event_name::{EXPIRING, WAITING};
@@ -14,11 +14,11 @@ pub(super) const LISTED: usize = 20;
 /// The questions of one message to a person or a room.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Digest {
-    /// Why it is sent.
+    /// Why the message is sent.
     pub(super) reason: Reason,
     /// The questions that are listed, the oldest first; [`LISTED`] at most.
     pub(super) questions: Vec<Question>,
-    /// How many more there are.
+    /// The number of further questions that are not listed.
     pub(super) more: u64,
     /// The address of the inbox; `None` where the recipient could not sign in.
     pub(super) inbox: Option<String>,
@@ -27,20 +27,18 @@ pub(super) struct Digest {
 /// Why a message is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// The questions were asked.
+    /// The questions are new.
     New,
-    /// Their deadlines are near.
+    /// The questions' deadlines are near.
     Expiring,
-    /// They have waited for some time.
+    /// The questions have waited for some time.
     Waiting,
 }
 
-/// One question.
+/// A question as a message shows it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Question {
-    /// The request.
     pub(super) request_id: RequestId,
-    /// Its kind.
     pub(super) kind: RequestKind,
     /// The names of its tools, each once.
     pub(super) tools: Vec<String>,
@@ -48,11 +46,11 @@ pub(super) struct Question {
     pub(super) agent: String,
     /// The rule's own message, written by the operator.
     pub(super) message: Option<String>,
-    /// When it was asked.
+    /// When the question was asked.
     pub(super) created_at: Time,
-    /// Its deadline.
+    /// Its deadline, if it has one.
     pub(super) expires_at: Option<Time>,
-    /// The address of its page, which asks to sign in.
+    /// The address of the request's page, where the reader has to sign in.
     pub(super) url: String,
     /// The recipient's own link; `None` for a room, and where there are no links.
     pub(super) link: Option<String>,

@@ -41,7 +41,8 @@ impl Told {
 pub(crate) struct Entry {
     pub(super) name: String,
     pub(super) channel: Channel,
-    /// When a question that still waits is told of; `None` where its beginning is.
+    /// The time at which the entry tells of a question that still waits; `None` if it tells of
+    /// questions when they are asked.
     pub(super) when: Option<When>,
     /// The shortest time between two messages to one person.
     pub(super) gather: Duration,
@@ -88,7 +89,7 @@ impl Channel {
         settings.mail.clone().map(Self::Mail)
     }
 
-    /// The channel of the deliveries.
+    /// The channel under which the store keeps the entry's deliveries.
     pub(super) fn of_delivery(&self) -> DeliveryChannel {
         match self {
             Self::Webhook(_) => DeliveryChannel::Webhook,
@@ -107,12 +108,12 @@ impl Channel {
         attempt + TO_RECORD
     }
 
-    /// Whether its messages say what has become of their questions.
+    /// Whether posted messages are updated with the outcomes of their questions.
     pub(super) fn changes(&self) -> bool {
         matches!(self, Self::Slack(slack) if slack.changes())
     }
 
-    /// Whether questions have the summaries of their calls.
+    /// Whether the entry's messages show the summaries of the calls.
     pub(super) fn summaries(&self) -> bool {
         match self {
             Self::Webhook(hook) => hook.summaries,
@@ -166,7 +167,8 @@ impl Entry {
         })
     }
 
-    /// The message of this entry about a new request; `None` if the request is too short for it.
+    /// The message of this entry about a new request. `None` if the message depends on a deadline
+    /// that the request does not have, or if the deadline would come first.
     pub(super) fn told(&self, request: &RequestRow) -> Option<Told> {
         let Some(when) = self.when else {
             return Some(Told::at_once("request.created"));
@@ -184,7 +186,7 @@ impl Entry {
         })
     }
 
-    /// Whether every wanted event is a message, whatever its request is.
+    /// Whether every wanted event becomes a message, whatever request it is about.
     pub(super) fn tells_of_events(&self) -> bool {
         let events = matches!(self.channel, Channel::Webhook(_));
         events && self.when.is_none() && !self.picks_requests()

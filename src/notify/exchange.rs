@@ -17,7 +17,7 @@ const READ: usize = 16 * 1024;
 pub(super) struct Answered {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
-    /// The beginning of the body: 16 KiB of it, or what came before it was cut off.
+    /// The first 16 KiB of the body; less if the connection fails or the next part comes too late.
     pub(super) body: Vec<u8>,
 }
 

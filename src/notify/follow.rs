@@ -1,10 +1,10 @@
-//! Shows in a message what has become of its questions. Each answer to a request, its expiry and its
-//! withdrawal are a delivery of an entry that can change its messages; the attempt replaces the
-//! message by what it says now.
+//! Updates posted messages with the outcomes of their questions. Each answer to a request, its
+//! expiry and its withdrawal become a delivery of every entry whose messages can be changed; the
+//! attempt at such a delivery replaces the content of the message.
 //!
-//! Invariant: a message says what was committed, whichever of two changes is sent last. After the
-//! receiver took a change, the sender looks again, and the delivery ends only once the message says
-//! what is true then.
+//! Invariant: the last update of a message shows what is committed, whichever of two changes is
+//! sent last. After the receiver has taken an update, the sender reads the requests again, and the
+//! delivery ends only if they have not changed since.
 
 use std::slice::from_ref;
 
@@ -25,7 +25,7 @@ use crate::task::user::UserIds;
 /// Why there is no message to change.
 const UNTOLD: &str = "no message lists this request";
 
-/// The result of an attempt at a change.
+/// The result of an attempt to update a message.
 enum Followed {
     /// Nothing is to be recorded: the delivery is claimed again after its lease.
     Later,
@@ -36,7 +36,7 @@ enum Followed {
 }
 
 impl Sender {
-    /// Makes one attempt to show what has become of a request, and records it.
+    /// Makes one attempt to show the outcome of a request in its message, and records the attempt.
     pub(super) async fn deliver_change(
         &self,
         lane: &Lane,
@@ -62,7 +62,7 @@ impl Sender {
         let next = schedule::next(&answer, claimed.attempts);
         let took = self.clock.uptime().saturating_sub(began);
         let answer = Answer {
-            // The message has its reference where it was posted.
+            // The delivery that posted the message already has the reference.
             reference: None,
             ..answer
         };

@@ -1,6 +1,5 @@
-//! Sends what is due for one person, or for one room, as one message. What is over by then is
-//! dropped: a request that is closed, or one that the person has answered or may not decide any
-//! more.
+//! Sends the due deliveries of one person or room as one message. A delivery is dropped if its
+//! request is closed by then, or if the person has answered it or may not decide it any more.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,7 +21,7 @@ use crate::task::decision::Door;
 use crate::task::id::RequestId;
 use crate::task::time::Time;
 
-/// Why nothing is sent of a delivery.
+/// Why a delivery is dropped.
 const OVER: &str = "the request no longer waits for this recipient";
 const NO_ADDRESS: &str = "no mail reaches this person any more";
 
@@ -91,7 +90,8 @@ impl Sender {
         let rows = match self.store.requests_of(&first.tenant, &ids).await {
             Ok(rows) => rows,
             Err(ReadError::Unavailable) => return Err(ReadError::Unavailable),
-            // A damaged request cannot be decided; the others are read one by one.
+            // One damaged request makes the read of all fail, so each request is read alone. A
+            // damaged request cannot be decided and is left out.
             Err(_) => {
                 let mut rows = Vec::new();
                 for id in ids {
@@ -162,7 +162,7 @@ impl Sender {
         }
     }
 
-    /// A message to a room, with the approvals so far.
+    /// A message to a room, with the approvals that its requests have so far.
     fn shown(&self, open: &[Due<'_>], digest: &Digest) -> Shown {
         let rows = open.iter().take(LISTED).map(|(_, row)| row);
         Shown {
@@ -203,7 +203,7 @@ impl Sender {
         self.close(lane, first, soonest).await;
     }
 
-    /// Lets the next message to this recipient go in `wait`.
+    /// Allows the next message to this recipient after `wait`.
     async fn close(&self, lane: &Lane, claimed: &ClaimedDelivery, wait: Duration) {
         let name = lane.entry.name.as_str();
         if lane.entry.gather.is_zero() {
@@ -214,7 +214,7 @@ impl Sender {
         }
     }
 
-    /// Ends deliveries of which nothing is sent.
+    /// Ends deliveries without sending a message.
     pub(super) async fn drop_unsent(
         &self,
         lane: &Lane,
@@ -226,15 +226,15 @@ impl Sender {
     }
 }
 
-/// The time from which a request was to be told of.
+/// The time at which the message about a request was due.
 fn told_since(lane: &Lane, row: &RequestRow) -> Time {
     let due = lane.entry.told(row).and_then(|told| told.due_at);
     due.unwrap_or(row.created_at)
 }
 
-/// The id of the message of these deliveries: the delivery's own, or one that no other set of
-/// deliveries has. A message that is sent again because its end is unknown has its old id, unless
-/// there is something new in it: then a receiver that drops known ids must not drop it.
+/// The id of the message of these deliveries: the id of a single delivery, else a hash of all their
+/// ids. A message that is sent again because its outcome is unknown thus keeps its id only with the
+/// same deliveries: a receiver that drops known ids would otherwise drop the new questions.
 fn message_of(open: &[Due<'_>]) -> String {
     if let [(only, _)] = open {
         return only.id.to_string();

@@ -1,8 +1,8 @@
-//! Whether a receiver takes messages, as far as this process knows. The first success after failures
-//! makes everything due that waits for the receiver.
+//! Whether a receiver takes messages, as far as this process knows. The first success after
+//! failures makes all messages due that wait for the receiver.
 //!
-//! A message that the receiver refuses while it takes others is left out of that: it waits by its own
-//! schedule, or each success of another message would spend one of its attempts.
+//! A message that the receiver refused while it took others keeps its own schedule; otherwise each
+//! success of another message would use up one of its attempts.
 
 use std::collections::BTreeSet;
 
@@ -37,8 +37,9 @@ impl Health {
         self.failing = true;
     }
 
-    /// Records a success of these messages. Returns the messages that are to be left out where everything that waits is
-    /// to be made due now; `None` where nothing is.
+    /// Records a success of these messages. `None` if there was no failure before; otherwise all
+    /// waiting messages are to be made due, except the returned ones, which keep their own
+    /// schedule.
     pub(super) fn succeeded(
         &mut self,
         messages: impl IntoIterator<Item = Uuid>,

@@ -1,8 +1,8 @@
-//! The content of a message: its envelope, and the data of its event. It is read from the journal at each
-//! attempt, so nothing is kept twice.
+//! The content of a message: its envelope, and the data of its event. It is read from the journal
+//! at each attempt, so nothing is kept twice.
 //!
-//! Invariant: a message says what was true at the commit of its event, whenever it is sent. A message
-//! about a request that still waits says what is true when it is sent.
+//! Invariant: a message says what was true at the commit of its event, whenever it is sent. Only a
+//! reminder of a request that still waits says what is true when it is sent.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -14,7 +14,7 @@ use crate::store::{ClaimedDelivery, MessageEvent, ReadError, RequestRow, message
 use crate::task::id::TaskId;
 use crate::task::time::Time;
 
-/// The largest body; one that would be larger is thin.
+/// The most bytes of a body. A `full` body that exceeds them is replaced by a thin one.
 const MOST: usize = 256 * 1024;
 
 /// A message, ready to be signed.
@@ -33,7 +33,7 @@ struct About<'m> {
     at: Time,
     root: TaskId,
     read: &'m MessageEvent,
-    /// Whether it says what is true now, and not at the commit of the event.
+    /// Whether the message shows the request as it is now, and not as of the event's commit.
     as_of_now: bool,
 }
 
@@ -63,8 +63,9 @@ struct Thin<'m> {
 }
 
 impl Sender {
-    /// The message of a delivery; `None` if its event is gone. `timer` is the request of a message
-    /// about a request that still waits: then it is shown as it is now, at the time of the message.
+    /// The message of a delivery; `None` if its event is gone. `timer` is the request of a
+    /// reminder: the message then shows that request as it is now, and has the time at which it was
+    /// due.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the event cannot be read.

@@ -65,7 +65,8 @@ pub type Rendered = BoxFuture<'static, Result<Box<RawValue>, ReadError>>;
 /// Renders what a message holds of a request and of an event, as the API shows them.
 #[derive(Clone)]
 pub struct Rendering {
-    /// A request in brief, as of the commit of an event, or as of now; with the summaries of its calls or without.
+    /// A request in brief: as of the commit of the event, or as of now without an event. The `bool`
+    /// says whether the brief has the summaries of the calls.
     pub brief: Arc<dyn Fn(RequestId, Option<Event>, bool) -> Rendered + Send + Sync>,
     /// The whole data of an event of this tree, as its stream has it.
     pub data: Arc<dyn Fn(TaskId, Event) -> Rendered + Send + Sync>,
@@ -165,7 +166,7 @@ impl Sender {
         while !self.stop.is_cancelled() {
             let looks = self.clock.uptime() >= look_at;
             let has_new = (looks || noticed) && self.spread().await;
-            // A notice without new deliveries tells of deliveries that were made due again.
+            // A notification without new deliveries means that old ones were made due again.
             if looks || (noticed && !has_new) {
                 look_at = self.clock.uptime() + every;
                 self.start_attempts().await;
@@ -196,7 +197,8 @@ impl Sender {
         }
     }
 
-    /// Drops what no entry sends any more, and removes what was listed long enough.
+    /// Drops deliveries of entries that are no longer configured, and removes ended deliveries
+    /// whose retention is over.
     async fn clean(&self) {
         match self.store.drop_orphaned_deliveries(&self.names).await {
             Ok(dropped) => {

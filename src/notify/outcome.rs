@@ -13,9 +13,10 @@ const PERSON: usize = 64;
 /// The state of a question after it was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Outcome {
-    /// Whether it still waits for an answer.
+    /// Whether the question still waits for an answer.
     pub(super) open: bool,
-    /// The decision with its person and time, or another end.
+    /// The decision with its person and time, or another end; while the question is open, the
+    /// approvals so far.
     pub(super) words: String,
 }
 
@@ -38,7 +39,7 @@ impl Outcome {
     }
 }
 
-/// How many have approved where several have to.
+/// The approvals of an open request so far, in words; `None` if there is no answer yet.
 fn approvals(state: &RequestState<'_>, ids: UserIds) -> Option<String> {
     let required = state.asked.required();
     let calls = state.asked.own_calls();

@@ -20,15 +20,15 @@ use crate::world::{Clock, Ids};
 pub struct Pong {
     /// The status of the answer, if there was one.
     pub status: Option<u16>,
-    /// Why it is no success; empty for a success.
+    /// Why the ping failed; empty for a success.
     pub problem: &'static str,
     /// How long it took.
     pub took: Duration,
 }
 
-/// Sends a message of type `ping` to the entry of this name: to a webhook, or as a mail to each person
-/// whom the entry names, or to the sender if it names nobody. `None` if there is no such entry, or its
-/// settings have mistakes.
+/// Sends a message of type `ping` to the entry of this name: to a webhook or a room; or as a mail
+/// to each person whom the entry names, or to the sender if it names no people. `None` if there is
+/// no such entry, or its settings have mistakes.
 ///
 /// # Errors
 /// [`NetError`] when TLS cannot be set up at all.

@@ -40,8 +40,8 @@ pub(crate) fn names(to: &Recipients, person: &Person, directory: &Directory) -> 
     }
 }
 
-/// Whether a request is still to be told of: it is open, and the entry still picks it. A `person`
-/// can still answer it, too.
+/// Whether a request is still to be told of: it is open, and the entry still picks it. If there is
+/// a `person`, they must also still be able to answer it.
 pub(super) fn is_open(
     entry: &Entry,
     person: Option<&Person>,

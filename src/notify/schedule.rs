@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::answer::Answer;
 use crate::store::Next;
 
-/// The wait before each attempt after the first. There is no attempt after the last of them.
+/// The waits between the attempts. A failure after the last wait ends the delivery.
 const WAITS: [Duration; 9] = [
     Duration::from_secs(5),
     Duration::from_mins(5),

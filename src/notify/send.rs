@@ -22,13 +22,12 @@ use crate::task::time::Time;
 /// The most attempts of one entry at once.
 const ATTEMPTS: usize = 4;
 
-/// The next step of a delivery.
+/// The result of making the message of a delivery.
 enum Made {
-    /// This message.
     Message(Message),
-    /// Nothing: its event is gone.
+    /// No message, because the event is gone.
     Gone,
-    /// Nothing: the request that it is about is closed.
+    /// No message, because the request is closed.
     Over,
 }
 
@@ -134,7 +133,7 @@ impl Sender {
         Some((own, shared))
     }
 
-    /// Claims what is due of an entry, for at most `count` messages.
+    /// Claims due deliveries of an entry, grouped into at most `count` messages.
     async fn claim(&self, lane: &Lane, count: i64) -> Result<Vec<Vec<ClaimedDelivery>>, ReadError> {
         let (name, lease) = (&lane.entry.name, lane.entry.channel.lease());
         if !lane.entry.gather.is_zero() {
@@ -247,8 +246,9 @@ impl Sender {
         self.record(lane, from_ref(claimed), &attempt).await;
     }
 
-    /// Records an attempt at deliveries that were claimed together. `false` if it counts for none of
-    /// them, or the database does not answer: then the message is sent again, under the same id.
+    /// Records an attempt at deliveries that were claimed together. `false` if none of them is
+    /// still under the lease of the attempt, or if the database does not answer: the message is
+    /// then sent again, under the same id.
     pub(super) async fn record(
         &self,
         lane: &Lane,
@@ -285,7 +285,7 @@ impl Sender {
         !recorded.is_empty()
     }
 
-    /// Makes everything due that waits for a receiver that takes messages again.
+    /// Once the receiver takes messages again, makes all deliveries due that wait for it.
     async fn pull(&self, lane: &Lane, claimed: &[ClaimedDelivery], next: Next) {
         let ids = claimed.iter().map(|one| one.id);
         let pulled = match next {

@@ -1,7 +1,7 @@
 //! Slack: a bot posts messages to a channel and updates them; an incoming webhook posts only.
 //!
-//! Invariant: the token leaves in the header `Authorization` only, and of an answer nothing is kept but
-//! the id of the message.
+//! Invariant: the token leaves only in the header `Authorization`, and the only part of an answer
+//! that is kept is the id of the message.
 
 mod blocks;
 mod reply;
@@ -96,7 +96,7 @@ impl Slack {
         }
     }
 
-    /// Replaces a message by what it says now. An incoming webhook cannot.
+    /// Replaces the content of a posted message, which only a bot can do.
     pub(super) async fn update(
         &self,
         net: &Net,

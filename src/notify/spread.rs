@@ -1,5 +1,5 @@
-//! Replaces notices by deliveries: one for each event of the change and each entry that wants it, and
-//! where people are told, one for each of them.
+//! Replaces notices by deliveries: one for each event of the change and each entry that wants it;
+//! for an entry that tells people, one for each person.
 
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 
@@ -32,8 +32,9 @@ impl Sender {
         any
     }
 
-    /// Replaces the oldest notices. Returns the last of them if there may be more; `before` is the
-    /// last of the batch before, at which another replica may be at work. `any` becomes true when an
+    /// Replaces the oldest notices by their deliveries. Returns the last of these notices if there
+    /// may be more. `before` is the last notice of the previous batch: if it comes again, another
+    /// replica may be at work on the batch, and this replica stops. `any` becomes true when an
     /// entry has new deliveries that are due.
     async fn spread_batch(
         &self,

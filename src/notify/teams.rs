@@ -74,7 +74,7 @@ fn body(shown: &Shown) -> Value {
     card(&content, &actions(shown))
 }
 
-/// The body of a message that only says this.
+/// The body of a message that has only this text.
 fn plain_body(words: &str) -> Value {
     card(&[text(words, false)], &[])
 }

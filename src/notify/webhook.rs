@@ -12,8 +12,8 @@ use super::sign::signatures;
 use crate::net::Net;
 use crate::world::Clock;
 
-/// How long to wait for each part of an answer's body. It is read only so that the connection can be
-/// used again.
+/// How long to wait for each part of an answer's body. The body is read only so that the connection
+/// can be used again.
 const READING: Duration = Duration::from_millis(250);
 
 /// Posts a message to a receiver.

@@ -1,6 +1,7 @@
-//! The sealed links in messages to people. A link is the right of one person to one request. It
-//! names both, and when it ends; no table has it, and nothing in it can be read without the sealing
-//! key. Invariant: a text that is no link of ours opens as nothing, whatever is wrong with it.
+//! The sealed links in messages to people. A link gives one person the right to one request. The
+//! link itself contains the person, the request and the time of its end: no table stores it, and
+//! its contents can be read only with the sealing key. Invariant: a text that is no link of ours is
+//! refused in the same way, whatever is wrong with it.
 
 use std::time::Duration;
 
@@ -105,7 +106,7 @@ pub struct Links {
     settings: LinkSettings,
 }
 
-/// The version of a link's contents, their first byte.
+/// The version of the format of a link's contents; their first byte.
 const VERSION: u8 = 1;
 
 impl Links {
@@ -155,8 +156,8 @@ impl Links {
         Link::read(opened.reveal())
     }
 
-    /// Whether a link has ended at `now`, or was made before the links that the configuration lets
-    /// work. `now` is this machine's time: the database's decides the request's own deadline.
+    /// Whether a link has ended at `now`, or was made before the configured `not_before`. `now` is
+    /// this machine's time; the request's own deadline is compared with the database's time.
     #[must_use]
     pub fn is_over(&self, link: &Link, now: Time) -> bool {
         let first = self.settings.not_before;

@@ -45,8 +45,8 @@ pub fn can_decide(caller: &Caller, tenant: &str, owner: &str, state: &RequestSta
         && state.open_calls(&caller.user_id).next().is_some()
 }
 
-/// Whether a request of this kind takes an answer of `caller` at all: one who comes by a link takes
-/// only the actions that links may take.
+/// Whether a request of this kind takes an answer of `caller` at all: a caller with a link may take
+/// only the actions that are open to links.
 #[must_use]
 pub fn takes_some_answer(caller: &Caller, kind: RequestKind) -> bool {
     caller.door != Some(Door::Link) || !kind.facts().by_link.is_empty()
@@ -109,7 +109,7 @@ pub fn wrote(caller: &Caller, asked: &RequestSpec, call: &CallSpec) -> bool {
             .is_some_and(|editor| caller.user_id.is(editor))
 }
 
-/// The accounts, to check approvals again long after the HTTP request that gave them.
+/// The accounts, with which approvals are checked again long after they were given.
 #[derive(Clone, Debug, Default)]
 pub struct Roster(Option<Arc<Directory>>);
 

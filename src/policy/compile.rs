@@ -236,7 +236,7 @@ fn compile_when(
         .map(|(tool, shape)| (tool.name.as_str(), look(&node, shape)))
         .collect();
     if found.is_empty() {
-        // The rule matches no tool, so there is nothing to type-check against. A mistake of its own
+        // The rule matches no tool, so there is nothing to type-check against. A separate mistake
         // reports that.
         found.push(("", Findings::default()));
     }

@@ -1,5 +1,5 @@
-//! Hostile arguments and hostile expressions. Invariant: none is ever allowed, and none causes a
-//! panic.
+//! Hostile arguments and hostile expressions. Invariant: neither lets a call run, and neither
+//! causes a panic.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};

@@ -20,7 +20,7 @@ use crate::task::units::{duration_text, write_duration};
 use crate::task::verdict::Terms;
 use crate::world::Mistakes;
 
-/// How many calls a standing decision lets through, where the rule does not say it.
+/// How many calls a standing decision lets through, where the rule does not set `uses`.
 const USES: u32 = 20;
 
 /// The standing decision that an approver may give with an approval: later calls that it covers run
@@ -29,21 +29,23 @@ const USES: u32 = 20;
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "Remember", extend("required" = ["for", "most"]))]
 pub struct RuleRemember {
-    /// It covers calls of the same tool with the same arguments. Not for a `once` tool.
+    /// The standing decision covers calls of the same tool with the same arguments. Not for a
+    /// `once` tool.
     pub same: bool,
-    /// It covers the rule's calls for which this condition holds, written as the rule's own `when`.
-    /// Approvers read it.
+    /// The standing decision covers the rule's calls for which this condition holds, written as the
+    /// rule's own `when`. Approvers read it.
     pub when: Option<String>,
     /// The scopes that an approver may choose from: `task`, the tree of the approved call until the user's next
     /// message; `owner`, the tasks of the same owner and root agent.
     #[serde(rename = "for")]
     #[schemars(length(min = 1))]
     pub scopes: Vec<GrantScope>,
-    /// The longest time for which it may be given.
+    /// The longest time for which the standing decision may be given.
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub most: Duration,
-    /// How many calls it lets through. Default: 20. A rule for a `once` tool has to say it.
+    /// How many calls the standing decision lets through. Default: 20. Required in a rule for a
+    /// `once` tool.
     #[schemars(range(min = 1))]
     pub uses: Option<u32>,
 }
@@ -200,7 +202,8 @@ impl Offered {
     }
 }
 
-/// Whether this service performs the tool's calls itself: only the start of such a call is counted.
+/// Whether this service performs the tool's calls itself. Other tools get no offer, because a use
+/// is counted when this service starts a call.
 fn is_own(tool: &ToolSpec) -> bool {
     let facts = tool.kind.facts();
     !facts.performed_elsewhere && !facts.asks_person
@@ -222,8 +225,8 @@ impl super::Policy {
         rule.map(|rule| &rule.terms)
     }
 
-    /// Whether a standing decision with this basis may still count: its rule and its tool are as
-    /// they were when it was given.
+    /// Whether a standing decision with this basis may still count: neither its rule nor its tool
+    /// has changed since it was given.
     #[must_use]
     pub fn offers(&self, basis: &str) -> bool {
         let whole = basis.split_once('/').map_or(basis, |(whole, _)| whole);

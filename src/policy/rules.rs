@@ -127,7 +127,8 @@ impl RuleApprovers {
             users: self.users.clone(),
             groups: self.groups.clone(),
             required: self.required,
-            // Rules that mean the same share a request: a default is kept like an absence.
+            // A stated default is kept as `None`, so that the calls of rules with equal terms share
+            // a request.
             links: self.links.filter(|links| *links != (self.required <= 1)),
         }
     }

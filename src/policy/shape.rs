@@ -20,7 +20,7 @@ pub(super) enum Shape {
     List(Box<Shape>),
     /// The declared members; no other member can be read.
     Object(BTreeMap<String, Member>),
-    /// Any type: each JSON value has its own, as in the task's metadata.
+    /// Any type: each value has the type of its JSON, as in the task's metadata.
     Free,
     /// Not declared with exactly one type: members cannot be read.
     Untyped,

@@ -1,5 +1,6 @@
-//! Counts of what the metrics show: tasks by status, and how much of each name waits, and since
-//! when. `telemetry/gauges.rs` limits how often they are read.
+//! Reads the numbers that the metrics show: the tasks by status; the open requests by kind and the
+//! unsent deliveries by entry, each with the age of the oldest. `telemetry/gauges.rs` limits how
+//! often these numbers are read.
 
 use std::time::Duration;
 
@@ -42,14 +43,14 @@ record! {
     }
 }
 
-/// Rows of one name that wait.
+/// The open requests of one kind, or the unsent deliveries of one entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backlog {
     /// The kind of the requests, or the entry of the deliveries.
     pub name: String,
-    /// Their number.
+    /// The number of these requests or deliveries.
     pub waiting: i64,
-    /// The age of the oldest one.
+    /// The age of the oldest of them.
     pub oldest: Duration,
 }
 
@@ -76,7 +77,7 @@ impl Store {
         self.backlogs(REQUESTS).await
     }
 
-    /// The deliveries of each entry that are due, now or after a failure.
+    /// The unsent deliveries of each entry, those that wait for another attempt included.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -2,10 +2,10 @@
 //! statement for changes of single tasks.
 //!
 //! Invariant: `locked` locks every task row of the batch in order of id before anything else is
-//! read; then `held` locks every request row, and `held_grants` every standing decision. They see the
-//! rows as they are after the wait for the locks. Any other read of the tables sees them as they
-//! were before it, so only these three decide whether a change is taken. Nothing is written for a change that is not taken. Each
-//! task row is updated once.
+//! read; then `held` locks every request row, and `held_grants` every standing decision. These
+//! three read the rows as they are after the wait for the locks; any other read of the tables
+//! returns the rows as they were before that wait. So only these three decide whether a change is
+//! taken. Nothing is written for a change that is not taken. Each task row is updated once.
 
 use std::sync::OnceLock;
 
@@ -32,12 +32,13 @@ const LISTS: [&List; 9] = [
     &CREDENTIALS,
 ];
 
-/// The parts that few batches need. Without them a batch has no text and no parameter for them.
+/// The parts of the statement that few batches need. The statement of a batch that does not need a
+/// part has no text and no parameter for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Extras {
-    /// A change gets a notice.
+    /// Whether a change of the batch gets a notice.
     noticed: bool,
-    /// A change gives standing decisions or relies on some.
+    /// Whether a change of the batch gives a standing decision or relies on one.
     grants: bool,
 }
 
@@ -220,7 +221,7 @@ with changes as materialized (
 ){written_grants}{inserted_notices}
 select c.change, m.at from taken c cross join moment m";
 
-/// Locks the standing decisions that started calls rely on, after the requests.
+/// Locks the standing decisions that started calls rely on, after `held` has locked the requests.
 const GRANTS_HELD: &str = ", used_grants as materialized (
     select w.change, w.grant_id, w.calls, sum(w.calls) over (partition by w.grant_id order by w.change) as upto from {uses w}
 ), held_grants as materialized (
@@ -283,7 +284,7 @@ record! {
     }
 }
 
-/// Writes a batch. Results are in the order of the batch; `None` is stale.
+/// Writes a batch. Results are in the order of the batch; `None` means that the change is stale.
 pub(super) async fn write(
     db: &Db,
     batch: &[&Rows],

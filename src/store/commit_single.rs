@@ -90,7 +90,7 @@ impl Parts {
     }
 
     fn statement(self) -> Sql {
-        // Every number is below `SHAPES`.
+        // `self.0` is always below `SHAPES`, so the text exists.
         let text = TEXTS.get(self.0);
         Sql {
             postgres: text.map_or("", |text| text.get_or_init(|| self.text())),
@@ -101,7 +101,8 @@ impl Parts {
 
     fn text(self) -> String {
         let part = |part: usize, text: &'static str| if self.has(part) { text } else { "" };
-        // The locks that a request needs are held before the update, so one time holds for all.
+        // The locks that a request needs are held before the update, so the time read after them
+        // (`n.moment`) holds for every change.
         let moment = if self.has(TOUCHES) {
             "n.moment"
         } else {
@@ -265,7 +266,7 @@ const CLAIMABLE_DELETED: &str = "
     delete from claimable_task c using k where k.lease <> 0 and k.due_at is null and c.task_id = k.task_id
 )";
 
-/// Few lines, so a search of the array for each change costs little.
+/// A batch has few notices, so a search of the array for each change costs little.
 const NOTICES_INSERTED: &str = "
 , inserted_notices as (
     insert into notice ({notice.columns})
@@ -309,7 +310,8 @@ pub(super) fn is_single(rows: &Rows) -> bool {
         && !rows.has_grants()
 }
 
-/// Writes a batch of changes that fit. Results are in the order of the batch; `None` is stale.
+/// Writes a batch of changes that fit. Results are in the order of the batch; `None` means that the
+/// change is stale.
 pub(super) async fn write(
     db: &Db,
     batch: &[&Rows],

@@ -247,8 +247,8 @@ impl State {
             })
     }
 
-    /// Whether every standing decision that the change relies on counts and has uses left after the
-    /// changes before it; then they are counted.
+    /// Whether every standing decision that the change relies on counts and has enough uses left
+    /// after the earlier changes of the batch. If so, subtracts the uses of this change.
     fn spends(&mut self, rows: &Rows) -> bool {
         let mut left = self.grants.clone();
         for line in &rows.uses {
@@ -275,7 +275,7 @@ impl State {
     }
 }
 
-/// The tasks that end with this batch and have credentials. Most have none, which saves the delete
+/// The tasks that end with this batch and have credentials. Most tasks have none and need no delete
 /// statement.
 fn ended<'b>(batch: &'b [&Rows], state: &'b State) -> impl Iterator<Item = Uuid> + 'b {
     let lines = batch.iter().flat_map(|rows| &rows.tasks);

@@ -38,7 +38,7 @@ pub(super) struct Breaks {
 }
 
 impl Breaks {
-    /// Records a connection found broken by this error.
+    /// Records that a connection was found broken, with this error.
     pub(super) fn another(&self, error: &sqlx::Error) {
         let now = Some(Instant::now());
         *self.broken.lock().unwrap_or_else(PoisonError::into_inner) = now;
@@ -163,8 +163,8 @@ impl Pool {
     }
 
     /// A connection. Until the pool's `timeout`, a failed attempt to open one is repeated if the
-    /// server is just starting or has no connection to spare, or if the comparison of its identity
-    /// failed.
+    /// server is just starting or has no connection to spare, or if the comparison of the server's
+    /// identity failed.
     pub(super) async fn get(&self) -> Result<CheckedOut, sqlx::Error> {
         let patient = async {
             let mut pause = FIRST_PAUSE;
@@ -202,8 +202,8 @@ fn starting(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused)
 }
 
-/// A connection taken from its pool. [`CheckedOut::put_back`] returns it. Dropping it closes it
-/// once the server has answered.
+/// A connection taken from its pool. [`CheckedOut::put_back`] returns it. Dropping the value closes
+/// the connection once the server has answered.
 pub(super) struct CheckedOut(Option<Object<Connect>>);
 
 impl CheckedOut {

@@ -1,5 +1,5 @@
 //! Deliveries: messages to be sent, one row for each event and entry of the configuration. Claims
-//! the due ones, records what became of each attempt, and removes those that are over.
+//! due deliveries, records the result of each attempt, and removes old deliveries that have ended.
 //! `delivery_list.rs` lists them for admins.
 //!
 //! Invariant: an attempt is recorded only while the lease under which it was made is the row's
@@ -22,8 +22,8 @@ use crate::task::time::Time;
 const KEPT: Duration = Duration::from_hours(3 * 24);
 /// How long a delivery stays listed after its last attempt failed.
 const KEPT_DEAD: Duration = Duration::from_hours(30 * 24);
-/// How long a message is kept for changes after the last item about a request that it lists: longer
-/// than all attempts at a change take.
+/// How long the deliveries of a message are kept after the last item about a request that the
+/// message lists, so that the message can be changed: longer than all attempts at a change take.
 const CHANGING: Duration = Duration::from_hours(4 * 24);
 /// How long a delivery waits for a replica whose configuration has its entry.
 const ORPHANED: Duration = Duration::from_hours(24);
@@ -33,11 +33,11 @@ const BATCH: usize = 1000;
 /// A claimed delivery.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClaimedDelivery {
-    /// Its id.
+    /// The delivery's id.
     pub id: Uuid,
     /// The tenant of the tree.
     pub tenant: String,
-    /// The person whom it is for; empty for a receiver that is no person.
+    /// The person whom the message is for; empty for a receiver that is no person.
     pub person: String,
     /// The root of the tree.
     pub root: TaskId,
@@ -60,28 +60,29 @@ pub struct ClaimedDelivery {
 /// The result of one attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attempt {
-    /// The delivery's state after it.
+    /// The delivery's state after the attempt.
     pub next: Next,
     /// The status of the answer, if there was one.
     pub http_status: Option<u16>,
     /// The reason for the failure, in fixed words; empty for a success.
     pub problem: &'static str,
-    /// How long it took.
+    /// How long the attempt took.
     pub took: Duration,
-    /// The receiver's id of the message, by which the message can be changed later; kept from then on.
+    /// The receiver's id of the message, by which the message can be changed later. `None` keeps
+    /// the stored id.
     pub reference: Option<String>,
 }
 
 /// The state of a delivery after an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// It was taken.
+    /// The receiver has accepted the message.
     Sent,
-    /// It is tried again after this time.
+    /// The message is tried again after this time.
     Again(Duration),
-    /// It is not tried again.
+    /// The message is not tried again.
     Dead,
-    /// It was not sent, because it has no recipient any more.
+    /// The message was not sent, because it no longer has a recipient.
     Dropped,
 }
 
@@ -101,8 +102,8 @@ pub(super) const LEASES_OVER: Sql = sql!(
     "update delivery set lease_until = null where state = 'due' and lease_until is not null returning target"
 );
 
-/// Finds the entries among $2 that have a due delivery. The order of the index ends the search at the
-/// first one that is free.
+/// Finds the entries among $2 that have a due delivery without a lease. The index orders the
+/// deliveries of an entry by due time, so the search ends at the first delivery without a lease.
 ///
 /// Differs because `SQLite` has no `unnest`.
 const DUE: Sql = Sql {
@@ -118,7 +119,8 @@ select x.value as target from json_each($2) x
     by_key: false,
 };
 
-/// Claims the oldest due deliveries of an entry, of the types $5 or of any. Differs because `SQLite` has no row locks.
+/// Claims the oldest due deliveries of an entry, of the types $5, or of any type if $5 is empty.
+/// Differs because `SQLite` has no row locks.
 const CLAIM: Sql = Sql {
     postgres: "
 with moment as materialized (
@@ -145,9 +147,9 @@ returning delivery_id, tenant, person, root_task_id, change_id, event_number, ty
     by_key: false,
 };
 
-/// Records an attempt at the deliveries $2, made under the lease $3. Nothing was sent of one that is
-/// dropped, so that counts as no attempt. `coalesce` keeps the planner from using the partial index
-/// on due deliveries: the rows are found by their ids.
+/// Records an attempt at the deliveries $2, made under the lease $3. A dropped delivery was not
+/// sent, so its number of attempts stays the same. `coalesce` keeps the planner from using the
+/// partial index on due deliveries: the rows are found by their ids.
 const RECORD: Sql = sql!(
     "update delivery set state = $4, attempts = attempts + case when $4 = 'dropped' then 0 else 1 end, lease_until = null,
         due_at = case when $4 = 'due' then m.at + $5 else due_at end,
@@ -179,8 +181,8 @@ const DROP: Sql = sql!(
       where state = 'due' and not target " (any 2 text) " and due_at <= " (now 1) " - $3 returning target"
 );
 
-/// Keeps the deliveries of a message that may still be changed: it lists a request that is open, or was
-/// until a short while ago.
+/// Removes deliveries that ended long ago. Keeps the deliveries of a message that may still be
+/// changed, because it lists a request that is open or was closed a short while ago.
 ///
 /// Differs because `SQLite` has no row locks; Postgres skips rows that another replica is removing.
 const REMOVE: Sql = Sql {
@@ -290,7 +292,7 @@ impl Store {
         self.claim_of(target, limit, lease, &[]).await
     }
 
-    /// As [`Self::claim_deliveries`], only those that change a message.
+    /// Like [`Self::claim_deliveries`], but claims only deliveries that change a message.
     ///
     /// # Errors
     /// As of [`Self::claim_deliveries`].
@@ -323,8 +325,8 @@ impl Store {
     }
 
     /// Records one attempt at deliveries that were claimed together, under the lease `lease_until`.
-    /// Returns the ids of those for which it counts: not of a delivery that another process has
-    /// claimed since, or that an admin has ended.
+    /// Returns the ids of the deliveries for which the attempt was recorded; it is not recorded for
+    /// a delivery that another process has claimed since, or that has ended.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
@@ -354,8 +356,8 @@ impl Store {
         Ok(recorded.into_iter().map(|one| one.delivery_id).collect())
     }
 
-    /// Makes every delivery of an entry due that waits after a failure, but for `except`. Returns
-    /// their number.
+    /// Makes due now every delivery of an entry that waits after a failed attempt, except the
+    /// deliveries `except`. Returns the number of deliveries that became due.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
@@ -381,8 +383,9 @@ impl Store {
         Ok(pulled.len())
     }
 
-    /// Drops the deliveries that have waited a day for a replica with their entry; `targets` are the
-    /// entries of this one. Returns the entry of each.
+    /// Drops the deliveries that have waited a day for a replica whose configuration has their
+    /// entry. `targets` are the entries of this replica. Returns the entry of each dropped
+    /// delivery.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
@@ -399,8 +402,8 @@ impl Store {
         Ok(dropped.into_iter().map(|dropped| dropped.target).collect())
     }
 
-    /// Removes deliveries that are over and were listed long enough, at most one batch. Returns
-    /// whether there may be more.
+    /// Removes deliveries that ended long ago, at most one batch. Returns whether there may be
+    /// more.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

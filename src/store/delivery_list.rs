@@ -1,4 +1,4 @@
-//! The list of deliveries for admins, and sending them again.
+//! Lists deliveries for admins, and makes deliveries due again.
 
 use uuid::Uuid;
 
@@ -13,13 +13,13 @@ use crate::task::time::Time;
 /// The state of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeliveryState {
-    /// It is to be sent, now or later.
+    /// The message is to be sent, now or later.
     Due,
-    /// It was taken.
+    /// The receiver has accepted the message.
     Sent,
-    /// Its last attempt failed, or the receiver wants it no more.
+    /// The last attempt failed, or the receiver no longer wants the message.
     Dead,
-    /// It was not sent, because it has no recipient any more.
+    /// The message was not sent, because it no longer has a recipient.
     Dropped,
 }
 
@@ -76,31 +76,31 @@ impl DeliveryChannel {
 /// A delivery as an admin sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeliveryRow {
-    /// Its id.
+    /// The delivery's id.
     pub id: Uuid,
     /// The name of the configuration's entry.
     pub target: String,
-    /// How it is sent.
+    /// How the message is sent.
     pub channel: DeliveryChannel,
-    /// The person who gets it; `None` for a service.
+    /// The person whom the message is for; `None` for a receiver that is no person.
     pub person: Option<String>,
     /// The message's type.
     pub kind: String,
     /// The root of the tree.
     pub root: TaskId,
-    /// The change that it is about.
+    /// The change that the message is about.
     pub change: ChangeId,
-    /// The number of the event that it is about.
+    /// The number of the event that the message is about.
     pub event_number: i64,
-    /// The request that it is about.
+    /// The request that the message is about.
     pub request: Option<RequestId>,
-    /// Its state.
+    /// The delivery's state.
     pub state: DeliveryState,
     /// The number of attempts.
     pub attempts: i64,
-    /// The time from which it is sent, or was.
+    /// The time from which the message is, or was, to be sent.
     pub due_at: Time,
-    /// The time at which it was sent, died or was dropped.
+    /// The time at which the message was sent, dropped, or given up.
     pub ended_at: Option<Time>,
     /// The last attempt.
     pub last: Option<LastAttempt>,
@@ -117,14 +117,14 @@ impl DeliveryRow {
     }
 }
 
-/// The id of the message of this entry about a request that still waits.
+/// The id of an entry's reminder of a request that still waits.
 #[must_use]
 pub fn timer_id(request: RequestId, target: &str) -> String {
     format!("tmr_{request}_{target}")
 }
 
-/// The id of the message about an event. The same event number of a restored history is another
-/// change, so its message has another id.
+/// The id of the message about an event. After a restore, an event number may be used again, but by
+/// another change, so the message gets another id.
 #[must_use]
 pub fn message_id(change: ChangeId, event_number: i64) -> String {
     format!("evt_{}_{event_number}", change.0.simple())
@@ -133,13 +133,13 @@ pub fn message_id(change: ChangeId, event_number: i64) -> String {
 /// The last attempt at a delivery.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LastAttempt {
-    /// The time of its end.
+    /// The time at which the attempt ended.
     pub at: Time,
     /// The status of the answer, if there was one.
     pub http_status: Option<i64>,
     /// The reason for the failure.
     pub problem: Option<String>,
-    /// How long it took.
+    /// How long the attempt took.
     pub milliseconds: i64,
 }
 
@@ -156,7 +156,7 @@ pub struct DeliveryFilter {
     pub requests: Vec<RequestId>,
     /// Deliveries about one of these trees; empty for any.
     pub roots: Vec<TaskId>,
-    /// Only deliveries older (with a smaller id) than this one.
+    /// Only deliveries older than this delivery (with a smaller id).
     pub before: Option<Uuid>,
     /// The maximum number of deliveries.
     pub limit: i64,
@@ -309,7 +309,8 @@ impl Store {
         ))
     }
 
-    /// Makes a delivery due now, with all its attempts. `false` if the tenant has no such delivery.
+    /// Makes a delivery due now. A delivery that had ended gets all its attempts again. `false` if
+    /// the tenant has no such delivery.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
@@ -320,10 +321,10 @@ impl Store {
         Ok(!found.is_empty())
     }
 
-    /// Makes deliveries due now, with all their attempts. Returns their number.
+    /// Makes deliveries due now, as [`Self::resend`] does. Returns their number.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer. Some may be due.
+    /// [`ReadError`] when the database does not answer. Some of the deliveries may be due by then.
     pub async fn resend_all(&self, filter: &ResendFilter) -> Result<usize, ReadError> {
         let mut count = 0;
         loop {

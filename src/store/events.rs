@@ -1,9 +1,9 @@
 //! Reads a tree's events, which are its items in the order of their event numbers. Also reads the
 //! state of a request right after the commit of an event.
 //!
-//! The root's items have their `seq` as event number until a sub-agent adds the first item. Those
-//! are found by the key (task, `seq`), all others by an index on the event number: a task without
-//! sub-agents has no entry there.
+//! The root's items have their `seq` as event number until a sub-agent adds the first item.
+//! Statements find these items by the key (task, `seq`), and all other items by an index on the
+//! event number, in which a task without sub-agents has no entry.
 //!
 //! Invariant: events are numbered under the lock of the root's row, so a reader that continues from
 //! the last number it has seen misses none. One read is bounded in bytes, except for the size of
@@ -146,9 +146,9 @@ pub struct Event {
     pub number: i64,
     /// The task that the item belongs to.
     pub task_id: TaskId,
-    /// Whether that task is the root.
+    /// Whether the item's task is the root.
     pub of_root: bool,
-    /// Agent names from the root's agent to that task's.
+    /// Agent names from the root's agent to the agent of the item's task.
     pub agent_path: Vec<String>,
     /// The commit that wrote the item.
     pub change: ChangeId,
@@ -367,7 +367,7 @@ impl Store {
             RequestStatus::Pending
         };
         row.status = closed.unwrap_or(stood);
-        // The values that were read are not those at the time of the commit.
+        // `expired` and `doubted` were read now, not as of the commit.
         (row.expired, row.doubted) = (false, false);
         Ok((row, last))
     }

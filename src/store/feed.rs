@@ -159,7 +159,8 @@ impl Senders {
     }
 }
 
-/// The subscriptions of other replicas, and the notifications not sent to them yet.
+/// The subscriptions of other replicas, and the notifications that are not sent to those replicas
+/// yet.
 #[derive(Debug, Default)]
 struct Abroad {
     /// Whether a relay runs.
@@ -209,7 +210,7 @@ impl Feed {
     }
 
     /// A listener for the news and deltas of a tree, not counted as a subscriber: other replicas
-    /// are not asked for theirs.
+    /// are not asked for their notifications.
     pub(super) fn attend(&self, root: TaskId) -> Listener {
         self.with(root, |senders| Listener {
             news: senders.news.subscribe(),
@@ -446,8 +447,8 @@ impl Feed {
             .collect()
     }
 
-    /// Records the number of a tree's last event, just read from the database. Publishes news if it
-    /// differs from the known number.
+    /// Records the number of a tree's last event, just read from the database. Publishes news if
+    /// this number differs from the known number.
     pub(super) fn reached(&self, root: TaskId, last_event: i64) {
         if let Some(senders) = locked(&self.trees).senders.get_mut(&root)
             && senders.last_event.replace(last_event) != Some(last_event)

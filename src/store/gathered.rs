@@ -1,10 +1,10 @@
-//! Gathered deliveries: everything of one entry for one person, or for one room, is one message, and
-//! a row of `gathered` holds the time of the next.
+//! Gathered deliveries: all due deliveries of one entry to one person, or to one room, are sent as
+//! one message. A row of `gathered` holds the earliest time of the next message.
 //!
 //! Invariant: a sender claims a person's deliveries only after it has moved the row's `next_at`, in
-//! the same transaction, and changes it again only while it has the value that the sender gave it.
-//! So two senders never have messages of one entry to one person in flight at once, and a sender
-//! that is slower than its lease changes nothing.
+//! the same transaction. The sender changes `next_at` again only while the row has the value that
+//! this sender wrote. So two senders never have messages of one entry to one person in flight at
+//! once, and a sender that is slower than its lease changes nothing.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,12 +22,12 @@ use super::{ReadError, Store};
 
 /// The most deliveries of one claim, and so of one message.
 const MOST: i64 = 1000;
-/// How long a row is kept after the time in it.
+/// How long a row is kept after its `next_at`.
 const KEPT: Duration = Duration::from_hours(1);
 
-/// Claims what is due of the entry $2 for at most $3 people, each of them for $4, but for changes of
-/// messages (`task::event_name::CHANGES`), which are no messages. What is due for a person whose next
-/// message has to wait is put off until then.
+/// Claims the due deliveries of the entry $2 to at most $3 people, with leases of $4, except
+/// changes of earlier messages (`task::event_name::CHANGES`). Deliveries to a person whose next
+/// message has to wait are put off until that message may be sent.
 ///
 /// Differs because `SQLite` has no data-modifying CTEs: there it is a transaction of `DUE`,
 /// `NEXT_AT`, `OPEN`, `PUT_OFF` and `LEASE`.
@@ -101,7 +101,7 @@ const LEASE: Sql = lite(
         lease_until, $3 as at",
 );
 
-/// Sets the time of the next message, if it is the one that the claim $5 has set.
+/// Sets the time of the next message, if the row still has the time $5 that the claim has set.
 const CLOSE: Sql = sql!(
     "update gathered set next_at = " (now 1) " + $6
       where target = $2 and tenant = $3 and person = $4 and next_at = $5 returning target"
@@ -137,9 +137,9 @@ record! {
 }
 
 impl Store {
-    /// Claims the due deliveries of an entry for at most `limit` people: what is one message, each
-    /// for `lease`. The deliveries of a person whose next message has to wait are put off until
-    /// then.
+    /// Claims the due deliveries of an entry to at most `limit` people, with leases of `lease`.
+    /// Returns the deliveries of each message. Deliveries to a person whose next message has to
+    /// wait are put off until that message may be sent.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer. Deliveries may have been claimed; they are
@@ -178,8 +178,8 @@ impl Store {
         Ok(messages)
     }
 
-    /// Lets the next message to the person of a claimed delivery go in `wait`. `false` if another
-    /// process has claimed a message to them since.
+    /// Allows the next message to the person of a claimed delivery once `wait` has passed. `false`
+    /// if another process has claimed a message to this person since.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
@@ -201,7 +201,7 @@ impl Store {
         Ok(!closed.is_empty())
     }
 
-    /// Removes the rows whose time is long past.
+    /// Removes the rows whose `next_at` is long past.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

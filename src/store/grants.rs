@@ -1,6 +1,7 @@
-//! Standing decisions. The commit of an approval inserts the row, the commit that starts a call
-//! counts its use (`commit_postgres.rs`, `commit_sqlite.rs`): a call that relies on one that was
-//! ended, is over or used up is never started. This module reads and ends them.
+//! Standing decisions. The commit of an approval inserts the row. The commit that starts a call
+//! counts the use (`commit_postgres.rs`, `commit_sqlite.rs`), so a call never starts with a
+//! standing decision that was ended, is over or is used up. This module reads and ends standing
+//! decisions.
 
 use std::time::Duration;
 
@@ -19,39 +20,39 @@ use crate::task::user::UserId;
 /// A standing decision in its current state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrantRow {
-    /// Its id.
+    /// The standing decision's id.
     pub grant_id: GrantId,
-    /// Its tenant.
+    /// The tenant of the tree in which the standing decision was given.
     pub tenant: String,
-    /// The owner of the tree in which it was given.
+    /// The owner of the tree in which the standing decision was given.
     pub owner: String,
-    /// The root of that tree.
+    /// The root of the tree in which the standing decision was given.
     pub root_task_id: TaskId,
-    /// The tasks in which it counts.
+    /// The tasks in which the standing decision counts.
     pub scope: GrantScope,
     /// The root's agent.
     pub agent: String,
-    /// The tool of its calls.
+    /// The tool of the calls that the standing decision covers.
     pub tool: String,
-    /// The rule that offered it.
+    /// The rule that offered the standing decision.
     pub rule: String,
     /// The basis of the offer, see `task/grant.rs`.
     pub basis: String,
-    /// The person who gave it.
+    /// The person who gave the standing decision.
     pub by: Vote,
-    /// The request whose approval gave it.
+    /// The request whose approval gave the standing decision.
     pub request_id: RequestId,
     /// The time of the approval.
     pub created_at: Time,
-    /// Its end.
+    /// The time from which the standing decision counts no more.
     pub expires_at: Time,
-    /// How many calls it lets through.
+    /// How many calls the standing decision lets through.
     pub uses: i64,
-    /// How many calls have started with it.
+    /// How many calls have started with the standing decision.
     pub used: i64,
-    /// The person who ended it, if a person did.
+    /// The person who ended the standing decision before its time.
     pub revoked_by: Option<String>,
-    /// Whether the user has sent the tree a message since, if that ends it.
+    /// Whether a later message of the user to the tree has ended the standing decision.
     pub superseded: bool,
     /// The time up to which the history is uncertain, as of the read.
     pub uncertain_until: Option<Time>,
@@ -60,7 +61,8 @@ pub struct GrantRow {
 }
 
 impl GrantRow {
-    /// Why it counts no more, as far as the row says it; `None` while it counts.
+    /// Why the standing decision counts no more, as far as the row says why; `None` while it
+    /// counts.
     #[must_use]
     pub fn ended(&self) -> Option<GrantEnd> {
         let ends = [
@@ -84,15 +86,16 @@ impl GrantRow {
 pub struct GrantFilter {
     /// The tenant.
     pub tenant: String,
-    /// The person who gave them, owns their tasks, or may decide their requests; `None` for all.
+    /// A person who gave the standing decisions, owns their tasks, or may decide their requests;
+    /// `None` for all standing decisions.
     pub person: Option<Person>,
-    /// Only those older (with a smaller id) than this one.
+    /// Only standing decisions older than this standing decision (with a smaller id).
     pub before: Option<GrantId>,
-    /// The maximum number.
+    /// The maximum number of standing decisions.
     pub limit: i64,
 }
 
-/// How long a standing decision is listed after its time.
+/// How long a standing decision stays listed after it has expired.
 const KEPT: Duration = Duration::from_hours(24 * 30);
 /// The maximum number of rows that are removed per statement.
 const BATCH: usize = 1000;
@@ -115,8 +118,8 @@ const IDS: Sql = sql!(
     "select grant_id from standing_grant where tenant = $1 and grant_id < $2 order by grant_id desc limit $3"
 );
 
-/// Of these, the ones that concern a person (or all, with $3): as giver, owner, or approver of the
-/// request.
+/// Of the standing decisions $2, selects those that a person gave, whose tasks the person owns, or
+/// whose requests the person may decide; with $3, selects all of them.
 const MATCHING: Sql = sql!(
     "select g.grant_id, g.tenant, g.owner, g.root_task_id, g.scope, g.agent, g.tool, g.rule, g.basis, g.given_by, g.via,
             g.given_groups, g.door, g.request_id, g.created_at, g.expires_at, g.uses, g.used, g.revoked_by,
@@ -324,7 +327,8 @@ impl Store {
         Ok(page.into_iter().next())
     }
 
-    /// Ends a standing decision for good. `false` if it was ended already, or is not there.
+    /// Ends a standing decision for good. `false` if a person has ended it already, or if it does
+    /// not exist.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
@@ -344,7 +348,7 @@ impl Store {
         Ok(!found.is_empty())
     }
 
-    /// Removes standing decisions a month after their time, at most one batch. Returns whether
+    /// Removes standing decisions that expired a month ago, at most one batch. Returns whether
     /// there may be more.
     ///
     /// # Errors

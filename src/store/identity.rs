@@ -110,7 +110,7 @@ impl Doubt {
 }
 
 /// Compares the identity of the server behind a new connection with the recorded identity, and
-/// records it if it differs.
+/// records the server's identity if the two differ.
 ///
 /// # Errors
 /// The server cannot be asked, or is a standby: then the connection must not be used.

@@ -1,4 +1,4 @@
-//! Reads what waits for a person: the ids of the open requests, which are also counted, and the
+//! Reads the requests that wait for a person: the ids and the number of the open requests, and the
 //! changes that a reader of an inbox was not notified of.
 
 use std::collections::BTreeMap;
@@ -15,15 +15,17 @@ use crate::task::time::Time;
 
 /// A read ends early once it has looked at this many ids.
 const MOST_LOOKED_AT: usize = 16_000;
-/// The number of ids found at once, if a filter may drop most of them: at first, and at most.
+/// The number of ids that one statement finds if a filter may drop most of them: at first, and at
+/// most.
 const FILTERED: usize = 500;
 const MOST_FILTERED: usize = 8_000;
-/// The most requests of one read that have touched none of the ids that are shown.
+/// The maximum number of open requests that a look returns beside the shown requests.
 const MOST_NEW: i64 = 1000;
 
-/// Finds the requests among $2 that match and that are open to a person with the spellings $8 of their
-/// id. The owner decides only where the owner is an approver, so a request of theirs must be stored
-/// under the key of its owner; $9 is whether the person may decide every request.
+/// Finds the requests among $2 that match and that are open to a person with the spellings $8 of
+/// their id. The owner decides only where the owner is an approver, so a request of a task that the
+/// person owns must be stored under the key of its owner; $9 is whether the person may decide every
+/// request.
 const OPEN: Sql = sql!(
     "select r.request_id, r.expires_at,
             (select count(*) from agent_task_item i where i.request_id = r.request_id) as items,
@@ -122,9 +124,9 @@ record! {
 /// An open request of an inbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenRequest {
-    /// Its id.
+    /// The request's id.
     pub id: RequestId,
-    /// Its deadline.
+    /// The request's deadline.
     pub expires_at: Option<Time>,
     /// The number of answers so far.
     pub answers: usize,
@@ -133,9 +135,9 @@ pub struct OpenRequest {
 /// The open requests of an inbox, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpenRequests {
-    /// The oldest ones.
+    /// The oldest open requests.
     pub requests: Vec<OpenRequest>,
-    /// Whether there are, or may be, more.
+    /// Whether there are, or may be, more open requests.
     pub more: bool,
 }
 
@@ -146,7 +148,7 @@ pub struct InboxLook {
     pub open: BTreeMap<RequestId, usize>,
     /// Other open requests, the oldest first.
     pub new: Vec<RequestId>,
-    /// Whether more of them follow.
+    /// Whether more open requests follow those in `new`.
     pub more: bool,
 }
 
@@ -199,8 +201,8 @@ impl Store {
         values.extend(filter.values());
         values.extend([Value::Texts(spellings), Value::Bool(person.everything)]);
         let found: Vec<OpenRecord> = self.db().all(OPEN, values).await?;
-        // A person who has answered some calls of a request may have others left, which only the
-        // request itself tells.
+        // A person who has answered some calls of a request may be able to answer others; only the
+        // request itself shows this.
         let answered = found.iter().filter(|record| record.answered);
         let answered: Vec<_> = answered
             .map(|record| RequestId(record.request_id))
@@ -294,7 +296,8 @@ impl Store {
         Ok(ids)
     }
 
-    /// The ids of a statement that takes several keys at once on Postgres, and one on `SQLite`.
+    /// Runs a statement that finds ids by keys: once with all keys on Postgres, once for each key
+    /// on `SQLite`. Returns the ids.
     async fn each<const N: usize>(
         &self,
         sql: Sql,
@@ -322,8 +325,8 @@ impl Store {
         Ok(ids)
     }
 
-    /// Looks which of the `shown` requests are still open, and for other open requests of the
-    /// tenant with a greater id than `after`: one statement.
+    /// Reads in one statement which of the `shown` requests are still open, and which other open
+    /// requests of the tenant have a greater id than `after`.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -355,7 +358,7 @@ impl Store {
     }
 }
 
-/// The number of answers to an open request, whose first item asks.
+/// The number of answers to an open request with this many items; the first item is the question.
 fn answers(items: i64) -> usize {
     usize::try_from(items - 1).unwrap_or(0)
 }

@@ -183,7 +183,7 @@ pub(super) const CHANGES: List = list!("changes", changes(), |of|
 );
 
 /// `lease_time` is the duration of the lease, or the time until a parked task wakes. The columns
-/// from `parent_task_id` on are null for a task that is stored already.
+/// from `parent_task_id` on are null for a task that already has a row.
 pub(super) const TASKS: List = list!("tasks", all(tasks), |of|
     change: bigint = of.number,
     change_id: uuid = of.rows.change,

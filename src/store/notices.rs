@@ -1,7 +1,7 @@
-//! Notices: which commits have events that a message is to be sent of. A commit writes at most one
-//! notice, in the same transaction as its events, and none where no entry of the configuration
-//! could want one of them. Later a sender reads the events, and replaces the notice by deliveries in
-//! one transaction.
+//! Notices. A notice records that a commit has events about which messages are to be sent. A commit
+//! writes at most one notice, in the same transaction as its events, and none if no entry of the
+//! configuration could want a message about them. Later a sender reads the events, and replaces the
+//! notice by deliveries in one transaction.
 //!
 //! Invariant: a notice is removed only together with the insertion of its deliveries, and its
 //! deliveries are inserted only together with its removal.
@@ -22,7 +22,7 @@ use crate::task::event_name::event_name;
 use crate::task::id::{ChangeId, RequestId, TaskId};
 use crate::task::time::Time;
 
-/// The events of which one entry of the configuration wants messages.
+/// The events about which one entry of the configuration wants messages.
 #[derive(Clone, Debug, Default)]
 pub struct Want {
     /// The tenants; empty for all.
@@ -34,30 +34,30 @@ pub struct Want {
 }
 
 impl Want {
-    /// Whether this entry wants messages of a tenant.
+    /// Whether this entry wants messages about a tenant.
     #[must_use]
     pub fn wants_tenant(&self, tenant: &str) -> bool {
         names_it(&self.tenants, tenant)
     }
 
-    /// Whether this entry wants messages of a tree.
+    /// Whether this entry wants messages about a tree.
     #[must_use]
     pub fn wants_tree(&self, tenant: &str, root_agent: &str) -> bool {
         self.wants_tenant(tenant) && names_it(&self.agents, root_agent)
     }
 }
 
-/// Whether a list names this, or everything by being empty.
+/// Whether a list contains `name`; an empty list contains every name.
 fn names_it(names: &[String], name: &str) -> bool {
     names.is_empty() || names.iter().any(|known| known == name)
 }
 
-/// The events of which any entry wants messages.
+/// The events about which the configuration's entries want messages.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted(pub Vec<Want>);
 
 impl Wanted {
-    /// Whether an entry could want a message of an event of this change.
+    /// Whether an entry could want a message about an event of this change.
     pub(super) fn wants(&self, change: &Change) -> bool {
         self.0
             .iter()
@@ -79,7 +79,7 @@ fn names(change: &Change) -> impl Iterator<Item = &'static str> + '_ {
 /// A notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// Its id.
+    /// The notice's id.
     pub id: Uuid,
     /// The root of the changed tree.
     pub root: TaskId,
@@ -116,22 +116,22 @@ pub struct NotedEvent {
 pub struct NewDelivery {
     /// A fresh id.
     pub id: Uuid,
-    /// The notice from which it follows.
+    /// The notice that this delivery replaces.
     pub notice: Notice,
     /// The tenant of the tree.
     pub tenant: String,
     /// The name of the configuration's entry.
     pub target: String,
-    /// How it is sent.
+    /// How the message is sent.
     pub channel: DeliveryChannel,
-    /// The person whom it is for; empty for a receiver that is no person.
+    /// The person whom the message is for; empty for a receiver that is no person.
     pub person: String,
     /// The message's type.
     pub kind: &'static str,
-    /// The event that it tells of, or that began the wait that it tells of.
+    /// The event that the message is about. For a reminder, the event that opened the request.
     pub event: NotedEvent,
-    /// The time from which it is sent; `None` for now. It counts as made then, so that its age is
-    /// never that of the event.
+    /// The time from which the message is sent; `None` for now. The row's `created_at` is this
+    /// time, so that the age of a reminder is not that of the event.
     pub due_at: Option<Time>,
 }
 
@@ -242,7 +242,7 @@ record! {
 }
 
 impl NotedRecord {
-    /// The event, if a message may tell of it.
+    /// The item as an event, if messages may be about it.
     fn event(&self, root: TaskId) -> Option<NotedEvent> {
         let name = match self.kind.as_str() {
             "intervention_requested" => "request.created",
@@ -265,8 +265,8 @@ impl NotedRecord {
 const EVENTS: i64 = 64;
 
 impl Store {
-    /// Sets the events of which messages are sent; a commit with one of them writes a notice. Only
-    /// the first call takes effect.
+    /// Sets the events about which messages are sent; a commit with such an event writes a notice.
+    /// Only the first call takes effect.
     pub fn want(&self, wanted: Wanted) {
         self.inner.committer.want(wanted);
     }

@@ -128,7 +128,8 @@ async fn postgres(
             .options([("plan_cache_mode", "force_custom_plan")])
     };
     Ok(Engine::Postgres {
-        // After this wait for a lock, a writer's changes are sent again on other connections.
+        // A change that has waited this long for a lock is sent again on another connection, so
+        // that the writer goes on.
         writers: pool(
             planned_once().options([("lock_timeout", "500ms")]),
             writers(),

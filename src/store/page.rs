@@ -18,7 +18,8 @@ pub struct Page<T> {
     pub rows: Vec<T>,
     /// Whether more rows may follow.
     pub more: bool,
-    /// The last id that was looked at, if it lies beyond the last row: the list goes on after it.
+    /// The last id that was looked at, if this id lies beyond the last row: the next page begins
+    /// after it.
     pub looked_at: Option<Uuid>,
 }
 

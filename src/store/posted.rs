@@ -1,5 +1,5 @@
-//! Messages that were posted and can be changed: which message told of a request, and which requests a
-//! message lists. `reference` of a delivery is the receiver's id of the message.
+//! Messages that were sent and can be changed: which message is about a request, and which requests
+//! a message lists. A delivery's `reference` is the receiver's id of the message.
 
 use uuid::Uuid;
 
@@ -8,29 +8,29 @@ use super::record::record;
 use super::{ReadError, Store};
 use crate::task::id::RequestId;
 
-/// The message of an entry that told of a request.
+/// Whether an entry's message about the opening of a request was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Posted {
-    /// There is none, and none is being sent.
+    /// No message that can be changed was sent, and none is being sent.
     Never,
-    /// It is being sent, or its sender has not recorded it yet.
+    /// The message is being sent, or its sender has not recorded the attempt yet.
     Sending,
-    /// It can be changed under this reference.
+    /// The message can be changed under this reference.
     Under(String),
 }
 
 /// The requests of one message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listed {
-    /// The oldest ones, as many as were asked for, in order.
+    /// The oldest requests that the message lists, as many as were asked for, in order.
     pub requests: Vec<RequestId>,
-    /// How many there are.
+    /// How many requests the message lists.
     pub all: u64,
     /// The message's type.
     pub kind: String,
 }
 
-/// The deliveries of the entry $2 that tell of the beginning of the request $3, found by its event.
+/// The deliveries of the entry $2 about the event that opened the request $3.
 const POSTED: Sql = sql!(
     "select d.reference, coalesce(d.state = 'due' and d.lease_until > " (now 1) ", false) as sending
        from intervention_request r
@@ -66,7 +66,7 @@ record! {
 }
 
 impl Store {
-    /// The message of an entry that told of a request.
+    /// Whether an entry's message about the opening of a request was sent.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

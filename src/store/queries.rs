@@ -19,7 +19,7 @@ pub struct RequestRow {
     pub asked_seq: i64,
     /// The task that opened the request.
     pub task_id: TaskId,
-    /// The root of that task's tree.
+    /// The root of the task's tree.
     pub root_task_id: TaskId,
     /// The tenant of the tree.
     pub tenant: String,

@@ -236,8 +236,8 @@ impl Relay {
         }
     }
 
-    /// Handles a message from another replica. Ignores one that cannot be decoded: its sender may
-    /// run a newer version.
+    /// Handles a message from another replica. Ignores a message that cannot be decoded: its sender
+    /// may run a newer version.
     fn hear(&mut self, payload: &str) {
         let Ok(word) = serde_json::from_str::<Word>(payload) else {
             return;

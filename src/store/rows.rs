@@ -81,7 +81,7 @@ pub(super) struct TaskLine {
     pub(super) lease_owner: Option<String>,
     /// The duration of the lease, or the time until a parked task wakes, in microseconds.
     pub(super) lease_time: Option<i64>,
-    /// For a new task.
+    /// Set only for a new task.
     pub(super) immutable: Option<ImmutableLine>,
 }
 

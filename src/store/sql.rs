@@ -9,7 +9,7 @@ pub struct Sql {
     pub postgres: &'static str,
     /// The text for `SQLite`.
     pub sqlite: &'static str,
-    /// Whether every row it touches is found by its key, so that one plan stays good however the
+    /// Whether the statement finds every row by its key, so that one plan stays good however the
     /// tables grow.
     pub by_key: bool,
 }

@@ -20,7 +20,7 @@ pub enum Phase {
     Held(Terms),
     /// The call is itself a request to a person; the request is not open yet.
     Human(Terms),
-    /// An open request asks people to decide it.
+    /// An open request asks people to decide the call.
     Asked(RequestId),
     /// Approved by as many people as required, or to run with a person's edit.
     Approved(Approval),
@@ -30,9 +30,9 @@ pub enum Phase {
     Started(Start),
     /// Outcome unknown; an open request asks a person about it.
     OutcomeUnknown(RequestId),
-    /// A sub-agent's task performs it.
+    /// A sub-agent's task performs the call.
     Delegated(TaskId),
-    /// Its result is written.
+    /// The call's result is written.
     Done(Outcome),
 }
 
@@ -69,9 +69,9 @@ pub struct Start {
 pub struct CallState {
     /// The call as the model proposed it.
     pub call: ToolCall,
-    /// A person's replacement of its arguments, if any.
+    /// A person's replacement of the call's arguments, if any.
     pub edited: Option<Edited>,
-    /// Number of its turn.
+    /// Number of the turn that proposed the call.
     pub turn: u32,
     /// Phase that the call has reached.
     pub phase: Phase,
@@ -79,19 +79,19 @@ pub struct CallState {
     pub judgement: Option<Judgement>,
     /// Effect of repeating the call.
     pub effect: Effect,
-    /// Kind of its tool.
+    /// Kind of the called tool.
     pub performer: ToolKind,
-    /// Its approval, also after the call was started.
+    /// The call's approval, also after the call was started.
     pub approval: Option<Approval>,
     /// Attempts started so far.
     pub attempts: u32,
     /// The last started attempt.
     pub start: Option<Start>,
-    /// Whether its turn is of the uncertain history, see `restore.rs`.
+    /// Whether the call's turn belongs to the uncertain history, see `restore.rs`.
     pub of_uncertain_turn: bool,
-    /// Whether its approval came after the uncertain history.
+    /// Whether the call's approval came after the uncertain history.
     pub vouched: bool,
-    /// The standing decision that an attempt at the call has used up once.
+    /// The standing decision of which an attempt at the call has already counted a use.
     pub used_grant: Option<GrantId>,
 }
 
@@ -100,7 +100,7 @@ pub struct CallState {
 pub struct Edited {
     /// The exact text that runs.
     pub arguments_text: String,
-    /// User id of its author.
+    /// User id of the person who wrote the replacement.
     pub by: String,
 }
 

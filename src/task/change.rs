@@ -17,8 +17,8 @@ use super::user::UserKey;
 /// One commit: the changes of one or more tasks of one tree, each guarded by its task's version.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// Id of the commit. Its items carry it, so that a commit whose answer was lost can be looked
-    /// up.
+    /// Id of the commit. The commit's items carry this id, so that a commit whose answer was lost
+    /// can be looked up.
     pub id: ChangeId,
     /// Root of the changed tree. Two changes of one root never share a batch.
     pub root: TaskId,
@@ -188,17 +188,17 @@ pub struct TaskRow {
     pub status: TaskStatus,
     /// The fence: every write names the version it read.
     pub version: i64,
-    /// The `seq` of its last item.
+    /// The `seq` of the task's last item.
     pub last_seq: i64,
     /// The metadata that the API's client gave, as JSON text.
     pub metadata: String,
-    /// Busy tasks of its subtree, see [`Counters::busy`].
+    /// Busy tasks of the task's subtree, see [`Counters::busy`].
     pub busy: i32,
-    /// Open requests of its subtree.
+    /// Open requests of the task's subtree.
     pub open_requests: i32,
-    /// Tokens that its subtree has used over the task's life.
+    /// Tokens that the task's subtree has used over the task's life.
     pub usage: Usage,
-    /// Model answers in its subtree over the task's life.
+    /// Model answers in the task's subtree over the task's life.
     pub model_calls: i64,
     /// The last `task_status` item's `output`.
     pub output: Option<String>,
@@ -210,15 +210,15 @@ pub struct TaskRow {
     pub lease_until: Option<Time>,
     /// Whether the task is idle: not leased, not queued, and without a wake-up time.
     pub parked: bool,
-    /// Takeovers since its last item.
+    /// Takeovers since the task's last item.
     pub takeovers: i32,
-    /// Leases since its last item that ran out after work on the task had begun.
+    /// Leases that ran out after work on the task had begun, since the task's last item.
     pub fruitless: i32,
     /// Number of the tree's last event, on the root's row; 0 on all other rows.
     pub next_event: i64,
-    /// Time of the commit of its first item.
+    /// Time of the commit of the task's first item.
     pub created_at: Time,
-    /// Time of the commit of its last item.
+    /// Time of the commit of the task's last item.
     pub updated_at: Time,
 }
 

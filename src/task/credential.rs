@@ -12,9 +12,9 @@ use super::time::Time;
 pub struct SealedCredential {
     /// Name in the configuration.
     pub name: String,
-    /// Request whose answer provided it.
+    /// Request whose answer provided the credential.
     pub request_id: RequestId,
-    /// Id of the key that sealed it.
+    /// Id of the key that sealed the value.
     pub key_id: String,
     /// The sealed value, as text.
     pub text: String,
@@ -31,19 +31,19 @@ impl fmt::Debug for SealedCredential {
 /// A credential as stored.
 #[derive(Clone, PartialEq, Eq)]
 pub struct CredentialRow {
-    /// Task that it was provided for.
+    /// Task that the credential was provided for.
     pub task_id: TaskId,
     /// Name in the configuration.
     pub name: String,
-    /// Request whose answer provided it.
+    /// Request whose answer provided the credential.
     pub request_id: RequestId,
-    /// Id of the key that sealed it.
+    /// Id of the key that sealed the value.
     pub key_id: String,
     /// The sealed value, as text.
     pub text: String,
-    /// Time of the commit that wrote it.
+    /// Time of the commit that wrote the row.
     pub created_at: Time,
-    /// End of its lifetime; `None`: until the task ends.
+    /// End of the credential's lifetime; `None`: until the task ends.
     pub expires_at: Option<Time>,
 }
 

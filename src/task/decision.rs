@@ -26,9 +26,9 @@ use super::id::CallId;
 pub enum Action {
     /// Run the call as shown.
     Approve,
-    /// Do not run it.
+    /// Do not run the call.
     Reject,
-    /// Run it with other arguments.
+    /// Run the call with other arguments.
     Edit,
     /// Take the human's answer or result instead.
     Respond,

@@ -25,7 +25,7 @@ pub struct Delta {
     pub after_seq: i64,
     /// Id of the attempt at this answer: deltas of two attempts never form one text.
     pub asking: Uuid,
-    /// Time of its publication, by the clock of the process that called the model.
+    /// Time at which the delta was published, by the clock of the process that called the model.
     pub at: Time,
     /// Content of the delta.
     pub said: Said,

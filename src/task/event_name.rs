@@ -3,7 +3,8 @@
 use super::item::Fact;
 use super::status::{RequestStatus, TaskStatus};
 
-/// The events that a message may tell of: those of a tree's statuses and of its requests.
+/// The events about which messages may be sent: changes of the status of a tree's tasks, and
+/// changes of the tree's requests.
 pub const TOLD: [&str; 16] = [
     "task.created",
     "task.paused",
@@ -23,13 +24,12 @@ pub const TOLD: [&str; 16] = [
     "request.withdrawn",
 ];
 
-/// The types of messages about a request that still waits, and not about an event: its deadline is
-/// near, or it has waited for some time.
+/// The type of a reminder: the deadline of a request is near. No event causes a reminder.
 pub const EXPIRING: &str = "request.expiring";
-/// See [`EXPIRING`].
+/// The type of a reminder: a request has waited for some time. No event causes a reminder.
 pub const WAITING: &str = "request.waiting";
 
-/// The events after which there is something else to say of a request.
+/// The events after which an earlier message about the request is out of date.
 pub const CHANGES: [&str; 3] = ["request.decided", "request.expired", "request.withdrawn"];
 
 /// The name of an item's event. `of_root` says whether the item's task is the root of its tree;

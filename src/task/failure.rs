@@ -14,7 +14,7 @@ pub enum FailureCode {
     Integrity,
     /// The configuration no longer has what the task needs.
     Configuration,
-    /// Taken over again and again without a new item.
+    /// The task was taken over again and again without a new item.
     NoProgress,
 }
 

@@ -51,9 +51,9 @@ pub struct Offer {
     /// The scopes that a person may choose from.
     #[serde(rename = "for")]
     pub scopes: Vec<GrantScope>,
-    /// The longest time for which it may be given.
+    /// The longest time for which the standing decision may be given.
     pub most: Duration,
-    /// How many calls it lets through.
+    /// How many calls the standing decision lets through.
     pub uses: u32,
 }
 
@@ -62,25 +62,25 @@ pub struct Offer {
 pub struct Remember {
     /// The scope that the person chose.
     pub scope: GrantScope,
-    /// How long it counts.
+    /// How long the standing decision counts.
     pub expires_in: Duration,
 }
 
 /// A standing decision, as the journal keeps it with the approval that gave it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
-    /// Its id.
+    /// The standing decision's id.
     pub grant_id: GrantId,
-    /// The tasks in which it counts.
+    /// The tasks in which the standing decision counts.
     #[serde(rename = "for")]
     pub scope: GrantScope,
-    /// How long it counts, from the commit of the approval.
+    /// How long the standing decision counts, from the commit of the approval.
     pub expires_in: Duration,
-    /// How many calls it lets through.
+    /// How many calls the standing decision lets through.
     pub uses: u32,
-    /// The tool of its calls. Not on the wire.
+    /// The tool of the calls that the standing decision covers. Not on the wire.
     pub tool: String,
-    /// The rule that offered it. Not on the wire.
+    /// The rule that offered the standing decision. Not on the wire.
     pub rule: String,
     /// The basis of the offer. Not on the wire.
     pub basis: String,
@@ -89,7 +89,7 @@ pub struct Grant {
 /// The standing decision that a started call relies on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantUse {
-    /// Its id.
+    /// The standing decision's id.
     pub grant_id: GrantId,
     /// Whether an earlier attempt at the call has counted as a use already.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -99,18 +99,19 @@ pub struct GrantUse {
 /// Why a standing decision counts no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrantEnd {
-    /// Somebody ended it.
+    /// A person ended the standing decision.
     Revoked,
-    /// Its time is over.
+    /// The time for which the standing decision was given is over.
     Expired,
-    /// It has let its last call through.
+    /// The standing decision has let its last call through.
     UsedUp,
-    /// The user has sent the tree a message since.
+    /// The user has sent the tree a message since the standing decision was given.
     Message,
-    /// A restored backup or a promoted standby has made the history before it uncertain.
+    /// A restored backup or a promoted standby has made the history uncertain in which the standing
+    /// decision was given.
     HistoryLost,
-    /// The person who gave it may not approve such a call any more.
+    /// The person who gave the standing decision may not approve such a call any more.
     Giver,
-    /// The rule or the tool is not as it was.
+    /// The rule or the tool has changed since the standing decision was given.
     Changed,
 }

@@ -22,9 +22,9 @@ use super::verdict::Judgement;
 /// One item of the journal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Item {
-    /// 1, 2, 3 … within its task, without gaps.
+    /// Number of the item within its task: 1, 2, 3 …, without gaps.
     pub seq: i64,
-    /// Time of its commit, by the database's clock.
+    /// Time of the item's commit, by the database's clock.
     pub at: Time,
     /// Content of the item.
     pub fact: Fact,
@@ -89,7 +89,7 @@ pub enum Fact {
         request_id: RequestId,
         /// `expired` or `withdrawn`.
         status: RequestStatus,
-        /// Reason for closing it.
+        /// Reason for closing the request.
         reason: CloseReason,
     },
     /// A call is about to be sent; committed before the sending.
@@ -116,7 +116,7 @@ pub enum Fact {
     LateResult(ToolResult),
     /// A call started a sub-agent's task, or sent a message to the task of a kept conversation.
     SubAgentStarted {
-        /// The call that started it.
+        /// The call that started the task or sent the message.
         tool_call_id: CallId,
         /// Id of the sub-agent's task.
         child_task_id: TaskId,
@@ -185,7 +185,7 @@ impl Fact {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CloseReason {
-    /// Its deadline passed.
+    /// The request's deadline passed.
     Expired,
     /// The user sent another message.
     Superseded,
@@ -279,7 +279,7 @@ pub struct Usage {
     pub prompt_tokens: i64,
     /// Tokens of the answer.
     pub completion_tokens: i64,
-    /// Their sum, or the provider's own total.
+    /// The sum of both counts, or the provider's own total.
     pub total_tokens: i64,
 }
 
@@ -291,21 +291,21 @@ pub enum Outcome {
     Succeeded,
     /// The call failed, or could not be sent.
     Failed,
-    /// Its name or arguments do not fit: it never ran.
+    /// The call's name or arguments do not fit: the call never ran.
     Invalid,
-    /// A rule refused it.
+    /// A rule refused the call.
     Denied,
-    /// A person rejected it.
+    /// A person rejected the call.
     Rejected,
-    /// A person supplied its result.
+    /// A person supplied the call's result.
     Responded,
-    /// Its request expired.
+    /// The request about the call expired.
     Expired,
-    /// Its request was withdrawn, or the user sent another message.
+    /// The request about the call was withdrawn, or the user sent another message.
     Withdrawn,
     /// The task was canceled.
     Canceled,
-    /// It may have run; its outcome is not known.
+    /// The call may have run; its outcome is not known.
     Unknown,
 }
 

@@ -66,7 +66,7 @@ pub struct CallSpec {
     /// this person may not approve the call. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub editor: Option<String>,
-    /// The standing decision that the rule offered about the call when it was asked.
+    /// The standing decision that the rule offered about the call when the request was opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offer: Option<Box<Offer>>,
 }
@@ -137,9 +137,9 @@ pub struct RequestSpec {
     pub kind: RequestKind,
     /// Approval: all calls of the turn; other kinds: the one call that the request is about.
     pub pending_tool_calls: Vec<CallSpec>,
-    /// Terms under which it is decided.
+    /// Terms under which the request is decided.
     pub terms: Terms,
-    /// Digest over the digests of the calls that it decides, in order.
+    /// Digest over the digests of the calls that the request decides, in order.
     pub digest: String,
     /// The agent's question, in its own words.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -48,8 +48,8 @@ pub struct KindFacts {
     pub human: Option<HumanKind>,
     /// The actions that such a request takes, in the order in which they are shown.
     pub actions: &'static [Action],
-    /// The actions that a sealed link may take: none that shows or takes a secret, runs bytes that
-    /// no policy judged, or speaks of what happened outside.
+    /// The actions that a sealed link may take: no action that shows or takes a secret, runs
+    /// arguments that the policy has not judged, or states what happened outside of this service.
     pub by_link: &'static [Action],
     /// The content of a `respond`.
     pub response: ResponseKind,

@@ -5,15 +5,15 @@ use serde::{Deserialize, Serialize};
 /// A task's status. The wire and the database use exactly these words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum TaskStatus {
-    /// A task of its subtree runs or is about to.
+    /// The task or a descendant runs or is about to run.
     Running,
-    /// Nothing in its subtree runs, and something in it waits for a person.
+    /// Neither the task nor a descendant runs, and one of them waits for a person.
     Paused,
     /// The model gave its final answer.
     Completed,
     /// The task cannot continue; `error` says why. `retry` or a message resumes it.
     Failed,
-    /// A person, a deadline or an ancestor canceled it.
+    /// A person, a deadline or an ancestor canceled the task.
     Canceled,
 }
 

@@ -110,14 +110,14 @@ pub struct ToolSpec {
     pub name: String,
     /// Description for the model.
     pub description: String,
-    /// JSON Schema (2020-12) of its arguments; always an object schema.
+    /// JSON Schema (2020-12) of the tool's arguments; always an object schema.
     pub parameters: Value,
     /// Effect of repeating a call.
     pub effect: Effect,
-    /// How its calls are performed.
+    /// How the tool's calls are performed.
     pub kind: ToolKind,
-    /// Target of its calls, as their digests contain it, for example `shell /srv/ops` or
-    /// `POST http://payments.internal`.
+    /// Target of the tool's calls, as the digests of the calls contain it, for example `shell
+    /// /srv/ops` or `POST http://payments.internal`.
     pub target: String,
     /// Template of the line an approver reads: `Refund {amount} for order {order}`.
     pub summary: Option<String>,
@@ -127,7 +127,8 @@ pub struct ToolSpec {
     /// the unexpanded headers and env, and the services of `request_credentials`. Texts and timeout
     /// are left out.
     pub definition: String,
-    /// The credentials that its headers, `url` and `env` refer to, each once, ordered by name.
+    /// The credentials that the tool's headers, `url` and `env` refer to, each once, ordered by
+    /// name.
     pub needs: Vec<String>,
 }
 

@@ -28,7 +28,7 @@ pub enum Message {
         raw: Value,
         /// Text of the turn, as we parse it.
         text: Option<String>,
-        /// Calls of the turn: (the id by which the provider knows it, name, arguments).
+        /// Calls of the turn: (the id by which the provider knows the call, name, arguments).
         calls: Vec<(String, String, String)>,
     },
     /// The result of one call, right after the turn that asked for it.

@@ -22,7 +22,7 @@ use super::verdict::{Judgement, Verdict};
 pub struct Open {
     /// The request as it was opened.
     pub asked: RequestSpec,
-    /// Time of its opening.
+    /// Time at which the request was opened.
     pub asked_at: Time,
     /// Approvals so far, by call.
     pub approvals: BTreeMap<CallId, Vec<Vote>>,
@@ -216,8 +216,8 @@ impl Progress {
         }
     }
 
-    /// Keeps the standing decisions that were given for the tree, after the uncertain history
-    /// (`known`).
+    /// If `decision` came after the uncertain history (`known`), keeps its standing decisions for
+    /// the tree.
     fn granted(&mut self, decision: &Decision, known: bool) {
         let given = decision.grants().map(|(_, grant)| grant);
         let given = given.filter(|grant| known && grant.scope == GrantScope::Task);
@@ -262,8 +262,8 @@ impl Progress {
         self.running_since = self.running_since.map(|_| at);
     }
 
-    /// Replaces the times of `facts`, the last facts applied, by `at`, the time of their commit.
-    /// Their times were preliminary until then.
+    /// Replaces the preliminary times of `facts`, the last facts applied, by `at`, the time of
+    /// their commit.
     pub fn committed<'f>(&mut self, facts: impl Iterator<Item = &'f Fact>, at: Time) {
         for fact in facts {
             if let Fact::TaskStatus { .. } | Fact::UserMessage { .. } = fact {

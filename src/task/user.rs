@@ -25,10 +25,10 @@ use unicode_normalization::{UnicodeNormalization as _, is_nfc};
 )]
 #[serde(rename_all = "snake_case")]
 pub enum UserIds {
-    /// When they are equal in NFC and folded case.
+    /// When the ids are equal in NFC and folded case.
     #[default]
     Folded,
-    /// When they are equal byte by byte.
+    /// When the ids are equal byte by byte.
     Exact,
 }
 

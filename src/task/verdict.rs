@@ -67,7 +67,7 @@ impl Default for Approvers {
 )]
 #[serde(rename_all = "snake_case")]
 pub enum OnExpiry {
-    /// The model is told that it expired.
+    /// The model is told that the request expired.
     #[default]
     Continue,
     /// The task is canceled.

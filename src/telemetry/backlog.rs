@@ -1,4 +1,4 @@
-//! The gauges of what waits: how much, and since when.
+//! The gauges of waiting rows: their number, and the age of the oldest row.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use prometheus::IntGaugeVec;
 
 use super::Builder;
 
-/// The rows of one label that wait.
+/// The waiting rows that share one value of the label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backlog {
     /// The value of the label.
     pub name: String,
     /// The number of rows.
     pub waiting: i64,
-    /// The age of the oldest one.
+    /// The age of the oldest waiting row.
     pub oldest: Duration,
 }
 
@@ -24,7 +24,8 @@ pub(super) struct BacklogGauges {
 }
 
 impl BacklogGauges {
-    /// The gauges with these names and descriptions: of the number, and of the oldest one's age.
+    /// The gauges with these names and descriptions: `waiting` for the number of rows, `oldest` for
+    /// the age of the oldest row.
     pub(super) fn new(
         build: &Builder,
         waiting: (&str, &str),
@@ -37,7 +38,7 @@ impl BacklogGauges {
         })
     }
 
-    /// Shows these counts, and no others.
+    /// Sets the gauges to these counts, and removes the labels that have no count.
     pub(super) fn show(&self, backlogs: &[Backlog]) {
         self.waiting.reset();
         self.oldest.reset();

@@ -29,8 +29,8 @@ use crate::task::units::duration_text;
 const FAILURE: usize = 2 * 1024;
 /// The longest timeout of one attempt.
 const LONGEST: Duration = Duration::from_mins(10);
-/// Characters that are percent-encoded in our own headers: all that are not visible ASCII, and also
-/// `%`. Every text can be sent, and different texts stay different.
+/// Characters that are percent-encoded in our own headers: all that are not visible ASCII, and `%`.
+/// So every text can be sent, and different texts stay different.
 const HEADER: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
 /// Headers that an operator may not set: our own, and those of the connection.
 const OURS: [&str; 6] = [

@@ -14,8 +14,8 @@ pub(super) fn to_read(redactor: &Redactor, limit: usize) -> usize {
     limit.saturating_add(redactor.longest()).saturating_add(4)
 }
 
-/// At most `limit` bytes of redacted text, and whether something is missing. `complete`: nothing
-/// followed `bytes`.
+/// At most `limit` bytes of redacted text, and whether something is missing. `complete` says that
+/// nothing followed `bytes`.
 pub(super) fn clean(
     redactor: &Redactor,
     bytes: &[u8],

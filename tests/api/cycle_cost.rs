@@ -32,8 +32,7 @@ async fn cycle_takes_six_round_trips_to_the_database() {
     app.stop().await;
 }
 
-/// Without an entry of the configuration that wants one of its events, a commit has no statement
-/// and no parameter more.
+/// Receivers that want none of a commit's events add no statement and no parameter to it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cycle_of_which_no_receiver_wants_an_event_takes_no_round_trip_more() {
     let database = Database::postgres().await;
@@ -81,7 +80,7 @@ async fn updates_of_a_cycle_touch_no_index_of_agent_task() {
     app.stop().await;
     let mut connection = PgConnection::connect(database.url()).await.unwrap();
     let updates = i64::try_from(4 * CYCLES).unwrap();
-    // The counts arrive when the connections of the service have ended.
+    // Postgres publishes the counts when the connections of the service have ended.
     let (all, hot) = loop {
         let row = connection
             .fetch_one("select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relname = 'agent_task'")

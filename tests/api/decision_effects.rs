@@ -29,7 +29,7 @@ on_both! {
     async fn rejected_call_stays_rejected_until_the_users_next_message(on: On) {
         let app = TestApp::start(on).await;
         let held = app.held().await;
-        // The rejected call in another spelling, then a different call.
+        // The model makes the rejected call in another spelling, then a different call.
         app.model.then(calls(&[("refund", r#"{"amount":120.0,"order":17}"#)])).then(calls(&[("refund", r#"{"order":17,"amount":121}"#)]));
         let no = json!({"action": "reject", "then": "continue", "reason": "wrong customer"});
         let next = app.owner().post(&format!("/resume/{}", held.request), &no).await;

@@ -181,7 +181,7 @@ on_both! {
         app.model.then(says("done"));
         let approved = app.approver().send(Method::POST, &format!("{path}/approve"), Some(form(&unticked))).await;
         assert_eq!((approved.status, listed(app.approver()).await.len()), (303, 0), "{}", approved.text);
-        // A form is answered at once; the task goes on.
+        // The POST of a form is answered before the task goes on, so the test waits for the task.
         let first = format!("/v1/tasks/{}", held.task);
         assert_eq!(app.owner().header("prefer", "wait=10").get(&first).await.str("/status"), "Completed");
         let held = app.held().await;

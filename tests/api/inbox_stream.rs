@@ -33,7 +33,7 @@ pub(super) async fn stream(actor: &Actor<'_>, query: &str) -> Watch {
     Watch::of_inbox(actor.sent(Method::GET, &path, None).await)
 }
 
-/// Waits longer than anything here takes when it works.
+/// Waits for `coming`; panics after a minute, which is longer than any working step takes.
 async fn soon<T>(coming: impl Future<Output = T>) -> T {
     timeout(Duration::from_mins(1), coming)
         .await
@@ -125,7 +125,7 @@ on_both! {
                 assert_eq!(created.data["request"]["request_id"], held.request.as_str());
             }
         }
-        // The owner's own question is the next thing that the others hear, if they hear anything.
+        // Lists and new streams count the request only for the caller who may decide it.
         for (actor, expected) in [(app.owner(), 0), (app.approver(), 1), (app.stranger(), 0), (app.actor(OTHER), 0)] {
             let list = actor.get("/v1/requests").await;
             assert_eq!(list.body["open"], expected, "{}", list.text);
@@ -161,7 +161,8 @@ on_both! {
 
     async fn open_counts_pending_requests_whatever_status_is_listed(on: On) {
         let app = finance(on).await;
-        // An approver's own task: its owner may not decide it, although in the group.
+        // The approver's own task: as its owner they may not decide it, although they are in the
+        // group.
         app.held_by(&app.approver()).await;
         let (first, second) = (app.held().await, app.held().await);
         app.approver().hit(&format!("/resume/{}/approve", first.request)).await;
@@ -214,7 +215,8 @@ on_both! {
     }
 }
 
-/// A clock that leaps, and by which the worker never looks for overdue requests.
+/// A leaping clock whose sleeps of 500 ms never end, so the worker never looks for overdue
+/// requests.
 struct Unswept(Arc<Leaping>);
 
 #[async_trait::async_trait]

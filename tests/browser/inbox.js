@@ -47,7 +47,7 @@ async function goesFromQuestionToQuestion(browser, javaScriptEnabled) {
   await context.close();
 }
 
-// Fifty events under a resting pointer move nothing; new questions come when they are asked for.
+// Fifty events under a resting pointer move nothing; a new question appears only when the user asks for it.
 async function rowsNeverMoveByThemselves(browser) {
   const asked = [];
   for (const amount of [101, 102, 103]) asked.push((await refundOf(amount)).request);

@@ -4,7 +4,8 @@ import assert from "node:assert/strict";
 import { chromium } from "playwright-core";
 import { asks, cancel, endpoint, ended, executablePath, launched, listen, main, newPage, ran, readable, refund, request, says, send, unfold } from "./world.js";
 
-// A question as a manager gets it: what decides it is in view without scrolling, the bytes end above the buttons.
+// A manager's question: everything that the decision needs is in view without scrolling, and the arguments end above
+// the buttons.
 async function decidesFromTheFirstScreen(browser) {
   const words = "Please refund 120 euros for order 17: the parcel came broken, and the customer has waited for two weeks.";
   const { task, request: asked } = await says(words);

@@ -58,7 +58,8 @@ async function isReadable(browser, locale) {
   await fetch(`${service}/v1/tasks/${task.task_id}/cancel`, { method: "POST", headers: key });
 }
 
-// Without a script and without a key: opens the link, reads whose it is, approves; opens it again on another device.
+// Without a script and without a key: opens the link, reads whose link it is, approves; opens it again on another
+// device.
 async function approves(browser) {
   const { task, request } = await asked();
   const url = linkTo(request);

@@ -181,7 +181,7 @@ async function whoDecidesWatchesTheRest(browser) {
   await context.close();
 }
 
-// Another open request is listed while it is open.
+// The page of a request lists the task's other request while that request is open.
 async function othersAreListed(browser) {
   const { task } = await asked("both");
   const [refund, guidance] = ["approval", "guidance"].map((kind) => task.pending.find((one) => one.kind === kind));

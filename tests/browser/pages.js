@@ -5,7 +5,7 @@ import { chromium } from "playwright-core";
 import * as world from "./world.js";
 import { asks, authorizations, cancel, ended, executablePath, fits, main, newPage, ran, readable, refund, request, send, service, shot, unfold } from "./world.js";
 
-// One click shows every byte; the last one stands above the first button.
+// One click shows every byte of the arguments; their last byte stands above the first button.
 async function seesEverything(page, request) {
   let text = await main(page);
   for (const call of request.tool_calls) {
@@ -58,7 +58,7 @@ async function rejects(browser, javaScriptEnabled) {
   await context.close();
 }
 
-// Without a mouse: Tab to the button, with a visible focus; the list by its arrow keys.
+// Without a mouse: Tab reaches the button and the focus is always visible; the arrow keys choose in the list.
 async function decidesByKeyboard(browser) {
   const { task, request: asked } = await refund();
   const { context, page, wrong } = await newPage(browser, { javaScriptEnabled: true });

@@ -36,7 +36,7 @@ export async function listen() {
 // A task that asks a person, as a backend would create it: the tool, then the arguments of each call as text.
 export const asks = (tool, ...args) => says([tool, ...args].join("\n"));
 
-// The same, in the words of a user.
+// Like `asks`, but with any text as the user's input.
 export async function says(input) {
   const reply = await fetch(`${service}/v1/tasks`, {
     method: "POST",

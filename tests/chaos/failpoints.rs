@@ -228,8 +228,8 @@ async fn dies_after_its_claims(on: On) {
     process.kill().await;
 }
 
-/// Kills a process at each of the points. In a usual run half of the points are left to the other
-/// engine: of each commit the one has the point before, and the other the point after.
+/// Kills a process at each of these points. A usual run divides the points between the engines: for
+/// each commit, one engine gets the point before it, and the other the point after it.
 async fn killed_at_each(on: On, points: Vec<String>) {
     let (world, model) = (Arc::new(World::start().await), Model::start().await);
     let (wrong, stored) = (Mutex::new(Vec::new()), Mutex::new(HashSet::new()));

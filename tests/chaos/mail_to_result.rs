@@ -13,7 +13,7 @@ use crate::support::fake_tool::FakeTool;
 use crate::support::links::SEALING_KEY;
 use crate::support::test_app::{ACCOUNTS, ALICE, REFUNDS};
 
-/// bob is of finance; a link in a mail to bob decides.
+/// The configuration: bob is a member of finance, and a link in a mail to bob may decide.
 fn configuration(model: &FakeModel, tool: &FakeTool, mail: &FakeMailServer, url: &str) -> String {
     let notify = format!(
         "  people:

@@ -12,7 +12,7 @@ use crate::support::fake_chat_completions::calls;
 use crate::support::fake_mail_server::FakeMailServer;
 use crate::support::test_app::On;
 
-/// Where the process is killed, each at its first and its second pass.
+/// The failpoints that kill the process, each once at its first and once at its second pass.
 const POINTS: [&str; 4] = [
     "spread.committed",
     "deliver.claimed",
@@ -28,7 +28,7 @@ fn refund() -> Value {
 /// The address of a mail, and the questions that it is about.
 type About = (String, BTreeSet<String>);
 
-/// The ids of the mails about each of these requests, one for each time that it was sent.
+/// The ids of the mails about these requests, by address and questions; one id for each sending.
 fn told(server: &FakeMailServer, requests: &[String]) -> BTreeMap<About, Vec<String>> {
     let mut told: BTreeMap<About, Vec<String>> = BTreeMap::new();
     for mail in server.all() {
@@ -95,7 +95,8 @@ async fn killed_sender_loses_no_mail_on_sqlite() {
     killed_at_each_point(On::Sqlite, "0s").await;
 }
 
-/// Gathered, with leases that are over at the next start, because Postgres' clock can be set ahead.
+/// Mails are gathered, so the next process has to wait for the leases of the killed one. Only
+/// Postgres' clock can be set ahead past these leases.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[cfg_attr(
     not(any(debug_assertions, feature = "failpoints")),

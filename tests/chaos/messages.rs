@@ -15,7 +15,7 @@ use crate::support::fake_receiver::FakeReceiver;
 use crate::support::fake_tool::FakeTool;
 use crate::support::test_app::{ALICE, On};
 
-/// Where the process is killed, each at its first and its second pass.
+/// The failpoints that kill the process, each once at its first and once at its second pass.
 const POINTS: [&str; 5] = [
     "task_status.committed",
     "spread.committed",
@@ -23,7 +23,7 @@ const POINTS: [&str; 5] = [
     "deliver.sent",
     "deliver.recorded",
 ];
-/// The events of a task that completes at once of which the entry wants messages.
+/// The events that the entry wants, all of which occur in a task that completes at once.
 const WANTED: [&str; 2] = ["task.created", "task.completed"];
 
 /// A client of the service.
@@ -36,7 +36,7 @@ impl Client {
     async fn create(&self) {
         let body = json!({"input": "hello"});
         let request = self.http.post(format!("{}/v1/tasks", self.url));
-        // The process may die meanwhile.
+        // The request fails if the process dies meanwhile.
         let _ = request
             .bearer_auth(ALICE)
             .json(&body)
@@ -88,7 +88,7 @@ pub struct Mortal {
 }
 
 impl Mortal {
-    /// A service with this configuration, at whose model each task does the same.
+    /// A service with this configuration, whose model gives each task the same answer.
     pub async fn new(on: On, yaml: &str, answer: fn() -> Value) -> Self {
         let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
         let database = match on {
@@ -138,8 +138,8 @@ impl Mortal {
         None
     }
 
-    /// Gives tasks to a process that is killed at its first pass of each point, and to one that is
-    /// killed at its second.
+    /// For each point, gives tasks to a process that is killed at its first pass of the point, then
+    /// to a process that is killed at its second pass.
     pub async fn killed_at(&mut self, points: &[&str]) {
         for point in points {
             for pass in [1, 2] {

@@ -38,13 +38,13 @@ struct World {
 struct Tasks {
     done: Vec<String>,
     held: Vec<Value>,
-    /// Two calls: the first in flight, the second allowed.
+    /// Each with two calls: the first is in flight, the second is allowed.
     allowed: Vec<String>,
-    /// Two approved calls: the first in flight.
+    /// Each with two approved calls, the first of which is in flight.
     approved: Vec<String>,
-    /// One approved call, not started.
+    /// Each with one approved call that is not started.
     waiting: Vec<String>,
-    /// The model was not asked yet.
+    /// Tasks whose model was not asked yet.
     new: Vec<String>,
 }
 

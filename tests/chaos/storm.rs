@@ -27,15 +27,15 @@ struct Plan {
     /// The first word of each task's message: the plan of the scripted model.
     says: &'static str,
     tasks: u64,
-    /// `kill -9` of a random replica.
+    /// How often `kill -9` ends a random replica.
     kills: u64,
-    /// `pg_ctl stop -m immediate`.
+    /// How often `pg_ctl stop -m immediate` ends Postgres.
     crashes: u64,
-    /// Replicas frozen by `SIGSTOP`, each for two to three leases. Half of the stops come exactly
-    /// after a call's start is committed and before the call is sent.
+    /// How often `SIGSTOP` freezes a replica, each time for two to three leases. Half of the stops
+    /// come exactly after a call's start is committed and before the call is sent.
     zombies: u64,
     replicas: u64,
-    /// In seconds.
+    /// The length of a lease, in seconds.
     lease: u64,
     /// The time limit of the whole run.
     within: Duration,
@@ -55,7 +55,7 @@ impl Plan {
     }
 }
 
-/// Two fifths of it are part of every test run, all of it of `scripts/chaos counts`.
+/// Each test run does two fifths of this plan; `scripts/chaos counts` does all of it.
 const SHORT: Plan = Plan {
     says: "storm",
     tasks: 500,

@@ -78,7 +78,7 @@ async fn answered_while_one_is_out(
 ) {
     let harness = with_outside(fixture, calls).await;
     let here = harness.engine(8);
-    // An embedded database has one process.
+    // An embedded database has only the process that drives the task.
     let places: &[bool] = if harness.fixture.store.is_sole() {
         &[false]
     } else {

@@ -1,5 +1,5 @@
-//! Standing decisions: an approval with `remember` lets later calls of its rule through, and only
-//! those, only as long and as often as it says, and never past a stricter judgement.
+//! Standing decisions: an approval with `remember` lets later calls of its rule through, within its
+//! time and number of uses. It lets no other call through, and a stricter judgement wins over it.
 
 use std::time::Duration;
 
@@ -35,8 +35,9 @@ const OFFER: &str = r#"{ when: "args.amount <= 500.0", for: [task, owner], most:
 const APPROVERS: &str = "approvers: { owner: true }";
 const BY_BOB: &str = "approvers: { users: [bob] }";
 
-/// A harness whose model makes these calls, turn by turn, and then finishes. Bob decides about large
-/// refunds and may remember it; tags are held, too, and remembered by their arguments.
+/// A harness whose model makes these calls, turn by turn, and then finishes. Bob decides about
+/// large refunds and may remember it. Calls of `tag` are held, too, and remembered by their
+/// arguments.
 async fn harness(fixture: StoreFixture, turns: &'static [Calls]) -> EngineHarness {
     let mut harness = EngineHarness::new(fixture, &[]).await;
     harness.script(move |asked| Ok(turn(turns.get(asked as usize - 1).copied().unwrap_or(&[]))));
@@ -54,7 +55,7 @@ fn hours(hours: u64) -> Duration {
     Duration::from_hours(hours)
 }
 
-/// An approval of everything that is remembered.
+/// An approval of all calls of a request, with `remember`.
 fn remembered(scope: GrantScope, expires_in: Duration) -> DecisionInput {
     let mut answer = whole(Action::Approve, None);
     if let DecisionBody::Whole { remember, .. } = &mut answer.body {

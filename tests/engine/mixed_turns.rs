@@ -195,7 +195,8 @@ both! {
         let harness = set(fixture, ALL).await;
         babbling(&harness, ALL);
         let (mut whole_lives, mut polls) = (0, 0);
-        // A fast disk lets a task complete within fewer polls than usual.
+        // On a fast disk the first task completes after few polls, so the loop does not end with
+        // it.
         while whole_lives < 1 || polls <= 20 {
             let (task, by_itself) = lived(&harness, polls).await;
             polls += 1;

@@ -96,7 +96,8 @@ both! {
         let harness = clerk(fixture, &[&[("comment", "{}")]]).await;
         for when in [Drop::AtOnce, Drop::Woken] {
             let (mut polls, mut whole) = (0, 0);
-            // A fast disk lets a task complete within fewer polls than usual.
+            // On a fast disk the first task completes after few polls, so the loop does not end
+            // with it.
             while whole < 1 || polls <= 12 {
                 let (task, by_itself) = lived(&harness, when, polls).await;
                 polls += 1;

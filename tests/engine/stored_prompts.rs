@@ -277,7 +277,8 @@ both! {
         let mut harness = EngineHarness::new(fixture, &[("refund", r#"{"order":1,"amount":120}"#)]).await;
         let witness = harness.witness();
         let (mut whole, mut polls) = (0, 0);
-        // A fast disk lets a task complete within fewer polls than usual.
+        // On a fast disk the first task completes after few polls, so the loop does not end with
+        // it.
         while whole < 1 || polls <= 12 {
             let before = harness.prompt_count();
             let (task, over) = lived(&harness, Drop::AtOnce, polls).await;

@@ -1,5 +1,6 @@
 //! The connection to a tool is made while the start of its call is being committed, and carries
-//! nothing before the commit. On Postgres, where another transaction can hold the commit up.
+//! nothing before the commit. These tests need Postgres, where another transaction can hold the
+//! commit up.
 
 use std::time::Duration;
 

@@ -45,7 +45,8 @@ on_both! {
             scene.short().await;
         }
         scene.hook.reached(4).await;
-        // Far within their time limit, however slow the machine is; the sender looks again meanwhile.
+        // The time limit of an attempt is far longer, so none fails. The sender looks again
+        // meanwhile.
         scene.leap(Duration::from_secs(5));
         scene.hook.open();
         scene.counted(&[("sent", 10), ("due", 0)]).await;
@@ -77,7 +78,8 @@ on_both! {
         scene.hook.reached(4).await;
         let hook = scene.hook.clone();
         let (restarted, ()) = tokio::join!(scene.app.restart(), async {
-            // The sender is stopped before it is asked to restart: no further message arrives.
+            // `join!` polls the restart first, so the sender is stopped before these messages are
+            // answered.
             hook.open();
         });
         let () = restarted;

@@ -120,7 +120,7 @@ impl Scene {
         }
     }
 
-    /// Returns once there are so many deliveries in each of these states.
+    /// Returns once the given number of deliveries is in each of these states.
     pub async fn counted(&self, states: &[(&str, usize)]) -> Vec<Value> {
         self.until(|found| {
             states.iter().all(|(state, count)| {

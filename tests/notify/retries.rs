@@ -1,4 +1,4 @@
-//! When a message is tried again, and when no more.
+//! When a message is tried again, and when its attempts end.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -47,7 +47,7 @@ async fn file_written_by_init_works_as_init_says() {
         check.out
     );
 
-    // The unchanged file. Variables replace only its two endpoints and the listen address.
+    // The file is unchanged. Variables replace only its two endpoints and the listen address.
     let url = format!("{}/orders/{{id}}", tool.url);
     let variables = [
         key,

@@ -34,7 +34,7 @@ impl Packages {
         }
         let packed = Folder::new();
         let (binary, out) = (packed.file("holdpoint"), packed.file("packages"));
-        // Packing takes twice as long with the symbols.
+        // With the debug symbols, packing would take twice as long.
         succeed(
             Command::new("strip")
                 .args(["-o".as_ref(), binary.as_os_str()])

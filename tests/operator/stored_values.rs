@@ -21,7 +21,7 @@ pub async fn everything(url: &str, folder: &Path) -> Vec<(String, String)> {
             let columns = format!(
                 "select attname::text from pg_attribute where attrelid = '\"{table}\"'::regclass and attnum > 0 and not attisdropped"
             );
-            // Each column as text: in JSON, the escapes inside a value would be escaped once more.
+            // Each column as text, because JSON would escape the escapes inside a value once more.
             let columns: Vec<_> = database
                 .texts(&columns)
                 .await

@@ -273,7 +273,7 @@ both! {
             let id = TaskId(fresh());
             let mut news = fixture.store.watch(id);
             let commit = fixture.store.commit(change(id, vec![new_task(id, "acme", "alice")]));
-            // A commit may be over by the end of its first poll, and its caller still there.
+            // A commit that ends within its first poll does not count: its caller is still there.
             gone += usize::from(tokio::time::timeout(Duration::ZERO, commit).await.is_err());
             news.changed().await.unwrap();
             assert!(fixture.store.task(id).await.unwrap().is_some());

@@ -1,5 +1,5 @@
-//! Gathered deliveries: what is due for one person is claimed as one message, and only by a sender
-//! that has moved the time of the next.
+//! Gathered deliveries: the due deliveries of one person are claimed as one message, and only by
+//! the sender that has moved the time of that person's next message.
 
 use std::time::Duration;
 

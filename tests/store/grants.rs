@@ -1,5 +1,5 @@
 //! Standing decisions: written with the decision that gives them, counted in the commits that start
-//! their calls, and refused there once they count no more.
+//! their calls, and refused by those commits once they no longer count.
 
 use std::time::Duration;
 

@@ -48,7 +48,7 @@ async fn open_one(fixture: &StoreFixture, dice: &mut Dice) -> Open {
     let owner = dice.pick(&USERS);
     let (users, groups) = (some(dice, &USERS), some(dice, &GROUPS));
     let approvers = Approvers {
-        // A request has an approver.
+        // Every request needs an approver.
         owner: dice.one_in(2) || (users.is_empty() && groups.is_empty()),
         users,
         groups,

@@ -19,7 +19,7 @@ async fn pages_read(fixture: &StoreFixture, sql: &str, values: &str) -> u64 {
     let explain =
         format!("explain (analyze, buffers, timing off, summary off) execute s({values})");
     let mut plan = String::new();
-    // Planned by the first execution; the second one reads no catalog.
+    // The first execution plans the statement, so the second one reads no catalog.
     for _ in 0..2 {
         connection.execute("begin").await.unwrap();
         let rows = connection.fetch_all(AssertSqlSafe(explain.clone())).await;
@@ -67,7 +67,8 @@ async fn lists_read_few_pages_however_many_requests_are_open() {
     let fixture = StoreFixture::postgres().await;
     let (_, question) = fixture.paused(finance(1)).await;
     fixture.many_requests("'user_id', 'u' || ids.n % 100").await;
-    // These samples are so small that they miss the few rows that are not copies.
+    // With the statistics target 1, the samples are so small that they miss the few rows that are
+    // not copies.
     for sql in ["set default_statistics_target = 1; analyze", "vacuum"] {
         crate::support::postgres::run(fixture.settings.url.reveal(), sql.to_owned()).await;
     }

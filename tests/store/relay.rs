@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::store_fixture::{StoreFixture, fresh, said};
 
-/// Longer than anything here takes when it works.
+/// Longer than any step of these tests takes when the code works.
 const LONG: Duration = Duration::from_mins(1);
 
 async fn replica(fixture: &StoreFixture) -> Store {

@@ -57,11 +57,11 @@ impl Mail {
 /// The fate of a mail that has arrived as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// It is taken.
+    /// The mail is taken.
     Take,
-    /// It is taken, and the connection ends before that is said.
+    /// The mail is taken, and the connection ends before the reply.
     Cut,
-    /// It is taken, and nothing is ever said.
+    /// The mail is taken, and no reply ever comes.
     Hang,
     /// The recipient is refused with this code.
     Refuse(u16),
@@ -103,7 +103,7 @@ impl FakeMailServer {
         Self { port, inner }
     }
 
-    /// Sets what becomes of mails from now on.
+    /// Sets the fate of mails from now on.
     pub fn then(&self, then: Then) {
         *self.inner.then.lock().unwrap() = then;
     }
@@ -126,12 +126,12 @@ impl FakeMailServer {
         all
     }
 
-    /// Every line outside mails.
+    /// Every line that clients sent outside of mails.
     pub fn heard(&self) -> Vec<String> {
         self.inner.heard.lock().unwrap().clone()
     }
 
-    /// Returns the mails once there are so many.
+    /// Returns the mails once there are `count` of them.
     pub async fn reached(&self, count: usize) -> Vec<Mail> {
         let mut ledger = self.inner.ledger.subscribe();
         let reached = ledger.wait_for(|all| all.len() >= count).await;

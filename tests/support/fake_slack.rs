@@ -18,17 +18,17 @@ pub const CHANNEL: &str = "C012AB3CD";
 #[derive(Clone, Debug)]
 pub struct Posted {
     pub ts: String,
-    /// The bodies of the calls that made it so, the newest last.
+    /// The bodies of the calls that posted and updated the message, the newest last.
     pub bodies: Vec<Value>,
 }
 
 impl Posted {
-    /// Everything that it says now, as JSON.
+    /// The current content of the message, as JSON.
     pub fn says(&self) -> String {
         self.bodies.last().unwrap().to_string()
     }
 
-    /// The text of its notification.
+    /// The text of the message's notification.
     pub fn text(&self) -> &str {
         self.bodies.last().unwrap()["text"].as_str().unwrap()
     }

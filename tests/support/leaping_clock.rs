@@ -1,5 +1,5 @@
-//! A clock that runs as the machine's does and leaps ahead when a test says so; a sleep that ends
-//! within the leap wakes.
+//! The machine's clock, which leaps ahead when a test calls `leap`; a sleep that would end within
+//! the leap ends at once.
 
 use std::sync::Arc;
 use std::time::Duration;

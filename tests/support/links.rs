@@ -16,7 +16,7 @@ pub const SEALING_KEY: &str = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
 /// A sealing key that no test configures, in base64.
 pub const OTHER_KEY: &str = "MTIzNDU2Nzg5MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTI=";
 
-/// People of finance without a key, who decide by link; and one of no group.
+/// People of finance who decide by link, with a key or without, and people who may not decide.
 pub const PEOPLE: &str = "  people:
     - { user: bob, tenant: acme, email: bob@acme.example }
     - { user: dora, tenant: acme, groups: [finance], email: dora@acme.example }
@@ -26,7 +26,7 @@ pub const PEOPLE: &str = "  people:
     - { user: mallory, tenant: other, email: mallory@other.example }
 ";
 
-/// The setting with which links decide.
+/// The setting that lets links decide.
 pub const DECIDING: &str = "notify: { links: { may: decide } }\n";
 
 /// A link, with the parts that tests vary.
@@ -35,7 +35,7 @@ pub struct Made<'a> {
     pub user: &'a str,
     pub request: &'a str,
     pub key: &'a str,
-    /// The time that it works.
+    /// How long the link is valid.
     pub life: Duration,
 }
 

@@ -33,8 +33,8 @@ pub fn repetitions(usual: usize, long: usize) -> usize {
     }
 }
 
-/// Whether a text has a word of its own. The digits of an id, a link or a trace are none, so a short
-/// number is not found in them by chance.
+/// Whether `word` stands in a text as a word of its own. Digits inside an id, a link or a trace do
+/// not count, so a short number is not found there by chance.
 pub fn has_word(text: &str, word: &str) -> bool {
     let inside = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
     text.split(|c| !inside(c)).any(|found| found == word)

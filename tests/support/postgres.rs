@@ -42,7 +42,7 @@ impl Drop for TestDatabase {
                 format!("drop database if exists \"{name}\" with (force)"),
             ));
         });
-        // A failed test has reported its reason already.
+        // An error is ignored: a failed test has already reported its reason.
         let _ = dropped.join();
     }
 }

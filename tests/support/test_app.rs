@@ -163,7 +163,8 @@ impl TestApp {
     pub async fn timed(on: On, yaml: &str, clock: Arc<dyn Clock>) -> Self {
         let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
         let mut app = Self::by_clock(clock, database(on).await, yaml, model, tool).await;
-        // A leap in time ends idle connections: a reused one might just be closing.
+        // A leap of the clock makes the service close idle connections, so the client keeps none: a
+        // kept connection might be closing when it is used again.
         app.http = client(0);
         app
     }

@@ -7,7 +7,7 @@
 //!
 //! `load --targets ADDRESS[,ADDRESS…] [--concurrency 1] [--warmup 1] [--seconds 3] [--rate 0]`
 //!
-//! With a rate, all workers together begin at most so many cycles in a second.
+//! With a rate, all workers together begin at most that many cycles per second.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -125,7 +125,7 @@ impl Connection {
         let (sender, connection) = handshake(TokioIo::new(stream))
             .await
             .map_err(|error| error.to_string())?;
-        // The sender gets the connection's errors, too.
+        // The connection's errors also reach the sender.
         tokio::spawn(connection);
         Ok(sender)
     }

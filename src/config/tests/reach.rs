@@ -1,5 +1,5 @@
-//! The people whom the questions of each rule reach, as `check` lists them, and its warnings where
-//! there are none.
+//! The people whom the questions of each rule reach, as `check` lists them, and the warnings about
+//! rules whose questions reach no person.
 
 use super::super::tests_bad::{BASE, TOOL};
 use super::*;

@@ -19,8 +19,8 @@ use crate::task::turn::Progress;
 
 impl Engine {
     /// Cancels a task and its descendants. Returns once none of their calls can be sent any more:
-    /// the version fences off a start that was not committed before the cancel, and an earlier
-    /// start is waited for.
+    /// the version fences off a start that was not committed before the cancel, and the cancel
+    /// waits for an earlier start.
     ///
     /// # Errors
     /// `NotFound`, `Forbidden`; `Conflict` when the task is completed or failed.
@@ -85,8 +85,8 @@ impl Engine {
             .flat_map(|progress| &progress.calls)
             .filter_map(CallState::unanswered)
         {
-            // Forbids sending also for a start that a driver of this process has not committed yet;
-            // that commit will be refused.
+            // This also forbids sending a call whose start a driver of this process has not
+            // committed yet; the commit of that start will be refused.
             sent_here.extend(self.in_flight_calls.cancel(call));
             if !self.store.is_sole() && start.replica != self.replica {
                 elsewhere = elsewhere.max((start.at + SEND_WINDOW + TIME_TO_WIRE).since(now));

@@ -13,7 +13,7 @@ use crate::task::item::Fact;
 use crate::task::status::TaskStatus;
 
 impl Engine {
-    /// Creates a task and begins to drive it; returns once it is stored.
+    /// Creates a task and begins to drive it; returns once the task is stored.
     ///
     /// # Errors
     /// `Invalid` for an agent that is unknown to this caller; `Unavailable` when the database does

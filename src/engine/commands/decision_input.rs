@@ -334,7 +334,7 @@ fn read_result(asked: &RequestSpec, action: Action, result: Option<&str>) -> Res
     }
 }
 
-/// Reads the replacement of a call's arguments, by the same rules as the model's own.
+/// Reads the replacement of a call's arguments, by the same rules as arguments from the model.
 fn read_edit(call: &CallSpec, text: &str) -> Result<Value, Misfits> {
     match CompiledSchema::closed(&call.parameters) {
         Ok(schema) => arguments::read(text, &schema),

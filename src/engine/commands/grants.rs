@@ -1,4 +1,5 @@
-//! The ends of standing decisions: why each counts no more, and the command that ends it.
+//! The ends of standing decisions: the reason why a standing decision counts no more, and the
+//! command that ends a standing decision.
 
 use super::Refusal;
 use crate::engine::Engine;
@@ -27,8 +28,8 @@ impl Engine {
         (!counts).then_some(GrantEnd::Giver)
     }
 
-    /// Whether `caller` may end a standing decision: the person who gave it, whoever may decide
-    /// such a request today, and an admin.
+    /// Whether `caller` may end a standing decision. The person who gave it may, and so may an
+    /// admin, and anyone who may decide such a request today.
     #[must_use]
     pub fn may_end_grant(&self, caller: &Caller, row: &GrantRow) -> bool {
         let decides = |terms: &crate::task::verdict::Terms| {
@@ -42,7 +43,7 @@ impl Engine {
                 || self.policy.terms(&row.rule).is_some_and(decides))
     }
 
-    /// Ends a standing decision. From then on no call starts with it. To end it again changes
+    /// Ends a standing decision. From then on no call starts with it. Ending it again changes
     /// nothing.
     ///
     /// # Errors

@@ -188,9 +188,9 @@ impl From<ReadError> for Refusal {
 }
 
 impl Engine {
-    /// Whether `caller` may give this command, by the rules of [`may_command`]. `open` there means
-    /// that the root task's agent is open to the caller in the current configuration; an agent that
-    /// is gone is open to no caller.
+    /// Whether `caller` may give this command, by the rules of [`may_command`]. The argument `open`
+    /// of these rules is whether the root task's agent is open to the caller in the current
+    /// configuration; an agent that is gone is open to no caller.
     ///
     /// # Errors
     /// The reason, in words for the caller.

@@ -1,5 +1,5 @@
-//! Standing decisions that a person gives with an approval. Invariant: only what the rule offers is
-//! given, by its bounds, and only to calls that it still offers it for.
+//! Standing decisions that a person gives with an approval. Invariant: a standing decision is given
+//! only for a call for which the rule still offers one, and only within the bounds of that offer.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +18,8 @@ use crate::task::request::{CallSpec, RequestSpec};
 use crate::task::turn::Open;
 use crate::task::units::write_duration;
 
-/// Why a wish does not fit a call, as the place below the answer and the expected value; `None` if
-/// it fits.
+/// Why a wish to remember does not fit a call: the place within the answer, and the expected value.
+/// `None` if the wish fits.
 pub(super) fn misfit(
     caller: &Caller,
     asked: &RequestSpec,
@@ -48,8 +48,8 @@ pub(super) fn misfit(
     })
 }
 
-/// Refuses a wish by a door that gives no standing decision: a link or a chat shows one question,
-/// and a standing decision is about later ones.
+/// Refuses a wish to remember that came by a link or a chat: both show a single question, and a
+/// standing decision is about later calls.
 ///
 /// # Errors
 /// `Forbidden`.
@@ -66,7 +66,7 @@ impl Engine {
     /// The standing decisions that an answer gives, by call.
     ///
     /// # Errors
-    /// `Invalid` when the rule does not offer it for a call any more.
+    /// `Invalid` when the rule no longer offers a standing decision for a call.
     pub(super) async fn granted(
         &self,
         session: &TaskSession,

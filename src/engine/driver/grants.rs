@@ -1,7 +1,8 @@
 //! Lets a call through that its rule holds, where a person's standing decision covers the call.
 //! Invariant: a standing decision is compared with the current rule, tool and accounts each time,
-//! and only calls of the rule that offered it are let through. A call that has relied on one is
-//! asked about as soon as that one counts no more; the commit of its start compares once more.
+//! and only calls of the rule that offered it are let through. If the standing decision that let a
+//! call through counts no more before the call starts, people are asked about the call; the commit
+//! of the start compares once more.
 
 use super::{Driver, Stop};
 use crate::store::{GrantRow, ReadError};
@@ -13,15 +14,16 @@ use crate::task::verdict::{Judgement, Verdict};
 /// When a call is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
-    /// When the model proposes it.
+    /// When the model proposes the call.
     First,
-    /// Right before it starts: only the standing decision that has let it through counts.
+    /// Right before the call starts: only the standing decision that has let the call through
+    /// counts.
     Again,
 }
 
 impl Driver<'_> {
-    /// The judgement of a call, `judged` by the policy: allowed by a standing decision where the
-    /// rule holds the call and offers one.
+    /// The judgement of a call that the policy has `judged`: allowed if the rule holds the call and
+    /// a standing decision that this rule offers covers the call, otherwise `judged`.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
@@ -138,7 +140,8 @@ fn relies_on(state: &CallState, grant: GrantId) -> bool {
     state.grant() == Some(grant) && state.phase == Phase::Allowed
 }
 
-/// The person who allowed a call, the end of that, and the time of the question, in UTC.
+/// The reason of a call that a standing decision allows: who gave it, until when it counts, and
+/// when they were asked, in UTC.
 fn reason(grant: &GrantRow) -> String {
     let now = Some(grant.now);
     let (until, asked) = (

@@ -1,7 +1,7 @@
 //! Judges calls: reads the arguments once and asks the policy, when the model proposes a call and
 //! again right before it starts. Invariant: the second judgement can deny or hold a call, but never
-//! release it. What a rule holds, only a standing decision that this rule offers lets through
-//! (`grants.rs`).
+//! release it. A call that a rule holds needs a person's approval or a standing decision that this
+//! rule offers (`grants.rs`).
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ impl Driver<'_> {
     }
 
     /// The judgement of a call by its arguments, the rejections and quarantine of its tree, the
-    /// policy, and the standing decisions that it offers.
+    /// policy, and the standing decisions that its rules offer.
     async fn judgement(&self, state: &CallState, look: Look) -> Result<Judgement, Stop> {
         if let Some(reason) = self.unfit_reason(state) {
             return Ok(Judgement::invalid(reason));
@@ -191,7 +191,7 @@ impl Driver<'_> {
         }
     }
 
-    /// Judges calls again right before they start. `true` if a call may not run any more
+    /// Judges calls again right before they start. Returns `true` if a call may not run any more
     /// (`tightened`), or if the effect of repeating it has changed: then nothing runs and
     /// `next_step` is asked again.
     ///

@@ -28,8 +28,8 @@ impl Driver<'_> {
     /// its one call.
     pub(crate) async fn open_requests(&mut self, questions: Vec<Question>) -> Result<(), Stop> {
         for question in questions {
-            // The API's client runs the call of an external tool. It never starts here, so it is
-            // judged again now.
+            // An API client runs the call of an external tool. Such a call is never started here,
+            // so it is judged again before the request opens.
             if question.kind == RequestKind::ExternalResult {
                 if let Some(failure) = damage_before(self.session, &question.calls) {
                     self.finish(Ending::Failed(failure)).await?;

@@ -102,7 +102,7 @@ impl Lease {
         self.0.lasts(uptime)
     }
 
-    /// Whether another driver of this process has taken the task since.
+    /// Whether another driver of this process has taken the task since this lease was taken.
     pub(crate) fn is_passed_on(&self) -> bool {
         let LeaseView {
             task,

@@ -1,8 +1,8 @@
 //! A lone drive takes every slot of this process, so that this process drives no other task.
 //! Invariant: after a lone drive, other tasks are claimed first, and each other task stores an item
 //! before it gives way to a lone drive. So neither starves the other. A lone drive waits for other
-//! tasks at most as long as a lease lasts; once it has begun, it keeps them out at most as long
-//! again.
+//! tasks at most as long as a lease lasts; once it has begun, it keeps other tasks out at most as
+//! long as a lease lasts.
 
 use std::sync::Arc;
 

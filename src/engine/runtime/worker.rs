@@ -40,8 +40,8 @@ impl Engine {
         let (mut round_at, mut clean_at) = (self.clock.uptime(), self.clock.uptime());
         let mut cursor = UpgradeCursor::default();
         while !self.stop.is_cancelled() {
-            // Woken before the next round is due, because a slot is free for example, the worker
-            // only claims; it does not search for overdue requests.
+            // A worker that is woken before the next round is due, for example because a slot is
+            // free, only claims; it does not search for overdue requests.
             let claimed = if self.clock.uptime() >= round_at {
                 round_at = self.clock.uptime() + POLL;
                 self.round().await
@@ -88,7 +88,7 @@ impl Engine {
         let every = self.settings.lease / 3;
         let mut renewed = self.clock.uptime();
         while !self.stop.is_cancelled() {
-            // Short sleeps: a machine that was suspended renews soon after it wakes.
+            // Short sleeps, so that a machine that was suspended renews soon after it wakes.
             tokio::select! {
                 () = self.stop.cancelled() => {}
                 () = self.clock.sleep(every / 8) => {}
@@ -98,7 +98,8 @@ impl Engine {
                 self.renew().await;
             }
         }
-        // A call may outlast its lease while the service goes down.
+        // While the service goes down, a call may last longer than its lease, so leases are renewed
+        // until the last driver ends.
         while !self.killed.is_cancelled() && !self.drivers.is_empty() {
             self.renew().await;
             tokio::select! {
@@ -148,15 +149,16 @@ impl Engine {
     /// # Errors
     /// `Unavailable` when the database does not answer.
     pub async fn claim(self: &Arc<Self>) -> Result<Vec<BoxFuture<'static, ()>>, Refusal> {
-        // Waits in the same queue as the commands of this process: they could otherwise take each
-        // slot that becomes free.
+        // Waits in the same queue as the commands of this process: outside of the queue it could
+        // lose each free slot to a command.
         let Some(first) = self.slot_within(CLAIM_WAIT).await else {
             self.backlog.store(true, Ordering::Relaxed);
             return Ok(Vec::new());
         };
         let mut first = Some(first);
         let free = i64::try_from(1 + self.slots.available_permits()).unwrap_or(i64::MAX);
-        // Cleared before the claim: a task that is queued during the claim sets it again.
+        // The flag is cleared before the claim: a task that is queued during the claim sets it
+        // again.
         self.backlog.store(false, Ordering::Relaxed);
         let until = self.clock.uptime() + self.settings.lease;
         let mut lone = self.alone.ask();
@@ -212,7 +214,7 @@ impl Engine {
         Arc::clone(&self.slots).try_acquire_owned().ok()
     }
 
-    /// A slot, as soon as there is one; `None` if the time is over before, or the service stops.
+    /// Waits for a slot. `None` if `time` is over first, or the service stops.
     pub(in crate::engine) async fn slot_within(
         &self,
         time: Duration,

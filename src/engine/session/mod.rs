@@ -42,7 +42,7 @@ use crate::task::turn::Progress;
 pub(crate) struct TaskSession {
     /// The task itself.
     pub own: Box<TaskDraft>,
-    /// The tree around it.
+    /// The tree around the task.
     pub tree: Box<TaskTree>,
     /// The database's clock at the last read or commit.
     pub now: Time,

@@ -78,9 +78,9 @@ async fn when_stopped(
     if time.is_zero() {
         return row(http, task).await;
     }
-    // A subscription from before the caller's own commit has news of that commit at least. Any
-    // other subscription may begin with old news, after which another replica has committed; so the
-    // row is read first.
+    // A subscription that began before the caller's own commit reports that commit or a later one.
+    // Any other subscription may begin with an old commit, although another replica has committed
+    // since; so the row is read first.
     let mut is_current = news.is_some();
     // Subscribes before the first read, so that no commit in between is missed.
     let mut news = news.unwrap_or_else(|| http.store.watch(root));

@@ -10,7 +10,7 @@ use crate::http::wire::request::InterventionRequest;
 use crate::store::{Event, ReadError, Store};
 use crate::task::id::{RequestId, TaskId};
 
-/// A request in brief, as of the commit of an event; without one as of now.
+/// A request in brief, as of the commit of `event`; without an event, as of now.
 ///
 /// # Errors
 /// [`ReadError`] when the database does not answer, or the request cannot be understood.

@@ -114,7 +114,7 @@ impl OpenStream {
         self.opened_at + self.http.settings.stream_life
     }
 
-    /// Ends the stream because of this error. The client learns it from its next connection.
+    /// Ends the stream because of this error, which the client learns when it connects again.
     pub(super) fn fail(&mut self, error: &ReadError) {
         self.ended = true;
         match error {

@@ -1,9 +1,10 @@
 //! The newest events of one tree, read and rendered once for all streams of this process.
 //!
 //! A stream that has sent every stored event follows the tail. The first follower that hears of a
-//! commit starts a read of the rows after the tail's last event, and all followers take its events
-//! from memory. A follower that falls too far behind, or meets a failed read, reads the rows by
-//! itself until it has caught up again. The last follower's end frees the tail.
+//! commit starts a read of the rows after the tail's last event, and all followers take the events
+//! of that read from memory. A follower that falls too far behind, or meets a failed read, reads
+//! the rows by itself until it has caught up again. The tail is freed when its last follower is
+//! dropped.
 //!
 //! Invariant: a follower gets all events after its position in order, or is told to read the rows.
 //! Invariant: an event is kept until every follower has taken it, and no longer; of slow followers'

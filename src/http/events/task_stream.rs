@@ -1,5 +1,6 @@
-//! The stream of a task's events: the stored ones, then what follows. It ends when its task has ended
-//! and every event is sent, and whenever `stream.rs` ends it.
+//! The stream of a task's events: first the stored events, then each new event as it is committed.
+//! The stream ends when its task has ended and every event is sent, and in the cases that
+//! `stream.rs` lists.
 
 use std::sync::Arc;
 
@@ -74,14 +75,14 @@ impl TaskStream {
     /// Reads a portion of events and returns how many it has. After the last portion, writes
     /// `caught_up` (once per stream) and begins to listen.
     async fn read(&mut self) -> Result<usize, ReadError> {
-        // All events before a delta that is kept already are committed, so this read finds them. A
-        // delta that arrives during the read may follow a later commit.
+        // Every event that precedes a delta which waits already is committed, so this read finds
+        // the event. A delta that arrives during the read may follow a later commit.
         let already_waiting = self.waiting.len();
         let fresh = already_waiting > 0;
         let RenderedEvents { part, events, more } =
             self.reader.read(&self.stream.http, fresh).await?;
-        // Deltas that were published before these events have arrived by now; they are sent before
-        // the events.
+        // Deltas that were published before these events have arrived by now. Before each event,
+        // the stream sends the waiting deltas whose models' prompts it has sent.
         while let Some(delta) = self.listener.piece() {
             if self.is_in_part(delta.task_id).await? && self.waiting.len() < WAITING {
                 self.waiting.push(delta);

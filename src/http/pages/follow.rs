@@ -1,6 +1,6 @@
 //! `/follow.js`: shows events while a page of a request or a task is open; every page works without
-//! it. Invariant: the policy of a page permits scripts only if the page loads this
-//! script, and then only scripts from our own origin.
+//! it. Invariant: the policy of a page permits scripts only if the page loads this script, and then
+//! only scripts from our own origin.
 
 use std::sync::LazyLock;
 
@@ -67,7 +67,7 @@ pub(crate) fn served(script: &'static str) -> Response {
     (headers, script).into_response()
 }
 
-/// Fails if a script can make markup of a text.
+/// Fails if a script names a function that turns text into markup or code.
 #[cfg(test)]
 pub(crate) fn assert_makes_no_markup(script: &str) {
     for way in [

@@ -12,7 +12,7 @@ use crate::http::Http;
 use crate::http::server::problem::prefix;
 use crate::people::Caller;
 
-/// One of the pages of the frame's links.
+/// A page that the frame links to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Inbox,

@@ -346,8 +346,8 @@ texts! {
     detail_internal: "The service has failed. Its log has the cause under the request's id.", "服务出错，可凭请求编号在日志中查找原因。";
 }
 
-/// Sentences of the API that name its members, and the same for a reader of a page, in English and
-/// in Chinese.
+/// Sentences of the API that name members of the API, each with a sentence for the reader of a
+/// page, in English and in Chinese.
 const PLAIN: &[(&str, &str, &str)] = &[
     (
         "You may not decide this request: see its `approvers`.",

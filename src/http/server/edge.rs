@@ -1,8 +1,8 @@
 //! The outermost layer around every response. It gives the request its id, renders problems (as
-//! JSON, or as a page for a browser under the pages' paths and `/problems`),
-//! answers preflights, and adds the headers that several operations share: the request's id, CORS,
-//! caching and security. The log line of a request holds the operation, status, duration and id,
-//! but neither path nor query.
+//! JSON, or as a page for a browser under the pages' paths and `/problems`), answers preflights,
+//! and adds the headers that several operations share: the request's id, CORS, caching and
+//! security. The log line of a request holds the operation, status, duration and id, but neither
+//! path nor query.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;

@@ -83,8 +83,8 @@ pub(crate) async fn guard(
     Ok(response)
 }
 
-/// The caller of the link in the path. Every text that is no link of ours, and a link whose person
-/// is none any more, are refused alike.
+/// The caller of the link in the path. A text that is not a link of this service, and a link whose
+/// person is no longer in the configuration, get the same refusal.
 ///
 /// # Errors
 /// `not_found`, `link_expired`.
@@ -121,7 +121,8 @@ fn check_source(http: &Http, op: &Op, request: &Request) -> Result<(), Problem> 
     {
         return Err(Problem::forbidden(FOREIGN));
     }
-    // A link is all that a POST needs, so the POST has to say that it comes from our page.
+    // The link alone authorizes a POST, so the POST must have an `Origin` header, whose value the
+    // check above has accepted.
     if op.auth == AuthClass::Link
         && *request.method() == Method::POST
         && !request.headers().contains_key(ORIGIN)

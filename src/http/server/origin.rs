@@ -32,8 +32,8 @@ impl Origin {
     }
 }
 
-/// The configured origins whose pages may change something. Pages of the host that a request is for
-/// may, too.
+/// The configured origins whose pages may change something. Pages of the request's own host may
+/// change something, too.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origins {
     public: Option<Origin>,

@@ -25,7 +25,7 @@ pub(crate) struct CreateTask {
     pub session_id: Option<String>,
     /// Data about the user, shown to the model before the message; at most 16 KiB.
     pub user_context: Option<BTreeMap<String, String>>,
-    /// For the caller and for rules, never for the model; at most 16 KiB.
+    /// Data for the caller and for rules, never shown to the model; at most 16 KiB.
     pub metadata: Option<BTreeMap<String, Value>>,
 }
 
@@ -128,7 +128,7 @@ pub(crate) struct ApproveDecision {
     pub reason: Option<String>,
     /// The digest that the approver saw; a different digest is refused and changes nothing.
     pub digest: Option<String>,
-    /// The wish that later calls, which the rule's offer covers, run without a request.
+    /// Lets later calls that the rule's offer covers run without a request.
     pub remember: Option<NewRemember>,
 }
 
@@ -216,7 +216,7 @@ pub(crate) struct ApproveCall {
     /// The reason; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
-    /// The wish that later calls, which the rule's offer covers, run without a request.
+    /// Lets later calls that the rule's offer covers run without a request.
     pub remember: Option<NewRemember>,
 }
 
@@ -280,7 +280,7 @@ pub(crate) struct ApproveBody {
     pub reason: Option<String>,
     /// The digest that the approver saw; a different digest is refused and changes nothing.
     pub digest: Option<String>,
-    /// The wish that later calls, which the rule's offer covers, run without a request.
+    /// Lets later calls that the rule's offer covers run without a request.
     pub remember: Option<NewRemember>,
 }
 

@@ -1,8 +1,8 @@
 //! A request in brief, as messages and the stream of the inbox show it: the same for every reader,
 //! made from the request's row alone.
 //!
-//! Invariant: of the arguments of its calls a brief has only what the operator's `summary` templates
-//! show, and no text of an agent or a tool.
+//! Invariant: a brief has no text of an agent or a tool, and of the calls' arguments only the parts
+//! that the operator's `summary` templates show.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -119,7 +119,7 @@ impl RequestBrief {
         }
     }
 
-    /// The brief for a message that goes outside: the operator has not asked for summaries there.
+    /// The brief without the summaries, for a receiver whose entry does not ask for them.
     #[must_use]
     pub(crate) fn without_summaries(self) -> Self {
         Self {

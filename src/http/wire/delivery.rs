@@ -63,7 +63,7 @@ pub(crate) struct Delivery {
     pub state: WireDeliveryState,
     /// How many attempts there were.
     pub attempts: i64,
-    /// The time of the next attempt; of a delivery that is over, of its last one.
+    /// The time of the next attempt; after the delivery has ended, the time of its last attempt.
     #[schema(format = DateTime)]
     pub due_at: String,
     /// When it was sent, died or was dropped.
@@ -138,8 +138,8 @@ pub(crate) struct WebhookMessage {
     /// The time of the event's commit; of a reminder, the time at which it was due.
     #[schema(format = DateTime)]
     pub timestamp: String,
-    /// The event in brief. With `payload: full`, instead of it the data that the event has in the
-    /// stream of its tree.
+    /// The event in brief; with `payload: full`, the data that the event has in the stream of its
+    /// tree.
     pub data: WebhookData,
 }
 

@@ -245,7 +245,7 @@ fn arguments(text: &str) -> Option<Value> {
     json::build(text.as_bytes()).ok()
 }
 
-/// The rule's own message, or the one that every request without it has.
+/// The rule's own message, or the default message.
 #[must_use]
 pub(super) fn message(asked: &RequestSpec) -> String {
     let own = asked.terms.message.clone();

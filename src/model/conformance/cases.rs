@@ -245,7 +245,8 @@ fn case<const N: usize>(name: &'static str, steps: [Step; N]) -> Case {
     }
 }
 
-/// A case with failing attempts before the answer `text`. The pieces are reset `resets` times.
+/// A case whose first attempts fail, and whose last attempt gives the answer `text`. Emitted pieces
+/// are voided `resets` times.
 fn in_the_end(name: &'static str, text: &'static str, resets: usize) -> Case {
     let step = Step {
         resets,

@@ -13,8 +13,8 @@ use crate::model::protocol::Telling;
 /// The bytes counted for each call in addition to its texts.
 const CALL: usize = 1024;
 
-/// A call's name is held back until its arguments come if this many bytes or more at the end of the
-/// name may begin a secret. The number is half of the shortest secret that is searched for.
+/// If this many bytes or more at the end of a call's name may begin a secret, the name is held back
+/// until the arguments come. The number is half of the shortest secret that is searched for.
 const PART: usize = 4;
 
 /// The calls so far, in their final order.

@@ -168,8 +168,8 @@ impl Streamed {
     fn with_calls(&mut self) -> Option<Vec<AnswerCall>> {
         let (calls, sent) =
             std::mem::replace(&mut self.calls, Calls::new(self.cleaner.clone())).finish()?;
-        // An empty content only marks the start of the stream. An unstreamed message would have
-        // `null`.
+        // Endpoints begin a stream with an empty content. For a message without text, an unstreamed
+        // answer would have `null`.
         if self
             .message
             .get("content")

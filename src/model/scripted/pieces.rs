@@ -8,7 +8,7 @@ use crate::world::Clock;
 
 /// The least number of bytes in a piece of arguments.
 const ARGUMENTS: usize = 8;
-/// The shortest pause. Shorter sleeps are too inaccurate, and their errors would add up.
+/// The shortest pause. Sleeps are inaccurate, and the errors of many short ones would add up.
 const SHORTEST: Duration = Duration::from_millis(25);
 
 /// All pieces of an answer, in order.

@@ -1,6 +1,6 @@
-//! A TCP stream that hands out at most one line with each read, so that what a server sends after
-//! the line that begins TLS is never taken for an answer from inside TLS. Such bytes then break the
-//! handshake (RFC 3207, section 6: nothing from before it counts).
+//! A TCP stream that hands out at most one line with each read, so that no bytes that a server
+//! sends after the line that begins TLS are taken for an answer from inside TLS. Such bytes break
+//! the handshake instead (RFC 3207, section 6: nothing learned before TLS counts).
 
 use std::io;
 use std::net::SocketAddr;

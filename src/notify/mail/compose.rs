@@ -1,8 +1,8 @@
 //! A digest as a mail: plain text and HTML, in the person's language.
 //!
-//! Invariant: every name passes `visible`, and a subject and its headers have only words of the
-//! configuration and our own; so no name can begin a header or hide itself. What is long is cut, so
-//! that a mail of twenty questions stays under 50 KB.
+//! Invariant: every name passes `visible`, and the subject and the other headers have only words of
+//! the configuration and our own; so no name can begin a header or hide itself. Long texts are cut,
+//! so that a mail of twenty questions stays under 50 KB.
 
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
@@ -24,7 +24,7 @@ const NAME: usize = 80;
 /// The most bytes of a mail, as it is sent.
 const MOST: usize = 50 * 1024;
 
-/// How much of a question is shown.
+/// How much of each question a mail shows.
 #[derive(Clone, Copy, Debug)]
 struct Room {
     /// The most characters of a text.
@@ -33,7 +33,7 @@ struct Room {
     summaries: usize,
 }
 
-/// The rooms, the widest first: a mail that is over [`MOST`] in one is made anew in the next.
+/// The limits, the widest first: a mail that exceeds [`MOST`] is built again with the next.
 const ROOMS: [Room; 3] = [
     Room {
         text: 300,
@@ -126,7 +126,7 @@ fn built(
     message.multipart(parts).ok()
 }
 
-/// The text in at most so many characters, with every invisible one shown.
+/// The text in at most `most` characters, with every invisible character shown.
 fn shown(text: &str, most: usize) -> String {
     let flat: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
     cut(visible(&flat), most)

@@ -1,6 +1,6 @@
-//! One conversation with the mail server: connect, TLS, sign in, one mail. Invariant: off loopback
-//! nothing but the greeting, EHLO and STARTTLS is said without TLS; failures are fixed words, without
-//! the server's.
+//! One conversation with the mail server: connect, TLS, sign in, one mail. Invariant: without TLS,
+//! only the greeting, EHLO and STARTTLS leave for a server that is not on loopback; a failure is
+//! reported in fixed words, never in the server's.
 
 use std::io;
 use std::time::Duration;
@@ -19,9 +19,9 @@ use crate::notify::settings::{MailServer, Relay, Security};
 use crate::world::Clock;
 
 /// How long connecting and sending may take together. lettre's own timeout covers only connecting
-/// (lettre#1027), so the conversation as a whole has this one.
+/// (lettre#1027), so this one covers the whole conversation.
 pub(in crate::notify) const WITHIN: Duration = Duration::from_secs(20);
-/// How long the farewell may take once the mail is taken.
+/// How long the server may take to answer QUIT after it has taken the mail.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 const NO_TLS: &str = "no secure connection could be made (TLS)";
@@ -33,7 +33,7 @@ const NO_SESSION: &str = "the mail server refuses the session (5xx)";
 const NO_SIGN_IN: &str = "the mail server refuses the user or password (5xx)";
 const CUT_OFF: &str = "the connection to the mail server was lost";
 
-/// Replies that concern the sender's session and no single mail (RFC 4954, section 6).
+/// Reply codes that concern the sender's session and not the mail (RFC 4954, section 6).
 const OF_THE_SESSION: [&str; 4] = ["530", "534", "535", "538"];
 
 /// The mail server, ready to be spoken to.
@@ -130,7 +130,7 @@ impl Server {
     }
 }
 
-/// Ends a conversation whose mail is taken; an answer to it changes nothing any more.
+/// Sends QUIT once the mail is taken. The mail counts as sent whatever the server answers.
 async fn farewell(clock: &dyn Clock, mut connection: AsyncSmtpConnection) {
     tokio::select! {
         _ = connection.quit() => {}
@@ -138,8 +138,8 @@ async fn farewell(clock: &dyn Clock, mut connection: AsyncSmtpConnection) {
     }
 }
 
-/// Why there is no connection that a mail may be sent on. It may be tried again: none of this
-/// concerns one mail.
+/// Why there is no connection to send a mail on. Each of these failures may be tried again, because
+/// it does not concern the mail itself.
 fn unopened(error: &Error) -> &'static str {
     if error.is_tls() {
         NO_TLS

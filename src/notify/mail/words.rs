@@ -9,7 +9,7 @@ pub(super) struct Words {
     new: &'static str,
     expiring: &'static str,
     waiting: &'static str,
-    /// The same about several.
+    /// The subjects and headings about several questions.
     all_new: &'static str,
     all_expiring: &'static str,
     all_waiting: &'static str,
@@ -20,7 +20,7 @@ pub(super) struct Words {
     pub(super) no_deadline: &'static str,
     pub(super) summary: &'static str,
     pub(super) review: &'static str,
-    /// How many questions are not listed.
+    /// The line with the number of questions that are not listed.
     pub(super) more: &'static str,
     pub(super) inbox: &'static str,
     /// The sentences about the link.
@@ -111,7 +111,7 @@ impl Words {
         text.replace("{count}", &count.to_string())
     }
 
-    /// How many questions are not listed.
+    /// The line with the number of questions that are not listed.
     pub(super) fn more(&self, count: u64) -> String {
         self.more.replace("{count}", &count.to_string())
     }

@@ -62,7 +62,7 @@ impl Default for Teams {
 }
 
 impl Slack {
-    /// Whether a bot posts, which can update its messages.
+    /// Whether a bot posts the messages. Only a bot can update them.
     pub(super) fn is_bot(&self) -> bool {
         self.token.is_some()
     }

@@ -44,7 +44,7 @@ pub(in crate::notify) struct Relay {
 pub(in crate::notify) enum Security {
     /// TLS before the first word.
     Tls,
-    /// TLS after STARTTLS; without it nothing more is said.
+    /// TLS after STARTTLS; if the server offers no STARTTLS, the conversation ends.
     StartTls,
     /// Nothing: the server is on this machine.
     Loopback,

@@ -1,7 +1,7 @@
 //! The body of a message to Slack, as blocks.
 //!
-//! Invariant: a text that is not ours is `plain_text`, in which no markup means anything; the only
-//! `mrkdwn` are our links. `&`, `<` and `>` are escaped everywhere.
+//! Invariant: a text that this service did not write is `plain_text`, in which no markup means
+//! anything; `mrkdwn` is used only for our links. `&`, `<` and `>` are escaped everywhere.
 
 use serde_json::{Map, Value, json};
 
@@ -33,7 +33,7 @@ pub(in crate::notify) fn content(shown: &Shown) -> Map<String, Value> {
     message(&shown.in_brief(), Some(blocks))
 }
 
-/// The member `text` of a message that only says this.
+/// The member `text` of a message that has only this text.
 pub(in crate::notify) fn plain_content(words: &str) -> Map<String, Value> {
     message(words, None)
 }

@@ -1,8 +1,9 @@
-//! The answers of Slack's API. They have status 200 whatever they say: `{"ok": false, "error": …}`
-//! is a failure.
+//! The answers of Slack's API. Their status is 200 even for failures, which are told by the body:
+//! `{"ok": false, "error": …}`.
 //!
-//! Invariant: nothing of an answer is kept but a message's id, which is digits and a dot; a problem is
-//! in fixed words. A failure is tried again unless the same message would surely fail again.
+//! Invariant: the only part of an answer that is kept is the message's id, which is digits and a
+//! dot; a problem is in fixed words. A failure is tried again unless the same message would surely
+//! fail again.
 
 use std::fmt;
 
@@ -11,7 +12,7 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 
 use crate::notify::answer::Answer;
 
-/// The members of an answer that mean something. An answer repeats the message, and may be cut off.
+/// The members of an answer that are read. The others repeat the message and may be cut off.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Reply {
     ok: Option<bool>,
@@ -20,16 +21,16 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    /// Reads as much as there is.
+    /// Reads the members of a body that may be incomplete.
     pub(super) fn read(body: &[u8]) -> Self {
         let mut reply = Self::default();
         let mut json = serde_json::Deserializer::from_slice(body);
-        // The members before the end or a mistake count.
+        // A mistake or an early end is ignored: the members before it count.
         let _ = json.deserialize_map(Members(&mut reply));
         reply
     }
 
-    /// The result of the attempt; `answer` is the result by its status alone.
+    /// The result of the attempt. `answer` is the result that the HTTP status alone gives.
     pub(super) fn answer(self, answer: &Answer) -> Answer {
         let (problem, unwanted) = match (self.ok, self.error.as_deref()) {
             (Some(true), _) => ("", false),
@@ -47,7 +48,7 @@ impl Reply {
     }
 }
 
-/// Slack's word for an error in ours, and whether the message is never taken.
+/// Our words for an error code of Slack, and whether Slack would refuse the same message again.
 fn meaning(error: &str) -> (&'static str, bool) {
     match error {
         "ratelimited" | "rate_limited" | "message_limit_exceeded" => ("Slack asks to wait", false),

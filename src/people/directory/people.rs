@@ -49,8 +49,8 @@ impl Directory {
             .map(|(_, person)| person)
     }
 
-    /// A person as the caller that they can be at most, with today's groups: by their key if it may
-    /// decide, else by a link.
+    /// A person as the caller with the most rights that they can have, with today's groups: the
+    /// caller of their key if that key may decide, else the caller of a link.
     #[must_use]
     pub fn who_is(&self, person: &Person) -> Caller {
         let by_link = self.by_link(person);
@@ -113,8 +113,8 @@ impl Directory {
         by_key.chain(people.map(|(key, person)| (key, person.groups.as_slice())))
     }
 
-    /// The current groups of a user by whose link a decision counts; `None` when the user is no
-    /// person whom messages reach, or links decide nothing.
+    /// The current groups of a user who may decide by a link; `None` when messages do not reach the
+    /// user, or the user's links decide nothing.
     #[must_use]
     pub fn groups_by_link(&self, tenant: &str, user: &str) -> Option<&[String]> {
         let person = self.person(tenant, user)?;

@@ -19,7 +19,7 @@ async fn stream_of_a_client_that_does_not_read_is_closed() {
         + ACCOUNTS
         + "\nserver: { max_streams_per_caller: 1 }\n";
     let app = TestApp::timed(On::Sqlite, &yaml, Arc::<Leaping>::clone(&clock)).await;
-    // More than a connection buffers while the client does not read.
+    // The results exceed the buffers of a connection whose client does not read.
     app.tool.answers(200, "x".repeat(900 * 1024));
     app.model.then(calls(&[("lookup", "{}"); 16]));
     let task = app

@@ -1,4 +1,4 @@
-//! Decisions by link: each is its person's, and each counts as long as its person does.
+//! Decisions by link: each belongs to the link's person, and counts while that person may decide.
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};

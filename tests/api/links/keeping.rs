@@ -1,5 +1,5 @@
-//! Answers that no link gives: those that the rule or the kind of request keeps, and everything that
-//! is not the link's own request.
+//! Answers that no link can give: those that the rule or the kind of request withholds from links,
+//! and answers to any request but the link's own.
 
 use reqwest::Method;
 use serde_json::json;

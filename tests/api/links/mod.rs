@@ -1,4 +1,4 @@
-//! Sealed links: who decides by them, what they keep, and what they never open.
+//! Sealed links: decisions by link, the answers that no link can give, and refused links.
 
 mod deciding;
 mod keeping;
@@ -11,7 +11,7 @@ use reqwest::Method;
 use crate::support::links::{DECIDING, PEOPLE, SEALING_KEY};
 use crate::support::test_app::{ACCOUNTS, On, REFUNDS, Reply, TestApp};
 
-/// The refund agent with people and links that decide. The rule has these approvers.
+/// The service with the refund agent, whose rule has these approvers, and with links that decide.
 async fn linked(on: On, approvers: &str) -> TestApp {
     TestApp::with(on, &yaml(approvers)).await
 }
@@ -21,7 +21,7 @@ fn yaml(approvers: &str) -> String {
     format!("{refunds}{ACCOUNTS}{PEOPLE}{}", sealed())
 }
 
-/// The section of the sealing key, and the setting with which links decide.
+/// The section with the sealing key, and the setting that lets links decide.
 fn sealed() -> String {
     format!("secrets: {{ keys: [ {{ id: k1, key: \"{SEALING_KEY}\" }} ] }}\n{DECIDING}")
 }

@@ -1,4 +1,5 @@
-//! Links that are none: each gets the same 404. Links that are over: each gets the same 410.
+//! Forged and damaged links, and links whose person lost their right, all get the same 404; expired
+//! and revoked links all get the same 410.
 
 use std::time::Duration;
 
@@ -110,7 +111,7 @@ on_both! {
         assert_eq!(reply.status, 410);
         let reply = app.nobody().get(&paths[0]).await;
         assert_eq!((reply.status, reply.str("/code").as_str()), (410, "link_expired"));
-        // The links made before a time end all at once.
+        // `not_before` ends all links that were made before that time.
         let path = link("dora", &first.request);
         assert_eq!(page(&app, &path).await.status, 200);
         app.restart_with(|yaml| yaml.replace("may: decide", "may: decide, not_before: 2999-01-01T00:00:00Z")).await;

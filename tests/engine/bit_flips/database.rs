@@ -70,7 +70,7 @@ pub struct Beside(Connection);
 impl Beside {
     pub fn of(harness: &EngineHarness) -> Self {
         let beside = Self(sqlite_file::connect(harness.fixture.settings.url.reveal()));
-        // A flipped bit on disk is not checked against constraints either.
+        // Constraints are off, because a bit that flips on disk is not checked against them.
         beside.does("pragma foreign_keys = off; pragma ignore_check_constraints = on");
         beside
     }

@@ -91,7 +91,7 @@ on_both! {
 /// The problem of the first attempt at a mail to a server off loopback. Asserts that nothing of the
 /// mail was said to it.
 async fn problem_off_loopback(server: &FakeMailServer) -> String {
-    // This address is not one of loopback, and leads there all the same.
+    // `0.0.0.0` is no loopback address to the service, but a connection to it reaches this machine.
     let yaml = yaml(BOB_ONLY, "0.0.0.0", server);
     let app = TestApp::with(On::Sqlite, &yaml).await;
     app.held().await;

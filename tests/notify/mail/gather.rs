@@ -15,12 +15,12 @@ use crate::notify::on_both;
 use crate::store::store_fixture::{asked, change, finance, fresh, new_task, status};
 use crate::support::test_app::On;
 
-/// How many questions the bodies of a mail list, and the subject's number.
+/// How many questions the HTML body of a mail lists.
 fn listed(mail: &crate::support::fake_mail_server::Mail) -> usize {
     mail.html.matches("/resume/").count()
 }
 
-/// Stores so many questions that finance may decide, as many at once as the store writes together.
+/// Stores `count` questions that finance may decide, as many at once as the store writes together.
 async fn ask(store: &Store, count: usize) {
     let commit = |_| async move {
         let id = TaskId(fresh());
@@ -40,7 +40,7 @@ async fn ask(store: &Store, count: usize) {
     commits.buffer_unordered(64).collect::<Vec<()>>().await;
 }
 
-/// Returns once so many deliveries are in this state.
+/// Returns once `count` deliveries are in this state.
 async fn listed_as(post: &Post, state: &str, count: usize) {
     let sql = format!("select cast(count(*) as text) from delivery where state = '{state}'");
     while post.app.database.texts(&sql).await != [count.to_string()] {
@@ -126,7 +126,7 @@ async fn two_replicas_gather_as_one() {
     }
     post.until(|found| found.iter().any(|one| one["state"] == "sent"))
         .await;
-    // Each question is sent or put off, by whichever replica.
+    // Each question is sent or put off, whichever replica claims it.
     post.until(|found| {
         let waits = |one: &serde_json::Value| {
             one["state"] == "due" && one["due_at"].as_str() > one["ended_at"].as_str()

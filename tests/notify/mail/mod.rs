@@ -1,4 +1,4 @@
-//! Mail to people: whom it reaches, what it says, and what becomes of it.
+//! Mail to people: its recipients, its content and its delivery.
 
 mod content;
 mod delivery;
@@ -17,7 +17,8 @@ use crate::support::test_app::{ACCOUNTS, OPS, On, REFUNDS, TestApp};
 pub const HOUR: Duration = Duration::from_hours(1);
 pub const MINUTE: Duration = Duration::from_mins(1);
 
-/// alice owns the tasks and bob is of finance: both may decide. carol may not, dora has no key.
+/// alice, who owns the tasks, and bob, who is of finance, may decide; carol may not. dora is of
+/// finance, too, but has no key.
 const PEOPLE: &str = "  people:
     - { user: alice, tenant: acme, email: alice@acme.com, language: zh }
     - { user: bob, tenant: acme, email: bob@acme.com }
@@ -76,7 +77,7 @@ impl Post {
         reply.body["deliveries"].as_array().unwrap().clone()
     }
 
-    /// Returns the deliveries once so many are in each of these states.
+    /// Returns the deliveries once the given number of them is in each of these states.
     pub async fn counted(&self, states: &[(&str, usize)]) -> Vec<Value> {
         self.until(|found| {
             states.iter().all(|(state, count)| {

@@ -1,4 +1,4 @@
-//! Reminders and escalation: told at their time, if the question still waits.
+//! Reminders and escalation: sent at their time, if the question still waits.
 
 use std::time::Duration;
 

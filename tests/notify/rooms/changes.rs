@@ -1,4 +1,4 @@
-//! A bot's message says what has become of its questions.
+//! A bot's messages are updated with the outcomes of their questions.
 
 use std::time::Duration;
 
@@ -107,7 +107,8 @@ on_both! {
         scene.hook.open();
         slack.until(|all| all.len() == 1).await;
         scene.until(|found| of(found, "request.created")[0]["state"] == "sent").await;
-        // The change had found its message unsent, and left it to its lease.
+        // The attempt at the change found the message unposted, so the change waits for its lease
+        // to end.
         scene.leap(Duration::from_secs(21));
         let all = slack.until(|all| all[0].bodies.len() == 2).await;
         assert!(all[0].text().starts_with("Approved by bob, "));
@@ -149,7 +150,7 @@ on_both! {
         scene.counted(&[("sent", 1)]).await;
         answer(&scene, BOB, &held, "approve").await;
         slack.until(|all| all[0].bodies.len() == 2).await;
-        // The change is recorded before its time to be kept begins.
+        // The retention of the change begins once it is recorded, so the test waits for that first.
         scene.counted(&[("sent", 2), ("due", 0)]).await;
         scene.leap(Duration::from_hours(5 * 24));
         scene.counted(&[("sent", 0), ("due", 0)]).await;

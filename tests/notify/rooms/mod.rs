@@ -1,5 +1,5 @@
-//! Rooms of Slack and Teams: what they are told, that a bot's message says what has become of its
-//! questions, and what happens when Slack refuses.
+//! Rooms of Slack and Teams: the messages that they get, a bot's updates with the outcomes of the
+//! questions, and refusals by Slack.
 
 mod changes;
 mod content;

@@ -53,7 +53,7 @@ async fn drain<W: Writer>(
     while waiting.lock().await.recv_many(&mut batch, limit).await > 0 {
         let (changes, waiters): (Vec<_>, Vec<_>) = batch.drain(..).unzip();
         for (done, waiter) in writer.write(changes).await.into_iter().zip(waiters) {
-            // A client that went away waits for no answer.
+            // Fails if the client has gone. The change is committed all the same.
             let _ = waiter.send(done);
         }
     }

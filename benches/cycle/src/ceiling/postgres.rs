@@ -75,7 +75,7 @@ pub async fn connect(url: &str) -> Connection {
     let (connection, driver) = tokio_postgres::connect(url, NoTls)
         .await
         .expect("a database");
-    // The driver runs until the process ends. The pending statement gets its errors, too.
+    // The driver runs until the process ends. Its errors also fail the pending statement.
     tokio::spawn(driver);
     connection
         .batch_execute(

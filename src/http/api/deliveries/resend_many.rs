@@ -32,8 +32,8 @@ pub(crate) const OP: Op = Op {
 
 /// Send the messages of a receiver again
 ///
-/// Makes the deliveries of one receiver due now, with all their attempts and under the same
-/// `webhook_id`; for an admin.
+/// Makes the deliveries of one receiver due now, with as many attempts as new deliveries and under
+/// the same `webhook_id`; for an admin.
 #[utoipa::path(
     post, path = "/v1/deliveries/resend", operation_id = "resend_deliveries", tag = "deliveries",
     request_body = ResendDeliveries,

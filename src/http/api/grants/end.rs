@@ -23,8 +23,8 @@ pub(crate) const OP: Op = Op {
 
 /// End a standing decision
 ///
-/// From then on no call starts with it; for its giver, whoever may decide such a request, and an
-/// admin. To end it again changes nothing.
+/// After the response no call starts with the standing decision. Permitted to its giver, to people
+/// who may decide such a request, and to an admin. Ending it again changes nothing.
 #[utoipa::path(
     delete, path = "/v1/grants/{grant_id}", operation_id = "end_grant", tag = "grants",
     params(("grant_id" = String, Path, format = Uuid, description = "The standing decision")),

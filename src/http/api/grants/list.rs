@@ -27,9 +27,9 @@ pub(crate) const OP: Op = Op {
 
 /// List standing decisions
 ///
-/// Returns the standing decisions that the caller gave, owns the tasks of, or may decide the
-/// requests of, newest first; for an admin all of the tenant. Each is listed until 30 days after its
-/// time.
+/// Returns the standing decisions that the caller gave, that hold for the caller's tasks, or whose
+/// requests the caller may decide, newest first; for an admin, all of the tenant. Each is listed
+/// until 30 days after its `expires_at`.
 #[utoipa::path(
     get, path = "/v1/grants", operation_id = "list_grants", tag = "grants", params(PageQuery),
     responses((status = 200, body = GrantList, description = "A page of standing decisions"))
@@ -53,7 +53,7 @@ pub(crate) async fn list_grants(
     }))
 }
 
-/// A page of the standing decisions that concern a caller. It has at least one, if there is one.
+/// A page of the standing decisions that concern a caller; empty only if no further ones do.
 ///
 /// # Errors
 /// `unavailable`.
@@ -74,7 +74,7 @@ pub(crate) async fn read(
         if !page.is_empty() || !page.more {
             return Ok(page);
         }
-        // The rows of this page concern other people.
+        // All rows read so far concern other people: the next rows are read.
         filter.before = page.looked_at.map(GrantId);
     }
 }

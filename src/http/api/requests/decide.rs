@@ -107,7 +107,7 @@ pub(crate) async fn decide(
 /// Stores an answer.
 ///
 /// # Errors
-/// As [`decide`], but an invalid form is no page.
+/// As [`decide`], except that the problem of an invalid form is not rendered as a page.
 pub(crate) async fn store_decision(
     http: &Arc<Http>,
     id: RequestId,

@@ -1,5 +1,5 @@
 //! The filters of an inbox: kinds of request, agents and sessions. The list, the stream and the
-//! pages of an inbox read the same ones.
+//! pages of an inbox read the same filters.
 
 use crate::http::api::access;
 use crate::http::server::query::Query;
@@ -8,7 +8,7 @@ use crate::store::{RequestFilter, RequestRow};
 use crate::task::request::RequestKind;
 use crate::task::status::RequestStatus;
 
-/// Which requests of an inbox are wanted; an empty list is any.
+/// The requests of an inbox that are wanted; an empty list admits any value.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct InboxFilter {
     pub kinds: Vec<RequestKind>,

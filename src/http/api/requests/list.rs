@@ -87,8 +87,8 @@ pub(crate) async fn list_requests(
     list_page(&http, &caller, filter, inbox, open).await
 }
 
-/// How many requests wait for the caller under these filters, up to [`COUNTED`], and whether more
-/// do. With `roots`, those of these trees.
+/// The number of requests that wait for the caller under these filters, up to [`COUNTED`], and
+/// whether more wait. With `roots`, only requests of these trees count.
 async fn open_requests(
     http: &Http,
     caller: &Caller,

@@ -59,8 +59,8 @@ pub(crate) async fn cancel_task(
     Ok(response)
 }
 
-/// Cancels a task for the sender of a POST; `body` checks what was posted, once they are known to
-/// have the right.
+/// Cancels a task for the sender of a POST. `body` checks the posted body after the sender's right
+/// has been checked.
 ///
 /// # Errors
 /// The problems of [`OP`].

@@ -1,8 +1,10 @@
-//! The stream of an inbox: what waits for one caller, then what changes. It has no numbers and
-//! nothing to resume: each connection begins with the state.
+//! The stream of an inbox: first the requests that wait for one caller, then each new request and
+//! each change. The events have no numbers and a stream cannot be resumed: each connection begins
+//! with the requests that wait now.
 //!
-//! One reader for each tenant (`tail`) hears of touched requests and reads their rows once for all
-//! streams of the process. Each stream derives from a row what it means to its caller (`view`).
+//! One reader for each tenant (`tail`) learns which requests were changed, and reads their rows
+//! once for all streams of the process. Each stream derives from a row the event for its caller
+//! (`view`).
 //!
 //! Invariant: `view` is the only place that decides whether a stream tells its caller of a request.
 

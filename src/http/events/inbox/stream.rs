@@ -1,4 +1,5 @@
-//! One stream of an inbox: its state, then its changes.
+//! One stream of an inbox: first the requests that wait for the caller, then new requests and
+//! changes.
 
 use std::sync::Arc;
 
@@ -33,7 +34,7 @@ struct InboxStream {
     view: InboxView,
 }
 
-/// Opens the stream of what waits for a caller.
+/// Opens the stream of the requests that wait for a caller.
 ///
 /// # Errors
 /// `unavailable` or `internal` when the requests cannot be read.
@@ -56,7 +57,7 @@ pub(crate) async fn open(
 }
 
 impl InboxStream {
-    /// Reads what waits for the caller, and writes it.
+    /// Reads the requests that wait for the caller, and writes them as one event.
     async fn begin(&mut self) -> Result<(), ReadError> {
         let (http, caller) = (&self.stream.http, &self.stream.watcher.caller);
         let read = if caller.may.decide {
@@ -84,7 +85,7 @@ impl InboxStream {
         self.stream.write(INBOX, &event)
     }
 
-    /// Writes what a request, as it is now, means to the caller.
+    /// Writes the event that a request in its current state causes for the caller, if any.
     fn tell(&mut self, row: &RequestRow) -> Result<(), ReadError> {
         let caller = &self.stream.watcher.caller;
         let change = self.view.note(row, caller, &self.filter);
@@ -134,7 +135,8 @@ impl EventSource for InboxStream {
         Ok(())
     }
 
-    /// A changed right ends the stream, too: the next connection begins with what it allows.
+    /// Whether the caller is the same and has the same rights. If the rights changed, the stream
+    /// ends: the next connection begins with the requests that the new rights allow.
     async fn may_read(&mut self) -> Result<bool, Problem> {
         let watcher = &mut self.stream.watcher;
         let Some(caller) = watcher.caller_now(&self.stream.http).await? else {

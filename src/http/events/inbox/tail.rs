@@ -1,10 +1,10 @@
 //! The newest changes of the requests of one tenant, read once for all inbox streams of this
 //! process.
 //!
-//! A reader of the tenant hears which requests commits have touched, on any replica, and reads
-//! their rows. Notifications may be lost, so it also looks at the tenant's requests every
-//! [`LOOK`]. At the deadline of a shown request it reads that request, so that the database's clock
-//! decides. The last follower's end stops the reader.
+//! The reader of the tenant learns which requests were changed by commits, on any replica, and
+//! reads their rows. Notifications may be lost, so it also searches for changed requests every
+//! [`LOOK`]. At the deadline of a shown request it reads that request, because the database's clock
+//! decides. The reader stops when its last follower is dropped.
 //!
 //! Invariant: a follower gets the row of every request of its tenant that changes, or is told that
 //! rows may be missing.
@@ -23,13 +23,14 @@ use crate::task::id::RequestId;
 use crate::task::status::RequestStatus;
 use crate::task::time::Time;
 
-/// How often the tenant's requests are looked at, for lost notifications.
+/// How often the tenant's requests are searched for changes whose notification was lost.
 const LOOK: Duration = Duration::from_secs(15);
 /// The pause before another attempt, after the database did not answer.
 const AGAIN: Duration = Duration::from_secs(1);
-/// The pause before a deadline that has not passed by the database's clock is looked at again.
+/// The pause before a request is read again whose deadline has passed by the process's clock but
+/// not by the database's.
 const SOON: Duration = Duration::from_millis(200);
-/// A look searches for new requests from this long before the newest known one, because ids of
+/// The search for lost changes begins this long before the newest known request, because ids of
 /// several replicas are not committed in their order.
 const OVERLAP: Duration = Duration::from_mins(2);
 /// How many reads a follower may fall behind.
@@ -52,7 +53,8 @@ struct InboxTail {
     tenant: String,
     news: broadcast::Sender<News>,
     shown: Mutex<ShownRequests>,
-    /// Notified when requests with an earlier deadline may be shown.
+    /// Wakes the reader when the shown requests have changed and an earlier deadline may be among
+    /// theirs.
     more_shown: Arc<Notify>,
     tails: InboxTails,
     /// Stops the reader.
@@ -65,10 +67,11 @@ struct ShownRequests(BTreeMap<RequestId, Shown>);
 
 #[derive(Debug)]
 struct Shown {
-    /// The number of followers that show it.
+    /// The number of followers that show the request.
     followers: usize,
     answers: usize,
-    /// The deadline, until its passing was told.
+    /// The deadline; `None` once the followers were told that it has passed or the request is
+    /// closed.
     expires_at: Option<Time>,
 }
 
@@ -206,7 +209,7 @@ impl ShownRequests {
         overdue.map(|(id, _)| *id).collect()
     }
 
-    /// Takes note of a row that the followers are told.
+    /// Notes a row that is about to be sent to the followers.
     fn told(&mut self, row: &RequestRow) {
         if let Some(shown) = self.0.get_mut(&row.asked.request_id) {
             shown.answers = shown.answers.max(row.answers.len());
@@ -230,7 +233,8 @@ struct Reader {
     /// The requests after `since` that the followers were told of.
     known: BTreeSet<RequestId>,
     since: RequestId,
-    /// Uptimes of the process clock.
+    /// The time of the next search for lost changes (`look_at`), and the earliest time of the next
+    /// read (`not_before`); both by `Clock::uptime`.
     look_at: Duration,
     not_before: Duration,
 }
@@ -301,15 +305,15 @@ impl Reader {
         true
     }
 
-    /// The first deadline of a shown request. The tail is not held any longer, or it would not end
-    /// while the reader waits.
+    /// The first deadline of a shown request. Releases the tail on return, because a tail that the
+    /// waiting reader held could not end.
     fn first_deadline(&self) -> Option<Time> {
         let tail = self.tail.upgrade()?;
         let shown = locked(&tail.shown);
         shown.first_deadline()
     }
 
-    /// Reads what is due, and tells it to the followers.
+    /// Reads the rows that are due, and sends them to the followers.
     async fn tell(&mut self) -> Result<(), ReadError> {
         let now = self.http.clock.uptime();
         if now >= self.look_at {

@@ -1,5 +1,5 @@
-//! The inbox of one caller as a stream has told it, and the event that a change of a request is to
-//! that caller.
+//! The inbox of one caller as its stream has reported it, and the event that a changed request
+//! causes for that caller.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ use crate::task::status::RequestStatus;
 
 /// The most requests that are counted.
 pub(crate) const COUNTED: usize = 1000;
-/// With more than [`COUNTED`] requests open, the state is read again once this few of the counted
-/// ones are left.
+/// If more than [`COUNTED`] requests wait, the inbox is read again once fewer than this many of the
+/// counted requests are left.
 const FEW: usize = 900;
 
-/// The change of a request, as one caller is told of it.
+/// A change of a request, as it is reported to one caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// It waits for the caller from now on.
@@ -28,7 +28,7 @@ pub(super) enum Change {
     Gone(GoneReason),
 }
 
-/// The requests that wait for a caller: the oldest [`COUNTED`] requests, each with its number of answers.
+/// The requests that wait for a caller: the oldest [`COUNTED`], each with its number of answers.
 #[derive(Debug, Default)]
 pub(super) struct InboxView {
     open: BTreeMap<RequestId, usize>,
@@ -66,7 +66,7 @@ impl InboxView {
         self.more && self.open.len() < FEW
     }
 
-    /// Takes note of a request as it is now. `None` if the caller is not to be told of it.
+    /// Notes the current state of a request. Returns the change to report to the caller, if any.
     pub(super) fn note(
         &mut self,
         row: &RequestRow,
@@ -79,7 +79,7 @@ impl InboxView {
         }
         let (id, answers) = (row.asked.request_id, row.answers.len());
         if !can_decide(caller, &row.tenant, &row.owner, &row.state()) {
-            // A request beyond the counted ones may be known from its `request.created`.
+            // A request that is not counted may have been reported by a `request.created`.
             let known = self.open.remove(&id).is_some() || self.more;
             return known.then(|| Change::Gone(reason(row)));
         }

@@ -1,4 +1,5 @@
-//! The page of standing decisions: what is not asked again (`list`), and ending it (`end`).
+//! The page of standing decisions (`list`), and the form on it that ends a standing decision
+//! (`end`).
 
 pub(crate) mod end;
 pub(crate) mod list;

@@ -1,5 +1,5 @@
 //! `GET /inbox/decided`: the requests that a person has answered, newest first; with `all=1` also
-//! those that others decided and the person could have.
+//! those that other people decided and that the person could have decided.
 
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ pub(crate) async fn get_decided(
     Ok(page(&site, &http, &rows, all.is_some(), next))
 }
 
-/// A page of decided requests, and the last one looked at where more may follow.
+/// A page of decided requests; with it the last request that was read, if more may follow.
 async fn read(
     http: &Http,
     caller: &Caller,
@@ -102,8 +102,8 @@ async fn read(
     Ok((shown, before))
 }
 
-/// Whether a request is in the list: one that the caller has answered, and with `all` a decided one
-/// that the caller may decide.
+/// Whether a request is in the list: the caller has answered it, or, with `all`, it is decided and
+/// the caller may decide such a request.
 fn is_shown(row: &RequestRow, caller: &Caller, all: bool) -> bool {
     let own = || row.state().answer_of(&caller.user_id, None).is_some();
     let decided = || row.state().resolution().is_some();

@@ -44,7 +44,7 @@ pub(crate) const OP: Op = Op {
 pub(super) const URGENT: Duration = Duration::from_hours(1);
 /// The most rows of a page.
 const ROWS: usize = 50;
-/// Requests that expire soon are searched among so many of the oldest ones.
+/// Requests that expire soon are looked for among this many of the oldest requests.
 const LOOKED_THROUGH: usize = 200;
 
 /// The page of the inbox
@@ -77,7 +77,7 @@ struct Inbox {
     /// How many requests wait, up to [`COUNTED`], and whether more do.
     open: usize,
     more: bool,
-    /// How many follow this page, and after which request.
+    /// The number of requests after this page, and the id after which they begin.
     left: usize,
     next: Option<RequestId>,
     has_urgent: bool,
@@ -245,7 +245,7 @@ impl Inbox {
         }
     }
 
-    /// The script, and what it needs to know.
+    /// The script, and its data: the address of the events, the counts and the texts.
     fn script(&self, site: &Site<'_>) -> Markup {
         let events = self.query_address(&format!("{}/v1/events", site.prefix), None);
         html! {

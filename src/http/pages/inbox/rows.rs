@@ -27,7 +27,7 @@ pub(crate) fn kind_word(kind: RequestKind, texts: &Texts) -> &'static str {
     }
 }
 
-/// The summaries of a request's calls in one line, in the order of their characters.
+/// The summary of a request's first call and the number of further calls, in one line.
 #[must_use]
 pub(crate) fn summary(row: &RequestRow, settings: &Settings, texts: &Texts) -> String {
     let brief = RequestBrief::of(row, settings);
@@ -115,8 +115,8 @@ pub(super) fn link(site: &Site<'_>, row: &RequestRow, settings: &Settings) -> Ma
     }
 }
 
-/// An open request as a row. The script writes into `told` what became of the request; it takes the
-/// place of the facts, so that no row changes its height.
+/// An open request as a row. When the request no longer waits for the person, the script writes the
+/// reason into `.told`, which takes the place of the facts, so that no row changes its height.
 pub(super) fn open_row(
     site: &Site<'_>,
     row: &RequestRow,

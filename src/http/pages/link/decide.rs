@@ -1,5 +1,5 @@
-//! `POST /l/{token}`: the answer of the link's person. It goes the way of every other answer; the
-//! page's form and its digest are all that it takes.
+//! `POST /l/{token}`: the answer of the link's person. It takes only the page's form, with the
+//! digest, and stores the answer in the same way as every other operation that decides.
 
 use std::sync::Arc;
 
@@ -66,7 +66,7 @@ pub(crate) async fn decide_by_link(
             let view = View::by_link(&http, &row, &posted.caller, language, &link).await?;
             invalid_form::page(&http, view, &posted, action(&posted), problem).await
         }
-        // The other open requests of the task are none of the link's.
+        // The link gives no right to see the other open requests of the task.
         Err(mut problem) => {
             problem.members.remove("pending");
             Err(problem)
@@ -74,7 +74,7 @@ pub(crate) async fn decide_by_link(
     }
 }
 
-/// The action of a form that decides everything, as another page has it in its path.
+/// The action of a form that answers the whole request; other pages have the action in the path.
 fn action(posted: &Posted) -> Option<Action> {
     let fields = posted.fields().ok()?;
     let says = fields.get("action")?;

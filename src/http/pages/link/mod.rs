@@ -1,6 +1,6 @@
 //! `/l/{token}`: the page of a request for the person whom a message reached, by the sealed link in
-//! it. Invariant: the link alone says who is here. No key, no cookie and no session counts or is
-//! made, the page has no script, and it leads to no other request and to no task.
+//! the message. Invariant: the link alone identifies the reader. No key, cookie or session is read
+//! or created; the page has no script, and links to no other request and to no task.
 
 pub(crate) mod decide;
 pub(crate) mod show;
@@ -57,7 +57,7 @@ impl FromRequestParts<Arc<Http>> for CurrentLink {
     }
 }
 
-/// The request that a link is for, while it is put to the link's person.
+/// The request that a link is for, if the request is still put to the link's person.
 ///
 /// # Errors
 /// `not_found`, as for a text that is no link.
@@ -71,7 +71,7 @@ async fn asked(http: &Http, caller: &Caller, link: &CurrentLink) -> Result<Reque
     }
 }
 
-/// The first line of the page: whose link this is, and whose answer an answer is.
+/// The first line of the page: the link's person, and that an answer on the page counts as theirs.
 pub(crate) fn whose(view: &View<'_>, link: &CurrentLink) -> Markup {
     let texts = view.texts;
     let user = visible(view.caller.user_id.as_str());

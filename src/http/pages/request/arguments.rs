@@ -104,7 +104,7 @@ fn shown(value: &Node) -> Markup {
     }
 }
 
-/// The text of a plain value. A string that could be read as something else has its quotation
+/// The text of a plain value. A string that could be mistaken for another value keeps its quotation
 /// marks.
 #[must_use]
 pub(super) fn plain(value: &Node) -> String {
@@ -116,8 +116,8 @@ pub(super) fn plain(value: &Node) -> String {
     }
 }
 
-/// Whether a string reads as itself without quotation marks: it is no other JSON value, and no
-/// blank of it is out of sight.
+/// Whether a string is clear without quotation marks: it is neither empty nor JSON of its own, and
+/// has no blanks at its ends or in a row.
 fn is_clear(text: &str) -> bool {
     text.trim() == text
         && !text.contains("  ")
@@ -125,7 +125,8 @@ fn is_clear(text: &str) -> bool {
         && !text.is_empty()
 }
 
-/// The exact text of a call's arguments, complete, in the order of its characters.
+/// The exact text of a call's arguments, complete. The class `exact` keeps right-to-left characters
+/// from reordering the text.
 pub(super) fn exact_text(view: &View<'_>, call: &RequestedCall, open: bool) -> Markup {
     let count = call.arguments_text.chars().count().to_string();
     html! {

@@ -1,5 +1,5 @@
-//! The calls of a request: what each would do, and the approvals and decisions so far. A call that
-//! the request does not decide is shown apart from those to decide, and smaller.
+//! The calls of a request: the effect of each, and the approvals and decisions so far. A call that
+//! the request does not decide is shown separately and smaller.
 
 use maud::{Markup, html};
 
@@ -15,7 +15,8 @@ use crate::http::wire::decision::WireDecision;
 use crate::http::wire::request::{RequestedCall, WireRequestStatus, WireVerdict};
 use crate::task::request::RequestKind;
 
-/// All calls of the request: those that it decides, then those of the same turn beside them.
+/// All calls of the request: first the calls that it decides, then the other calls of the same
+/// turn.
 pub(super) fn calls(view: &View<'_>) -> Markup {
     let own = view.own_calls();
     let context: Vec<&RequestedCall> = view

@@ -36,7 +36,8 @@ pub(crate) fn per_call_form(view: &View<'_>) -> Option<Markup> {
         @if view.allows(Action::Edit) && !edits { p { (words.too_long_to_edit) } }
         @for call in &calls { (call_fieldset(view, call, edits)) }
         @if view.allows(Action::Reject) { (then_select(view, FormName::Calls)) }
-        // A field that is not in sight cannot be corrected in the browser: the server checks.
+        // No validation by the browser, which cannot show a mistake in a folded field: the server
+        // checks.
         div.bar {
             button.second type="submit" formnovalidate { (texts.send_chosen) }
             @if view.allows(Action::Approve) {
@@ -52,8 +53,8 @@ pub(crate) fn per_call_form(view: &View<'_>) -> Option<Markup> {
     ))
 }
 
-/// How many bytes a browser sends for a call's arguments as JSON. Only short arguments have fields
-/// beside it.
+/// How many bytes a browser sends for a call's arguments as JSON. Arguments that are also shown as
+/// fields are short, so the fields do not count.
 fn encoded_size(call: &RequestedCall) -> usize {
     url::form_urlencoded::byte_serialize(editable(&call.arguments_text).as_bytes())
         .map(str::len)

@@ -53,7 +53,7 @@ fn approve_text(view: &View<'_>) -> String {
     fill(text, &[("count", &open.to_string())])
 }
 
-/// The button of a rejection names what the rule lets follow.
+/// The text of the button that rejects; it names the consequence that the rule prescribes.
 fn reject_text(view: &View<'_>) -> String {
     let texts = view.texts;
     let root = view.row.task_id == view.row.root_task_id;
@@ -67,8 +67,8 @@ fn reject_text(view: &View<'_>) -> String {
         open if open == view.own_calls().len() && open > 1 => {
             fill(several, &[("count", &open.to_string())])
         }
-        // The rule's choice applies where every call ends rejected; an earlier answer to another
-        // call may keep the task alive.
+        // The rule's consequence applies only if every call is rejected. An earlier answer may have
+        // let another call run, so the button names no consequence.
         open if open < view.own_calls().len() => view.words.reject.to_owned(),
         _ => single.to_owned(),
     }

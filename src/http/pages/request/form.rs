@@ -198,7 +198,8 @@ impl Form {
         self.put_remember(body);
     }
 
-    /// Writes the wish to remember an approval. Without its tick, its choices say nothing.
+    /// Writes the wish to remember an approval. Without the tick, the scope and the time are
+    /// ignored.
     fn put_remember(&mut self, body: &mut Object) {
         let ticked = self.take("remember").is_some();
         let (scope, time) = (self.take("remember.for"), self.take("remember.expires_in"));

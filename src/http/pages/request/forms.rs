@@ -68,7 +68,8 @@ pub(super) fn folded(view: &View<'_>, form: FormName, head: &str, body: &Markup)
 }
 
 /// A form that also posts the digest of the request as shown. `path` is `/` and the action, or
-/// nothing if a field says the action. A link has one path, so there a field always says it.
+/// empty if a field names the action. A link has only one path, so on its page a field always names
+/// the action.
 pub(crate) fn form_with_digest(view: &View<'_>, path: &str, body: &Markup) -> Markup {
     let (to, action) = if let Some(link) = view.link {
         (link.path.clone(), path.strip_prefix('/'))

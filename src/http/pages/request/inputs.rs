@@ -27,7 +27,7 @@ impl<'v> InputField<'v> {
         }
     }
 
-    /// The field with a text before any submission. The text is the agent's.
+    /// Gives the field the agent's text `default`, shown until a form is submitted.
     pub(super) fn with_default(self, default: &'v str) -> Self {
         Self {
             default: Some(default),

@@ -94,7 +94,8 @@ pub(crate) struct View<'a> {
     pub history: Option<RequestHistory>,
     /// After an answer, the line that leads to the next question.
     pub next: Option<Markup>,
-    /// The journal's facts about the calls since then, for the history of the page.
+    /// The journal's facts about the calls since the request was opened, for the history of the
+    /// page.
     timeline: Timeline,
     /// The last message of the user before the question.
     user_message: Option<UserMessage>,
@@ -169,7 +170,7 @@ impl<'a> View<'a> {
         view.loaded(http).await
     }
 
-    /// The view with what the journal says.
+    /// Adds the facts from the journal: the user's message, and the history of a closed request.
     async fn loaded(mut self, http: &Http) -> Result<Self, Problem> {
         if self.row.status != status::RequestStatus::Pending {
             self.load_history(http).await?;

@@ -74,8 +74,8 @@ fn time_left(view: &View<'_>) -> Markup {
     }
 }
 
-/// How a closed request ended; empty and hidden while the request is open. The script replaces it
-/// with that of a fresh copy of the page.
+/// How a closed request ended; empty and hidden while the request is open. Once the request is
+/// closed, the script copies this line from a freshly loaded page.
 fn state_line(view: &View<'_>, closed: Option<&str>) -> Markup {
     let class = match closed {
         None => "exact state",

@@ -26,7 +26,7 @@ pub(super) enum Node {
 }
 
 impl Node {
-    /// Reads a text; `None` for one that is no JSON, is long or is nested deeply.
+    /// Reads a text; `None` for a text that is not JSON, is long or is deeply nested.
     #[must_use]
     pub(super) fn read(text: &str) -> Option<Self> {
         if text.len() > LONGEST {

@@ -26,7 +26,7 @@ pub(crate) fn question(view: &View<'_>) -> Markup {
         @let ours = matches!(request.kind, RequestKind::Reconcile | RequestKind::Credentials);
         @let details = request.details.as_ref().filter(|_| !ours);
         // The call by which an agent asks a question never runs and has no section of its own, so
-        // its text is shown here, complete and in character order.
+        // its text is shown here, complete.
         @let call = request.tool_calls.first().filter(|_| asked_by_agent(view.row));
         @if let Some(call) = call { (warnings(view, call, None)) }
         @if request.question.is_some() || details.is_some() || call.is_some() {
@@ -92,8 +92,8 @@ pub(crate) fn exact(value: &Exact) -> String {
     serde_json::from_str::<String>(&text).unwrap_or(text)
 }
 
-/// The details that the agent gave with its question, an object or any other value, in character
-/// order; members in the order in which the call that asks has them.
+/// The details that the agent gave with its question: an object or any other value. An object's
+/// members are in the order in which the agent wrote them.
 fn agent_details(value: &Value, call: Option<&RequestedCall>) -> Markup {
     let Value::Object(members) = value else {
         return html! { pre.exact.words dir="ltr" { (prose(&plain(value))) } };
@@ -153,7 +153,7 @@ pub(super) fn approver_names(view: &View<'_>) -> String {
     }
 }
 
-/// The approvers without those who `have` approved already.
+/// The approvers as text, without the users in `have`, who have approved already.
 pub(crate) fn remaining_approvers(view: &View<'_>, have: &[&str]) -> String {
     let (approvers, owner, words) = (&view.request.approvers, &view.row.owner, view.words);
     let ids = view.caller.user_id.ids();

@@ -15,7 +15,8 @@ use crate::task::grant::{GrantScope, Offer};
 use crate::task::request::CallSpec;
 use crate::task::units::write_duration;
 
-/// The times that a person may choose from, as far as the rule permits; beside them its longest.
+/// The times that a person may choose from, up to the longest that the rule permits, which is
+/// offered, too.
 const TIMES: [Duration; 5] = [
     Duration::from_mins(15),
     Duration::from_hours(1),
@@ -24,7 +25,8 @@ const TIMES: [Duration; 5] = [
     Duration::from_hours(24 * 7),
 ];
 
-/// The choice under the buttons, where the rule offers it for every open call to this reader.
+/// The choice under the buttons; `None` unless the rules offer it for every open call and this
+/// reader may take it.
 pub(super) fn choice(view: &View<'_>) -> Option<Markup> {
     if matches!(view.caller.door, Some(Door::Link | Door::Slack)) || view.required() > 1 {
         return None;

@@ -212,7 +212,8 @@ fn state(view: &View<'_>, call: &RequestedCall) -> Markup {
     }
 }
 
-/// The sum of a column in which every row has a number that counts something.
+/// The sum of a column in which every row has a number; `None` for a single row, and for
+/// identifiers unless the schema's type is `number`.
 fn column_sum(name: &str, schema: &Value, rows: &[Row]) -> Option<String> {
     let integer = schema
         .get("properties")
@@ -232,7 +233,8 @@ fn column_sum(name: &str, schema: &Value, rows: &[Row]) -> Option<String> {
     sum(texts?.into_iter())
 }
 
-/// Whether a member's name says that its number names something, so that a sum means nothing.
+/// Whether a member's name suggests an identifier, such as an order number, whose sum means
+/// nothing.
 fn is_identifier(name: &str) -> bool {
     const NAMING: [&str; 12] = [
         "id", "no", "nr", "number", "order", "customer", "invoice", "ticket", "account", "code",

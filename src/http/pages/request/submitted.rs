@@ -32,7 +32,7 @@ pub(crate) enum FormName {
 }
 
 impl FormName {
-    /// The prefix of its elements' ids.
+    /// The prefix of the ids of the form's elements.
     #[must_use]
     pub(crate) fn id(self) -> &'static str {
         match self {

@@ -4,7 +4,7 @@
 const MOST_DIGITS: i32 = 18;
 
 /// The sum of JSON numbers, with as many digits after the point as the longest has; `None` if a
-/// text is no number, or the sum would need more digits than are added here.
+/// text is no number or has too many digits, or if the sum is too large.
 #[must_use]
 pub(super) fn sum<'t>(texts: impl Iterator<Item = &'t str>) -> Option<String> {
     let numbers: Vec<(i128, i32)> = texts.map(decimal).collect::<Option<_>>()?;

@@ -1,5 +1,5 @@
-//! The order and the weight of the parts of the page: what a reader decides from comes first, every
-//! byte before the first button, and whatever only some readers need is folded below.
+//! The order and the weight of the parts of the page: the facts for the decision come first, every
+//! byte before the first button; parts that only some readers need are folded below.
 
 use std::collections::BTreeMap;
 

@@ -33,7 +33,8 @@ pub(crate) async fn sign_out(
     State(http): State<Arc<Http>>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    // Looked up first, so that made-up tokens cost the database a read and no write.
+    // The session is looked up first, so that a made-up token costs the database a read and no
+    // write.
     if let Some(token) = cookie::token(&headers, &http.settings.public_url)
         && http.store.session(&token.digest()).await?.is_some()
     {

@@ -66,7 +66,7 @@ pub(crate) async fn get_tasks_page(
     query.finish()?;
     let mut page = http.store.tasks(&filter).await?;
     while page.is_empty() && page.more {
-        // The tasks looked at did not match; a page has at least one entry.
+        // None of the tasks read so far matched. Only the last page may be empty.
         filter.before = page.looked_at.map(TaskId);
         page = http.store.tasks(&filter).await?;
     }

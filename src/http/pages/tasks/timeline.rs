@@ -23,7 +23,7 @@ use crate::task::verdict::{Judgement, Verdict};
 
 /// The most events of a page.
 const PAGE: i64 = 200;
-/// The most bytes of one read, beside its last event.
+/// The most bytes of one read, its last event not counted.
 const BYTES: i64 = 4 * 1024 * 1024;
 /// The longest text that is shown, in characters.
 const LONGEST: usize = 20_000;
@@ -32,7 +32,7 @@ const LONGEST: usize = 20_000;
 #[derive(Debug)]
 pub(super) struct Timeline {
     pub entries: Vec<Shown>,
-    /// The number before which earlier events are, if there are any.
+    /// The value of `before` for the page of earlier events; `None` if there are no earlier events.
     pub earlier: Option<i64>,
     /// The number of the last event that was looked at.
     pub head: i64,
@@ -83,7 +83,8 @@ async fn read_between(
         let read = match http.store.events(part, after, portion).await {
             Ok(read) => read,
             Err(ReadError::Corrupt(_)) => {
-                // Only the number before the damaged event is known: the next numbers are tried.
+                // The error does not name the damaged event: the read is repeated, each time one
+                // number further, until it succeeds.
                 damaged = true;
                 after += 1;
                 continue;
@@ -311,7 +312,7 @@ fn boxed(label: &str, inside: &Markup) -> Markup {
     html! { div.agent { p.by { (label) } (inside) } }
 }
 
-/// A foreign text, cut at a length beyond which no reader would follow.
+/// A text by an agent, a tool or a user, cut at [`LONGEST`] characters.
 fn quote(words: &Translations, text: &str) -> Markup {
     html! { pre dir="auto" { (cut(text)) } (cut_note(words, text)) }
 }

@@ -68,7 +68,7 @@ async fn body_needs_its_content_type_unless_it_is_empty() {
     );
 }
 
-/// The runtime of a test has one thread: only work on another thread does not block it.
+/// A test's runtime has one thread, so work that ran on it would keep the test from going on.
 #[tokio::test]
 async fn large_bodies_are_parsed_off_the_runtime_two_at_once() {
     let parsing = BodyParser::default();
