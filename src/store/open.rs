@@ -323,13 +323,14 @@ async fn migrate_postgres(
     outage: &Outage,
 ) -> Result<(), OpenError> {
     let migrator = Migrator::with_migrations(migrations(POSTGRES).collect());
-    let failed = |error: MigrateError| match &error {
-        MigrateError::Execute(cause) | MigrateError::ExecuteMigration(cause, _)
-            if is_outage(cause) =>
+    let failed = |error: MigrateError| {
+        if let MigrateError::Execute(cause) | MigrateError::ExecuteMigration(cause, _) = &error
+            && is_outage(cause)
         {
             outage.unavailable(&outage::reason(cause))
+        } else {
+            OpenError::Migration(error.to_string())
         }
-        _ => OpenError::Migration(error.to_string()),
     };
     let applied = match connection
         .list_applied_migrations(&migrator.table_name)
@@ -355,24 +356,22 @@ async fn migrate_postgres(
 }
 
 fn refused(error: &sqlx::Error, outage: &Outage) -> OpenError {
-    match error {
-        sqlx::Error::Database(inner) if !is_outage(error) => {
-            OpenError::Refused(inner.message().to_owned())
-        }
-        _ => outage.unavailable(&outage::reason(error)),
+    if let sqlx::Error::Database(inner) = error
+        && !is_outage(error)
+    {
+        return OpenError::Refused(inner.message().to_owned());
     }
+    outage.unavailable(&outage::reason(error))
 }
 
 /// Whether the server is away, starting, stopping or out of resources: an error that a later attempt
 /// may not meet.
 fn is_outage(error: &sqlx::Error) -> bool {
-    match error {
-        sqlx::Error::Database(inner) => inner
-            .code()
-            .is_some_and(|code| code.starts_with("57P") || code.starts_with("53")),
-        sqlx::Error::Io(_) | sqlx::Error::Tls(_) => true,
-        _ => false,
+    if let sqlx::Error::Database(inner) = error {
+        let code = inner.code();
+        return code.is_some_and(|code| code.starts_with("57P") || code.starts_with("53"));
     }
+    matches!(error, sqlx::Error::Io(_) | sqlx::Error::Tls(_))
 }
 
 /// Expires all leases when a `SQLite` file is opened: only one process at a time has the file open,

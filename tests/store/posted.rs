@@ -27,8 +27,9 @@ async fn spread(fixture: &StoreFixture, targets: &[&str]) {
         for target in targets {
             let mut all = deliveries(fixture, &notice, target).await;
             all.retain(|one| one.kind.starts_with("request."));
-            all.iter_mut()
-                .for_each(|one| one.channel = DeliveryChannel::Slack);
+            for one in &mut all {
+                one.channel = DeliveryChannel::Slack;
+            }
             new.append(&mut all);
         }
         fixture.store.replace_notices(&[notice], new).await.unwrap();

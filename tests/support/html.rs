@@ -82,7 +82,7 @@ impl Page {
             if matches!(element.name.as_str(), "textarea" | "title") {
                 self.text.push_str(&resolved(&rest[..at]));
             } else {
-                element.raw = rest[..at].to_owned();
+                rest[..at].clone_into(&mut element.raw);
             }
             rest = &rest[at..];
         }
