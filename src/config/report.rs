@@ -69,9 +69,10 @@ impl Report {
     }
 }
 
-/// Adds the mistakes and warnings that the rooms found. Leaves out those whose place, or a place
-/// below it, already has a mistake, and those about a default that replaces an unreadable or
-/// missing value.
+/// Adds the mistakes and warnings that the rooms found, except those that only follow from a known
+/// mistake: a mistake is known at their place or below it; or their place, or a place above it, could
+/// not be read; or their place has no value, and a mistake is known above it. In the last two cases
+/// the room judged a default.
 pub(crate) fn merge(root: &Node, mistakes: &mut Mistakes, rooms: Mistakes) {
     let known: Vec<Vec<String>> = mistakes
         .found

@@ -156,7 +156,7 @@ impl EntrySettings {
         self.gather.unwrap_or(usual)
     }
 
-    /// Whether only requests are told of, because the entry names groups or users.
+    /// Whether the entry gets only events of requests, which is so when it names groups or users.
     pub(super) fn only_requests(&self) -> bool {
         !self.groups.is_empty() || !self.users.is_empty()
     }

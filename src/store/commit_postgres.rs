@@ -231,8 +231,8 @@ const GRANTS_HELD: &str = ", used_grants as materialized (
 
 const GRANTS_COUNTED: &str = " + (select count(*) from held_grants)";
 
-/// A change is refused if it relies on a standing decision that is ended, over, or used up by the
-/// changes before it.
+/// Refuses a change that relies on a standing decision that is missing, revoked or expired, or whose
+/// uses do not suffice for this change and those before it in the batch.
 const GRANTS_REFUSED: &str = "
     union all
     select w.change from used_grants w left join held_grants g on g.grant_id = w.grant_id cross join moment m

@@ -22,7 +22,7 @@ pub enum Posted {
 /// The requests of one message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listed {
-    /// The oldest requests that the message lists, as many as were asked for, in order.
+    /// The requests that the message lists, oldest first: at most as many as the caller's limit.
     pub requests: Vec<RequestId>,
     /// How many requests the message lists.
     pub all: u64,

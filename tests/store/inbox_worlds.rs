@@ -27,7 +27,7 @@ struct Open {
 }
 
 impl Open {
-    /// Whether one of the person's keys is among the approvers.
+    /// Whether the approvers name the person: as the owner, by user id, or through a group.
     fn names(&self, person: &Person) -> bool {
         let approvers = &self.asked.terms.approvers;
         let (owner, users, groups) = (approvers.owner, &approvers.users, &approvers.groups);

@@ -1,8 +1,5 @@
 //! HTML as a browser's tokenizer reads it, as far as elements, attributes and text go.
 
-use std::iter::Peekable;
-use std::str::Chars;
-
 /// An element, or a comment under the name `!`.
 #[derive(Clone, Debug, Default)]
 pub struct Element {
@@ -62,23 +59,25 @@ impl Page {
 
     /// Reads a start tag, and the content of an element that has no markup in it.
     fn open<'h>(&mut self, from: &'h str) -> &'h str {
-        let mut chars = from.chars().peekable();
-        let name = word(&mut chars, |c| c.is_whitespace() || matches!(c, '/' | '>'));
+        let mut rest = from;
+        let name = take(&mut rest, |c| !c.is_whitespace() && !matches!(c, '/' | '>'));
         let mut element = Element {
-            name,
+            name: name.to_ascii_lowercase(),
             ..Element::default()
         };
-        while let Some(attribute) = attribute(&mut chars) {
+        while let Some(attribute) = attribute(&mut rest) {
             element.attributes.push(attribute);
         }
-        let left: usize = chars.map(char::len_utf8).sum();
-        let mut rest = &from[from.len() - left..];
         if matches!(
             element.name.as_str(),
             "script" | "style" | "textarea" | "title"
         ) {
-            let end = format!("</{}", element.name);
-            let at = rest.to_ascii_lowercase().find(&end).unwrap_or(rest.len());
+            let ends = |at: &usize| {
+                let end = rest.get(at + 2..at + 2 + element.name.len());
+                end.is_some_and(|end| end.eq_ignore_ascii_case(&element.name))
+            };
+            let mut closing = rest.match_indices("</").map(|(at, _)| at);
+            let at = closing.find(ends).unwrap_or(rest.len());
             if matches!(element.name.as_str(), "textarea" | "title") {
                 self.text.push_str(&resolved(&rest[..at]));
             } else {
@@ -91,42 +90,42 @@ impl Page {
     }
 }
 
-/// The characters up to the first that ends the word, in lower case.
-fn word(chars: &mut Peekable<Chars<'_>>, ends: impl Fn(char) -> bool) -> String {
-    let mut word = String::new();
-    while let Some(c) = chars.next_if(|c| !ends(*c)) {
-        word.push(c.to_ascii_lowercase());
-    }
-    word
+/// The characters up to the first that is not inside.
+fn take<'h>(rest: &mut &'h str, inside: impl Fn(char) -> bool) -> &'h str {
+    let end = rest.find(|c| !inside(c)).unwrap_or(rest.len());
+    let (taken, left) = rest.split_at(end);
+    *rest = left;
+    taken
 }
 
 /// The next attribute of a start tag; `None` at its end, which it reads.
-fn attribute(chars: &mut Peekable<Chars<'_>>) -> Option<(String, String)> {
-    while chars.next_if(|c| c.is_whitespace() || *c == '/').is_some() {}
-    if chars.next_if_eq(&'>').is_some() || chars.peek().is_none() {
+fn attribute(rest: &mut &str) -> Option<(String, String)> {
+    take(rest, |c| c.is_whitespace() || c == '/');
+    let first = rest.chars().next()?;
+    let (head, left) = rest.split_at(first.len_utf8());
+    *rest = left;
+    if first == '>' {
         return None;
     }
-    let first = chars.next()?.to_ascii_lowercase();
-    let ends = |c: char| c.is_whitespace() || matches!(c, '/' | '>' | '=');
-    let name = format!("{first}{}", word(chars, ends));
-    while chars.next_if(|c| c.is_whitespace()).is_some() {}
-    if chars.next_if_eq(&'=').is_none() {
+    let tail = take(rest, |c| {
+        !c.is_whitespace() && !matches!(c, '/' | '>' | '=')
+    });
+    let name = format!("{head}{tail}").to_ascii_lowercase();
+    take(rest, char::is_whitespace);
+    let Some(left) = rest.strip_prefix('=') else {
         return Some((name, String::new()));
-    }
-    while chars.next_if(|c| c.is_whitespace()).is_some() {}
-    let quote = chars.next_if(|c| matches!(c, '"' | '\''));
-    let mut value = String::new();
-    let inside = |c: &char| match quote {
-        Some(quote) => *c != quote,
-        None => !c.is_whitespace() && *c != '>',
     };
-    while let Some(c) = chars.next_if(inside) {
-        value.push(c);
-    }
-    if quote.is_some() {
-        chars.next();
-    }
-    Some((name, resolved(&value)))
+    *rest = left;
+    take(rest, char::is_whitespace);
+    let quote = rest.chars().next().filter(|c| matches!(c, '"' | '\''));
+    let Some(quote) = quote else {
+        let value = take(rest, |c| !c.is_whitespace() && c != '>');
+        return Some((name, resolved(value)));
+    };
+    *rest = &rest[1..];
+    let value = take(rest, |c| c != quote);
+    *rest = rest.get(1..).unwrap_or_default();
+    Some((name, resolved(value)))
 }
 
 /// The text with the entities that a page of ours may have resolved.

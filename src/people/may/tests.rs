@@ -253,7 +253,8 @@ fn two_spellings_are_one_approval_and_an_editors_is_none() {
     );
 }
 
-/// A person of finance without a key, and a directory of this person with these links.
+/// A roster whose only person is Dora, who has no key and is in these groups. The links in messages
+/// give the permission `links`.
 fn dora(links: Option<LinkMay>, groups: &[&str]) -> Roster {
     let person = Person {
         user: "Dora".to_owned(),

@@ -86,7 +86,7 @@ pub(super) async fn lived(
     (root, false)
 }
 
-/// Checks an ended tree, at whichever moment its process died.
+/// Checks that a tree ended as it should. The same checks hold whenever its process died.
 async fn ends_well(
     harness: &EngineHarness,
     shape: Shape,

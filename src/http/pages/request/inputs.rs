@@ -27,7 +27,7 @@ impl<'v> InputField<'v> {
         }
     }
 
-    /// Gives the field the agent's text `default`, shown until a form is submitted.
+    /// Sets the text that the field shows while no text was submitted for it: the agent's own.
     pub(super) fn with_default(self, default: &'v str) -> Self {
         Self {
             default: Some(default),
