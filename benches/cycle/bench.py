@@ -235,7 +235,7 @@ class Bench:
         variant.is_filled = True
 
     def fill_sqlite(self, variant, database):
-        """As `fill`, in a file. Its columns of ids are all of its columns of bytes."""
+        """As `fill`, in a file."""
         self.pause_one(variant, database)
 
         def copied(value, number):
@@ -253,9 +253,10 @@ class Bench:
                 triggers.append(trigger)
             for table in tables:
                 kinds = {row[1]: row[2] for row in connection.execute(f"pragma table_info({table})")}
-                if "BLOB" not in kinds.values():
+                ids = [name for name, kind in kinds.items() if kind == "BLOB" and name.endswith("_id")]
+                if not ids:
                     continue
-                values = [f"copied(c.{name}, n)" if kind == "BLOB" else f"c.{name}" for name, kind in kinds.items()]
+                values = [f"copied(c.{name}, n)" if name in ids else f"c.{name}" for name in kinds]
                 connection.execute(
                     "with recursive numbers (n) as (select 1 union all select n + 1 from numbers where n < ?)"
                     f" insert into {table} ({', '.join(kinds)}) select {', '.join(values)} from {table} c, numbers",

@@ -128,8 +128,7 @@ async fn postgres(
             .options([("plan_cache_mode", "force_custom_plan")])
     };
     Ok(Engine::Postgres {
-        // A change that has waited this long for a lock is sent again on another connection, so
-        // that the writer goes on.
+        // A change that waits longer for a lock is sent again on another connection.
         writers: pool(
             planned_once().options([("lock_timeout", "500ms")]),
             writers(),

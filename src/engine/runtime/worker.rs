@@ -157,8 +157,7 @@ impl Engine {
         };
         let mut first = Some(first);
         let free = i64::try_from(1 + self.slots.available_permits()).unwrap_or(i64::MAX);
-        // The flag is cleared before the claim: a task that is queued during the claim sets it
-        // again.
+        // Cleared before the claim, because a task that is queued during the claim sets it again.
         self.backlog.store(false, Ordering::Relaxed);
         let until = self.clock.uptime() + self.settings.lease;
         let mut lone = self.alone.ask();
