@@ -6,19 +6,13 @@ use std::collections::BTreeMap;
 use uuid::Uuid;
 
 use super::db::{Engine, Sql, Value, sql};
-use super::page::IdsFirst as _;
+use super::page::{IdsFirst, Page};
 use super::record::record;
 use super::request_list::{RequestList, Source};
 use super::{Person, ReadError, RequestFilter, RequestRow, Store};
 use crate::task::id::RequestId;
 use crate::task::time::Time;
 
-/// A read ends early once it has looked at this many ids.
-const MOST_LOOKED_AT: usize = 16_000;
-/// The number of ids that one statement finds if a filter may drop most of them: at first, and at
-/// most.
-const FILTERED: usize = 500;
-const MOST_FILTERED: usize = 8_000;
 /// The maximum number of open requests that a look returns beside the shown requests.
 const MOST_NEW: i64 = 1000;
 
@@ -132,13 +126,30 @@ pub struct OpenRequest {
     pub answers: usize,
 }
 
-/// The open requests of an inbox, oldest first.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OpenRequests {
-    /// The oldest open requests.
-    pub requests: Vec<OpenRequest>,
-    /// Whether there are, or may be, more open requests.
-    pub more: bool,
+/// The open requests of a person, oldest first.
+struct OpenList<'f>(RequestList<'f>);
+
+impl IdsFirst for OpenList<'_> {
+    type Row = OpenRequest;
+
+    fn filters(&self) -> bool {
+        self.0.filters()
+    }
+
+    async fn ids(&self, store: &Store, after: Uuid, limit: i64) -> Result<Vec<Uuid>, ReadError> {
+        self.0.ids(store, after, limit).await
+    }
+
+    async fn matching(
+        &self,
+        store: &Store,
+        ids: Vec<Uuid>,
+        limit: i64,
+    ) -> Result<Page<OpenRequest>, ReadError> {
+        let open = store.open_among(self.0.filter, ids).await?;
+        let found = i64::try_from(open.len()).unwrap_or(i64::MAX);
+        Ok(Page::cut(open, found, limit))
+    }
 }
 
 /// The requests that a look at a tenant found.
@@ -153,38 +164,20 @@ pub struct InboxLook {
 }
 
 impl Store {
-    /// The open requests that the person of the filter may decide and has not answered: the oldest
-    /// `most`. The filter selects kinds, agents and sessions.
+    /// The open requests that the person of the filter may decide and has not answered, oldest
+    /// first: one page, bounded in the number of requests looked at. A page may be short although
+    /// more follow. The filter selects kinds, agents and sessions.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn open_requests(
         &self,
         filter: &RequestFilter,
-        most: usize,
-    ) -> Result<OpenRequests, ReadError> {
+    ) -> Result<Page<OpenRequest>, ReadError> {
         let source = self.source(filter).await?;
-        let list = RequestList { filter, source };
-        let mut found = OpenRequests::default();
-        let (mut after, mut looked) = (filter.after.map_or(Uuid::nil(), |id| id.0), 0);
-        let mut filtered = if list.filters() { FILTERED } else { 0 };
-        loop {
-            let wanted = (most + 1 - found.requests.len()).max(filtered);
-            filtered = (4 * filtered).min(MOST_FILTERED);
-            let chunk = i64::try_from(wanted).unwrap_or(i64::MAX);
-            let ids = list.ids(self, after, chunk).await?;
-            let Some(newest) = ids.last().copied() else {
-                return Ok(found);
-            };
-            let whole = ids.len() < wanted;
-            (after, looked) = (newest, looked + ids.len());
-            found.requests.extend(self.open_among(filter, ids).await?);
-            found.more = found.requests.len() > most || (!whole && looked >= MOST_LOOKED_AT);
-            if found.more || whole {
-                found.requests.truncate(most);
-                return Ok(found);
-            }
-        }
+        let after = filter.after.map_or(Uuid::nil(), |id| id.0);
+        let list = OpenList(RequestList { filter, source });
+        list.page(self, filter.limit, after).await
     }
 
     /// The requests among `ids` that the filter's person can answer.

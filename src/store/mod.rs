@@ -84,7 +84,7 @@ pub use self::failure::{CommitError, ReadError};
 use self::feed::Feed;
 pub use self::feed::{Heard, InboxListener, Listener, News};
 pub use self::grants::{GrantFilter, GrantRow};
-pub use self::inbox::{InboxLook, OpenRequest, OpenRequests};
+pub use self::inbox::{InboxLook, OpenRequest};
 #[doc(hidden)]
 pub use self::open::PLANNED_ONCE;
 pub use self::outage::Outage;

@@ -24,6 +24,16 @@ pub struct Page<T> {
 }
 
 impl<T> Page<T> {
+    /// The page of a list without rows.
+    #[must_use]
+    pub const fn empty() -> Self {
+        Self {
+            rows: Vec::new(),
+            more: false,
+            looked_at: None,
+        }
+    }
+
     /// A page of at most `limit` rows, out of `found` matches (counted up to `limit + 1`).
     pub(super) fn cut(mut rows: Vec<T>, found: i64, limit: i64) -> Self {
         rows.truncate(usize::try_from(limit).unwrap_or(0));
@@ -43,7 +53,7 @@ impl<T> Page<T> {
 }
 
 /// A page ends early once it has looked at this many ids.
-const MOST_LOOKED_AT: usize = 2_000;
+const MOST_LOOKED_AT: i64 = 2_000;
 /// The number of ids that are found first, if the filter may drop most of them. Each further step
 /// finds four times as many, up to `MOST_FILTERED`.
 const FILTERED: i64 = 500;
@@ -91,10 +101,12 @@ pub(super) trait IdsFirst: Sync {
                 } else {
                     next
                 };
+                let chunk = chunk.min(MOST_LOOKED_AT - looked);
                 filtered = (4 * filtered).min(MOST_FILTERED);
                 let ids = self.ids(store, after, chunk).await?;
-                let whole = i64::try_from(ids.len()).is_ok_and(|count| count < chunk);
-                looked += ids.len();
+                let found = i64::try_from(ids.len()).unwrap_or(chunk);
+                let whole = found < chunk;
+                looked += found;
                 let Some(last) = ids.last().copied() else {
                     return Ok(Page::cut(rows, 0, limit));
                 };

@@ -60,15 +60,9 @@ const OPEN: Sql = sql!(
 )
 .by_key();
 
-/// Finds the requests of a tenant that match the filter.
 const OF_TENANT: Sql = sql!(
-    "select r.request_id from intervention_request r join agent_task t on t.task_id = r.task_id
-      where r.tenant = $1 and r.request_id > $2
-        and (" (none 4 text) " or r.status " (any 4 text) ")
-        and (" (none 5 text) " or r.kind " (any 5 text) ")
-        and (" (none 6 text) " or t.agent " (any 6 text) ")
-        and (" (none 7 text) " or t.session_id " (any 7 text) ")
-      order by r.request_id limit $3"
+    "select r.request_id from intervention_request r
+      where r.tenant = $1 and r.request_id > $2 order by r.request_id limit $3"
 );
 
 const OF_TREES: Sql = sql!(
@@ -116,7 +110,7 @@ pub(super) enum Source {
     Keys(Sql, Vec<(&'static str, String)>),
     /// Among all open requests of the tenant.
     Open,
-    /// Among the tenant's requests; the statement compares the filter.
+    /// Among all requests of the tenant.
     Tenant,
     Trees,
 }
@@ -130,13 +124,8 @@ impl IdsFirst for RequestList<'_> {
     type Row = RequestRow;
 
     fn filters(&self) -> bool {
-        match self.source {
-            Source::Open | Source::Tenant => false,
-            Source::Keys(..) | Source::Trees => {
-                !self.filter.any_kind()
-                    || !(self.filter.only_pending() || self.filter.statuses.is_empty())
-            }
-        }
+        let open_only = !matches!(self.source, Source::Trees) && self.filter.only_pending();
+        !self.filter.any_kind() || !(open_only || self.filter.statuses.is_empty())
     }
 
     async fn ids(&self, store: &Store, after: Uuid, limit: i64) -> Result<Vec<Uuid>, ReadError> {
@@ -169,14 +158,14 @@ impl IdsFirst for RequestList<'_> {
                 }
                 ids
             }
-            Source::Open => {
+            Source::Open | Source::Tenant => {
+                let sql = if matches!(source, Source::Open) {
+                    OPEN
+                } else {
+                    OF_TENANT
+                };
                 let values = vec![tenant, after, Value::Int(limit)];
-                store.db().all(OPEN, values).await?
-            }
-            Source::Tenant => {
-                let mut values = vec![tenant, after, Value::Int(limit)];
-                values.extend(filter.values());
-                store.db().all(OF_TENANT, values).await?
+                store.db().all(sql, values).await?
             }
             Source::Trees => {
                 let roots = Value::Ids(filter.roots.iter().map(|id| id.0).collect());
@@ -237,7 +226,7 @@ impl Store {
                 let keys = self.keys(&filter.tenant, person).await?;
                 Ok(Source::Keys(if pending { INBOX } else { OF_PERSON }, keys))
             }
-            _ if pending && filter.any_kind() => Ok(Source::Open),
+            _ if pending => Ok(Source::Open),
             _ => Ok(Source::Tenant),
         }
     }

@@ -28,12 +28,8 @@ select t.task_id from agent_task t
     by_key: true,
 };
 
-/// Finds the root tasks of a tenant that match the filter.
 const OF_TENANT: Sql = sql!(
     "select t.task_id from agent_task t where t.tenant = $1 and t.parent_task_id is null and t.task_id < $2
-        and (" (none 4 text) " or t.status " (any 4 text) ")
-        and (" (none 5 text) " or t.agent " (any 5 text) ")
-        and (" (none 6 text) " or t.session_id " (any 6 text) ")
       order by t.task_id desc limit $3"
 );
 
@@ -107,7 +103,7 @@ impl IdsFirst for TaskList<'_> {
         let Self { filter, users } = self;
         let any =
             filter.statuses.is_empty() && filter.agents.is_empty() && filter.sessions.is_empty();
-        !(any || self.of_tenant()) || !(filter.roots.is_empty() || users.is_empty())
+        !any || !(filter.roots.is_empty() || users.is_empty())
     }
 
     async fn ids(&self, store: &Store, before: Uuid, limit: i64) -> Result<Vec<Uuid>, ReadError> {
@@ -122,9 +118,10 @@ impl IdsFirst for TaskList<'_> {
                 .all(OF_TREES, vec![tenant, before, limit, roots])
                 .await?
         } else if self.of_tenant() {
-            let mut values = vec![tenant, before, limit];
-            values.extend(filter.values());
-            store.db().all(OF_TENANT, values).await?
+            store
+                .db()
+                .all(OF_TENANT, vec![tenant, before, limit])
+                .await?
         } else if matches!(store.db().engine, Engine::Postgres { .. }) {
             let users = Value::Texts(users.clone());
             store

@@ -5,9 +5,13 @@ use serde_json::{Value, json};
 
 use super::approval_cycle::on_both;
 use super::request_kinds::{ASKING, ask, short};
+use crate::support::database::Database;
 use crate::support::fake_chat_completions::calls;
-use crate::support::test_app::{ACCOUNTS, On, REFUNDS, Reply, TestApp};
+use crate::support::postgres::copy_request;
+use crate::support::test_app::{ACCOUNTS, Actor, On, REFUNDS, Reply, TestApp};
 
+const ALICE: &str = "alice-key-0123456789";
+const BOB: &str = "bob-key-0123456789ab";
 const PAGE: usize = 4 * 1024 * 1024;
 
 /// Reads a whole list; returns the number of pages that are not empty, and all entries in their
@@ -192,4 +196,79 @@ on_both! {
         assert_eq!(page.body["next_cursor"], Value::Null);
         app.stop().await;
     }
+}
+
+/// Reads a list to its end; returns the number of entries of each page.
+async fn lengths(actor: &Actor<'_>, path: &str, member: &str) -> Vec<usize> {
+    let (mut lengths, mut next) = (Vec::new(), String::new());
+    loop {
+        let page = actor.get(&format!("{path}&limit=10{next}")).await;
+        lengths.push(page.body[member].as_array().unwrap().len());
+        match page.body["next_cursor"].as_str() {
+            Some(cursor) => next = format!("&cursor={cursor}"),
+            None => return lengths,
+        }
+    }
+}
+
+/// 20,000 copies of a question, of which none fits the filter, stand before the question or after
+/// its task.
+#[tokio::test]
+async fn page_of_a_filtered_list_ends_after_2000_entries_that_do_not_match() {
+    let database = Database::postgres().await;
+    let yaml = REFUNDS.replace("{approvers}", "{ groups: [finance] }") + ACCOUNTS;
+    let app = TestApp::at_with(database.url(), &yaml).await;
+    let held = app.held().await;
+    let other = "'agent', 'other', 'status', 'Paused'";
+    copy_request(database.url(), "finance", other).await;
+    let (alice, bob) = (app.owner(), app.actor(BOB));
+    let ops = app.actor("ops-key-0123456789ab");
+    let read = async |key, path: &str| app.actor(key).header("accept", "text/html").get(path).await;
+
+    let nothing = [[0; 10].as_slice(), &[1]].concat();
+    assert_eq!(
+        lengths(&bob, "/v1/requests?agent=billing", "requests").await,
+        nothing
+    );
+    let first = bob.get("/v1/requests?agent=billing").await;
+    assert_eq!(
+        (&first.body["open"], &first.body["open_more"]),
+        (&json!(0), &json!(true))
+    );
+    let none = [0; 11];
+    assert_eq!(
+        lengths(&bob, "/v1/requests?status=responded", "requests").await,
+        none
+    );
+    assert_eq!(
+        lengths(&alice, "/v1/tasks?status=Completed", "tasks").await,
+        none
+    );
+    assert_eq!(
+        lengths(&ops, "/v1/tasks?status=Completed", "tasks").await,
+        none
+    );
+
+    let so_far = "None among those looked at so far";
+    let mut path = "/inbox?agent=billing".to_owned();
+    for _ in 0..10 {
+        let page = read(BOB, &path).await;
+        assert!(
+            page.text.contains(so_far) && page.text.contains("0+"),
+            "{}",
+            page.text
+        );
+        let (_, next) = page.text.split_once("id=\"inbox-next\" href=\"").unwrap();
+        path = next.split_once('"').unwrap().0.replace("&amp;", "&");
+    }
+    let page = read(BOB, &path).await;
+    assert!(page.text.contains(&held.request) && !page.text.contains(so_far));
+    let page = read(ALICE, "/tasks?status=Completed").await;
+    assert!(page.text.contains(so_far), "{}", page.text);
+    assert!(
+        page.text.contains("/tasks?status=Completed&amp;cursor="),
+        "{}",
+        page.text
+    );
+    app.stop().await;
 }

@@ -278,25 +278,49 @@ async fn filtered_list_looks_at_2000_requests_and_says_where_it_goes_on() {
     fixture.paused(finance(1)).await;
     let agent = "'agent', case when ids.n = 20000 then 'billing' else 'other' end";
     fixture.many_requests(agent).await;
-    let mut filter = RequestFilter {
-        tenant: "acme".to_owned(),
-        person: Some(person("dave", &["many"])),
-        statuses: vec![RequestStatus::Pending],
-        agents: vec!["billing".to_owned()],
-        limit: 50,
-        ..RequestFilter::default()
+    let dave = person("dave", &["many"]);
+    let everybody = Person {
+        everything: true,
+        ..dave.clone()
     };
-    // Only the last of the 20,000 requests matches.
-    let mut found = Vec::new();
-    loop {
-        let page = fixture.store.requests(&filter).await.unwrap();
-        found.push(page.len());
-        filter.after = page.looked_at.map(RequestId);
-        if !page.more {
-            break;
+    for (person, status) in [
+        (&dave, RequestStatus::Pending),
+        (&dave, RequestStatus::Responded),
+        (&everybody, RequestStatus::Pending),
+        (&everybody, RequestStatus::Responded),
+    ] {
+        let mut filter = RequestFilter {
+            tenant: "acme".to_owned(),
+            person: Some(person.clone()),
+            statuses: vec![status],
+            agents: vec!["billing".to_owned()],
+            limit: 50,
+            ..RequestFilter::default()
+        };
+        // Only the last of the 20,000 copies matches, and it is open. The copied request matches, too.
+        let (mut listed, mut open) = (Vec::new(), Vec::new());
+        loop {
+            let page = fixture.store.requests(&filter).await.unwrap();
+            listed.push(page.len());
+            if status == RequestStatus::Pending {
+                let counted = fixture.store.open_requests(&filter).await.unwrap();
+                assert_eq!(
+                    (counted.more, counted.looked_at),
+                    (page.more, page.looked_at)
+                );
+                open.push(counted.len());
+            }
+            filter.after = page.looked_at.map(RequestId);
+            if !page.more {
+                break;
+            }
         }
+        let last = usize::from(status == RequestStatus::Pending);
+        let copied = usize::from(last == 1 && person.everything);
+        let expected = [0, 0, 0, 0, 0, 0, 0, 0, 0, last, copied];
+        assert_eq!(listed, expected, "{person:?}, {status:?}");
+        assert!(open.is_empty() || open == expected, "{person:?}: {open:?}");
     }
-    assert_eq!(found, [0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0]);
 }
 
 #[tokio::test]

@@ -180,24 +180,11 @@ impl StoreFixture {
         changed.len()
     }
 
-    /// Copies the only task and its request 20,000 times; the ids of the copies rise with their
-    /// numbers `ids.n`. The group `many` may decide the copies. `members` is SQL: for the copied
-    /// tasks, names of columns and their values, in turn. On Postgres only.
+    /// Copies the only task and its request 20,000 times. The group `many` may decide the copies.
+    /// On Postgres only.
     pub async fn many_requests(&self, members: &str) {
-        let sql = format!("
-            create temporary table ids as
-                select (lpad(to_hex(1700000000000 + n), 12, '0') || '7' || substr(md5(n::text), 14))::uuid as id, n
-                  from generate_series(1, 20000) n;
-            insert into agent_task select (x.t).* from (select jsonb_populate_record(t, jsonb_build_object(
-                'task_id', ids.id, 'root_task_id', ids.id, {members})) as t from agent_task t, ids) x;
-            insert into agent_task_item select (x.i).* from (select jsonb_populate_record(i, jsonb_build_object(
-                'task_id', ids.id, 'root_task_id', ids.id, 'request_id', ids.id)) as i
-                from agent_task_item i, ids where i.type = 'intervention_requested') x;
-            insert into intervention_request select (x.r).* from (select jsonb_populate_record(r, jsonb_build_object(
-                'request_id', ids.id, 'task_id', ids.id, 'root_task_id', ids.id)) as r from intervention_request r, ids) x;
-            insert into request_approver select 'acme', 'group', 'many', id from ids;
-            insert into inbox select 'acme', 'group', 'many', id from ids");
-        crate::support::postgres::run(self.settings.url.reveal(), sql).await;
+        let url = self.settings.url.reveal();
+        crate::support::postgres::copy_request(url, "many", members).await;
     }
 
     pub async fn number(&self, sql: &str) -> i64 {

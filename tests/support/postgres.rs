@@ -88,6 +88,26 @@ pub async fn run(url: &str, sql: String) {
     let _ = connection.close().await;
 }
 
+/// Copies the only task of a database and its request 20,000 times; the ids of the copies rise with
+/// their numbers `ids.n`. This group may decide the copies. `members` is SQL: for the copied tasks,
+/// names of columns and their values, in turn.
+pub async fn copy_request(url: &str, group: &str, members: &str) {
+    let sql = format!("
+        create temporary table ids as
+            select (lpad(to_hex(1700000000000 + n), 12, '0') || '7' || substr(md5(n::text), 14))::uuid as id, n
+              from generate_series(1, 20000) n;
+        insert into agent_task select (x.t).* from (select jsonb_populate_record(t, jsonb_build_object(
+            'task_id', ids.id, 'root_task_id', ids.id, {members})) as t from agent_task t, ids) x;
+        insert into agent_task_item select (x.i).* from (select jsonb_populate_record(i, jsonb_build_object(
+            'task_id', ids.id, 'root_task_id', ids.id, 'request_id', ids.id)) as i
+            from agent_task_item i, ids where i.type = 'intervention_requested') x;
+        insert into intervention_request select (x.r).* from (select jsonb_populate_record(r, jsonb_build_object(
+            'request_id', ids.id, 'task_id', ids.id, 'root_task_id', ids.id)) as r from intervention_request r, ids) x;
+        insert into request_approver select 'acme', 'group', '{group}', id from ids;
+        insert into inbox select 'acme', 'group', '{group}', id from ids");
+    run(url, sql).await;
+}
+
 /// Migrates, and adds the constraints of `nets.sql`.
 async fn migrate(url: &str) {
     migrate_only(url).await;

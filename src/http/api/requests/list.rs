@@ -32,6 +32,9 @@ pub(crate) const OP: Op = Op {
     problems: &[Code::NotFound, Code::Invalid],
 };
 
+/// The maximum number of reads for a page in which the caller may decide no request.
+const MOST_READS: usize = 10;
+
 /// List requests
 ///
 /// Returns the requests that this caller may decide and has not answered, oldest first. With
@@ -99,9 +102,9 @@ async fn open_requests(
         return Ok((0, false));
     }
     if roots.is_empty() {
-        let open = filter.open_for(caller, 0);
-        let open = http.store.open_requests(&open, COUNTED).await?;
-        return Ok((open.requests.len(), open.more));
+        let open = filter.open_for(caller, COUNTED);
+        let open = http.store.open_requests(&open).await?;
+        return Ok((open.len(), open.more));
     }
     let mine = |row: &&RequestRow| {
         filter.fits(row) && can_decide(caller, &row.tenant, &row.owner, &row.state())
@@ -118,8 +121,8 @@ fn closed(listing: Listing, next: Option<String>, (open, open_more): (usize, boo
     listing.close_with(members)
 }
 
-/// Reads until the page has an entry or no request follows. The inbox skips requests that this
-/// caller may not decide.
+/// Reads until the page has an entry, no request follows, or [`MOST_READS`] reads found none. The
+/// inbox skips requests that this caller may not decide.
 async fn list_page(
     http: &Http,
     caller: &Caller,
@@ -129,6 +132,7 @@ async fn list_page(
 ) -> Result<Response, Problem> {
     let mut listing = Listing::of("requests");
     let (limit, mut shown) = (filter.limit, 0);
+    let mut reads = 0;
     let more = loop {
         let page = http.store.requests(&filter).await?;
         let (mut more, mut looked_at) = (page.more, page.looked_at);
@@ -145,7 +149,8 @@ async fn list_page(
             filter.after = Some(row.asked.request_id);
         }
         filter.after = looked_at.map(RequestId).or(filter.after);
-        if !more || !listing.is_empty() {
+        reads += 1;
+        if !more || !listing.is_empty() || looked_at.is_some() || reads == MOST_READS {
             break more;
         }
         // The next requests may all be for other people; large reads skip them fastest.

@@ -20,7 +20,7 @@ use crate::http::wire::inbox::{
 };
 use crate::people::Caller;
 use crate::people::may::can_decide;
-use crate::store::{OpenRequests, ReadError, RequestRow};
+use crate::store::{Page, ReadError, RequestRow};
 use crate::task::id::RequestId;
 
 /// The most requests that the event `inbox` lists.
@@ -61,12 +61,12 @@ impl InboxStream {
     async fn begin(&mut self) -> Result<(), ReadError> {
         let (http, caller) = (&self.stream.http, &self.stream.watcher.caller);
         let read = if caller.may.decide {
-            let open = self.filter.open_for(caller, 0);
-            http.store.open_requests(&open, COUNTED).await?
+            let open = self.filter.open_for(caller, COUNTED);
+            http.store.open_requests(&open).await?
         } else {
-            OpenRequests::default()
+            Page::empty()
         };
-        let oldest: Vec<RequestId> = read.requests.iter().map(|request| request.id).collect();
+        let oldest: Vec<RequestId> = read.iter().map(|request| request.id).collect();
         let oldest = oldest.get(..LISTED).unwrap_or(&oldest);
         let rows = http.store.requests_of(&caller.tenant, oldest).await?;
         let mine = |row: &&RequestRow| can_decide(caller, &row.tenant, &row.owner, &row.state());

@@ -18,7 +18,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
 
 use crate::http::Http;
-use crate::store::{InboxListener, OpenRequests, ReadError, RequestRow};
+use crate::store::{InboxListener, OpenRequest, Page, ReadError, RequestRow};
 use crate::task::id::RequestId;
 use crate::task::status::RequestStatus;
 use crate::task::time::Time;
@@ -135,11 +135,11 @@ impl InboxFollower {
     }
 
     /// Shows these requests from now on, and no others.
-    pub(super) fn show_all(&mut self, read: &OpenRequests) {
-        let ids = read.requests.iter().map(|request| request.id);
+    pub(super) fn show_all(&mut self, read: &Page<OpenRequest>) {
+        let ids = read.iter().map(|request| request.id);
         let before = std::mem::replace(&mut self.shows, ids.collect());
         let mut shown = locked(&self.tail.shown);
-        for request in &read.requests {
+        for request in read.iter() {
             shown.show(request.id, request.answers, request.expires_at);
         }
         for id in before {

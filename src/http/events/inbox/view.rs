@@ -7,15 +7,15 @@ use crate::http::api::requests::inbox_filter::InboxFilter;
 use crate::http::wire::inbox::GoneReason;
 use crate::people::Caller;
 use crate::people::may::{can_decide, may_decide};
-use crate::store::{OpenRequests, RequestRow};
+use crate::store::{OpenRequest, Page, RequestRow};
 use crate::task::id::RequestId;
 use crate::task::status::RequestStatus;
 
 /// The most requests that are counted.
-pub(crate) const COUNTED: usize = 1000;
-/// If more than [`COUNTED`] requests wait, the inbox is read again once fewer than this many of the
+pub(crate) const COUNTED: i64 = 1000;
+/// If more requests wait than are counted, the inbox is read again once fewer than this many of ten
 /// counted requests are left.
-const FEW: usize = 900;
+const FEW_OF_TEN: usize = 9;
 
 /// A change of a request, as it is reported to one caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,27 +32,34 @@ pub(super) enum Change {
 #[derive(Debug, Default)]
 pub(super) struct InboxView {
     open: BTreeMap<RequestId, usize>,
-    /// Whether more requests wait than are in `open`.
+    /// Whether more requests wait, or may wait, than are in `open`. Then `counted` is the number of
+    /// requests that were in `open` at first.
     more: bool,
+    counted: usize,
 }
 
 impl InboxView {
     /// The view of an inbox that was just read.
     #[must_use]
-    pub(super) fn of(read: &OpenRequests) -> Self {
-        let requests = read.requests.iter();
+    pub(super) fn of(read: &Page<OpenRequest>) -> Self {
+        let requests = read.iter();
         Self {
             open: requests
                 .map(|request| (request.id, request.answers))
                 .collect(),
             more: read.more,
+            counted: read.len(),
         }
     }
 
     /// How many requests wait, up to [`COUNTED`].
     #[must_use]
     pub(super) fn count(&self) -> usize {
-        if self.more { COUNTED } else { self.open.len() }
+        if self.more {
+            self.counted
+        } else {
+            self.open.len()
+        }
     }
 
     /// The ids of the counted requests.
@@ -63,7 +70,7 @@ impl InboxView {
     /// Whether so many of the counted requests are gone that the next ones have to be read.
     #[must_use]
     pub(super) fn is_outdated(&self) -> bool {
-        self.more && self.open.len() < FEW
+        self.more && 10 * self.open.len() < FEW_OF_TEN * self.counted
     }
 
     /// Notes the current state of a request. Returns the change to report to the caller, if any.
@@ -90,9 +97,10 @@ impl InboxView {
             *known = answers;
             return Some(Change::Changed);
         }
-        if self.more || self.open.len() >= COUNTED {
-            self.more = true;
-        } else {
+        let count = self.open.len();
+        if !self.more && i64::try_from(count).is_ok_and(|count| count >= COUNTED) {
+            (self.more, self.counted) = (true, count);
+        } else if !self.more {
             self.open.insert(id, answers);
         }
         Some(if self.more && answers > 0 {

@@ -58,15 +58,16 @@ pub(crate) async fn get_grants_page(
 
 fn page(site: &Site<'_>, http: &Http, rows: &Page<GrantRow>) -> Markup {
     let texts = site.texts();
+    let next = rows.next(|row| row.grant_id.0);
     site.page(
         Some(Place::Decided),
         texts.grants,
         &html! {
             h1 { (texts.grants) }
             p { (texts.grants_about) }
-            @if rows.is_empty() { p { (texts.no_grants) } }
+            @if rows.is_empty() { p { (if next.is_some() { texts.none_so_far } else { texts.no_grants }) } }
             ul.rows { @for row in rows.iter() { (grant_row(site, http, row)) } }
-            @if let Some(next) = rows.next(|row| row.grant_id.0) {
+            @if let Some(next) = next {
                 p { a href=(format!("{}/grants?cursor={}", site.prefix, cursor_of(next))) { (texts.older) } }
             }
         },

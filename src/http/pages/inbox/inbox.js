@@ -27,8 +27,10 @@
 
   // --- The count ---------------------------------------------------------------------------------------------------
 
-  const counted = (open, more) => {
-    const shown = more || open >= MOST_COUNTED ? `${MOST_COUNTED}+` : String(open);
+  let mayBeMore = "more" in live.dataset;
+
+  const counted = (open) => {
+    const shown = mayBeMore || open >= MOST_COUNTED ? `${open}+` : String(open);
     heading.textContent = shown;
     nav.textContent = ` ${shown}`;
     document.title = open > 0 ? `(${shown}) ${title}` : title;
@@ -124,7 +126,8 @@
     }
     fresh.clear();
     if (isLastPage) for (const id of ids) if (!rowOf(id)) fresh.add(id);
-    counted(open, more);
+    mayBeMore = more;
+    counted(open);
     announce();
   };
 
@@ -134,7 +137,7 @@
       const row = rowOf(request.request_id);
       if (row) back(row);
       else fresh.add(request.request_id);
-      counted(open, false);
+      counted(open);
       announce();
       notify(request);
     },
@@ -143,11 +146,11 @@
       const approved = row?.querySelector(".approved");
       const values = { have: request.approvals, required: request.approvers.required };
       if (approved) approved.textContent = fill(words.have_approved, values);
-      counted(open, false);
+      counted(open);
     },
     "request.gone": ({ request_id: id, reason, decision, open }) => {
       over(id, reason, decision);
-      counted(open, false);
+      counted(open);
     },
   };
 
@@ -248,7 +251,7 @@
   };
 
   live.hidden = false;
-  counted(Number(live.dataset.open), "more" in live.dataset);
+  counted(Number(live.dataset.open));
   document.addEventListener("visibilitychange", seen);
   seen();
 })();

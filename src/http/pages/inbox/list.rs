@@ -28,7 +28,7 @@ use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::{Query, cursor_of};
 use crate::people::Caller;
 use crate::people::may::can_decide;
-use crate::store::{OpenRequest, OpenRequests, RequestRow};
+use crate::store::{OpenRequest, Page, RequestRow};
 use crate::task::id::RequestId;
 use crate::task::request::RequestKind;
 use crate::task::time::Time;
@@ -74,7 +74,7 @@ pub(crate) async fn get_inbox(
 struct Inbox {
     filter: InboxFilter,
     rows: Vec<RequestRow>,
-    /// How many requests wait, up to [`COUNTED`], and whether more do.
+    /// How many requests wait, up to [`COUNTED`], and whether more do, or may.
     open: usize,
     more: bool,
     /// The number of requests after this page, and the id after which they begin.
@@ -98,14 +98,17 @@ impl Inbox {
         };
         let urgent = match after {
             Some(_) => Vec::new(),
-            None => urgent(&from_here.requests, http.clock.now()),
+            None => urgent(&from_here, http.clock.now()),
         };
-        let others = from_here.requests.iter().map(|request| request.id);
+        let others = from_here.iter().map(|request| request.id);
         let others = others.filter(|id| !urgent.contains(id));
         let room = ROWS.saturating_sub(urgent.len());
         let shown: Vec<RequestId> = others.clone().take(room).collect();
         let left = others.count() - shown.len();
-        let next = shown.last().copied().filter(|_| left > 0 || from_here.more);
+        let next = match shown.last().filter(|_| left > 0) {
+            Some(last) => Some(*last),
+            None => from_here.next(|request| request.id.0).map(RequestId),
+        };
         let ids: Vec<RequestId> = urgent.iter().copied().chain(shown).collect();
         let mut rows = http.store.requests_of(&caller.tenant, &ids).await?;
         rows.retain(|row| {
@@ -116,7 +119,7 @@ impl Inbox {
         Ok(Self {
             filter,
             rows,
-            open: all.requests.len(),
+            open: all.len(),
             more: all.more,
             left,
             next,
@@ -142,7 +145,9 @@ impl Inbox {
                 }
                 (self.filter_form(site, &address))
                 p #inbox-new aria-live="polite" {}
-                @if self.rows.is_empty() && is_filtered {
+                @if self.rows.is_empty() && self.next.is_some() {
+                    p { (texts.none_so_far) }
+                } @else if self.rows.is_empty() && is_filtered {
                     p #inbox-empty { (texts.nothing_fits) " " a href=(address) { (texts.show_all) } }
                 } @else if self.rows.is_empty() {
                     p #inbox-empty { (texts.nothing) " " a href=(format!("{address}/decided")) { (texts.decided) } }
@@ -165,7 +170,7 @@ impl Inbox {
 
     fn count(&self) -> String {
         if self.more {
-            format!("{COUNTED}+")
+            format!("{}+", self.open)
         } else {
             self.open.to_string()
         }
@@ -279,13 +284,13 @@ pub(super) async fn open_requests(
     caller: &Caller,
     filter: &InboxFilter,
     after: Option<RequestId>,
-) -> Result<OpenRequests, Problem> {
+) -> Result<Page<OpenRequest>, Problem> {
     if !caller.may.decide {
-        return Ok(OpenRequests::default());
+        return Ok(Page::empty());
     }
-    let mut wanted = filter.open_for(caller, 0);
+    let mut wanted = filter.open_for(caller, COUNTED);
     wanted.after = after;
-    Ok(http.store.open_requests(&wanted, COUNTED).await?)
+    Ok(http.store.open_requests(&wanted).await?)
 }
 
 /// The oldest requests that expire soon, the first deadline first.

@@ -25,16 +25,11 @@ pub(crate) async fn after_answer(
         return Ok(None);
     };
     let open = open_requests(http, site.caller, &InboxFilter::default(), None).await?;
-    let first: Vec<_> = open
-        .requests
-        .iter()
-        .map(|request| request.id)
-        .take(1)
-        .collect();
+    let first: Vec<_> = open.iter().map(|request| request.id).take(1).collect();
     let rows = http.store.requests_of(&site.caller.tenant, &first).await?;
     let (texts, words) = (site.texts(), Translations::of(site.language));
     let what = words.action(answer.action);
-    let count = open.requests.len().saturating_sub(1);
+    let count = open.len().saturating_sub(1);
     let more = format!("{count}{}", if open.more { "+" } else { "" });
     Ok(Some(html! {
         p.next {

@@ -82,6 +82,7 @@ texts! {
     state_expired: "expired", "已过期";
     state_withdrawn: "withdrawn", "已撤回";
     older: "Older ones", "更早的";
+    none_so_far: "None among those looked at so far; there may be more.", "目前查看过的里面没有；后面可能还有。";
     // Tasks.
     no_tasks: "No tasks.", "没有任务。";
     task: "Task", "任务";
