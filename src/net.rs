@@ -1,23 +1,24 @@
-//! All outbound HTTP: two clients from one builder. Invariant: no request is repeated
-//! automatically, no redirect is followed, no proxy is taken from the environment, every body is
-//! read up to a bound, and each failure says whether anything can have been sent. A tool call has
-//! its own connection: the peer may close a reused connection just as the next request is written,
-//! which would leave the outcome of that request unknown; and a pool may hand over a connection
-//! long after the permit to send was asked for. Failure texts are fixed words and hold no URL, host
-//! or header.
+//! All outbound HTTP: a client whose connections are reused, and single exchanges. Invariant: no
+//! request is repeated automatically, no redirect is followed, no proxy is taken from the
+//! environment, every body is read up to a bound, and each failure says whether anything can have
+//! been sent. A tool call has its own connection: the peer may close a reused connection just as the
+//! next request is written, which would leave the outcome of that request unknown. The same task
+//! asks for the permit to send and writes, so that nothing runs in between. Failure texts are fixed
+//! words and hold no URL, host or header.
 
-mod reach;
+mod gate;
+mod single;
 
+use std::error::Error;
 use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
-use reqwest::header::{ACCEPT_ENCODING, CONNECTION, HeaderMap, HeaderValue, RETRY_AFTER};
-use reqwest::{Client, ClientBuilder, Request, RequestBuilder, Response, StatusCode};
-use tokio::time::Instant;
+use reqwest::header::{HeaderMap, RETRY_AFTER};
+use reqwest::{Client, ClientBuilder, RequestBuilder, Response, StatusCode};
 
 use crate::task::time::Time;
-use reach::{Reach, Watch};
+pub use single::{Leave, NO_LEAVE};
 
 /// The `User-Agent` of every request.
 pub const USER_AGENT: &str = concat!("holdpoint/", env!("CARGO_PKG_VERSION"));
@@ -33,7 +34,7 @@ const ON_ITS_WAY: Duration = Duration::from_millis(20);
 #[derive(Clone, Debug)]
 pub struct Net {
     kept: Client,
-    own: Client,
+    connector: single::Connector,
 }
 
 /// A complete response, or as much of it as [`Room`] asks for.
@@ -66,8 +67,8 @@ impl Net {
     /// [`NetError`] when TLS cannot be set up at all.
     pub fn new() -> Result<Self, NetError> {
         Ok(Self {
-            kept: build(keeping)?,
-            own: build(closing)?,
+            kept: client()?,
+            connector: single::connector()?,
         })
     }
 
@@ -76,114 +77,14 @@ impl Net {
     pub fn repeatable(&self) -> &Client {
         &self.kept
     }
-
-    /// Sends one request on its own connection and returns the response. `leave` is awaited once
-    /// the connection is made, right before the request is written: it returns the time since which
-    /// the request may be sent, or `None` if it must not be sent. The deadline is `within` after
-    /// the call of this function or after the time that `leave` returns, whichever is later. `room`
-    /// decides from the status how much of the body is read.
-    ///
-    /// # Errors
-    /// [`Failure::NotSent`]: no connection was made, or `leave` returned `None`.
-    /// [`Failure::Lost`]: a connection was made, but no complete response arrived.
-    pub async fn alone(
-        &self,
-        request: Request,
-        within: Duration,
-        leave: impl Future<Output = Option<Instant>> + Send + 'static,
-        room: impl FnOnce(StatusCode) -> Room + Send,
-    ) -> Result<Answer, Failure> {
-        let (reach, mut partial) = (Reach::with(leave), None);
-        let exchange = reach.watched(exchange(&self.own, request, room, &mut partial));
-        let failure = match permitted(&reach, within, exchange).await {
-            Some(Ok(())) => None,
-            Some(Err(_)) if reach.is_refused() => Some(Failure::NotSent(NO_LEAVE)),
-            Some(Err(failure)) => Some(failure),
-            None if reach.is_connecting() => Some(Failure::NotSent(NO_CONNECTION_IN_TIME)),
-            None => Some(Failure::Lost(NO_ANSWER_IN_TIME)),
-        };
-        match (partial, failure) {
-            (Some((answer, _)), None) => Ok(answer),
-            (Some((answer, room)), Some(_)) if answer.body.len() >= room.enough => Ok(Answer {
-                more: true,
-                ..answer
-            }),
-            (_, failure) => Err(failure.unwrap_or(Failure::Lost(CUT_OFF))),
-        }
-    }
 }
 
-/// Runs an exchange until `within` is over. The period begins anew when the request may be sent.
-async fn permitted<T>(
-    reach: &Reach,
-    within: Duration,
-    exchange: impl Future<Output = T>,
-) -> Option<T> {
-    let mut exchange = std::pin::pin!(exchange);
-    let mut until = Instant::now() + within;
-    loop {
-        if let Ok(ended) = tokio::time::timeout_at(until, &mut exchange).await {
-            return Some(ended);
-        }
-        until = reach.end_of(within).filter(|end| *end > until)?;
-    }
-}
-
-/// Sends the request, and stores the response in `partial` as it arrives.
-async fn exchange(
-    client: &Client,
-    request: Request,
-    room: impl FnOnce(StatusCode) -> Room,
-    partial: &mut Option<(Answer, Room)>,
-) -> Result<(), Failure> {
-    let mut response = client
-        .execute(request)
-        .await
-        .map_err(|error| Failure::of(&error))?;
-    let status = response.status();
-    if status.is_informational() {
-        return Err(Failure::Lost("what came was no final answer"));
-    }
-    let room = room(status);
-    let (answer, _) = partial.insert((
-        Answer {
-            status,
-            body: Vec::new(),
-            more: false,
-        },
-        room,
-    ));
-    answer.more = fill(&mut response, &mut answer.body, room.most).await?;
-    Ok(())
-}
-
-fn build(kind: fn(ClientBuilder) -> ClientBuilder) -> Result<Client, NetError> {
-    if let Ok(client) = kind(base()).build() {
+fn client() -> Result<Client, NetError> {
+    if let Ok(client) = base().build() {
         return Ok(client);
     }
     tracing::warn!("no trusted certificates on this machine: https endpoints cannot be reached");
-    kind(base())
-        .tls_certs_only([])
-        .build()
-        .map_err(|_| NetError)
-}
-
-fn keeping(builder: ClientBuilder) -> ClientBuilder {
-    builder.pool_idle_timeout(IDLE)
-}
-
-/// Uses no connection twice. The `Connection: close` header makes the peer close first, which frees
-/// our ports at once. Without compression, HTTP alone defines where a body ends.
-fn closing(builder: ClientBuilder) -> ClientBuilder {
-    let headers = HeaderMap::from_iter([
-        (CONNECTION, HeaderValue::from_static("close")),
-        (ACCEPT_ENCODING, HeaderValue::from_static("identity")),
-    ]);
-    builder
-        .pool_max_idle_per_host(0)
-        .default_headers(headers)
-        .gzip(false)
-        .connector_layer(Watch)
+    base().tls_certs_only([]).build().map_err(|_| NetError)
 }
 
 #[expect(
@@ -199,6 +100,7 @@ fn base() -> ClientBuilder {
         .referer(false)
         .tcp_nodelay(true)
         .connect_timeout(CONNECT)
+        .pool_idle_timeout(IDLE)
 }
 
 /// TLS could not be set up.
@@ -206,9 +108,9 @@ fn base() -> ClientBuilder {
 #[error("the HTTP client could not be built: TLS is not usable on this machine")]
 pub struct NetError;
 
-/// The failure text when the sender withdrew its permit before the request was written.
-pub const NO_LEAVE: &str = "it must not be sent any more";
 const NO_CONNECTION_IN_TIME: &str = "no connection could be made in time";
+const NOT_BUILT: &str = "the request could not be built";
+const NOT_RESOLVED: &str = "the host's name could not be resolved";
 /// The failure text when the timeout ended before the response was complete.
 pub const NO_ANSWER_IN_TIME: &str = "there was no complete answer within the timeout";
 const CUT_OFF: &str = "the connection was lost before there was a complete answer";
@@ -230,14 +132,13 @@ impl Failure {
     #[must_use]
     pub fn of(error: &reqwest::Error) -> Self {
         if error.is_builder() {
-            return Self::NotSent("the request could not be built");
+            return Self::NotSent(NOT_BUILT);
         }
         if error.is_connect() {
             return Self::NotSent(connecting(error));
         }
         if error.is_timeout() {
-            // A timeout of the whole request may fire while connecting, too. `Net::alone` has a
-            // timeout of its own, and knows whether a connection was made.
+            // A timeout of the whole request may fire while connecting, too.
             return Self::Lost(NO_ANSWER_IN_TIME);
         }
         let unreadable = |kind| {
@@ -258,7 +159,7 @@ fn connecting(error: &reqwest::Error) -> &'static str {
         return NO_CONNECTION_IN_TIME;
     }
     if error.is_dns() {
-        return "the host's name could not be resolved";
+        return NOT_RESOLVED;
     }
     unreached(io_kind(error))
 }
@@ -276,17 +177,15 @@ pub(crate) fn unreached(kind: Option<io::ErrorKind>) -> &'static str {
     }
 }
 
+/// An error, and the errors that caused it.
+fn causes<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |&error| error.source())
+}
+
 /// The kind of the innermost I/O error.
-pub(crate) fn io_kind(error: &(dyn std::error::Error + 'static)) -> Option<io::ErrorKind> {
-    let (mut source, mut kind) = (error.source(), None);
-    while let Some(cause) = source {
-        kind = cause
-            .downcast_ref::<io::Error>()
-            .map(io::Error::kind)
-            .or(kind);
-        source = cause.source();
-    }
-    kind
+pub(crate) fn io_kind(error: &(dyn Error + 'static)) -> Option<io::ErrorKind> {
+    let kinds = causes(error).filter_map(|cause| cause.downcast_ref().map(io::Error::kind));
+    kinds.last()
 }
 
 /// Sends a request and waits until its response begins, at most `within`.

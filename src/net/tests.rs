@@ -4,6 +4,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use futures_util::FutureExt as _;
+use reqwest::Request;
+use tokio::time::Instant;
+
 use super::*;
 
 /// Answers each connection with the next of `answers`, then closes the connection. Returns the URL,
@@ -30,8 +37,15 @@ fn request(url: &str) -> Request {
     Request::new(reqwest::Method::GET, url.parse().unwrap())
 }
 
-fn permitted() -> std::future::Ready<Option<Instant>> {
-    std::future::ready(Some(Instant::now()))
+fn leave(decided: impl Future<Output = Option<Instant>> + Send + 'static, holds: bool) -> Leave {
+    Leave {
+        decided: decided.boxed(),
+        holds: Box::new(move || holds),
+    }
+}
+
+fn permitted() -> Leave {
+    leave(async { Some(Instant::now()) }, true)
 }
 
 async fn get(net: &Net, url: &str) -> Result<(Vec<u8>, bool), Failure> {
@@ -171,12 +185,21 @@ async fn long_body_is_cut_and_a_redirect_is_an_answer() {
 
 #[tokio::test]
 async fn call_without_a_permit_writes_nothing_to_its_open_connection() {
+    for refused in [
+        leave(async { None }, true),
+        leave(async { Some(Instant::now()) }, false),
+    ] {
+        refused_call_writes_nothing(refused).await;
+    }
+}
+
+async fn refused_call_writes_nothing(refused: Leave) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let net = Net::new().unwrap();
     let room = |_: StatusCode| Room { enough: 1, most: 1 };
     let (answer, received) = tokio::join!(
-        net.alone(request(&url), Duration::from_secs(5), async { None }, room),
+        net.alone(request(&url), Duration::from_secs(5), refused, room),
         async {
             let (mut peer, _) = listener.accept().await.unwrap();
             let mut received = Vec::new();
@@ -195,7 +218,7 @@ async fn request_waits_for_its_permit_on_an_open_connection_and_its_time_begins_
     let (net, within) = (Net::new().unwrap(), Duration::from_millis(200));
     let room = |_: StatusCode| Room { enough: 2, most: 2 };
     let (permit, decided) = tokio::sync::oneshot::channel();
-    let leave = async { decided.await.ok() };
+    let leave = leave(async { decided.await.ok() }, true);
     let (answer, ()) = tokio::join!(net.alone(request(&url), within, leave, room), async {
         let (mut peer, _) = listener.accept().await.unwrap();
         let mut received = [0; 4096];
@@ -207,6 +230,66 @@ async fn request_waits_for_its_permit_on_an_open_connection_and_its_time_begins_
         peer.write_all(answer).await.unwrap();
     });
     assert_eq!(answer.unwrap().body, b"ok");
+}
+
+/// The connection is open long before the permit is decided, and the permit ends before the write.
+#[tokio::test]
+async fn permit_is_asked_for_at_the_write_and_not_before() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let net = Net::new().unwrap();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let (count, before) = (Arc::clone(&asked), Arc::clone(&asked));
+    let leave = Leave {
+        decided: async move {
+            assert_eq!(before.load(Ordering::SeqCst), 0);
+            Some(Instant::now())
+        }
+        .boxed(),
+        holds: Box::new(move || count.fetch_add(1, Ordering::SeqCst) == 0),
+    };
+    let mut call = request(&url);
+    *call.method_mut() = reqwest::Method::POST;
+    *call.body_mut() = Some(vec![b'x'; 4 << 20].into());
+    let room = |_: StatusCode| Room { enough: 2, most: 2 };
+    let (answer, received) = tokio::join!(
+        net.alone(call, Duration::from_secs(30), leave, room),
+        async {
+            let (mut peer, _) = listener.accept().await.unwrap();
+            let (mut received, mut buffer) = (0, vec![0; 1 << 16]);
+            while received < 4 << 20 {
+                received += peer.read(&mut buffer).await.unwrap();
+            }
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+            peer.write_all(answer).await.unwrap();
+            received
+        }
+    );
+    assert_eq!(answer.unwrap().body, b"ok");
+    assert!(received > 4 << 20);
+    assert_eq!(
+        asked.load(Ordering::SeqCst),
+        1,
+        "a request of many writes asks once"
+    );
+}
+
+#[tokio::test]
+async fn connection_that_the_peer_closes_before_the_permit_was_not_sent_on() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let net = Net::new().unwrap();
+    let (closed, decided) = tokio::sync::oneshot::channel();
+    let leave = leave(async { decided.await.ok() }, false);
+    let room = |_: StatusCode| Room { enough: 1, most: 1 };
+    let (answer, ()) = tokio::join!(
+        net.alone(request(&url), Duration::from_secs(5), leave, room),
+        async {
+            drop(listener.accept().await.unwrap());
+            closed.send(Instant::now()).unwrap();
+        }
+    );
+    assert!(matches!(answer, Err(Failure::NotSent(_))), "{answer:?}");
 }
 
 #[test]

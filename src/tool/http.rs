@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::FutureExt as _;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Request, StatusCode};
@@ -20,7 +21,7 @@ use super::credential::Credentials;
 use super::template::Template;
 use super::url_template::UrlTemplate;
 use super::{Invocation, Tool, ToolAnswer, metric, output};
-use crate::net::{Failure, NO_LEAVE, Net, Room};
+use crate::net::{Failure, Leave, NO_LEAVE, Net, Room};
 use crate::secret::{Redactor, Secret};
 use crate::task::tool_spec::ToolSpec;
 use crate::task::units::duration_text;
@@ -341,8 +342,12 @@ impl HttpTool {
                 most: output::to_read(&redactor, enough),
             }
         };
-        let (within, permit) = (self.checked.timeout, call.permit.clone());
-        let leave = async move { permit.decided().await.filter(|_| permit.holds()) };
+        let within = self.checked.timeout;
+        let (decided, permit) = (call.permit.clone(), call.permit.clone());
+        let leave = Leave {
+            decided: async move { decided.decided().await }.boxed(),
+            holds: Box::new(move || permit.holds()),
+        };
         match self.net.alone(request, within, leave, room).await {
             Ok(answer) => self.read(
                 &redactor,

@@ -1,0 +1,111 @@
+//! A connection that asks for the permit to send at its first write. Invariant: no byte of the
+//! request is written before the permit is given, and [`Progress::has_begun`] is true from then on.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+
+use hyper::rt::{Read, ReadBufCursor, Write};
+
+/// Whether the request may still be sent.
+pub(super) type Holds = Box<dyn Fn() -> bool + Send + Sync>;
+
+/// The progress of one request, shared with the connection that carries it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Progress(Arc<Flags>);
+
+#[derive(Debug, Default)]
+struct Flags {
+    begun: AtomicBool,
+    refused: AtomicBool,
+}
+
+impl Progress {
+    /// Whether a write of the request began, so that the peer may have received it.
+    pub(super) fn has_begun(&self) -> bool {
+        self.0.begun.load(Ordering::SeqCst)
+    }
+
+    /// Whether the permit was gone at the first write, so that nothing was sent.
+    pub(super) fn is_refused(&self) -> bool {
+        self.0.refused.load(Ordering::SeqCst)
+    }
+}
+
+/// A connection on which each write is refused until `holds` has returned true.
+pub(super) struct Gate<S> {
+    connection: S,
+    holds: Option<Holds>,
+    progress: Progress,
+}
+
+impl<S> Gate<S> {
+    pub(super) fn new(connection: S, holds: Holds, progress: Progress) -> Self {
+        Self {
+            connection,
+            holds: Some(holds),
+            progress,
+        }
+    }
+
+    /// Asks for the permit at the first write.
+    fn pass(&mut self) -> io::Result<()> {
+        if let Some(holds) = self.holds.take() {
+            let flag = if holds() {
+                &self.progress.0.begun
+            } else {
+                &self.progress.0.refused
+            };
+            flag.store(true, Ordering::SeqCst);
+        }
+        if self.progress.has_begun() {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::PermissionDenied.into())
+        }
+    }
+}
+
+impl<S: Read + Unpin> Read for Gate<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.connection).poll_read(context, buffer)
+    }
+}
+
+impl<S: Write + Unpin> Write for Gate<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.pass()?;
+        Pin::new(&mut self.connection).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.pass()?;
+        Pin::new(&mut self.connection).poll_write_vectored(context, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.connection.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.connection).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.connection).poll_shutdown(context)
+    }
+}

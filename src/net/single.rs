@@ -1,0 +1,213 @@
+//! One request on its own connection, written only with a permit.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, Either, select};
+use http::Uri;
+use hyper::client::conn::http1;
+use hyper_rustls::{
+    ConfigBuilderExt as _, HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream,
+};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::dns::GaiResolver;
+use hyper_util::rt::TokioIo;
+use reqwest::header::{ACCEPT, ACCEPT_ENCODING, CONNECTION, HOST, HeaderValue, USER_AGENT};
+use reqwest::{Body, Request, Response, StatusCode};
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
+use tower::ServiceExt as _;
+use tower::util::MapErr;
+
+use super::gate::{Gate, Holds, Progress};
+use super::{
+    Answer, CONNECT, CUT_OFF, Failure, NO_ANSWER_IN_TIME, NO_CONNECTION_IN_TIME, NOT_BUILT,
+    NOT_RESOLVED, Net, NetError, Room, causes, fill, io_kind, unreached,
+};
+
+/// Makes the connections: resolves the host's name, and connects with TCP and TLS.
+pub(super) type Connector =
+    HttpsConnector<HttpConnector<MapErr<GaiResolver, fn(io::Error) -> Unresolved>>>;
+type Connection = MaybeHttpsStream<TokioIo<TcpStream>>;
+
+/// The failure text when the sender withdrew its permit before the request was written.
+pub const NO_LEAVE: &str = "it must not be sent any more";
+
+/// The permit to send a request.
+pub struct Leave {
+    /// Awaited once the connection is made. Resolves once it is decided whether the request may be
+    /// sent: to the time of that decision, or to `None` if it must not be sent.
+    pub decided: BoxFuture<'static, Option<Instant>>,
+    /// Whether the request may still be sent. Asked once, right before its first byte is written.
+    pub holds: Holds,
+}
+
+/// The host's name could not be resolved.
+#[derive(Debug)]
+pub(super) struct Unresolved(io::Error);
+
+impl fmt::Display for Unresolved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(NOT_RESOLVED)
+    }
+}
+
+impl Error for Unresolved {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&self.0)
+    }
+}
+
+/// A connector that trusts the machine's certificates, or none if the machine has none.
+pub(super) fn connector() -> Result<Connector, NetError> {
+    let mut tcp = HttpConnector::new_with_resolver(MapErr::new(
+        GaiResolver::new(),
+        Unresolved as fn(io::Error) -> Unresolved,
+    ));
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_connect_timeout(Some(CONNECT));
+    let tls = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|_| NetError)?;
+    let tls = if let Ok(tls) = tls.clone().try_with_platform_verifier() {
+        tls
+    } else {
+        tls.with_root_certificates(RootCertStore::empty())
+    };
+    let tls = tls.with_no_client_auth();
+    let builder = HttpsConnectorBuilder::new().with_tls_config(tls);
+    Ok(builder.https_or_http().enable_http1().wrap_connector(tcp))
+}
+
+impl Net {
+    /// Sends one request on its own connection and returns the response. The deadline is `within`
+    /// after the call of this function or after the time of the permit's decision, whichever is
+    /// later. `room` decides from the status how much of the body is read.
+    ///
+    /// # Errors
+    /// [`Failure::NotSent`]: no connection was made, or the permit did not hold.
+    /// [`Failure::Lost`]: the request was or may have been written, but no complete response arrived.
+    pub async fn alone(
+        &self,
+        request: Request,
+        within: Duration,
+        leave: Leave,
+        room: impl FnOnce(StatusCode) -> Room + Send,
+    ) -> Result<Answer, Failure> {
+        let until = Instant::now() + within;
+        let request = on_the_wire(request).ok_or(Failure::NotSent(NOT_BUILT))?;
+        let (uri, request) = request;
+        let connection = self.connected(uri, until).await?;
+        let decided = leave.decided.await.ok_or(Failure::NotSent(NO_LEAVE))?;
+        let (progress, mut partial) = (Progress::default(), None);
+        let gate = Gate::new(connection, leave.holds, progress.clone());
+        let exchange = exchange(gate, request, room, &mut partial);
+        let failure = match timeout_at(until.max(decided + within), exchange).await {
+            Ok(Ok(())) => None,
+            _ if progress.is_refused() => Some(Failure::NotSent(NO_LEAVE)),
+            _ if !progress.has_begun() => Some(Failure::NotSent(CLOSED)),
+            Ok(Err(failure)) => Some(failure),
+            Err(_) => Some(Failure::Lost(NO_ANSWER_IN_TIME)),
+        };
+        match (partial, failure) {
+            (Some((answer, _)), None) => Ok(answer),
+            (Some((answer, room)), Some(_)) if answer.body.len() >= room.enough => Ok(Answer {
+                more: true,
+                ..answer
+            }),
+            (_, failure) => Err(failure.unwrap_or(Failure::Lost(CUT_OFF))),
+        }
+    }
+
+    async fn connected(&self, uri: Uri, until: Instant) -> Result<Connection, Failure> {
+        let until = until.min(Instant::now() + CONNECT);
+        match timeout_at(until, self.connector.clone().oneshot(uri)).await {
+            Ok(Ok(connection)) => Ok(connection),
+            Ok(Err(error)) => Err(Failure::NotSent(why_unconnected(error.as_ref()))),
+            Err(_) => Err(Failure::NotSent(NO_CONNECTION_IN_TIME)),
+        }
+    }
+}
+
+/// The failure text when the peer closed the connection before anything was written to it.
+const CLOSED: &str = "the connection was closed before the request was written";
+
+fn why_unconnected(error: &(dyn Error + 'static)) -> &'static str {
+    if causes(error).any(<dyn Error>::is::<Unresolved>) {
+        return NOT_RESOLVED;
+    }
+    unreached(io_kind(error))
+}
+
+/// The address to connect to, and the request as it is written, with its path alone. `None` if the
+/// request cannot be written.
+fn on_the_wire(request: Request) -> Option<(Uri, http::Request<Body>)> {
+    let mut request = http::Request::<Body>::try_from(request).ok()?;
+    let path = Uri::from(request.uri().path_and_query()?.clone());
+    let uri = std::mem::replace(request.uri_mut(), path);
+    let host = uri.authority()?.as_str().rsplit('@').next()?;
+    // Without compression, HTTP alone defines where a body ends. `Connection: close` makes the peer
+    // close first, which frees our ports at once.
+    for (name, value) in [
+        (HOST, host),
+        (USER_AGENT, super::USER_AGENT),
+        (ACCEPT, "*/*"),
+        (ACCEPT_ENCODING, "identity"),
+        (CONNECTION, "close"),
+    ] {
+        let value = HeaderValue::from_str(value).ok()?;
+        request.headers_mut().entry(name).or_insert(value);
+    }
+    Some((uri, request))
+}
+
+/// Sends the request, and stores the response in `partial` as it arrives.
+async fn exchange(
+    gate: Gate<Connection>,
+    request: http::Request<Body>,
+    room: impl FnOnce(StatusCode) -> Room,
+    partial: &mut Option<(Answer, Room)>,
+) -> Result<(), Failure> {
+    let shaken = http1::handshake(gate).await;
+    let (mut sender, connection) = shaken.map_err(|_| Failure::Lost(CUT_OFF))?;
+    let answered = async {
+        let sent = sender.send_request(request).await;
+        let response = sent.map_err(|_| Failure::Lost(CUT_OFF))?;
+        read(response.map(Body::wrap).into(), room, partial).await
+    };
+    // One task both drives the connection and waits for the answer: no other task runs between the
+    // permit and the write.
+    match select(pin!(answered), pin!(connection)).await {
+        Either::Left((read, _)) => read,
+        Either::Right((_, answered)) => answered.await,
+    }
+}
+
+async fn read(
+    mut response: Response,
+    room: impl FnOnce(StatusCode) -> Room,
+    partial: &mut Option<(Answer, Room)>,
+) -> Result<(), Failure> {
+    let status = response.status();
+    if status.is_informational() {
+        return Err(Failure::Lost("what came was no final answer"));
+    }
+    let room = room(status);
+    let (answer, _) = partial.insert((
+        Answer {
+            status,
+            body: Vec::new(),
+            more: false,
+        },
+        room,
+    ));
+    answer.more = fill(&mut response, &mut answer.body, room.most).await?;
+    Ok(())
+}
