@@ -177,9 +177,15 @@ pub(crate) fn unreached(kind: Option<io::ErrorKind>) -> &'static str {
     }
 }
 
-/// An error, and the errors that caused it.
+/// An error, and the errors that caused it. The source of an I/O error is not the error inside it,
+/// but the source of that error.
 fn causes<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
-    std::iter::successors(Some(error), |&error| error.source())
+    std::iter::successors(Some(error), |&error| {
+        let inner = error.downcast_ref().and_then(io::Error::get_ref);
+        inner
+            .map(|inner| inner as &(dyn Error + 'static))
+            .or_else(|| error.source())
+    })
 }
 
 /// The kind of the innermost I/O error.

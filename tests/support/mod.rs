@@ -20,6 +20,7 @@ pub mod postgres;
 pub mod raw_http;
 pub mod sqlite_file;
 pub mod test_app;
+pub mod tls_front;
 
 use std::net::SocketAddr;
 
