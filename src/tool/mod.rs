@@ -9,6 +9,7 @@ mod closing;
 pub(crate) mod credential;
 pub(crate) mod external;
 pub(crate) mod guard;
+pub(crate) mod headers;
 pub(crate) mod http;
 pub(crate) mod human;
 pub(crate) mod names;

@@ -26,9 +26,7 @@ use crate::task::tool_spec::ToolSpec;
 
 mod settings;
 
-#[cfg(test)]
-pub(crate) use self::settings::Env;
-pub(crate) use self::settings::Settings;
+pub(crate) use self::settings::{Env, Settings};
 
 /// How long after the command's timeout the guard's report may arrive, and how long the guard may
 /// then take to end.
