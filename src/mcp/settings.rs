@@ -1,6 +1,6 @@
 //! The settings of one MCP server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use globset::Glob;
@@ -123,6 +123,19 @@ pub(crate) enum Transport {
         working_dir: String,
         environment: BTreeMap<String, Secret<String>>,
     },
+}
+
+impl Transport {
+    /// The credentials that the headers refer to, each once, ordered by name.
+    pub(crate) fn needs(&self) -> Vec<String> {
+        match self {
+            Self::Http { headers, .. } => {
+                let needs: BTreeSet<&str> = headers.needs().collect();
+                needs.into_iter().map(str::to_owned).collect()
+            }
+            Self::Stdio { .. } => Vec::new(),
+        }
+    }
 }
 
 impl Settings {
