@@ -14,6 +14,8 @@ use crate::secret::{self, Redactor, Secret};
 use crate::tool::{catalog, credential, shell};
 use crate::world::Mistakes;
 use crate::{agent, mcp, model, notify, people, store};
+pub use mcp_lock::{McpConfig, load_mcp};
+
 use environment::Environment;
 use interpolate::{Filled, Interpolation};
 use layers::Flags;
@@ -33,6 +35,7 @@ pub(crate) mod decode;
 pub mod environment;
 pub(crate) mod interpolate;
 pub mod layers;
+mod mcp_lock;
 pub(crate) mod mcp_tools;
 pub(crate) mod page;
 pub(crate) mod report;
@@ -112,6 +115,8 @@ pub struct Config {
     pub environment: Environment,
     /// The base of relative paths in `${…}`.
     pub directory: PathBuf,
+    /// Whether to log the lines that MCP servers on this host write to standard error.
+    pub log_mcp_stderr: bool,
     /// The filter for log lines, from `RUST_LOG`.
     pub log: Option<String>,
 }

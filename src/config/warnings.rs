@@ -64,9 +64,8 @@ fn forgets_braces(text: &str) -> bool {
 /// The name of the header, if this is the place of a header's value.
 fn header<'p>(place: &[&'p str]) -> Option<&'p str> {
     match place {
-        ["models", _, "headers", name]
+        ["models" | "mcp", _, "headers", name]
         | ["tools", _, "http", "headers", name]
-        | ["mcp", _, "headers", name]
         | ["notify", "to", _, "webhook", "headers", name] => Some(name),
         _ => None,
     }

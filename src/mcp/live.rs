@@ -115,7 +115,9 @@ impl Live {
         };
         let changed = differences(locked, &listing.tools);
         let news = listing.tools.iter().filter_map(tool_name);
-        let news = news.filter(|name| !locked.tools.contains_key(*name)).count();
+        let news = news
+            .filter(|name| !locked.tools.contains_key(*name))
+            .count();
         let mut state = self.lock();
         if (!changed.is_empty() || news > 0) && state.changed != changed {
             tracing::warn!(
@@ -194,7 +196,8 @@ pub(super) fn members_that_differ(old: &Value, new: &Value) -> Vec<&'static str>
     let rest = |definition: &Value| -> BTreeMap<String, Value> {
         let all = definition.as_object().into_iter().flatten();
         let rest = all.filter(|(name, _)| !KNOWN.contains(&name.as_str()));
-        rest.map(|(name, value)| (name.clone(), value.clone())).collect()
+        rest.map(|(name, value)| (name.clone(), value.clone()))
+            .collect()
     };
     if rest(old) != rest(new) {
         members.push("other members");

@@ -5,13 +5,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use reqwest::header::HeaderMap;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use super::client::{Call, Client, Outcome};
+use super::client::{Call, Client, Listing, Outcome};
 use super::live::{Live, Need};
 use super::lock::{Lock, LockedServer};
 use super::settings::{OnChange, Settings, Transport};
@@ -106,6 +107,38 @@ impl Servers {
     }
 }
 
+/// Lists the tools of a server for a review. `headers` are sent besides those of the settings, in
+/// which references to a person's credentials are left out.
+///
+/// # Errors
+/// The reason why the server did not list them.
+pub(crate) async fn list(
+    name: &str,
+    settings: &Settings,
+    net: &Net,
+    redactor: &Arc<Redactor>,
+    headers: &HeaderMap,
+) -> anyhow::Result<Listing> {
+    let transport = settings.checked().0.context("its settings have mistakes")?;
+    let mut all = match &transport {
+        Transport::Http { headers, .. } => headers.fixed().clone(),
+        Transport::Stdio { .. } => HeaderMap::new(),
+    };
+    all.extend(headers.clone());
+    let client = Client::new(
+        name,
+        transport,
+        settings.timeout,
+        None,
+        net,
+        redactor,
+        false,
+    );
+    let listed = client.list(&all).await;
+    client.close().await;
+    listed.map_err(|failure| anyhow::anyhow!("{}", redactor.clean(&failure.to_string())))
+}
+
 struct McpTool {
     spec: ToolSpec,
     /// The name of the tool at its server.
@@ -142,11 +175,7 @@ impl Tool for McpTool {
         self.server.live.is_stale(need(start), &self.server.client)
     }
 
-    async fn prepare(
-        &self,
-        start: Option<Start>,
-        credentials: &Credentials,
-    ) -> Result<(), String> {
+    async fn prepare(&self, start: Option<Start>, credentials: &Credentials) -> Result<(), String> {
         let server = &self.server;
         let headers = server.headers.filled(credentials)?;
         let (client, locked) = (&server.client, &server.locked);
@@ -154,7 +183,9 @@ impl Tool for McpTool {
             .live
             .compare(need(start), &server.name, client, locked, &headers);
         let redactor = self.redactor.and(&credentials.redactor());
-        compared.await.map_err(|why| redactor.clean(&why).into_owned())
+        compared
+            .await
+            .map_err(|why| redactor.clean(&why).into_owned())
     }
 
     async fn call(&self, call: &Invocation) -> ToolAnswer {
@@ -177,7 +208,10 @@ impl McpTool {
             Err(why) => return self.not_sent(&why),
         };
         let redactor = call.redactor(&self.redactor);
-        let answered = self.server.client.call(self.call_of(call, headers, &redactor));
+        let answered = self
+            .server
+            .client
+            .call(self.call_of(call, headers, &redactor));
         match answered.await {
             Outcome::Succeeded(content) => ToolAnswer::Succeeded {
                 content,
