@@ -336,6 +336,7 @@ impl Rooms {
             &config.lock,
             &net,
             &redactor,
+            clock,
             config.log_mcp_stderr,
         );
         let catalog = config.with_mcp_tools(catalog, &mcp_servers, &redactor);

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use crate::config::McpConfig;
 use crate::mcp::{self, Lock, Review};
 use crate::net::Net;
-use crate::world::{Clock as _, SystemClock};
+use crate::world::{Clock, SystemClock};
 
 /// The result of a review.
 #[derive(Debug)]
@@ -32,7 +32,8 @@ pub async fn review(
     headers: &http::HeaderMap,
 ) -> anyhow::Result<Reviewed> {
     let net = Net::new()?;
-    let redactor = Arc::new(config.redactor());
+    let (redactor, clock) = (config.redactor(), Arc::new(SystemClock));
+    let clock: Arc<dyn Clock> = clock;
     let mut lock = config.lock.clone();
     let (mut text, mut differs) = (String::new(), false);
     if only.is_none() {
@@ -48,7 +49,7 @@ pub async fn review(
     }
     let asked = config.servers.iter();
     for (name, settings) in asked.filter(|(name, _)| only.is_none_or(|only| only == *name)) {
-        let listed = mcp::list(name, settings, &net, &redactor, headers).await;
+        let listed = mcp::list(name, settings, &net, &redactor, &clock, headers).await;
         let listing =
             listed.with_context(|| format!("`{name}` could not be asked for its tools"))?;
         let others: BTreeMap<String, String> = lock
@@ -67,7 +68,7 @@ pub async fn review(
             text: told,
             differs: here,
             locked,
-        } = mcp::review(name, old, listing, &others, SystemClock.now());
+        } = mcp::review(name, old, listing, &others, clock.now());
         text.push_str(&redactor.clean(&told));
         differs |= here;
         lock.servers.insert(name.clone(), locked);

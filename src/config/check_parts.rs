@@ -39,7 +39,7 @@ pub(crate) fn tools(config: &Config, root: &Node, mistakes: &mut Mistakes) {
                     &place,
                     "a shell tool's argument is `command`; it has no `parameters`",
                 );
-            } else if tool.mcp.is_some() {
+            } else if tool.mcp.is_some() && node.get("parameters").is_some() {
                 mistakes.add(
                     &place,
                     "the lock file has the parameters of a tool of an MCP server",
@@ -250,7 +250,7 @@ fn offered_names(
         *position += 1;
         let place = ["agents", agent_name, list, &index];
         match list {
-            "tools" if !config.tools.contains_key(offered) => {
+            "tools" if !config.tools.contains_key(offered) && !is_glob(offered) => {
                 mistakes.add(&place, format!("no tool is called `{offered}`"));
             }
             "sub_agents" if !offered.is_empty() && !config.agents.contains_key(offered) => {
@@ -271,6 +271,11 @@ fn offered_names(
             mistakes.add(&place, detail);
         }
     }
+}
+
+/// Whether an agent's entry stands for several tools of MCP servers (`mcp_tools.rs` resolves it).
+pub(crate) fn is_glob(entry: &str) -> bool {
+    entry.contains(['*', '?', '[', '{'])
 }
 
 fn asks_for_credentials(

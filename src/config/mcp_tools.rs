@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use url::Url;
 
 use super::Config;
+use super::check_parts::is_glob;
 use super::environment::Environment;
 use super::tree::Node;
 use crate::agent::HumanKind;
@@ -370,7 +371,7 @@ fn expand_globs(
         let mut further = Vec::new();
         let mut changed = false;
         for (index, entry) in settings.tools.iter_mut().enumerate() {
-            if !entry.contains(['*', '?', '[', '{']) {
+            if !is_glob(entry) {
                 continue;
             }
             let matching = exposed

@@ -9,6 +9,7 @@ use crate::net::Net;
 use crate::task::verdict::Terms;
 use crate::tool::catalog::Catalog;
 
+mod mcp;
 mod reach;
 mod secrets;
 

@@ -20,7 +20,7 @@ const BAD: &[(&str, &[&str])] = &[
     (
         "serverr: {}\n",
         &[
-            "3:1: serverr: unknown key `serverr`; known are `server`, `database`, `auth`, `secrets`, `credentials`, `models`, `tools`, `agents`, `default_agent`, `policy`, `notify`",
+            "3:1: serverr: unknown key `serverr`; known are `server`, `database`, `auth`, `secrets`, `credentials`, `models`, `mcp`, `mcp_lock`, `tools`, `agents`, `default_agent`, `policy`, `notify`",
         ],
     ),
     (
@@ -382,8 +382,8 @@ const BAD_PARTS: &[(&str, &[&str])] = &[
     (
         "models: { m: { provider: openai, model: x } }\nagents: { a: { model: m } }\ntools:\n  t: {}\n  u: { http: { url: 'http://h/' }, shell: {} }\n  v: { http: { method: FETCH, timeout: 11m } }\n  w: { effect: twice, http: }\n  x: { shell: { timeout: 11m, max_output: 1GB }, parameters: {} }\n  'y y': { external: {} }\n",
         &[
-            "4:3: tools.t: one of `http`, `shell`, `external` is missing: it says how the tool is performed",
-            "5:3: tools.u: only one of `http`, `shell`, `external` may be set",
+            "4:3: tools.t: one of `http`, `shell`, `mcp`, `external` is missing: it says how the tool is performed",
+            "5:3: tools.u: only one of `http`, `shell`, `mcp`, `external` may be set",
             "6:8: tools.v.http: `url` is missing",
             "6:16: tools.v.http.method: expected one of `GET`, `POST`, `PUT`, `PATCH`, `DELETE`",
             "7:8: tools.w.effect: expected one of `read_only`, `idempotent`, `once`",

@@ -204,3 +204,78 @@ pub(super) fn members_that_differ(old: &Value, new: &Value) -> Vec<&'static str>
     }
     members
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn locked(tools: &[Value]) -> LockedServer {
+        let tools = tools.iter().map(|tool| {
+            let name = tool_name(tool).unwrap().to_owned();
+            (name, LockedTool::new(tool.clone()))
+        });
+        LockedServer {
+            server: Value::Null,
+            protocol: String::new(),
+            locked_at: String::new(),
+            tools: tools.collect(),
+        }
+    }
+
+    #[test]
+    fn tool_that_is_listed_differently_or_not_at_all_or_twice_has_changed() {
+        let same = json!({"name": "a", "description": "x", "inputSchema": {"type": "object"}});
+        let locked = locked(std::slice::from_ref(&same));
+        assert_eq!(
+            differences(&locked, std::slice::from_ref(&same)),
+            BTreeMap::new()
+        );
+        let reordered: Value = serde_json::from_str(
+            r#"{"inputSchema": {"type": "object"}, "description": "x", "name": "a"}"#,
+        )
+        .unwrap();
+        assert_eq!(differences(&locked, &[reordered]), BTreeMap::new());
+        let with = |member: &str, value: Value| {
+            let mut tool = same.clone();
+            tool[member] = value;
+            tool
+        };
+        for (listed, detail) in [
+            (vec![], "The server does not list it any more."),
+            (
+                vec![same.clone(), same.clone()],
+                "The server lists two tools of this name.",
+            ),
+            (
+                vec![with("description", json!("y"))],
+                "Now different: description.",
+            ),
+            (
+                vec![with(
+                    "inputSchema",
+                    json!({"type": "object", "properties": {}}),
+                )],
+                "Now different: inputSchema.",
+            ),
+            (
+                vec![with("annotations", json!({"readOnlyHint": true}))],
+                "Now different: annotations.",
+            ),
+            (
+                vec![with("x-new", json!(1))],
+                "Now different: other members.",
+            ),
+            (
+                vec![with("name", json!("A"))],
+                "The server does not list it any more.",
+            ),
+        ] {
+            let found = differences(&locked, &listed);
+            assert_eq!(found.len(), 1, "{listed:?}");
+            assert_eq!(found["a"].detail, detail);
+            assert_ne!(found["a"].digest, locked.tools["a"].digest);
+        }
+    }
+}

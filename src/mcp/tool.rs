@@ -24,12 +24,12 @@ use crate::task::tool_spec::ToolSpec;
 use crate::tool::credential::Credentials;
 use crate::tool::headers::Headers;
 use crate::tool::{Change, Invocation, Start, Tool, ToolAnswer, metric};
+use crate::world::Clock;
 
 /// The servers of a configuration.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Servers(BTreeMap<String, Arc<Server>>);
 
-#[derive(Debug)]
 struct Server {
     name: String,
     client: Client,
@@ -48,6 +48,7 @@ impl Servers {
         lock: &Lock,
         net: &Net,
         redactor: &Arc<Redactor>,
+        clock: &Arc<dyn Clock>,
         log_stderr: bool,
     ) -> Self {
         let servers = settings.iter().filter_map(|(name, settings)| {
@@ -64,8 +65,8 @@ impl Servers {
                 settings.timeout,
                 hint,
                 net,
-                redactor,
-                log_stderr,
+                clock,
+                log_stderr.then(|| Arc::clone(redactor)),
             );
             let server = Server {
                 name: name.clone(),
@@ -116,7 +117,8 @@ pub(crate) async fn list(
     name: &str,
     settings: &Settings,
     net: &Net,
-    redactor: &Arc<Redactor>,
+    redactor: &Redactor,
+    clock: &Arc<dyn Clock>,
     headers: &HeaderMap,
 ) -> anyhow::Result<Listing> {
     let transport = settings.checked().0.context("its settings have mistakes")?;
@@ -125,15 +127,7 @@ pub(crate) async fn list(
         Transport::Stdio { .. } => HeaderMap::new(),
     };
     all.extend(headers.clone());
-    let client = Client::new(
-        name,
-        transport,
-        settings.timeout,
-        None,
-        net,
-        redactor,
-        false,
-    );
+    let client = Client::new(name, transport, settings.timeout, None, net, clock, None);
     let listed = client.list(&all).await;
     client.close().await;
     listed.map_err(|failure| anyhow::anyhow!("{}", redactor.clean(&failure.to_string())))
@@ -218,8 +212,15 @@ impl McpTool {
                 http_status: None,
             },
             Outcome::Failed(content) => failed(content),
+            Outcome::NotSent(why) => self.not_sent(&redactor.clean(&why)),
             Outcome::Suspect(content) => ToolAnswer::Suspect { content },
-            Outcome::Unknown(problem) => ToolAnswer::Unknown { problem },
+            Outcome::Unknown(why) => ToolAnswer::Unknown {
+                problem: format!(
+                    "The tool `{}` was called, and its outcome is not known: {}.",
+                    self.spec.name,
+                    redactor.clean(&why)
+                ),
+            },
             Outcome::Asks(_) => failed(format!(
                 "The tool `{}` asks the user a question, which cannot be answered here.",
                 self.spec.name

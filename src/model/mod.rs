@@ -15,7 +15,6 @@ mod problem;
 mod protocol;
 mod retry;
 mod settings;
-mod sse;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -187,6 +187,10 @@ impl Settings {
     fn prepare(&self, name: &str, mistakes: &mut Mistakes) -> Option<Prepared> {
         let before = mistakes.found.len();
         let performed = self.kind()?;
+        if matches!(performed, Kind::Mcp(settings) if settings.reviewed.is_none()) {
+            // The lock file does not have it, which is a mistake of its own.
+            return None;
+        }
         let parameters = self.parameters();
         self.check_parameters(name, &parameters, mistakes);
         let schema = CompiledSchema::closed(&parameters).ok();

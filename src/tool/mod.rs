@@ -14,7 +14,7 @@ pub(crate) mod http;
 pub(crate) mod human;
 pub(crate) mod mcp;
 pub(crate) mod names;
-mod output;
+pub(crate) mod output;
 pub(crate) mod schema;
 pub(crate) mod shell;
 mod template;

@@ -10,7 +10,7 @@ use crate::model::clean::Cleaner;
 use crate::model::heard::Heard;
 use crate::model::openai::ChatCompletions;
 use crate::model::protocol::{Attempt, Progress, Protocol, Reading as _, Telling};
-use crate::model::sse::Event;
+use crate::net::sse::Event;
 use crate::secret::{Redactor, Secret};
 
 const TOO_MANY: &str = "it asked for more than 256 calls";
