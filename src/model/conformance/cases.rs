@@ -305,7 +305,13 @@ fn of_responses() -> Vec<Case> {
         )),
         only(Case {
             waits: None,
-            ..case("failed", [step(User("Hi"), refused)])
+            ..case(
+                "failed",
+                [Step {
+                    resets: 2,
+                    ..step(User("Hi"), refused)
+                }],
+            )
         }),
     ]
 }
