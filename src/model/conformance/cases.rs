@@ -283,6 +283,10 @@ fn of_responses() -> Vec<Case> {
             )
         }),
         only(case(
+            "lost_thoughts",
+            [step(User("Go."), pays(None)), step(paid(), says("Done."))],
+        )),
+        only(case(
             "other_items",
             [
                 step(User("Cats?"), pays(Some("They purr."))),

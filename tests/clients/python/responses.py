@@ -16,16 +16,15 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import openai
 import pydantic
 from openai.types.responses import Response, response_create_params
+from openai.types.responses.function_tool_param import FunctionToolParam
 from openai.types.responses.response_input_item_param import ResponseInputItemParam
 from openai.types.responses.response_stream_event import ResponseStreamEvent
-from openai.types.responses.function_tool_param import FunctionToolParam
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 WIRE = ROOT / "src/model/conformance/wire/openai_responses"
 FILES = ROOT / "tests/support/responses"
 ENDS = ("response.completed", "response.incomplete", "response.failed")
 
-# A member of a request that is not valid for its item would fit the next kind of item, so the kind is chosen here.
 STRICT = pydantic.ConfigDict(extra="forbid")
 
 
@@ -50,7 +49,7 @@ def kinds(union):
     return found
 
 
-KINDS = kinds(ResponseStreamEvent.__args__[0] if hasattr(ResponseStreamEvent, "__metadata__") else ResponseStreamEvent)
+KINDS = kinds(ResponseStreamEvent.__args__[0])
 
 
 def parts(text):
@@ -97,7 +96,7 @@ def judge_stream(place, client, body):
     completed = sent[-1]["type"] == "response.completed"
     assert (final is not None) == completed, f"{place}: {final}"
     if completed:
-        # The client adds parsed forms of its own to the items.
+        # The client adds parsed forms of its own to the contents.
         for one, item in zip(sent[-1]["response"]["output"], final.output, strict=True):
             kept = {name: item.to_dict()[name] for name in one if name != "content"}
             assert kept == {name: one[name] for name in kept}, f"{place}: {item}"
@@ -116,15 +115,13 @@ def judge_whole(place, body):
     assert not list(unknown(whole, "response")), f"{place}: {list(unknown(whole, 'response'))}"
 
 
-def judge_request(place, body, created, item, tool):
+def judge_request(place, body, created, items, tools):
     asked = json.loads(body)
     known = response_create_params.ResponseCreateParamsBase.__annotations__.keys() | {"stream"}
     assert set(asked) <= set(known), f"{place}: {set(asked) - set(known)}"
     created.validate_python({**asked, "input": "x", "tools": []})
-    for one in asked.get("tools", []):
-        tool.validate_python(one)
-    for one in asked["input"]:
-        item.validate_python(one)
+    tools.validate_python(asked.get("tools", []))
+    items.validate_python(asked["input"])
 
 
 class Endpoint(BaseHTTPRequestHandler):
@@ -148,7 +145,8 @@ def main():
     url = f"http://127.0.0.1:{server.server_port}/v1"
     client = openai.OpenAI(api_key="sk-0123456789abcdef", base_url=url, max_retries=0)
     created = pydantic.TypeAdapter(response_create_params.ResponseCreateParamsBase)
-    item, tool = pydantic.TypeAdapter(ResponseInputItemParam), pydantic.TypeAdapter(FunctionToolParam)
+    items = pydantic.TypeAdapter(list[ResponseInputItemParam], config=STRICT)
+    tools = pydantic.TypeAdapter(list[FunctionToolParam], config=STRICT)
     streams = ended = wholes = requests = 0
     for file in sorted(WIRE.glob("*.txt")) + sorted(FILES.glob("*.sse")):
         text = file.read_text()
@@ -163,7 +161,7 @@ def main():
                 judge_whole(place, body)
                 wholes += 1
             elif head.startswith(">>>"):
-                judge_request(place, body, created, item, tool)
+                judge_request(place, body, created, items, tools)
                 requests += 1
     server.shutdown()
     assert ended > 30 and wholes > 20 and requests > 30, (streams, ended, wholes, requests)
