@@ -41,6 +41,11 @@ impl Item {
         self.str("type") == "function_call"
     }
 
+    /// Whether the item was cut off.
+    pub(super) fn is_cut(&self) -> bool {
+        self.str("status") == "incomplete"
+    }
+
     pub(super) fn is_reasoning(&self) -> bool {
         self.str("type") == "reasoning"
     }

@@ -161,11 +161,13 @@ impl Said {
         }))
     }
 
-    /// A refusal counts as a filter's: none of the calls beside it runs.
+    /// A refusal counts as a filter's, and an item that was cut off as a cut answer: none of the
+    /// calls runs.
     fn finish_reason(&self, has_calls: bool) -> FinishReason {
         match self.end {
             End::Cut(reason) => reason,
             End::Completed if self.items.iter().any(Item::refuses) => FinishReason::ContentFilter,
+            End::Completed if self.items.iter().any(Item::is_cut) => FinishReason::Other,
             End::Completed if has_calls => FinishReason::ToolCalls,
             End::Completed => FinishReason::Stop,
         }

@@ -193,7 +193,11 @@ impl Stream {
     /// Ends the response. Items that did not end before are those of its `output`.
     fn ends(&mut self, kind: &str, response: Option<&Value>, data: &str) -> Result<(), Attempt> {
         let response = response.and_then(Value::as_object).ok_or_else(unreadable)?;
-        let status = kind.strip_prefix("response.").unwrap_or(kind);
+        // Some endpoints announce a cut response as completed.
+        let status = match response.get("status").and_then(Value::as_str) {
+            Some(cut @ ("incomplete" | "failed" | "cancelled")) => cut,
+            Some(_) | None => kind.strip_prefix("response.").unwrap_or(kind),
+        };
         let end = End::read(status, response, &self.cleaner)?;
         let text = exact(data, |exact| exact.response).unwrap_or_default();
         for (index, item) in (0..).zip(reply::output(text).unwrap_or_default()) {

@@ -38,6 +38,7 @@ fn says(text: &str) -> String {
 fn finish_reason_is_read_and_calls_are_kept_beside_any_reason() {
     let (call, text) = (call("a", "{}"), says("Hi"));
     let refusal = r#"{"type":"message","content":[{"type":"refusal","refusal":"no"}]}"#;
+    let cut = r#"{"type":"message","status":"incomplete","content":[]}"#;
     for (items, end, read) in [
         (vec![text.as_str()], r#""completed""#, FinishReason::Stop),
         (
@@ -66,6 +67,11 @@ fn finish_reason_is_read_and_calls_are_kept_beside_any_reason() {
             FinishReason::Other,
         ),
         (vec![call.as_str()], r#""incomplete""#, FinishReason::Other),
+        (
+            vec![cut, call.as_str()],
+            r#""completed""#,
+            FinishReason::Other,
+        ),
     ] {
         let body = format!(r#"{{"status":{end},"output":[{}]}}"#, items.join(","));
         let answer = answered(&body);

@@ -8,6 +8,7 @@ use super::*;
 use crate::model::Answer;
 use crate::model::heard::Heard;
 use crate::secret::{Redactor, Secret};
+use crate::task::item::FinishReason;
 
 /// Runs a stream of these events to its outcome. Also returns the emitted pieces.
 fn read(events: &[Value]) -> (Attempt, Heard) {
@@ -47,7 +48,9 @@ fn outcome(events: &[Value]) -> String {
 }
 
 fn item(kind: &str, at: u64, item: Value) -> Value {
-    json!({"type": format!("response.output_item.{kind}"), "output_index": at, "item": item})
+    let mut event = json!({"type": format!("response.output_item.{kind}"), "output_index": at});
+    event["item"] = item;
+    event
 }
 
 fn call(name: &str, arguments: &str) -> Value {
@@ -112,6 +115,15 @@ fn item_that_no_event_ended_is_taken_from_the_response() {
         ]),
         "again: its answer ended within an item"
     );
+}
+
+#[test]
+fn response_announced_as_completed_that_says_it_was_cut_runs_no_call() {
+    let cut =
+        json!({"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}});
+    let end = json!({"type": "response.completed", "response": cut});
+    let (answer, _) = answered(&[item("done", 0, call("pay", "{}")), end]);
+    assert_eq!(answer.finish_reason, FinishReason::Length);
 }
 
 #[test]
