@@ -321,7 +321,7 @@ const BAD_PARTS: &[(&str, &[&str])] = &[
     (
         "models: { m: { provider: google }, n: { model: x }, o: { provider: scripted }, p: { provider: openai, model: x, script: f, timeout: 0s } }\nagents: { a: { model: m } }\n",
         &[
-            "1:16: models.m.provider: expected one of `openai`, `anthropic`, `scripted`",
+            "1:16: models.m.provider: expected one of `openai`, `openai_responses`, `anthropic`, `scripted`",
             "1:36: models.n: `provider` is missing",
             "1:53: models.o: `script` is missing: a scripted model has a file, or `builtin:refunds`",
             "1:113: models.p.script: only a `scripted` model has a `script`",
