@@ -201,8 +201,7 @@ pub fn load(
     config.directory.clone_from(&directory);
     config.log = environment.variable("RUST_LOG").map(str::to_owned);
     config.secret_values = secret_values(&root, &filled);
-    let lock = lock_path(&mut root, &directory, &mut mistakes);
-    mcp_tools::add(&mut config, &root, environment, &lock, &mut mistakes);
+    mcp_tools::add(&mut config, &mut root, &mut mistakes);
     check::all(&mut config, &root, &mut mistakes);
     warnings::read(&config, &root, &mut mistakes);
     fill(&mut config, &root, environment, &directory, &mut mistakes);

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::environment::Environment;
 use super::interpolate::Filled;
@@ -77,25 +77,7 @@ pub fn load_mcp(
     for (name, server) in &servers {
         mcp_tools::check_server(name, server, &root, &mut mistakes);
     }
-    let lock = match environment.file(&path).map(|text| Lock::read(&text)) {
-        Ok(Ok(lock)) => lock,
-        Err(error) if error.kind() == ErrorKind::NotFound => Lock::default(),
-        Ok(Err(found)) => {
-            for detail in found {
-                let file = path.display();
-                mistakes.add(&["mcp_lock"], format!("the lock file {file}: {detail}"));
-            }
-            Lock::default()
-        }
-        Err(error) => {
-            let file = path.display();
-            mistakes.add(
-                &["mcp_lock"],
-                format!("the lock file {file} cannot be read: {error}"),
-            );
-            Lock::default()
-        }
-    };
+    let lock = known(environment, &path, &mut mistakes);
     let shown = |one: &Filled| unexpanded::is_shown(&one.place);
     let secrets: Vec<_> = filled
         .into_iter()
@@ -113,4 +95,21 @@ pub fn load_mcp(
     } else {
         Err(Report::new(&name, &root, &mistakes, &config.redactor()))
     }
+}
+
+/// The lock file as it is; empty if there is none.
+fn known(environment: &Environment, path: &Path, mistakes: &mut Mistakes) -> Lock {
+    let found = match environment.file(path).map(|text| Lock::read(&text)) {
+        Ok(Ok(lock)) => return lock,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Lock::default(),
+        Ok(Err(found)) => found,
+        Err(error) => vec![format!("cannot be read: {error}")],
+    };
+    for detail in found {
+        mistakes.add(
+            &["mcp_lock"],
+            format!("the lock file {} {detail}", path.display()),
+        );
+    }
+    Lock::default()
 }

@@ -7,10 +7,10 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 use url::Url;
 
-use super::Config;
 use super::check_parts::is_glob;
 use super::environment::Environment;
 use super::tree::Node;
+use super::{Config, lock_path};
 use crate::agent::HumanKind;
 use crate::mcp::{self, Lock};
 use crate::task::tool_spec::Effect;
@@ -22,20 +22,15 @@ use crate::world::Mistakes;
 pub(crate) const LOCK: &str = "holdpoint.mcp.json";
 
 /// Reads the lock file, adds its tools to the configuration, and completes the tools that the file
-/// takes from a server. `path` is that of the lock file.
-pub(super) fn add(
-    config: &mut Config,
-    root: &Node,
-    environment: &Environment,
-    path: &Path,
-    mistakes: &mut Mistakes,
-) {
+/// takes from a server.
+pub(super) fn add(config: &mut Config, root: &mut Node, mistakes: &mut Mistakes) {
+    let path = lock_path(root, &config.directory, mistakes);
     for (name, server) in &config.mcp {
         super::check_parts::name(&["mcp", name], "an MCP server", name, mistakes);
         check_server(name, server, root, mistakes);
     }
     if !config.mcp.is_empty() {
-        config.lock = read_lock(environment, path, mistakes).unwrap_or_default();
+        config.lock = read_lock(&config.environment, &path, mistakes).unwrap_or_default();
     }
     let known = !config.lock.servers.is_empty();
     let mut exposed: BTreeMap<String, (String, String)> = BTreeMap::new();
@@ -81,7 +76,7 @@ fn read_lock(environment: &Environment, path: &Path, mistakes: &mut Mistakes) ->
         Ok(lock) => Some(lock),
         Err(found) => {
             for detail in found {
-                mistakes.add(&place, format!("the lock file {file}: {detail}"));
+                mistakes.add(&place, format!("the lock file {file} {detail}"));
             }
             None
         }

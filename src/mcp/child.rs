@@ -218,9 +218,9 @@ impl Shared {
         match Message::read(line) {
             Some(Message::Answer(Value::String(id), answer)) => {
                 self.touch();
-                match self.lock().remove(&id) {
-                    Some(waiting) => drop(waiting.send(answer)),
-                    None => tracing::debug!("an answer came for a request that waits no more"),
+                // A late answer finds no request and is dropped.
+                if let Some(waiting) = self.lock().remove(&id) {
+                    let _ = waiting.send(answer);
                 }
             }
             Some(Message::Request(id, method)) => {

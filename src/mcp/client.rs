@@ -210,11 +210,18 @@ impl Client {
                 Link::Stdio(stdio) => stdio.call(&call, resume.as_ref(), within, first).await,
             };
             let asks = match answered {
-                Outcome::Asks(asks) if asks.requests.is_empty() => asks,
+                Outcome::Asks(asks) => asks,
                 // An earlier leg reached the server.
                 Outcome::NotSent(why) if !first => return Outcome::Unknown(why),
-                other => return other,
+                Outcome::Succeeded(_)
+                | Outcome::Failed(_)
+                | Outcome::NotSent(_)
+                | Outcome::Suspect(_)
+                | Outcome::Unknown(_) => return answered,
             };
+            if !asks.requests.is_empty() {
+                return Outcome::Asks(asks);
+            }
             let until = *until.get_or_insert_with(|| Instant::now() + self.timeout);
             if Instant::now() + pause >= until {
                 break;
@@ -237,7 +244,7 @@ impl Client {
     }
 
     /// Counts a success in listing the server's tools.
-    pub(crate) fn observe_success(&self, server: &str) {
+    pub(crate) fn observe_success(server: &str) {
         tracing::info!(target: "holdpoint::metric", metric = "mcp_server_up", server, change = 1);
     }
 

@@ -85,7 +85,9 @@ impl Lock {
         let mistakes: Vec<String> = tools
             .filter_map(|(server, name, tool)| {
                 let why = tool.mistake(name)?;
-                Some(format!("`{name}` of the server `{server}` {why}"))
+                Some(format!(
+                    "has a tool `{name}` of the server `{server}` that {why}"
+                ))
             })
             .collect();
         if mistakes.is_empty() {

@@ -3,9 +3,9 @@
 
 mod child;
 mod client;
+mod comparison;
 mod content;
 mod listing;
-mod live;
 pub mod lock;
 mod oauth;
 mod param_headers;

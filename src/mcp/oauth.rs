@@ -1,5 +1,6 @@
 //! Tokens by OAuth 2.0 client credentials (RFC 6749, section 4.4). A token stays in memory.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -13,7 +14,7 @@ use crate::net::{Failure, Net, begun, next_bytes};
 use crate::secret::{Redactor, Secret};
 
 /// How long before its end a token is replaced.
-const EARLY: Duration = Duration::from_secs(60);
+const EARLY: Duration = Duration::from_mins(1);
 /// How long a token is used that does not say when it ends.
 const USUAL: Duration = Duration::from_mins(5);
 /// How long the token endpoint may take for each step of its answer.
@@ -90,10 +91,10 @@ impl Tokens {
         let encoded = |text: &str| utf8_percent_encode(text, FORM).to_string();
         let mut form = "grant_type=client_credentials".to_owned();
         if !scopes.is_empty() {
-            form.push_str(&format!("&scope={}", encoded(&scopes.join(" "))));
+            let _ = write!(form, "&scope={}", encoded(&scopes.join(" ")));
         }
         if let Some(resource) = resource {
-            form.push_str(&format!("&resource={}", encoded(resource)));
+            let _ = write!(form, "&resource={}", encoded(resource));
         }
         let request = net
             .repeatable()

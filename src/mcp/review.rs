@@ -72,13 +72,11 @@ pub(crate) fn review(
     }
     let differs = !lines.0.is_empty();
     for (tool, why) in &skipped {
-        lines.add("skipped", tool, &[why.clone()]);
+        lines.add("skipped", tool, std::slice::from_ref(why));
     }
-    let server = format!(
-        "{} {}",
-        told(&listing.server, "name"),
-        told(&listing.server, "version")
-    );
+    let server = ["name", "version"]
+        .map(|member| told(&listing.server, member))
+        .join(" ");
     let revision = listing.revision.as_str();
     let state = if differs { "" } else { ", as in the lock file" };
     let count = tools.len();

@@ -114,7 +114,7 @@ pub(crate) enum Transport {
     Http {
         url: Url,
         headers: Headers,
-        oauth: Option<OAuth>,
+        oauth: Option<Box<OAuth>>,
     },
     /// A child process.
     Stdio {
@@ -204,7 +204,7 @@ impl Settings {
             add(&["url"], ADDRESS);
             return None;
         };
-        let oauth = self.oauth.clone();
+        let oauth = self.oauth.clone().map(Box::new);
         Some(Transport::Http {
             url,
             headers,

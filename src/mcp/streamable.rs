@@ -65,7 +65,7 @@ struct Talk {
 impl Streamable {
     pub(super) fn new(
         url: Url,
-        oauth: Option<OAuth>,
+        oauth: Option<Box<OAuth>>,
         hint: Option<Revision>,
         net: &Net,
         changes: watch::Sender<u64>,
@@ -73,7 +73,7 @@ impl Streamable {
         Self {
             url,
             net: net.clone(),
-            tokens: oauth.map(Tokens::new),
+            tokens: oauth.map(|oauth| Tokens::new(*oauth)),
             hint,
             peers: Mutex::default(),
             beginning: tokio::sync::Mutex::default(),

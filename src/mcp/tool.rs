@@ -13,7 +13,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::client::{Call, Client, Listing, Outcome};
-use super::live::{Live, Need};
+use super::comparison::{Comparison, Need};
 use super::lock::{Lock, LockedServer};
 use super::settings::{OnChange, Settings, Transport};
 use super::wire::Revision;
@@ -35,7 +35,7 @@ struct Server {
     client: Client,
     headers: Headers,
     locked: LockedServer,
-    live: Live,
+    comparison: Comparison,
     on_change: OnChange,
 }
 
@@ -73,7 +73,7 @@ impl Servers {
                 client,
                 headers,
                 locked,
-                live: Live::default(),
+                comparison: Comparison::default(),
                 on_change: settings.on_change,
             };
             Some((name.clone(), Arc::new(server)))
@@ -153,7 +153,7 @@ impl Tool for McpTool {
     }
 
     fn change(&self) -> Option<Change> {
-        let difference = self.server.live.difference(&self.tool)?;
+        let difference = self.server.comparison.difference(&self.tool)?;
         let both = format!("{}{}", self.spec.definition, difference.digest);
         Some(Change {
             definition: sha256(&Sha256::digest(both)),
@@ -166,16 +166,19 @@ impl Tool for McpTool {
     }
 
     fn is_stale(&self, start: Option<Start>) -> bool {
-        self.server.live.is_stale(need(start), &self.server.client)
+        self.server
+            .comparison
+            .is_stale(need(start), &self.server.client)
     }
 
     async fn prepare(&self, start: Option<Start>, credentials: &Credentials) -> Result<(), String> {
         let server = &self.server;
         let headers = server.headers.filled(credentials)?;
         let (client, locked) = (&server.client, &server.locked);
-        let compared = server
-            .live
-            .compare(need(start), &server.name, client, locked, &headers);
+        let compared =
+            server
+                .comparison
+                .compare(need(start), &server.name, client, locked, &headers);
         let redactor = self.redactor.and(&credentials.redactor());
         compared
             .await
@@ -183,7 +186,9 @@ impl Tool for McpTool {
     }
 
     async fn call(&self, call: &Invocation) -> ToolAnswer {
-        metric(&self.spec.name, &call.permit, self.attempt(call)).await
+        // The future of an exchange is large.
+        let attempt = Box::pin(self.attempt(call));
+        metric(&self.spec.name, &call.permit, attempt).await
     }
 }
 

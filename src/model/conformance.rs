@@ -22,7 +22,6 @@ use super::protocol::Protocol;
 use super::settings::Settings;
 use super::{Answer, ModelClient, ModelError, Prompt};
 use crate::net::Net;
-use crate::net::sse::Decoder;
 use crate::secret::{Redactor, Secret};
 use crate::task::item::Usage;
 use crate::task::time::Time;

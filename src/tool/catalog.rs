@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use self::checks::{add_all, check_command, check_members, check_summary, external_form};
+use self::checks::{add_all, check_command, check_http, check_summary, external_form};
 use super::credential::PlainFields;
 use super::http::{Checked, HttpTool};
 use super::human::{self, Service};
@@ -74,7 +74,7 @@ enum Kind<'s> {
     /// By a command.
     Shell(&'s shell::Settings),
     /// By an MCP server.
-    Mcp(&'s mcp::Settings),
+    Mcp(&'s mcp::Reviewed),
     /// By the API's client.
     External(&'s external::Settings),
 }
@@ -145,11 +145,12 @@ struct Prepared {
 }
 
 impl Settings {
-    /// How the tool is performed; `None` if the settings do not say so.
+    /// How the tool is performed; `None` if the settings do not say so, or name a tool of an MCP
+    /// server that the lock file does not have.
     fn kind(&self) -> Option<Kind<'_>> {
         let http = self.http.as_ref().map(Kind::Http);
         http.or_else(|| self.shell.as_ref().map(Kind::Shell))
-            .or_else(|| self.mcp.as_ref().map(Kind::Mcp))
+            .or_else(|| self.mcp.as_ref()?.reviewed.as_ref().map(Kind::Mcp))
             .or_else(|| self.external.as_ref().map(Kind::External))
     }
 
@@ -187,10 +188,6 @@ impl Settings {
     fn prepare(&self, name: &str, mistakes: &mut Mistakes) -> Option<Prepared> {
         let before = mistakes.found.len();
         let performed = self.kind()?;
-        if matches!(performed, Kind::Mcp(settings) if settings.reviewed.is_none()) {
-            // The lock file does not have it, which is a mistake of its own.
-            return None;
-        }
         let parameters = self.parameters();
         self.check_parameters(name, &parameters, mistakes);
         let schema = CompiledSchema::closed(&parameters).ok();
@@ -198,15 +195,10 @@ impl Settings {
         let mut needs = BTreeSet::new();
         let (kind, target, timeout) = match performed {
             Kind::Http(settings) => {
-                let (http, wrong) = settings.checked();
-                add_all(mistakes, &["tools", name, "http"], wrong);
-                let target = http.as_ref().map(Checked::target).unwrap_or_default();
-                if let Some(http) = &http {
-                    check_members(name, http, &parameters, mistakes);
-                    needs = http.needs();
-                }
-                checked = http;
-                (ToolKind::Http, target, settings.timeout)
+                checked = check_http(name, settings, &parameters, mistakes);
+                needs = checked.as_ref().map(Checked::needs).unwrap_or_default();
+                let target = checked.as_ref().map(Checked::target);
+                (ToolKind::Http, target.unwrap_or_default(), settings.timeout)
             }
             Kind::Shell(settings) => {
                 add_all(mistakes, &["tools", name, "shell"], settings.mistakes());
@@ -218,8 +210,7 @@ impl Settings {
                     settings.timeout,
                 )
             }
-            Kind::Mcp(settings) => {
-                let reviewed = settings.reviewed.as_ref()?;
+            Kind::Mcp(reviewed) => {
                 needs = reviewed.needs.iter().cloned().collect();
                 (ToolKind::Mcp, reviewed.target.clone(), reviewed.timeout)
             }

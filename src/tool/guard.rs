@@ -158,10 +158,7 @@ pub(super) fn guard(
         }
     };
     let began = Instant::now();
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let Some(pid) = pid else {
-        return Err(io::ErrorKind::InvalidData.into());
-    };
+    let pid = pid_of(&child)?;
     let watched = watch(&mut child, pid, input, order.keep);
     let said =
         say(output, &Line::Started(pid.as_raw_nonzero().get())).and_then(|()| begin(&mut child));
@@ -200,6 +197,11 @@ pub(super) fn guard(
         end_of(status)
     };
     report(output, end, &stdout, &stderr)
+}
+
+fn pid_of(child: &Child) -> io::Result<Pid> {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    pid.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 fn read_order(input: &mut impl Read) -> io::Result<Order> {

@@ -6,7 +6,8 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use serde_json::Value;
+use holdpoint::mcp::lock::{Lock, LockedServer, LockedTool};
+use serde_json::{Value, json};
 
 use super::{Block, blocks, pages, read, variables};
 
@@ -231,13 +232,46 @@ fn check(folder: &Path, configuration: &Value) -> Result<(), String> {
     }
 }
 
+/// The tools of the MCP servers in the documentation, as their servers list them.
+const SERVED: [(&str, &[&str]); 3] = [
+    (
+        "files",
+        &["read_text_file", "read_media_file", "write_file"],
+    ),
+    ("tickets", &["ticket.get", "ticket.label", "ticket.close"]),
+    ("every", &["get-sum"]),
+];
+
+/// A lock file with these tools.
+fn lock_file() -> String {
+    let mut lock = Lock::default();
+    for (server, tools) in SERVED {
+        let tools = tools.iter().map(|name| {
+            let definition = json!({
+                "name": name, "inputSchema": {"type": "object", "properties": {"id": {"type": "string"}}},
+            });
+            ((*name).to_owned(), LockedTool::new(definition))
+        });
+        let locked = LockedServer {
+            server: json!({"name": server}),
+            protocol: "2025-11-25".to_owned(),
+            locked_at: "2026-11-22T09:00:00Z".to_owned(),
+            tools: tools.collect(),
+        };
+        lock.servers.insert(server.to_owned(), locked);
+    }
+    lock.text()
+}
+
 /// Runs `holdpoint check` with the variables that the configuration asks for.
 fn checked(folder: &Path, configuration: &str) -> Output {
+    fs::write(folder.join("holdpoint.mcp.json"), lock_file()).expect("a file");
     fs::write(folder.join("checked.yaml"), configuration).expect("a file");
     Command::new(env!("CARGO_BIN_EXE_holdpoint"))
         .args(["check", "--config", "checked.yaml"])
         .env_clear()
         .env("PATH", "/usr/bin:/bin")
+        .env("HOME", "/")
         .envs(variables(configuration))
         .current_dir(folder)
         .output()

@@ -68,7 +68,7 @@ fn load_with(file: &str, lock: Option<&str>) -> Result<Config, String> {
     let variables = [("TOKEN", "tok-0123456789"), ("PATH", "/bin")];
     let environment = Environment::of(&variables, &files);
     let source = Source::File("/etc/holdpoint.yaml".into(), file.to_owned());
-    load(source, &environment, &Flags::default(), crate::app::check)
+    load(source, &environment, &Flags::default(), |_, _| {})
         .map(|(config, _)| config)
         .map_err(|report| report.to_string())
 }
@@ -236,7 +236,9 @@ fn configuration_without_its_review_does_not_load() {
     changed["servers"]["files"]["tools"]["drop"]["definition"]["description"] = json!("Harmless.");
     let found = mistakes(FILE, &changed);
     assert!(
-        found[0].contains("`drop` of the server `files` has a digest that is not its definition's"),
+        found[0].contains(
+            "a tool `drop` of the server `files` that has a digest that is not its definition's"
+        ),
         "{found:?}"
     );
     let mut gone = lock();

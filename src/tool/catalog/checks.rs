@@ -6,7 +6,7 @@ use crate::task::tool_spec::{SummaryPart, summary_parts};
 use crate::tool::http::{Checked, Goal};
 use crate::tool::schema::{declared, scalar};
 use crate::tool::url_template::UrlTemplate;
-use crate::tool::{external, names};
+use crate::tool::{external, http, names};
 use crate::world::Mistakes;
 
 /// Adds the mistakes in `wrong`. Each has the keys that lead from `at` to its place, and a detail.
@@ -37,14 +37,24 @@ pub(super) fn external_form(
     })
 }
 
-/// Checks that each argument in an HTTP tool's URL is declared as text, a number or a boolean. If
-/// the tool sends no body, checks the query too.
-pub(super) fn check_members(
+/// The settings of an HTTP tool, checked; `None` if they have mistakes.
+pub(super) fn check_http(
     name: &str,
-    http: &Checked,
+    settings: &http::Settings,
     parameters: &Value,
     mistakes: &mut Mistakes,
-) {
+) -> Option<Checked> {
+    let (checked, wrong) = settings.checked();
+    add_all(mistakes, &["tools", name, "http"], wrong);
+    if let Some(http) = &checked {
+        check_members(name, http, parameters, mistakes);
+    }
+    checked
+}
+
+/// Checks that each argument in an HTTP tool's URL is declared as text, a number or a boolean. If
+/// the tool sends no body, checks the query too.
+fn check_members(name: &str, http: &Checked, parameters: &Value, mistakes: &mut Mistakes) {
     let Goal::Url(template) = &http.goal else {
         return;
     };

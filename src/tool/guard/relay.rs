@@ -13,7 +13,7 @@ use rustix::process::{
     Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, kill_process_group, setrlimit, waitid,
 };
 
-use super::{LAST_WORDS, Line, Order, end_group, say};
+use super::{LAST_WORDS, Line, Order, end_group, pid_of, say};
 
 /// How long the program has to end once its input is closed.
 const CLOSED: Duration = Duration::from_secs(2);
@@ -44,8 +44,7 @@ pub(super) fn relay(
             return say(output, &Line::NotStarted(why));
         }
     };
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let pid = pid.ok_or(io::ErrorKind::InvalidData)?;
+    let pid = pid_of(&child)?;
     let said = say(output, &Line::Started(pid.as_raw_nonzero().get()));
     let (events, drained) = match said.and_then(|()| connect(&mut child, pid, input)) {
         Ok(connected) => connected,

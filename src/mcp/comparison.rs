@@ -35,7 +35,7 @@ pub(crate) enum Need {
 
 /// The result of the comparisons so far.
 #[derive(Debug, Default)]
-pub(super) struct Live {
+pub(super) struct Comparison {
     state: Mutex<State>,
     /// Held while the server is asked, so that concurrent calls share one comparison.
     asking: tokio::sync::Mutex<()>,
@@ -62,7 +62,7 @@ pub(super) struct Difference {
     pub(super) detail: String,
 }
 
-impl Live {
+impl Comparison {
     /// The difference found by the last comparison; `None` if there is none.
     pub(super) fn difference(&self, tool: &str) -> Option<Difference> {
         self.lock().changed.get(tool).cloned()
@@ -130,7 +130,7 @@ impl Live {
         }
         let count = changed.len() + news;
         tracing::info!(target: "holdpoint::metric", metric = "mcp_catalogue_changed", server, change = count);
-        client.observe_success(server);
+        Client::observe_success(server);
         *state = State {
             compared: Some((began, listing.ttl.unwrap_or(FOR_ALLOWED).max(FOR_APPROVED))),
             notified,
