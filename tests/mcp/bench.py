@@ -68,12 +68,12 @@ def milliseconds(calls: int, one: Callable[[], None]) -> list[float]:
 
 
 def through(service: Service, calls: int) -> list[float]:
-    """From the judgement of a call to its stored result, by the journal: two commits and the call lie between."""
+    """From the judgement of a call to its result, by the journal: the commit of the start and the call lie between."""
     taken = []
     for _ in range(calls):
         task = service.task("go")
         page = service.get(f"/v1/tasks/{task['task_id']}/items?limit=200")["items"]
-        at = {item["type"]: datetime.fromisoformat(item["created_at"]) for item in page}
+        at = {item["type"]: datetime.fromisoformat(item["at"]) for item in page}
         assert task["status"] == "Completed" and service.outcomes(task)[0][0] == "succeeded", task
         taken.append((at["tool_result"] - at["judged"]).total_seconds() * 1000)
     return taken

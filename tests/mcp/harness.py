@@ -247,10 +247,15 @@ class Service:
         return task
 
     def settled(self, task: dict) -> dict:
-        """The task once it no longer runs."""
-        status, task = self.ask("GET", f"/v1/tasks/{task['task_id']}", wait=LIMIT)
-        assert status == 200 and task["status"] != "Running", task
-        return task
+        """The task once it has ended or waits for a person."""
+
+        def found() -> dict | None:
+            status, now = self.ask("GET", f"/v1/tasks/{task['task_id']}", wait=LIMIT)
+            assert status == 200, now
+            # Right after a restart an answered task is still paused.
+            return None if now["status"] == "Running" or (now["status"] == "Paused" and not now["pending"]) else now
+
+        return until("the task ends or asks", found)
 
     def items(self, task: dict, kind: str) -> list[dict]:
         page = self.get(f"/v1/tasks/{task['task_id']}/items?limit=200")

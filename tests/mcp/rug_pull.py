@@ -106,10 +106,12 @@ def during_an_approved_call(service: Service, peer: Peer, change: Change, sound:
 
 
 def after_the_yes(service: Service, peer: Peer, change: Change, sound: list[dict]) -> None:
-    """The process dies as soon as the yes is stored, and the next one finds another definition."""
+    """The process dies when two calls are approved and the first one runs; the next process finds another definition of
+    the second tool."""
     before = calls(peer)
-    task = service.task("add")
+    task = service.task("both")
     (first,) = task["pending"]
+    (peer.folder / "go").unlink()
 
     def approve() -> None:
         try:
@@ -119,13 +121,17 @@ def after_the_yes(service: Service, peer: Peer, change: Change, sound: list[dict
 
     yes = threading.Thread(target=approve)
     yes.start()
-    service.died()
+    until("the first call runs", lambda: calls(peer) == before + 1)
+    service.kill()
     yes.join()
-    peer.define([change(one) for one in sound])
+    peer.define([change(one) if one["name"] == "subtract" else one for one in sound])
+    peer.go()
     service.again()
-    asked_anew(service, task, {first["request_id"]})
-    assert calls(peer) == before, peer.ledger()
-    peer.define(sound)
+    (doubt,) = service.settled(task)["pending"]
+    assert doubt["kind"] == "reconcile", doubt
+    service.respond(doubt, "It ran.")
+    asked_anew(service, task, {first["request_id"], doubt["request_id"]})
+    assert [line["tool"] for line in peer.ledger("received")[before:]] == ["add"], peer.ledger()
 
 
 def case(revision: str, web: bool, change: Change) -> None:
@@ -146,7 +152,6 @@ def case(revision: str, web: bool, change: Change) -> None:
                 before_the_ask(service, peer, change, sound)
                 while_held(service, peer, change, sound)
                 during_an_approved_call(service, peer, change, sound)
-            with place.serve("decision.committed=abort") as service:
                 after_the_yes(service, peer, change, sound)
         finally:
             peer.stop()
