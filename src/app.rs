@@ -1,6 +1,7 @@
 //! The composition root: the only file that names concrete implementations.
 
 mod database;
+mod mcp_lock;
 mod messages;
 mod serving;
 
@@ -15,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use self::database::DatabaseOptions;
+pub use self::mcp_lock::{Reviewed, review as review_mcp_tools};
 pub use self::messages::ping;
 use crate::agent::{Agents, Offer};
 use crate::config::Config;
@@ -30,6 +32,7 @@ use crate::http::server::descriptors::{self, Share};
 use crate::http::server::origin::Origins;
 use crate::http::server::wrong_keys::WrongKeys;
 use crate::http::{self, Http};
+use crate::mcp::Servers;
 use crate::model::{self, ModelClient};
 use crate::net::Net;
 use crate::notify::Sender;
@@ -143,6 +146,7 @@ pub struct Replica {
     pub engine: Arc<Engine>,
     pub store: Store,
     sender: Arc<Sender>,
+    mcp_servers: Servers,
     stop: CancellationToken,
     closed: CancellationToken,
     handlers: TaskTracker,
@@ -215,6 +219,7 @@ impl Replica {
             engine,
             store,
             sender,
+            mcp_servers: rooms.mcp_servers,
             stop,
             closed,
             handlers,
@@ -228,6 +233,7 @@ impl Replica {
         self.stop.cancel();
         self.handlers.close();
         tokio::join!(self.engine.shut_down(DRAIN), self.sender.shut_down(DRAIN));
+        self.mcp_servers.shut_down().await;
         self.closed.cancel();
         let rest = async {
             let _ = self.worker.await;
@@ -306,6 +312,7 @@ struct Rooms {
     catalog: Arc<Catalog>,
     policy: Arc<Policy>,
     agents: Arc<Agents>,
+    mcp_servers: Servers,
 }
 
 impl Rooms {
@@ -324,6 +331,15 @@ impl Rooms {
             &redactor,
             &mut mistakes,
         ));
+        let mcp_servers = Servers::new(
+            &config.mcp,
+            &config.lock,
+            &net,
+            &redactor,
+            clock,
+            config.log_mcp_stderr,
+        );
+        let catalog = config.with_mcp_tools(catalog, &mcp_servers, &redactor);
         let policy = policy(config, &catalog, &mut mistakes);
         anyhow::ensure!(
             mistakes.is_empty(),
@@ -335,6 +351,7 @@ impl Rooms {
             catalog: Arc::new(catalog),
             policy: Arc::new(policy),
             agents,
+            mcp_servers,
         })
     }
 

@@ -1,6 +1,8 @@
 //! The commands. Exit codes: 0 ok, 1 failed, 2 wrong use or configuration. Results go to standard
 //! output, complaints to standard error.
 
+mod mcp;
+
 use std::fmt::Display;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -62,6 +64,9 @@ enum Command {
         #[command(flatten)]
         common: Common,
     },
+    /// Tools of MCP servers.
+    #[command(subcommand)]
+    Mcp(mcp::Mcp),
     /// Print the version.
     Version,
     /// The guard of one shell command; only the service starts it.
@@ -95,6 +100,9 @@ struct Serve {
     /// needs a decision. A Postgres whose identity has changed is recognized without this flag.
     #[arg(long)]
     restored: bool,
+    /// Log at debug level the lines that MCP servers on this host write to standard error.
+    #[arg(long)]
+    log_mcp_stderr: bool,
     /// Serve on a database that may lose commits.
     #[arg(long = "unsafe")]
     permit_unsafe: bool,
@@ -132,6 +140,7 @@ pub fn run_with(
         Command::Openapi => print(&app::openapi()),
         Command::Health(common) => health(&common, environment),
         Command::Notify { name, common } => notify(&name, &common, environment),
+        Command::Mcp(command) => mcp::run(&command, environment),
         Command::Guard => app::guard(),
         Command::Version => print(&format!("holdpoint {}\n", env!("CARGO_PKG_VERSION"))),
     }
@@ -181,6 +190,13 @@ const TAKEN: &str =
     "Neither --config nor HOLDPOINT_CONFIG names a configuration: using ./holdpoint.yaml.";
 const DEMO: &str = "No configuration is named and there is no ./holdpoint.yaml: starting the built-in demonstration.";
 
+fn flags(common: &Common) -> Flags {
+    Flags {
+        listen: common.listen.clone(),
+        database_url: common.database_url.clone(),
+    }
+}
+
 /// A configuration without mistakes.
 struct Loaded {
     config: Config,
@@ -192,12 +208,8 @@ struct Loaded {
 
 /// Loads the configuration; the error lists every mistake.
 fn load(common: &Common, environment: &Environment) -> Result<Loaded, String> {
-    let flags = Flags {
-        listen: common.listen.clone(),
-        database_url: common.database_url.clone(),
-    };
     let (source, note) = source(common, environment)?;
-    match config::load(source, environment, &flags, app::check) {
+    match config::load(source, environment, &flags(common), app::check) {
         Ok((config, report)) => Ok(Loaded {
             config,
             report,
@@ -308,6 +320,10 @@ fn serve(options: &Serve, environment: &Environment) -> u8 {
     } = match load(&options.common, environment) {
         Ok(loaded) => loaded,
         Err(mistakes) => return complain(WRONG, mistakes),
+    };
+    let config = Config {
+        log_mcp_stderr: options.log_mcp_stderr,
+        ..config
     };
     if let Err(mistake) = failpoint::arm(
         environment

@@ -13,7 +13,9 @@ use crate::policy::Rule;
 use crate::secret::{self, Redactor, Secret};
 use crate::tool::{catalog, credential, shell};
 use crate::world::Mistakes;
-use crate::{agent, model, notify, people, store};
+use crate::{agent, mcp, model, notify, people, store};
+pub use mcp_lock::{McpConfig, load_mcp};
+
 use environment::Environment;
 use interpolate::{Filled, Interpolation};
 use layers::Flags;
@@ -33,6 +35,8 @@ pub(crate) mod decode;
 pub mod environment;
 pub(crate) mod interpolate;
 pub mod layers;
+mod mcp_lock;
+pub(crate) mod mcp_tools;
 pub(crate) mod page;
 pub(crate) mod report;
 pub(crate) mod required;
@@ -90,6 +94,11 @@ pub struct Config {
     /// The credentials that `request_credentials` may ask for.
     pub credentials: BTreeMap<String, credential::settings::Settings>,
     pub models: BTreeMap<String, model::Settings>,
+    /// The MCP servers.
+    pub mcp: BTreeMap<String, mcp::Settings>,
+    /// The reviewed tools of the MCP servers.
+    pub lock: mcp::Lock,
+    /// The tools, those of the MCP servers included.
     pub tools: BTreeMap<String, catalog::Settings>,
     pub agents: BTreeMap<String, agent::Settings>,
     /// The agent for tasks that name none.
@@ -106,6 +115,8 @@ pub struct Config {
     pub environment: Environment,
     /// The base of relative paths in `${…}`.
     pub directory: PathBuf,
+    /// Whether to log the lines that MCP servers on this host write to standard error.
+    pub log_mcp_stderr: bool,
     /// The filter for log lines, from `RUST_LOG`.
     pub log: Option<String>,
 }
@@ -134,13 +145,15 @@ impl Config {
 
 /// Top-level keys. Each section is read separately, so that a mistake in it hides no mistakes of
 /// other sections.
-const SECTIONS: [&str; 11] = [
+const SECTIONS: [&str; 13] = [
     "server",
     "database",
     "auth",
     "secrets",
     "credentials",
     "models",
+    "mcp",
+    "mcp_lock",
     "tools",
     "agents",
     "default_agent",
@@ -188,6 +201,8 @@ pub fn load(
     config.directory.clone_from(&directory);
     config.log = environment.variable("RUST_LOG").map(str::to_owned);
     config.secret_values = secret_values(&root, &filled);
+    let lock = lock_path(&mut root, &directory, &mut mistakes);
+    mcp_tools::add(&mut config, &root, environment, &lock, &mut mistakes);
     check::all(&mut config, &root, &mut mistakes);
     warnings::read(&config, &root, &mut mistakes);
     fill(&mut config, &root, environment, &directory, &mut mistakes);
@@ -279,6 +294,7 @@ fn sections(root: &mut Node, mistakes: &mut Mistakes) -> Config {
         },
         credentials: each(root, "credentials", mistakes),
         models: each(root, "models", mistakes),
+        mcp: each(root, "mcp", mistakes),
         tools: each(root, "tools", mistakes),
         agents: each(root, "agents", mistakes),
         default_agent: section(root, "default_agent", mistakes),
@@ -303,19 +319,7 @@ fn fill(
     directory: &Path,
     mistakes: &mut Mistakes,
 ) {
-    let from_file = |path: &[&str]| {
-        !matches!(
-            root.at(path).map(|node| &node.origin),
-            Some(Origin::Variable(_) | Origin::Flag(_))
-        )
-    };
-    let place = |path: &[&str], text: &str| {
-        if from_file(path) {
-            directory.join(text).display().to_string()
-        } else {
-            text.to_owned()
-        }
-    };
+    let place = |path: &[&str], text: &str| beside(root, path, text, directory);
     for (name, model) in &mut config.models {
         if let Some(script) = model
             .script
@@ -341,29 +345,80 @@ fn fill(
         if let Ok(absolute) = std::path::absolute(&shell.working_dir) {
             shell.working_dir = absolute.display().to_string();
         }
-        pass_on_variables(name, shell, environment, mistakes);
+        let at = ["tools", name, "shell", "env"];
+        pass_on_variables(&at, &mut shell.env, environment, mistakes);
     }
-    if from_file(&["database", "url"]) {
+    fill_servers(&mut config.mcp, root, environment, directory, mistakes);
+    if is_from_file(root, &["database", "url"]) {
         config.database.url = Secret::new(sqlite_beside(config.database.url.reveal(), directory));
     }
 }
 
-/// Fills in the variables that a tool's environment names without a value.
+/// Completes the MCP servers that run as child processes.
+fn fill_servers(
+    servers: &mut BTreeMap<String, mcp::Settings>,
+    root: &Node,
+    environment: &Environment,
+    directory: &Path,
+    mistakes: &mut Mistakes,
+) {
+    for (name, server) in servers
+        .iter_mut()
+        .filter(|(_, server)| server.url.is_none())
+    {
+        let at = ["mcp", name, "working_dir"];
+        let working_dir = server.working_dir.as_deref().unwrap_or(".");
+        let working_dir = beside(root, &at, working_dir, directory);
+        let absolute = std::path::absolute(&working_dir);
+        server.working_dir = Some(absolute.map_or(working_dir, |path| path.display().to_string()));
+        pass_on_variables(
+            &["mcp", name, "env"],
+            &mut server.env,
+            environment,
+            mistakes,
+        );
+    }
+}
+
+/// Whether the value at this place does not come from a variable or a flag.
+fn is_from_file(root: &Node, path: &[&str]) -> bool {
+    !matches!(
+        root.at(path).map(|node| &node.origin),
+        Some(Origin::Variable(_) | Origin::Flag(_))
+    )
+}
+
+/// A path of the configuration: a relative path in the file is relative to the file's directory.
+fn beside(root: &Node, place: &[&str], path: &str, directory: &Path) -> String {
+    if is_from_file(root, place) {
+        directory.join(path).display().to_string()
+    } else {
+        path.to_owned()
+    }
+}
+
+/// The path of the lock file of the MCP servers' tools.
+fn lock_path(root: &mut Node, directory: &Path, mistakes: &mut Mistakes) -> PathBuf {
+    let written: Option<String> = section(root, "mcp_lock", mistakes);
+    let name = written.as_deref().unwrap_or(mcp_tools::LOCK);
+    PathBuf::from(beside(root, &["mcp_lock"], name, directory))
+}
+
+/// Fills in the variables that the environment of a command at `place` names without a value.
 fn pass_on_variables(
-    tool: &str,
-    shell: &mut shell::Settings,
+    place: &[&str],
+    env: &mut shell::Env,
     environment: &Environment,
     mistakes: &mut Mistakes,
 ) {
-    for (variable, value) in &mut shell.env.0 {
+    for (variable, value) in &mut env.0 {
         if value.is_none() {
             *value = environment
                 .variable(variable)
                 .map(|value| Secret::new(value.to_owned()));
             if value.is_none() {
-                let at = ["tools", tool, "shell", "env"];
                 mistakes.warn(
-                    &at,
+                    place,
                     format!("the variable `{variable}` is not set, so it is not passed on"),
                 );
             }

@@ -24,6 +24,7 @@ pub mod config;
 pub mod engine;
 pub mod failpoint;
 pub mod http;
+pub mod mcp;
 pub mod model;
 pub mod net;
 pub mod notify;

@@ -8,6 +8,7 @@
 
 mod gate;
 mod single;
+pub(crate) mod sse;
 
 use std::error::Error;
 use std::io;
@@ -18,7 +19,7 @@ use reqwest::header::{HeaderMap, RETRY_AFTER};
 use reqwest::{Client, ClientBuilder, RequestBuilder, Response, StatusCode};
 
 use crate::task::time::Time;
-pub use single::{Leave, NO_LEAVE};
+pub use single::{Leave, NO_LEAVE, Sink};
 
 /// The `User-Agent` of every request.
 pub const USER_AGENT: &str = concat!("holdpoint/", env!("CARGO_PKG_VERSION"));
@@ -239,19 +240,6 @@ pub async fn next_bytes(
 pub async fn read_off(mut response: Response) {
     let rest = async { while let Ok(Some(_)) = response.chunk().await {} };
     let _ = tokio::time::timeout(ON_ITS_WAY, rest).await;
-}
-
-/// Appends to `bytes` until the body ends or `limit` is reached; returns whether there was more.
-async fn fill(response: &mut Response, bytes: &mut Vec<u8>, limit: usize) -> Result<bool, Failure> {
-    while let Some(chunk) = response.chunk().await.map_err(|error| lost(&error))? {
-        let room = limit.saturating_sub(bytes.len());
-        if chunk.len() > room {
-            bytes.extend_from_slice(chunk.get(..room).unwrap_or_default());
-            return Ok(true);
-        }
-        bytes.extend_from_slice(&chunk);
-    }
-    Ok(false)
 }
 
 /// Classifies an error after the response began: the request was sent, so it is always

@@ -9,6 +9,7 @@ use super::tree::{Kind, Node};
 use crate::agent::{self, HumanKind};
 use crate::tool::catalog;
 use crate::tool::credential::OPEN;
+use crate::tool::schema::twins;
 use crate::world::Mistakes;
 
 /// Reports an invalid name.
@@ -32,11 +33,16 @@ pub(crate) fn tools(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         };
         kind(tool_name, node, mistakes);
         if let Some(parameters) = &tool.parameters {
-            let mut place = vec!["tools", tool_name, "parameters"];
+            let place = vec!["tools", tool_name, "parameters"];
             if tool.shell.is_some() {
                 mistakes.add(
                     &place,
                     "a shell tool's argument is `command`; it has no `parameters`",
+                );
+            } else if tool.mcp.is_some() && node.get("parameters").is_some() {
+                mistakes.add(
+                    &place,
+                    "the lock file has the parameters of a tool of an MCP server",
                 );
             } else if !parameters.is_object() {
                 mistakes.add(
@@ -44,7 +50,11 @@ pub(crate) fn tools(config: &Config, root: &Node, mistakes: &mut Mistakes) {
                     format!("expected a map, found {}", json_noun(parameters)),
                 );
             }
-            twins(parameters, &mut place, mistakes);
+            for (below, one, other) in twins(parameters) {
+                let place: Vec<&str> = place.iter().copied().chain(below).collect();
+                let detail = format!("the parameters `{one}` and `{other}` differ only in case");
+                mistakes.add(&place, detail);
+            }
         }
     }
 }
@@ -89,41 +99,8 @@ fn json_noun(value: &Value) -> &'static str {
     }
 }
 
-/// Reports parameter names that differ only in case, at every level of a schema.
-fn twins<'v>(schema: &'v Value, place: &mut Vec<&'v str>, mistakes: &mut Mistakes) {
-    match schema {
-        Value::Object(members) => {
-            if let Some(Value::Object(properties)) = members.get("properties") {
-                let mut seen: BTreeMap<String, &str> = BTreeMap::new();
-                for parameter in properties.keys() {
-                    if let Some(other) = seen.insert(parameter.to_lowercase(), parameter) {
-                        let at = [place.as_slice(), &["properties", parameter]].concat();
-                        mistakes.add(
-                            &at,
-                            format!(
-                                "the parameters `{other}` and `{parameter}` differ only in case"
-                            ),
-                        );
-                    }
-                }
-            }
-            for (key, below) in members {
-                place.push(key);
-                twins(below, place, mistakes);
-                place.pop();
-            }
-        }
-        Value::Array(elements) => {
-            for below in elements {
-                twins(below, place, mistakes);
-            }
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
-    }
-}
-
 /// Checks each `{{credential:NAME.FIELD}}` in the tools' headers, `url` and `env`, including the
-/// variables that `env` passes on: the credential and the field exist, and `secrets.keys` has a key
+/// variables that `env` passes on, and in the headers of MCP servers: the credential and the field exist, and `secrets.keys` has a key
 /// that seals it.
 pub(crate) fn credential_references(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     for (tool_name, tool) in &config.tools {
@@ -132,6 +109,14 @@ pub(crate) fn credential_references(config: &Config, root: &Node, mistakes: &mut
             .is_some_and(|node| !node.broken)
         {
             tool_references(config, root, tool_name, tool, mistakes);
+        }
+    }
+    for (server_name, server) in &config.mcp {
+        for (key, text) in &server.headers {
+            for reference in text.reveal().split(OPEN).skip(1) {
+                let place = ["mcp", server_name, "headers", key];
+                refer(config, &place, reference, mistakes);
+            }
         }
     }
 }
@@ -265,7 +250,7 @@ fn offered_names(
         *position += 1;
         let place = ["agents", agent_name, list, &index];
         match list {
-            "tools" if !config.tools.contains_key(offered) => {
+            "tools" if !config.tools.contains_key(offered) && !is_glob(offered) => {
                 mistakes.add(&place, format!("no tool is called `{offered}`"));
             }
             "sub_agents" if !offered.is_empty() && !config.agents.contains_key(offered) => {
@@ -286,6 +271,11 @@ fn offered_names(
             mistakes.add(&place, detail);
         }
     }
+}
+
+/// Whether an agent's entry stands for several tools of MCP servers (`mcp_tools.rs` resolves it).
+pub(crate) fn is_glob(entry: &str) -> bool {
+    entry.contains(['*', '?', '[', '{'])
 }
 
 fn asks_for_credentials(

@@ -86,14 +86,12 @@ fn tools(place: &Place<'_>, config: &Config, callable: &BTreeSet<&str>, mistakes
             Some(found) => matched.extend(found),
         }
     }
-    let is_shell = |tool: &&&str| {
-        let tool = config.tools.get(**tool);
-        tool.is_some_and(|tool| tool.shell.is_some())
-    };
-    let shell = matched.iter().find(is_shell);
-    if let (Decide::Allow, None, Some(shell)) = (rule.decide, &config.auth, shell) {
+    let local = matched
+        .iter()
+        .find_map(|tool| Some((config.tools.get(*tool)?.runs_here()?, *tool)));
+    if let (Decide::Allow, None, Some((noun, name))) = (rule.decide, &config.auth, local) {
         let detail =
-            format!("without `auth` no rule may allow a shell tool, and this one allows `{shell}`");
+            format!("without `auth` no rule may allow {noun}, and this one allows `{name}`");
         place.add(&["decide"], detail, mistakes);
     }
     if rule.decide == Decide::Allow && rule.tools.iter().any(|tool| is_human(tool)) {

@@ -2,19 +2,23 @@
 //! of several rooms.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::{Config, check_reach, interpolate};
 use crate::agent::version::{self, Fill, Written};
 use crate::agent::{self, Agent, Agents, Offer, SubAgent};
+use crate::mcp::Servers;
 use crate::people::authenticator::{Authenticator, Keys, Open};
 use crate::people::directory::Directory;
 use crate::people::link::Links;
 use crate::people::settings::ApiKey;
 use crate::policy::{Rule, RuleApprovers};
+use crate::secret::Redactor;
 use crate::secret::seal::Sealer;
 use crate::store;
 use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
 use crate::tool::agent::spec;
+use crate::tool::catalog::Catalog;
 
 impl Config {
     /// The authenticator of HTTP requests.
@@ -30,6 +34,20 @@ impl Config {
     #[must_use]
     pub fn reach(&self) -> Vec<String> {
         check_reach::lines(self)
+    }
+
+    /// Gives the catalogue's tools of MCP servers their implementations.
+    #[must_use]
+    pub fn with_mcp_tools(
+        &self,
+        catalog: Catalog,
+        servers: &Servers,
+        redactor: &Arc<Redactor>,
+    ) -> Catalog {
+        catalog.with_mcp_tools(|spec| {
+            let mcp = self.tools.get(&spec.name)?.mcp.as_ref()?;
+            servers.tool(spec, &mcp.server, &mcp.tool, redactor)
+        })
     }
 
     /// The accounts; `None` if the configuration has no `auth`.

@@ -27,7 +27,7 @@ The examples of this page form one valid file.
 ";
 
 /// An example for each section. Together they are one valid file.
-const EXAMPLES: [(&str, &str); 11] = [
+const EXAMPLES: [(&str, &str); 13] = [
     (
         "server",
         "server:\n  listen: 0.0.0.0:8080\n  public_url: https://agents.acme.com\n  wait: 10s\n",
@@ -52,6 +52,11 @@ const EXAMPLES: [(&str, &str); 11] = [
         "models",
         "models:\n  main:\n    provider: openai\n    model: gpt-4.1\n    api_key: \"${OPENAI_API_KEY}\"\n    body: { temperature: 0 }\n",
     ),
+    (
+        "mcp",
+        "mcp:\n  tickets:\n    url: https://mcp.acme.com/mcp\n    headers: { Authorization: \"Bearer ${TICKETS_TOKEN}\" }\n  files:\n    command: [npx, -y, \"@modelcontextprotocol/server-filesystem@2026.8.31\", /srv/files]\n    env: [PATH, HOME]\n    tools: [\"read_*\", write_file]\n    prefix: fs_\n    effects: { \"read_*\": read_only }\n",
+    ),
+    ("mcp_lock", "mcp_lock: holdpoint.mcp.json\n"),
     (
         "tools",
         "tools:\n  refund_payment:\n    description: Pay an order back.\n    summary: \"Refund {amount} for order {order}\"\n    parameters:\n      type: object\n      properties: { order: { type: integer }, amount: { type: number } }\n      required: [order, amount]\n    http: { method: POST, url: \"http://payments.internal/refunds\" }\n  comment_ticket:\n    description: Comment on a Jira ticket.\n    parameters:\n      type: object\n      properties: { id: { type: string }, text: { type: string } }\n      required: [id, text]\n    http:\n      url: \"https://jira.acme.com/issues/{id}/comments\"\n      headers: { Authorization: \"Bearer {{credential:jira.token}}\" }\n  ShellCommand:\n    description: Run a command on the operations host.\n    shell: { working_dir: /srv/ops, timeout: 30s, env: [PATH] }\n  ask_customer_system:\n    description: The caller runs this tool and posts its result.\n    external: { result: { type: object } }\n",

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::http::server::settings::ServerSettings;
 use crate::policy::Rule;
 use crate::tool::{catalog, credential};
-use crate::{agent, model, notify, people, secret, store};
+use crate::{agent, mcp, model, notify, people, secret, store};
 
 /// The configuration of Holdpoint.
 #[derive(Deserialize, JsonSchema)]
@@ -30,6 +30,11 @@ struct File {
     credentials: BTreeMap<String, credential::settings::Settings>,
     /// The models, by name.
     models: BTreeMap<String, model::Settings>,
+    /// The MCP servers whose tools agents may call, by name.
+    mcp: BTreeMap<String, mcp::Settings>,
+    /// The file with the reviewed definitions of the servers' tools, written by `holdpoint mcp lock`.
+    /// Default: `holdpoint.mcp.json`. A relative path is relative to the configuration file.
+    mcp_lock: Option<String>,
     /// The tools, by name.
     tools: BTreeMap<String, catalog::Settings>,
     /// The agents, by name.

@@ -89,7 +89,12 @@ impl Config {
     pub(super) fn takers<'c>(&'c self, agent: &'c str) -> BTreeMap<&'c str, BTreeSet<&'c str>> {
         let mut takers: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for tool in self.tools_below(agent) {
-            for text in self.tools.get(tool).map(texts).unwrap_or_default() {
+            for text in self
+                .tools
+                .get(tool)
+                .map(|tool| self.texts(tool))
+                .unwrap_or_default()
+            {
                 for (credential, field) in references(text).unwrap_or_default() {
                     if self
                         .credentials
@@ -102,6 +107,19 @@ impl Config {
             }
         }
         takers
+    }
+
+    /// The texts of a tool that may refer to a credential.
+    fn texts<'c>(&'c self, tool: &'c catalog::Settings) -> Vec<&'c str> {
+        let server = tool.mcp.as_ref().and_then(|mcp| self.mcp.get(&mcp.server));
+        let headers = tool.http.iter().map(|http| &http.headers);
+        let headers = headers.chain(server.map(|server| &server.headers));
+        let values = headers.flat_map(BTreeMap::values);
+        let shell = tool.shell.iter();
+        let env = shell.flat_map(|shell| shell.env.0.values().flatten());
+        let urls = tool.http.iter().map(|http| http.url.as_str());
+        let values = values.chain(env).map(|text| text.reveal().as_str());
+        urls.chain(values).collect()
     }
 
     /// The credentials that an agent may ask for, as values of the argument `service` of
@@ -135,20 +153,6 @@ impl Config {
 fn receiver(spec: &ToolSpec) -> String {
     let fixed = spec.kind.facts().receiver;
     fixed.map_or_else(|| spec.target.clone(), str::to_owned)
-}
-
-/// The texts of a tool that may refer to a credential.
-fn texts(tool: &catalog::Settings) -> Vec<&str> {
-    let http = tool.http.iter().flat_map(|http| {
-        std::iter::once(http.url.as_str())
-            .chain(http.headers.values().map(|text| text.reveal().as_str()))
-    });
-    let values = tool
-        .shell
-        .iter()
-        .flat_map(|shell| shell.env.0.values().flatten());
-    http.chain(values.map(|text| text.reveal().as_str()))
-        .collect()
 }
 
 fn kinds(human: &[HumanKind]) -> Vec<RequestKind> {

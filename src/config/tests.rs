@@ -9,6 +9,7 @@ use crate::net::Net;
 use crate::task::verdict::Terms;
 use crate::tool::catalog::Catalog;
 
+mod mcp;
 mod reach;
 mod secrets;
 
@@ -39,7 +40,7 @@ credentials:                             # what request_credentials may ask for:
   jira: { description: Login of the caller's Jira., fields: { email: { format: email }, token: {} }, expires_in: 8h }
 models:
   main:
-    provider: openai                     # openai (Chat Completions, any base_url) | anthropic | scripted
+    provider: openai                     # openai (Chat Completions, any base_url) | openai_responses | anthropic | scripted
     base_url: https://api.openai.com/v1
     model: gpt-4.1
     api_key: "${OPENAI_API_KEY}"         # optional: a local model needs none

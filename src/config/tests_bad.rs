@@ -20,7 +20,7 @@ const BAD: &[(&str, &[&str])] = &[
     (
         "serverr: {}\n",
         &[
-            "3:1: serverr: unknown key `serverr`; known are `server`, `database`, `auth`, `secrets`, `credentials`, `models`, `tools`, `agents`, `default_agent`, `policy`, `notify`",
+            "3:1: serverr: unknown key `serverr`; known are `server`, `database`, `auth`, `secrets`, `credentials`, `models`, `mcp`, `mcp_lock`, `tools`, `agents`, `default_agent`, `policy`, `notify`",
         ],
     ),
     (
@@ -321,7 +321,7 @@ const BAD_PARTS: &[(&str, &[&str])] = &[
     (
         "models: { m: { provider: google }, n: { model: x }, o: { provider: scripted }, p: { provider: openai, model: x, script: f, timeout: 0s } }\nagents: { a: { model: m } }\n",
         &[
-            "1:16: models.m.provider: expected one of `openai`, `anthropic`, `scripted`",
+            "1:16: models.m.provider: expected one of `openai`, `openai_responses`, `anthropic`, `scripted`",
             "1:36: models.n: `provider` is missing",
             "1:53: models.o: `script` is missing: a scripted model has a file, or `builtin:refunds`",
             "1:113: models.p.script: only a `scripted` model has a `script`",
@@ -382,8 +382,8 @@ const BAD_PARTS: &[(&str, &[&str])] = &[
     (
         "models: { m: { provider: openai, model: x } }\nagents: { a: { model: m } }\ntools:\n  t: {}\n  u: { http: { url: 'http://h/' }, shell: {} }\n  v: { http: { method: FETCH, timeout: 11m } }\n  w: { effect: twice, http: }\n  x: { shell: { timeout: 11m, max_output: 1GB }, parameters: {} }\n  'y y': { external: {} }\n",
         &[
-            "4:3: tools.t: one of `http`, `shell`, `external` is missing: it says how the tool is performed",
-            "5:3: tools.u: only one of `http`, `shell`, `external` may be set",
+            "4:3: tools.t: one of `http`, `shell`, `mcp`, `external` is missing: it says how the tool is performed",
+            "5:3: tools.u: only one of `http`, `shell`, `mcp`, `external` may be set",
             "6:8: tools.v.http: `url` is missing",
             "6:16: tools.v.http.method: expected one of `GET`, `POST`, `PUT`, `PATCH`, `DELETE`",
             "7:8: tools.w.effect: expected one of `read_only`, `idempotent`, `once`",

@@ -73,7 +73,7 @@ pub(crate) fn walk<'n>(
 pub(crate) fn is_shown(place: &[String]) -> bool {
     let place: Vec<&str> = place.iter().map(String::as_str).collect();
     match place.as_slice() {
-        ["server" | "default_agent" | "agents", ..]
+        ["server" | "default_agent" | "agents" | "mcp_lock", ..]
         | ["auth", "people", ..]
         | ["notify", "links", ..] => true,
         ["credentials", _, key] => *key == "description",
@@ -84,6 +84,7 @@ pub(crate) fn is_shown(place: &[String]) -> bool {
         ["models", _, key] => matches!(*key, "model" | "provider"),
         ["tools", _, key] => matches!(*key, "description" | "summary" | "effect"),
         ["tools", _, "http", key] => matches!(*key, "url" | "method" | "timeout"),
+        ["mcp", _, key, ..] => !matches!(*key, "headers" | "oauth" | "command" | "env"),
         ["policy", _, key, ..] => *key != "when",
         ["notify", "to", _, "slack", key] => matches!(*key, "channel" | "api_url"),
         ["notify", "to", _, key, ..] => !matches!(*key, "webhook" | "teams"),
@@ -113,6 +114,7 @@ pub(crate) fn is_key(place: &[String]) -> bool {
         ["auth", "api_keys", _, "key"]
             | ["secrets", "keys", _, "key"]
             | ["models", _, "api_key"]
+            | ["mcp", _, "oauth", "client_secret"]
             | ["notify", "mail", "password"]
             | ["notify", "to", _, "webhook", "secrets", _]
             | ["notify", "to", _, "slack", "token"]
@@ -134,6 +136,7 @@ pub(crate) fn is_secret(place: &[String]) -> bool {
             | ["models", _, "headers" | "query" | "body", ..]
             | ["tools", _, "http", "headers", ..]
             | ["tools", _, "shell", "env", ..]
+            | ["mcp", _, "headers" | "env" | "command", ..]
             | ["notify", "to", _, "webhook" | "slack" | "teams", "url"]
             | ["notify", "to", _, "webhook", "headers", ..]
     )

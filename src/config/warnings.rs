@@ -43,6 +43,7 @@ fn gives_access(place: &[&str]) -> bool {
         place,
         ["notify", "to", _, "webhook", "secrets", _]
             | ["notify", "mail", "password"]
+            | ["mcp", _, "oauth", "client_secret"]
             | ["notify", "to", _, "slack", "token" | "url"]
             | ["notify", "to", _, "teams", "url"]
     )
@@ -63,7 +64,7 @@ fn forgets_braces(text: &str) -> bool {
 /// The name of the header, if this is the place of a header's value.
 fn header<'p>(place: &[&'p str]) -> Option<&'p str> {
     match place {
-        ["models", _, "headers", name]
+        ["models" | "mcp", _, "headers", name]
         | ["tools", _, "http", "headers", name]
         | ["notify", "to", _, "webhook", "headers", name] => Some(name),
         _ => None,

@@ -1,62 +1,18 @@
-//! The client of Anthropic's Messages protocol, for any base URL. Invariant: an incomplete answer
+//! Anthropic's Messages protocol, for any base URL. Invariant: an incomplete answer
 //! is rejected; the model's own blocks, thinking included, are sent back as stored, except for
 //! parts that the endpoint refuses.
 
-use std::fmt;
-use std::sync::Arc;
-
-use async_trait::async_trait;
 use http::HeaderName;
 use serde_json::{Map, Value};
 
+use super::Prompt;
 use super::clean::Cleaner;
-use super::endpoint::Endpoint;
 use super::protocol::{Attempt, Manner, Protocol, Thoughts};
-pub(crate) use super::settings::Settings;
-use super::{Answer, ModelClient, ModelError, Prompt, Sink};
-use crate::net::Net;
-use crate::secret::Redactor;
-use crate::world::{Clock, Mistakes};
 
 mod reply;
 mod request;
 mod stream;
 mod turn;
-
-/// A model behind a Messages endpoint.
-pub(crate) struct Anthropic(Endpoint<Messages>);
-
-impl fmt::Debug for Anthropic {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Anthropic").field(&self.0).finish()
-    }
-}
-
-impl Anthropic {
-    /// Adds every mistake in the settings to `mistakes`, without the values of the key, headers and
-    /// query.
-    pub(crate) fn check(settings: &Settings, mistakes: &mut Mistakes, place: &[&str]) {
-        settings.check::<Messages>(mistakes, place);
-    }
-
-    /// # Errors
-    /// [`ModelError`] for settings in which [`Anthropic::check`] finds mistakes.
-    pub(crate) fn new(
-        settings: Settings,
-        net: Net,
-        clock: Arc<dyn Clock>,
-        redactor: Arc<Redactor>,
-    ) -> Result<Self, ModelError> {
-        Endpoint::new(settings, net, clock, redactor).map(Self)
-    }
-}
-
-#[async_trait]
-impl ModelClient for Anthropic {
-    async fn answer(&self, prompt: &Prompt, sink: &dyn Sink) -> Result<Answer, ModelError> {
-        self.0.answer(prompt, sink).await
-    }
-}
 
 /// `POST …/v1/messages`, as Anthropic documents it and compatible endpoints implement it.
 pub(super) struct Messages;

@@ -12,16 +12,17 @@ use async_trait::async_trait;
 use tokio::task::JoinSet;
 
 use self::cases::{Case, Means, Step, cases};
-use self::traffic::{Played, Reply, Sent, Traffic};
-use super::anthropic::{Anthropic, Messages};
-use super::clean::Cleaner;
-use super::heard::{Heard, Told};
-use super::openai::{ChatCompletions, OpenAi};
-use super::protocol::{Attempt, Progress, Protocol, Reading, Telling};
+use self::traffic::{Played, Sent, Traffic};
+use super::anthropic::Messages;
+use super::endpoint::Endpoint;
+use super::heard::Heard;
+use super::openai::ChatCompletions;
+use super::openai_responses::Responses;
+use super::protocol::Protocol;
 use super::settings::Settings;
-use super::sse::Decoder;
 use super::{Answer, ModelClient, ModelError, Prompt};
 use crate::net::Net;
+use crate::net::sse::Decoder;
 use crate::secret::{Redactor, Secret};
 use crate::task::item::Usage;
 use crate::task::time::Time;
@@ -29,7 +30,9 @@ use crate::task::transcript::Message;
 use crate::world::{Clock, Mistakes};
 
 mod cases;
+mod cuts;
 mod many;
+mod stored;
 mod traffic;
 
 /// A key that an endpoint echoes.
@@ -44,13 +47,17 @@ const USAGE: Usage = Usage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Provider {
     OpenAi,
+    Responses,
     Anthropic,
 }
 
 impl Provider {
+    const ALL: [Self; 3] = [Self::OpenAi, Self::Responses, Self::Anthropic];
+
     fn name(self) -> &'static str {
         match self {
             Self::OpenAi => "openai",
+            Self::Responses => "openai_responses",
             Self::Anthropic => "anthropic",
         }
     }
@@ -60,6 +67,10 @@ impl Provider {
         match self {
             Self::OpenAi => [
                 "post /v1/chat/completions?team=blue http/1.1",
+                "authorization: bearer sk-very-secret",
+            ],
+            Self::Responses => [
+                "post /v1/responses?team=blue http/1.1",
                 "authorization: bearer sk-very-secret",
             ],
             Self::Anthropic => [
@@ -72,10 +83,10 @@ impl Provider {
     fn settings(self, url: &str) -> Settings {
         Settings {
             name: "main".to_owned(),
-            base_url: Some(if self == Self::OpenAi {
-                format!("{url}/v1")
-            } else {
+            base_url: Some(if self == Self::Anthropic {
                 url.to_owned()
+            } else {
+                format!("{url}/v1")
             }),
             model: Some("m-1".to_owned()),
             api_key: Some(Secret::new(KEY.to_owned())),
@@ -88,13 +99,33 @@ impl Provider {
     }
 
     fn client(self, settings: Settings, net: Net, clock: &Arc<Quick>) -> Box<dyn ModelClient> {
-        let redactor = Arc::new(Redactor::new([("KEY", &Secret::new(KEY.to_owned()))]));
-        let clock = Arc::clone(clock);
         match self {
-            Self::OpenAi => Box::new(OpenAi::new(settings, net, clock, redactor).unwrap()),
-            Self::Anthropic => Box::new(Anthropic::new(settings, net, clock, redactor).unwrap()),
+            Self::OpenAi => endpoint::<ChatCompletions>(settings, net, clock),
+            Self::Responses => endpoint::<Responses>(settings, net, clock),
+            Self::Anthropic => endpoint::<Messages>(settings, net, clock),
         }
     }
+
+    fn check(self, settings: &Settings, mistakes: &mut Mistakes) {
+        match self {
+            Self::OpenAi => settings.check::<ChatCompletions>(mistakes, &[]),
+            Self::Responses => settings.check::<Responses>(mistakes, &[]),
+            Self::Anthropic => settings.check::<Messages>(mistakes, &[]),
+        }
+    }
+
+    /// The conversations that this provider can have.
+    fn cases(self) -> impl Iterator<Item = Case> {
+        cases()
+            .into_iter()
+            .filter(move |case| case.of.contains(&self))
+    }
+}
+
+fn endpoint<P: Protocol>(settings: Settings, net: Net, clock: &Arc<Quick>) -> Box<dyn ModelClient> {
+    let redactor = Arc::new(Redactor::new([("KEY", &Secret::new(KEY.to_owned()))]));
+    let clock = Arc::clone(clock);
+    Box::new(Endpoint::<P>::new(settings, net, clock, redactor).unwrap())
 }
 
 /// A clock that records its sleeps and ends them at once.
@@ -130,7 +161,7 @@ async fn runs(provider: Provider, case: &Case, sent: Sent, net: &Net) {
             }
             Some(_) | None => Vec::new(),
         };
-        messages.extend(step.said(provider, &ids));
+        messages.extend(step.said(&ids));
         let (system, tools) = if case.furnished {
             cases::furniture()
         } else {
@@ -208,7 +239,8 @@ fn means(
     match (&step.means, answer) {
         (Means::Error(detail), Err(error)) => {
             assert_eq!(error.detail, *detail, "{place}");
-            assert_eq!(told, Told::default(), "{place}");
+            let left = (told.text.as_str(), told.calls.len(), told.resets);
+            assert_eq!(left, ("", 0, step.resets), "{place}");
             None
         }
         (
@@ -241,10 +273,7 @@ fn means(
 /// Runs all conversations concurrently and reports which failed.
 async fn all(provider: Provider, sent: Sent) {
     let (net, mut running, mut names) = (Net::new().unwrap(), JoinSet::new(), Vec::new());
-    for case in cases()
-        .into_iter()
-        .filter(|case| case.only.is_none_or(|only| only == provider))
-    {
+    for case in provider.cases() {
         let net = net.clone();
         let name = case.name;
         names.push((
@@ -273,6 +302,11 @@ async fn conversations_over_chat_completions_keep_their_meaning() {
 }
 
 #[tokio::test]
+async fn conversations_over_the_responses_api_keep_their_meaning() {
+    all(Provider::Responses, Sent::AsRecorded).await;
+}
+
+#[tokio::test]
 async fn conversations_over_the_messages_api_keep_their_meaning() {
     all(Provider::Anthropic, Sent::AsRecorded).await;
 }
@@ -283,6 +317,11 @@ async fn chat_completions_answer_may_come_in_tiny_pieces() {
 }
 
 #[tokio::test]
+async fn responses_answer_may_come_in_tiny_pieces() {
+    all(Provider::Responses, Sent::InCrumbs).await;
+}
+
+#[tokio::test]
 async fn messages_answer_may_come_in_tiny_pieces() {
     all(Provider::Anthropic, Sent::InCrumbs).await;
 }
@@ -290,6 +329,11 @@ async fn messages_answer_may_come_in_tiny_pieces() {
 #[tokio::test]
 async fn chat_completions_endpoint_may_answer_in_one_piece() {
     all(Provider::OpenAi, Sent::Whole).await;
+}
+
+#[tokio::test]
+async fn responses_endpoint_may_answer_in_one_piece() {
+    all(Provider::Responses, Sent::Whole).await;
 }
 
 #[tokio::test]
@@ -312,7 +356,7 @@ async fn operator_headers_are_added_or_replace_the_built_in_ones() {
         ("Authorization".to_owned(), secret("Bearer token")),
     ]);
     let mut mistakes = Mistakes::default();
-    Anthropic::check(&settings, &mut mistakes, &[]);
+    Provider::Anthropic.check(&settings, &mut mistakes);
     assert_eq!(mistakes.found, []);
     let client = Provider::Anthropic.client(settings, Net::new().unwrap(), &Arc::default());
     let prompt = Prompt {
@@ -342,47 +386,65 @@ async fn operator_headers_are_added_or_replace_the_built_in_ones() {
 
 #[test]
 fn configured_body_may_not_name_reserved_members() {
-    for provider in [Provider::OpenAi, Provider::Anthropic] {
+    for (provider, ours) in [
+        (
+            Provider::OpenAi,
+            &["messages", "model", "stream", "tools"][..],
+        ),
+        (
+            Provider::Responses,
+            &[
+                "include",
+                "input",
+                "instructions",
+                "model",
+                "store",
+                "stream",
+                "tools",
+            ],
+        ),
+        (
+            Provider::Anthropic,
+            &["messages", "model", "stream", "system", "tools"],
+        ),
+    ] {
         let mut settings = provider.settings("http://x");
-        for name in [
+        let names = [
             "messages",
             "tools",
             "model",
             "stream",
             "system",
             "max_tokens",
-        ] {
+        ];
+        for name in names
+            .iter()
+            .chain(&["include", "input", "instructions", "store"])
+        {
             settings
                 .body
-                .insert(name.to_owned(), serde_json::Value::Null);
+                .insert((*name).to_owned(), serde_json::Value::Null);
         }
         let mut mistakes = Mistakes::default();
-        match provider {
-            Provider::OpenAi => OpenAi::check(&settings, &mut mistakes, &[]),
-            Provider::Anthropic => Anthropic::check(&settings, &mut mistakes, &[]),
-        }
+        provider.check(&settings, &mut mistakes);
         let mut places: Vec<_> = mistakes
             .found
             .iter()
             .map(|mistake| mistake.place.join("."))
             .collect();
         places.sort();
-        let also = (provider == Provider::Anthropic).then_some("body.system");
-        let expected = ["body.messages", "body.model", "body.stream"]
-            .into_iter()
-            .chain(also)
-            .chain(["body.tools"]);
-        assert_eq!(places, expected.collect::<Vec<_>>());
+        let expected: Vec<_> = ours.iter().map(|name| format!("body.{name}")).collect();
+        assert_eq!(places, expected);
     }
 }
 
 #[test]
 fn every_traffic_file_belongs_to_a_case_and_every_case_has_one_per_provider() {
-    for provider in [Provider::OpenAi, Provider::Anthropic] {
-        let cases = cases()
-            .into_iter()
-            .filter(|case| case.only.is_none_or(|only| only == provider));
-        let mut names: Vec<_> = cases.map(|case| format!("{}.txt", case.name)).collect();
+    for provider in Provider::ALL {
+        let mut names: Vec<_> = provider
+            .cases()
+            .map(|case| format!("{}.txt", case.name))
+            .collect();
         names.sort();
         let folder = format!(
             "{}/src/model/conformance/wire/{}",
@@ -396,73 +458,4 @@ fn every_traffic_file_belongs_to_a_case_and_every_case_has_one_per_provider() {
         files.sort();
         assert_eq!(files, names);
     }
-}
-
-/// Reads a stream whose bytes arrive in these pieces. Returns the outcome (the answer, or the
-/// reason why there is none) and the emitted pieces.
-fn read<P: Protocol>(pieces: &[&[u8]]) -> (Result<Answer, String>, Heard) {
-    let cleaner = Cleaner(Arc::new(Redactor::new([(
-        "KEY",
-        &Secret::new(KEY.to_owned()),
-    )])));
-    let (mut decoder, mut reading, heard) = (
-        Decoder::new(64 * 1024),
-        P::reading(&cleaner),
-        Heard::default(),
-    );
-    let mut telling = Telling::new(&heard);
-    let mut broken = None;
-    for event in pieces.iter().flat_map(|piece| decoder.push(piece).unwrap()) {
-        match reading.event(&event, &mut telling) {
-            Ok(Progress::GoesOn) => {}
-            Ok(Progress::Ended) => break,
-            Err(attempt) => {
-                broken = Some(attempt);
-                break;
-            }
-        }
-    }
-    let answer = match broken.unwrap_or_else(|| reading.finish(&mut telling)) {
-        Attempt::Answered(answer) => Ok(*answer),
-        Attempt::Again(why, _) | Attempt::Plainer(why) | Attempt::Failed(why) => Err(why),
-    };
-    (answer, heard)
-}
-
-fn is_the_same_wherever_it_is_cut<P: Protocol>(provider: Provider) {
-    for case in cases()
-        .into_iter()
-        .filter(|case| case.only.is_none_or(|only| only == provider))
-    {
-        let traffic = Traffic::of(provider.name(), case.name);
-        let Some(stream) = traffic.answers.iter().find_map(Reply::stream) else {
-            continue;
-        };
-        let (answer, heard) = read::<P>(&[stream.as_bytes()]);
-        if let Ok(answer) = &answer {
-            heard.adds_up_to(answer);
-        }
-        for size in 1..30 {
-            let pieces: Vec<_> = stream.as_bytes().chunks(size).collect();
-            let (same, again) = read::<P>(&pieces);
-            assert_eq!(same, answer, "{} in pieces of {size}", case.name);
-            let (told, again) = (heard.told(), again.told());
-            assert_eq!(
-                (told.text, told.calls),
-                (again.text, again.calls),
-                "{} in pieces of {size}",
-                case.name
-            );
-        }
-    }
-}
-
-#[test]
-fn chat_completions_stream_is_the_same_wherever_it_is_cut() {
-    is_the_same_wherever_it_is_cut::<ChatCompletions>(Provider::OpenAi);
-}
-
-#[test]
-fn messages_stream_is_the_same_wherever_it_is_cut() {
-    is_the_same_wherever_it_is_cut::<Messages>(Provider::Anthropic);
 }

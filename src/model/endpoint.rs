@@ -173,8 +173,8 @@ impl<P: Protocol> Endpoint<P> {
         }
         if retry::is_worth_repeating(status) {
             Attempt::Again(why, wait)
-        } else if matches!(status, 400 | 422)
-            && (P::is_about_thoughts(&said) || body.to_ascii_lowercase().contains("stream"))
+        } else if matches!(status, 400 | 404 | 422) && P::is_about_thoughts(&said)
+            || matches!(status, 400 | 422) && body.to_ascii_lowercase().contains("stream")
         {
             Attempt::Plainer(why)
         } else {

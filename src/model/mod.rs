@@ -1,21 +1,22 @@
-//! Calls language models. [`ModelClient`] is the one trait; `openai` and `anthropic` implement it
-//! over HTTP, `scripted` by the rules of a file.
+//! Calls language models. [`ModelClient`] is the one trait; `endpoint` implements it over HTTP with the
+//! protocols `openai`, `openai_responses` and `anthropic`, `scripted` by the rules of a file.
 
-pub(crate) mod anthropic;
-pub(crate) mod openai;
 pub(crate) mod scripted;
 
+mod anthropic;
 mod clean;
 #[cfg(test)]
 mod conformance;
 mod endpoint;
 #[cfg(test)]
 mod heard;
+mod ids;
+mod openai;
+mod openai_responses;
 mod problem;
 mod protocol;
 mod retry;
 mod settings;
-mod sse;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

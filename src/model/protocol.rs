@@ -8,8 +8,8 @@ use http::HeaderName;
 use serde_json::{Map, Value};
 
 use super::clean::Cleaner;
-use super::sse::Event;
 use super::{Answer, Piece, Prompt, Sink};
+use crate::net::sse::Event;
 
 pub(super) trait Protocol: Send + Sync + 'static {
     /// The reader of a streamed answer.

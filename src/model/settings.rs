@@ -12,11 +12,13 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use url::Url;
 
-use super::ModelClient;
-use super::anthropic::Anthropic;
-use super::openai::OpenAi;
+use super::anthropic::Messages;
+use super::endpoint::Endpoint;
+use super::openai::ChatCompletions;
+use super::openai_responses::Responses;
 use super::protocol::Protocol;
 use super::scripted::Scripted;
+use super::{ModelClient, ModelError};
 use crate::net::Net;
 use crate::secret::{Redactor, Secret};
 use crate::task::units::duration_text;
@@ -29,6 +31,8 @@ pub enum Provider {
     /// Chat Completions, of `OpenAI` or at any other `base_url`.
     #[default]
     Openai,
+    /// The Responses API, of `OpenAI` or at any other `base_url`.
+    OpenaiResponses,
     /// Messages, of Anthropic or at any other `base_url`.
     Anthropic,
     /// Answers from the rules of a file, for demonstrations and tests.
@@ -65,7 +69,9 @@ pub struct Settings {
     /// The parameters that are added to the URL of each request.
     pub query: BTreeMap<String, Secret<String>>,
     /// The members that are merged into the body of each request. It may not name `messages`,
-    /// `tools`, `model`, `stream`, `stream_options` (`openai`) or `system` (`anthropic`).
+    /// `tools`, `model`, `stream`, `stream_options` (`openai`) or `system` (`anthropic`); for
+    /// `openai_responses` it may not name `input`, `instructions`, `tools`, `model`, `stream`, `store`
+    /// or `include`.
     pub body: Map<String, Value>,
     /// The script of a `scripted` model: `builtin:refunds`, or a file. A relative path is relative
     /// to the configuration file.
@@ -99,8 +105,9 @@ const OURS_SCRIPTED: [&str; 4] = ["messages", "tools", "model", "stream"];
 pub fn check(settings: &Settings, clock: &Arc<dyn Clock>, mistakes: &mut Mistakes) {
     let place = ["models", settings.name.as_str()];
     match settings.provider {
-        Provider::Openai => OpenAi::check(settings, mistakes, &place),
-        Provider::Anthropic => Anthropic::check(settings, mistakes, &place),
+        Provider::Openai => settings.check::<ChatCompletions>(mistakes, &place),
+        Provider::OpenaiResponses => settings.check::<Responses>(mistakes, &place),
+        Provider::Anthropic => settings.check::<Messages>(mistakes, &place),
         Provider::Scripted => {
             settings.check_timeout(mistakes, &place);
             settings.check_request(&OURS_SCRIPTED, mistakes, &place);
@@ -112,23 +119,33 @@ pub fn check(settings: &Settings, clock: &Arc<dyn Clock>, mistakes: &mut Mistake
 /// The client of a model; `None` if its script has mistakes, which are then added to `mistakes`.
 ///
 /// # Errors
-/// [`super::ModelError`] for settings in which [`check`] finds mistakes.
+/// [`ModelError`] for settings in which [`check`] finds mistakes.
 pub fn client(
     settings: &Settings,
     net: &Net,
     clock: &Arc<dyn Clock>,
     redactor: &Arc<Redactor>,
     mistakes: &mut Mistakes,
-) -> Result<Option<Arc<dyn ModelClient>>, super::ModelError> {
-    let (own, net) = (settings.clone(), net.clone());
-    let (clock, redactor) = (Arc::clone(clock), Arc::clone(redactor));
+) -> Result<Option<Arc<dyn ModelClient>>, ModelError> {
     Ok(match settings.provider {
-        Provider::Openai => Some(Arc::new(OpenAi::new(own, net, clock, redactor)?)),
-        Provider::Anthropic => Some(Arc::new(Anthropic::new(own, net, clock, redactor)?)),
+        Provider::Openai => Some(endpoint::<ChatCompletions>(settings, net, clock, redactor)?),
+        Provider::OpenaiResponses => Some(endpoint::<Responses>(settings, net, clock, redactor)?),
+        Provider::Anthropic => Some(endpoint::<Messages>(settings, net, clock, redactor)?),
         Provider::Scripted => settings
-            .scripted(&clock, mistakes)
+            .scripted(clock, mistakes)
             .map(|scripted| -> Arc<dyn ModelClient> { Arc::new(scripted) }),
     })
+}
+
+fn endpoint<P: Protocol>(
+    settings: &Settings,
+    net: &Net,
+    clock: &Arc<dyn Clock>,
+    redactor: &Arc<Redactor>,
+) -> Result<Arc<dyn ModelClient>, ModelError> {
+    let (clock, redactor) = (Arc::clone(clock), Arc::clone(redactor));
+    let endpoint = Endpoint::<P>::new(settings.clone(), net.clone(), clock, redactor)?;
+    Ok(Arc::new(endpoint))
 }
 
 impl Settings {

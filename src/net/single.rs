@@ -16,7 +16,9 @@ use hyper_rustls::{
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::dns::GaiResolver;
 use hyper_util::rt::TokioIo;
-use reqwest::header::{ACCEPT, ACCEPT_ENCODING, CONNECTION, HOST, HeaderValue, USER_AGENT};
+use reqwest::header::{
+    ACCEPT, ACCEPT_ENCODING, CONNECTION, HOST, HeaderMap, HeaderValue, USER_AGENT,
+};
 use reqwest::{Body, Request, Response, StatusCode};
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::{ClientConfig, RootCertStore};
@@ -28,7 +30,7 @@ use tower::util::MapErr;
 use super::gate::{Gate, Holds, Progress};
 use super::{
     Answer, CONNECT, CUT_OFF, Failure, NO_ANSWER_IN_TIME, NO_CONNECTION_IN_TIME, NOT_BUILT,
-    NOT_RESOLVED, Net, NetError, Room, causes, fill, io_kind, unreached,
+    NOT_RESOLVED, Net, NetError, Room, causes, io_kind, lost, unreached,
 };
 
 /// Makes the connections: resolves the host's name, and connects with TCP and TLS.
@@ -86,14 +88,51 @@ pub(super) fn connector() -> Result<Connector, NetError> {
     Ok(builder.https_or_http().enable_http1().wrap_connector(tcp))
 }
 
+/// Takes a response as it arrives.
+pub trait Sink: Send {
+    /// The response begins, with a status that is never 1xx.
+    fn begin(&mut self, status: StatusCode, headers: &HeaderMap);
+
+    /// The next bytes of the body. Returns whether more are needed.
+    fn take(&mut self, bytes: &[u8]) -> bool;
+}
+
+/// A sink that keeps a body, up to a bound.
+struct Whole<F> {
+    /// Decides from the status how much of the body is read. `None` once it has.
+    room: Option<F>,
+    answer: Option<(Answer, Room)>,
+}
+
+impl<F: FnOnce(StatusCode) -> Room + Send> Sink for Whole<F> {
+    fn begin(&mut self, status: StatusCode, _headers: &HeaderMap) {
+        let answer = Answer {
+            status,
+            body: Vec::new(),
+            more: false,
+        };
+        self.answer = self.room.take().map(|room| (answer, room(status)));
+    }
+
+    fn take(&mut self, bytes: &[u8]) -> bool {
+        let Some((answer, room)) = &mut self.answer else {
+            return false;
+        };
+        let left = room.most.saturating_sub(answer.body.len());
+        answer.more = bytes.len() > left;
+        let kept = bytes.get(..left).unwrap_or(bytes);
+        answer.body.extend_from_slice(kept);
+        !answer.more
+    }
+}
+
 impl Net {
     /// Sends one request on its own connection and returns the response. The deadline is `within`
     /// after the call of this function or after the time of the permit's decision, whichever is
     /// later. `room` decides from the status how much of the body is read.
     ///
     /// # Errors
-    /// [`Failure::NotSent`]: no connection was made, or the permit did not hold.
-    /// [`Failure::Lost`]: the request was or may have been written, but no complete response arrived.
+    /// As [`Net::alone_into`].
     pub async fn alone(
         &self,
         request: Request,
@@ -101,28 +140,48 @@ impl Net {
         leave: Leave,
         room: impl FnOnce(StatusCode) -> Room + Send,
     ) -> Result<Answer, Failure> {
+        let mut whole = Whole {
+            room: Some(room),
+            answer: None,
+        };
+        let received = self.alone_into(request, within, leave, &mut whole).await;
+        match (whole.answer, received) {
+            (Some((answer, _)), Ok(())) => Ok(answer),
+            (Some((answer, room)), Err(_)) if answer.body.len() >= room.enough => Ok(Answer {
+                more: true,
+                ..answer
+            }),
+            (_, received) => Err(received.err().unwrap_or(Failure::Lost(CUT_OFF))),
+        }
+    }
+
+    /// Like [`Net::alone`], and gives the response to `sink` as it arrives, until the sink needs no
+    /// more.
+    ///
+    /// # Errors
+    /// [`Failure::NotSent`]: no connection was made, or the permit did not hold.
+    /// [`Failure::Lost`]: the request was or may have been written, but no complete response arrived.
+    pub async fn alone_into(
+        &self,
+        request: Request,
+        within: Duration,
+        leave: Leave,
+        sink: &mut impl Sink,
+    ) -> Result<(), Failure> {
         let until = Instant::now() + within;
         let request = on_the_wire(request).ok_or(Failure::NotSent(NOT_BUILT))?;
         let (uri, request) = request;
         let connection = self.connected(uri, until).await?;
         let decided = leave.decided.await.ok_or(Failure::NotSent(NO_LEAVE))?;
-        let (progress, mut partial) = (Progress::default(), None);
+        let progress = Progress::default();
         let gate = Gate::new(connection, leave.holds, progress.clone());
-        let exchange = exchange(gate, request, room, &mut partial);
-        let failure = match timeout_at(until.max(decided + within), exchange).await {
-            Ok(Ok(())) => None,
-            _ if progress.is_refused() => Some(Failure::NotSent(NO_LEAVE)),
-            _ if !progress.has_begun() => Some(Failure::NotSent(CLOSED)),
-            Ok(Err(failure)) => Some(failure),
-            Err(_) => Some(Failure::Lost(NO_ANSWER_IN_TIME)),
-        };
-        match (partial, failure) {
-            (Some((answer, _)), None) => Ok(answer),
-            (Some((answer, room)), Some(_)) if answer.body.len() >= room.enough => Ok(Answer {
-                more: true,
-                ..answer
-            }),
-            (_, failure) => Err(failure.unwrap_or(Failure::Lost(CUT_OFF))),
+        let exchange = exchange(gate, request, sink);
+        match timeout_at(until.max(decided + within), exchange).await {
+            Ok(Ok(())) => Ok(()),
+            _ if progress.is_refused() => Err(Failure::NotSent(NO_LEAVE)),
+            _ if !progress.has_begun() => Err(Failure::NotSent(CLOSED)),
+            Ok(Err(failure)) => Err(failure),
+            Err(_) => Err(Failure::Lost(NO_ANSWER_IN_TIME)),
         }
     }
 
@@ -168,19 +227,18 @@ fn on_the_wire(request: Request) -> Option<(Uri, http::Request<Body>)> {
     Some((uri, request))
 }
 
-/// Sends the request, and stores the response in `partial` as it arrives.
+/// Sends the request, and gives the response to `sink` as it arrives.
 async fn exchange(
     gate: Gate<Connection>,
     request: http::Request<Body>,
-    room: impl FnOnce(StatusCode) -> Room,
-    partial: &mut Option<(Answer, Room)>,
+    sink: &mut impl Sink,
 ) -> Result<(), Failure> {
     let shaken = http1::handshake(gate).await;
     let (mut sender, connection) = shaken.map_err(|_| Failure::Lost(CUT_OFF))?;
     let answered = async {
         let sent = sender.send_request(request).await;
         let response = sent.map_err(|_| Failure::Lost(CUT_OFF))?;
-        read(response.map(Body::wrap).into(), room, partial).await
+        read(response.map(Body::wrap).into(), sink).await
     };
     // One task both drives the connection and waits for the answer: no other task runs between the
     // permit and the write.
@@ -190,24 +248,16 @@ async fn exchange(
     }
 }
 
-async fn read(
-    mut response: Response,
-    room: impl FnOnce(StatusCode) -> Room,
-    partial: &mut Option<(Answer, Room)>,
-) -> Result<(), Failure> {
+async fn read(mut response: Response, sink: &mut impl Sink) -> Result<(), Failure> {
     let status = response.status();
     if status.is_informational() {
         return Err(Failure::Lost("what came was no final answer"));
     }
-    let room = room(status);
-    let (answer, _) = partial.insert((
-        Answer {
-            status,
-            body: Vec::new(),
-            more: false,
-        },
-        room,
-    ));
-    answer.more = fill(&mut response, &mut answer.body, room.most).await?;
+    sink.begin(status, response.headers());
+    while let Some(chunk) = response.chunk().await.map_err(|error| lost(&error))? {
+        if !sink.take(&chunk) {
+            break;
+        }
+    }
     Ok(())
 }

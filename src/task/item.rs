@@ -342,4 +342,7 @@ pub struct ToolResult {
     /// The status of an HTTP tool's answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http_status: Option<u16>,
+    /// Whether the tool reported an error after which it may have acted all the same.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub suspect: bool,
 }

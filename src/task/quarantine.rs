@@ -1,5 +1,6 @@
 //! Quarantined tools. A call that must not happen twice puts its tool into quarantine when its
-//! outcome is unknown, or when it was sent and failed with a 5xx status. No rule lets a quarantined
+//! outcome is unknown, or when it was sent and failed with a 5xx status or with an error after which
+//! the tool may have acted. No rule lets a quarantined
 //! tool run. A person who decides a call of the tool lifts the quarantine, unless the request is
 //! for credentials. A message, a cancel or a retry of the task does not lift it.
 
@@ -97,6 +98,13 @@ impl Quarantine {
             (Outcome::Failed, Some(status @ 500..)) if once => {
                 let known = format!("failed with status {status} after it was sent");
                 self.quarantine_tool(&result.name, result.tool_call_id, &known);
+            }
+            (Outcome::Failed, _) if once && result.suspect => {
+                self.quarantine_tool(
+                    &result.name,
+                    result.tool_call_id,
+                    "failed after it was sent, and may have acted",
+                );
             }
             // A late result only changes the stated reason: only a person lifts the quarantine.
             (Outcome::Succeeded | Outcome::Failed, _) => {

@@ -48,6 +48,8 @@ pub enum ToolKind {
     Http,
     /// By a command on this host.
     Shell,
+    /// By a server of the Model Context Protocol.
+    Mcp,
     /// By the API's client, which posts the result.
     External,
     /// By a sub-agent.
@@ -77,7 +79,7 @@ impl ToolKind {
     #[must_use]
     pub const fn facts(self) -> ToolKindFacts {
         match self {
-            Self::Http => ToolKindFacts {
+            Self::Http | Self::Mcp => ToolKindFacts {
                 without_rule: Verdict::Hold,
                 performed_elsewhere: false,
                 asks_person: false,

@@ -4,6 +4,7 @@
 
 mod checks;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use super::http::{Checked, HttpTool};
 use super::human::{self, Service};
 use super::schema::{CompiledSchema, parameters_flaws};
 use super::shell::{Guard, ShellTool};
-use super::{Tool, agent, external, http, shell};
+use super::{Change, Tool, agent, external, http, mcp, shell};
 use crate::net::Net;
 use crate::secret::Redactor;
 use crate::task::request::RequestKind;
@@ -29,9 +30,9 @@ use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
 use crate::world::Mistakes;
 
 /// The keys that say how a tool is performed. A tool has exactly one of them.
-pub(crate) const KINDS: [&str; 3] = ["http", "shell", "external"];
+pub(crate) const KINDS: [&str; 4] = ["http", "shell", "mcp", "external"];
 
-/// A tool. Exactly one of `http`, `shell` and `external` says how it is performed.
+/// A tool. Exactly one of `http`, `shell`, `mcp` and `external` says how it is performed.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "Tool", extend("oneOf" = KINDS.map(|key| json!({"required": [key]}))))]
@@ -43,13 +44,16 @@ pub struct Settings {
     /// The line that an approver reads, such as `Refund {amount} for order {order}`. An argument is
     /// filled in as text of at most 80 characters.
     pub summary: Option<String>,
-    /// The JSON Schema (2020-12) of the arguments. Default: no arguments. A shell tool has its own.
+    /// The JSON Schema (2020-12) of the arguments. Default: no arguments. A shell tool has its own, and
+    /// a tool of an MCP server the reviewed schema of the lock file.
     #[schemars(schema_with = "object_schema")]
     pub parameters: Option<Value>,
     /// The tool is an HTTP request.
     pub http: Option<http::Settings>,
     /// The tool is a command on this host.
     pub shell: Option<shell::Settings>,
+    /// The tool belongs to an MCP server.
+    pub mcp: Option<mcp::Settings>,
     /// The caller performs the tool and posts its result.
     pub external: Option<external::Settings>,
     /// The unexpanded definition from the configuration file. The digest takes headers, env and
@@ -69,6 +73,8 @@ enum Kind<'s> {
     Http(&'s http::Settings),
     /// By a command.
     Shell(&'s shell::Settings),
+    /// By an MCP server.
+    Mcp(&'s mcp::Settings),
     /// By the API's client.
     External(&'s external::Settings),
 }
@@ -80,7 +86,8 @@ pub struct Entry {
     pub schema: CompiledSchema,
     /// For an external tool: the schema of its result; `None` accepts anything.
     pub form: Option<Value>,
-    /// `None` for a tool whose calls the API's client, another agent or a person performs.
+    /// `None` for a tool whose calls the API's client, another agent or a person performs, and for a
+    /// tool of an MCP server in a catalogue that only serves a check.
     pub tool: Option<Arc<dyn Tool>>,
 }
 
@@ -90,6 +97,24 @@ impl Entry {
     pub fn address(&self, arguments: &Value) -> String {
         let address = self.tool.as_ref().and_then(|tool| tool.address(arguments));
         address.unwrap_or_else(|| self.spec.target.clone())
+    }
+
+    /// The difference between the tool as it was reviewed and as its server has it now.
+    #[must_use]
+    pub fn change(&self) -> Option<Change> {
+        self.tool.as_ref().and_then(|tool| tool.change())
+    }
+
+    /// The spec, with a definition that covers the tool as its server has it now.
+    #[must_use]
+    pub fn current(&self) -> Cow<'_, ToolSpec> {
+        match self.change() {
+            None => Cow::Borrowed(&self.spec),
+            Some(change) => Cow::Owned(ToolSpec {
+                definition: change.definition,
+                ..self.spec.clone()
+            }),
+        }
     }
 }
 
@@ -124,6 +149,7 @@ impl Settings {
     fn kind(&self) -> Option<Kind<'_>> {
         let http = self.http.as_ref().map(Kind::Http);
         http.or_else(|| self.shell.as_ref().map(Kind::Shell))
+            .or_else(|| self.mcp.as_ref().map(Kind::Mcp))
             .or_else(|| self.external.as_ref().map(Kind::External))
     }
 
@@ -133,13 +159,26 @@ impl Settings {
         self.kind().is_some()
     }
 
+    /// The kind of tool in words, if its calls run code on this host.
+    #[must_use]
+    pub fn runs_here(&self) -> Option<&'static str> {
+        let reviewed = self.mcp.as_ref().and_then(|mcp| mcp.reviewed.as_ref());
+        if self.shell.is_some() {
+            Some("a shell tool")
+        } else if reviewed.is_some_and(|reviewed| reviewed.runs_here) {
+            Some("a tool of an MCP server that runs on this host")
+        } else {
+            None
+        }
+    }
+
     /// The configured schema of the arguments, or the default of the tool's kind.
     #[must_use]
     pub fn parameters(&self) -> Value {
         match (&self.parameters, self.kind()) {
             (Some(written), _) => written.clone(),
             (None, Some(Kind::Shell(_))) => shell::parameters(),
-            (None, Some(Kind::Http(_) | Kind::External(_)) | None) => {
+            (None, Some(Kind::Http(_) | Kind::Mcp(_) | Kind::External(_)) | None) => {
                 json!({"type": "object", "properties": {}})
             }
         }
@@ -148,6 +187,10 @@ impl Settings {
     fn prepare(&self, name: &str, mistakes: &mut Mistakes) -> Option<Prepared> {
         let before = mistakes.found.len();
         let performed = self.kind()?;
+        if matches!(performed, Kind::Mcp(settings) if settings.reviewed.is_none()) {
+            // The lock file does not have it, which is a mistake of its own.
+            return None;
+        }
         let parameters = self.parameters();
         self.check_parameters(name, &parameters, mistakes);
         let schema = CompiledSchema::closed(&parameters).ok();
@@ -174,6 +217,11 @@ impl Settings {
                     format!("shell {}", self.shown_directory(settings)),
                     settings.timeout,
                 )
+            }
+            Kind::Mcp(settings) => {
+                let reviewed = settings.reviewed.as_ref()?;
+                needs = reviewed.needs.iter().cloned().collect();
+                (ToolKind::Mcp, reviewed.target.clone(), reviewed.timeout)
             }
             Kind::External(settings) => {
                 form = external_form(name, settings, mistakes);
@@ -238,7 +286,7 @@ impl Settings {
         };
         let goes = match self.kind() {
             Some(Kind::Http(settings)) => format!("{} {}", settings.method, settings.url),
-            Some(Kind::Shell(_) | Kind::External(_)) | None => target.to_owned(),
+            Some(Kind::Shell(_) | Kind::Mcp(_) | Kind::External(_)) | None => target.to_owned(),
         };
         let names = |names: Vec<&String>| json!(names);
         let (headers, env) = match self.kind() {
@@ -252,6 +300,8 @@ impl Settings {
                 written(&["shell", "env"])
                     .unwrap_or_else(|| names(settings.env.0.keys().collect())),
             ),
+            // The server's settings, the tool's name there, and the digest of the lock file.
+            Some(Kind::Mcp(_)) => (written(&["mcp"]).unwrap_or_default(), Value::Null),
             Some(Kind::External(_)) | None => (Value::Null, Value::Null),
         };
         let parameters = match written(&["parameters"]).filter(|_| self.parameters.is_some()) {
@@ -308,7 +358,7 @@ impl Catalog {
                     guard: Guard::default(),
                     redactor,
                 })),
-                Some(Kind::External(_)) | None => None,
+                Some(Kind::Mcp(_) | Kind::External(_)) | None => None,
             };
             entries.insert(
                 name,
@@ -349,6 +399,16 @@ impl Catalog {
     #[must_use]
     pub fn plain_fields(&self) -> &Arc<PlainFields> {
         &self.plain
+    }
+
+    /// Gives each tool of an MCP server the implementation that `tool` returns for its name.
+    #[must_use]
+    pub fn with_mcp_tools(mut self, tool: impl Fn(&ToolSpec) -> Option<Arc<dyn Tool>>) -> Self {
+        let entries = self.entries.values_mut();
+        for entry in entries.filter(|entry| entry.spec.kind == ToolKind::Mcp) {
+            entry.tool = tool(&entry.spec);
+        }
+        self
     }
 
     /// Sets the agents that other agents may call.

@@ -26,7 +26,7 @@ use rustix::thread::{
 use serde::{Deserialize, Serialize};
 
 /// The line before the guard's report.
-pub(super) const GREETING: &str = "holdpoint guard 1";
+pub(crate) const GREETING: &str = "holdpoint guard 1";
 /// The longest order, in bytes.
 const ORDER: u32 = 8 * 1024 * 1024;
 /// A script that waits for one line and then becomes the command: the same process, with empty
@@ -36,21 +36,29 @@ const WAITING: &str =
 /// How long the guard waits for the last output if a process outside the group holds the pipe open.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
+mod relay;
+
 /// The command to run. Its environment may hold secrets.
-#[derive(Serialize, Deserialize)]
-pub(super) struct Order {
-    pub(super) command: String,
-    pub(super) working_dir: String,
-    pub(super) environment: BTreeMap<String, String>,
-    pub(super) timeout_ms: u64,
+#[derive(Default, Serialize, Deserialize)]
+pub(crate) struct Order {
+    /// The text for a shell, unless there is a `program`.
+    pub(crate) command: String,
+    /// A program and its arguments: it runs without a timeout, and talks through the guard's input
+    /// and output.
+    pub(crate) program: Vec<String>,
+    /// Whether the program's standard error is that of the guard. Otherwise it is dropped.
+    pub(crate) stderr: bool,
+    pub(crate) working_dir: String,
+    pub(crate) environment: BTreeMap<String, String>,
+    pub(crate) timeout_ms: u64,
     /// How many bytes of each of the two outputs are passed on at most.
-    pub(super) keep: usize,
+    pub(crate) keep: usize,
 }
 
 /// A line of the guard's output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Line {
+pub(crate) enum Line {
     /// The command is about to begin, as the leader of the process group with this number.
     Started(i32),
     /// The command could not be started.
@@ -66,7 +74,7 @@ pub(super) enum Line {
 /// How the command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum End {
+pub(crate) enum End {
     /// By itself, with this exit code.
     Code(i32),
     /// By a signal that the guard did not send.
@@ -77,7 +85,7 @@ pub(super) enum End {
 
 /// The header of one of the two outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Stream {
+pub(crate) struct Stream {
     /// The number of bytes that follow.
     pub(super) bytes: usize,
     /// Whether this is all of the output.
@@ -136,6 +144,9 @@ pub(super) fn guard(
 ) -> io::Result<()> {
     let order = read_order(&mut input)?;
     output.write_all(format!("{GREETING}\n").as_bytes())?;
+    if !order.program.is_empty() {
+        return relay::relay(&order, input, output);
+    }
     let mut child = match start(&order) {
         Ok(child) => child,
         Err(error) => {
@@ -204,7 +215,7 @@ fn read_order(input: &mut impl Read) -> io::Result<Order> {
 }
 
 /// An order in the form that the guard reads.
-pub(super) fn written(order: &Order) -> io::Result<Vec<u8>> {
+pub(crate) fn written(order: &Order) -> io::Result<Vec<u8>> {
     let text = serde_json::to_vec(order)?;
     let length = u32::try_from(text.len())
         .ok()

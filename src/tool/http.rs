@@ -17,8 +17,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::builtin::{self, Endpoint};
-use super::credential::Credentials;
-use super::template::Template;
+use super::headers::Headers;
 use super::url_template::UrlTemplate;
 use super::{Invocation, Tool, ToolAnswer, metric, output};
 use crate::net::{Failure, Leave, NO_LEAVE, Net, Room};
@@ -33,17 +32,6 @@ const LONGEST: Duration = Duration::from_mins(10);
 /// Characters that are percent-encoded in our own headers: all that are not visible ASCII, and `%`.
 /// So every text can be sent, and different texts stay different.
 const HEADER: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
-/// Headers that an operator may not set: our own, and those of the connection.
-const OURS: [&str; 6] = [
-    "idempotency-key",
-    "traceparent",
-    "content-length",
-    "transfer-encoding",
-    "connection",
-    "te",
-];
-/// The prefix of our other headers.
-const OURS_PREFIX: &str = "holdpoint-";
 
 /// A tool that is an HTTP request.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
@@ -119,10 +107,7 @@ pub(super) enum Goal {
 pub(super) struct Checked {
     pub(super) method: Method,
     pub(super) goal: Goal,
-    /// The headers without credentials, the same for every call.
-    headers: HeaderMap,
-    /// The headers that credentials are filled into.
-    templates: Vec<(HeaderName, Template)>,
+    headers: Headers,
     pub(super) timeout: Duration,
 }
 
@@ -161,104 +146,32 @@ impl Settings {
                 None
             }
         };
-        let (headers, templates) = self.checked_headers(&mut mistakes);
+        let headers = Headers::read(&self.headers, &mut mistakes);
         let (method, timeout) = (self.method.clone(), self.timeout);
         (
             goal.map(|goal| Checked {
                 method,
                 goal,
                 headers,
-                templates,
                 timeout,
             }),
             mistakes,
         )
     }
-
-    /// The fixed headers, and those that credentials are filled into.
-    fn checked_headers(
-        &self,
-        mistakes: &mut Vec<(Vec<String>, String)>,
-    ) -> (HeaderMap, Vec<(HeaderName, Template)>) {
-        let (mut headers, mut templates) = (HeaderMap::new(), Vec::new());
-        for (name, value) in &self.headers {
-            match header(name, value) {
-                Ok((name, value, template)) => {
-                    if headers.insert(name.clone(), value).is_some() {
-                        mistakes.push((
-                            vec!["headers".to_owned(), name.to_string()],
-                            "is there twice".to_owned(),
-                        ));
-                    }
-                    if template.needs().next().is_some() {
-                        templates.push((name, template));
-                    }
-                }
-                Err(detail) => mistakes.push((vec!["headers".to_owned(), name.clone()], detail)),
-            }
-        }
-        for (name, _) in &templates {
-            headers.remove(name);
-        }
-        (headers, templates)
-    }
-}
-
-fn header(
-    name: &str,
-    value: &Secret<String>,
-) -> Result<(HeaderName, HeaderValue, Template), String> {
-    let parsed =
-        HeaderName::from_bytes(name.as_bytes()).map_err(|_| "is no name of a header".to_owned())?;
-    if OURS.contains(&parsed.as_str()) || parsed.as_str().starts_with(OURS_PREFIX) {
-        return Err("is set by Holdpoint or by the connection".to_owned());
-    }
-    let template = Template::read(value.reveal())?;
-    let value =
-        header_value(value).ok_or_else(|| "has a value that no header can have".to_owned())?;
-    Ok((parsed, value, template))
-}
-
-/// A header value marked sensitive; `None` if no header can hold it.
-fn header_value(value: &Secret<String>) -> Option<HeaderValue> {
-    let mut value = HeaderValue::from_str(value.reveal()).ok()?;
-    value.set_sensitive(true);
-    Some(value)
 }
 
 impl Checked {
     /// The credentials that the headers and the `url` refer to.
     pub(super) fn needs(&self) -> BTreeSet<String> {
-        let headers = self
-            .templates
-            .iter()
-            .flat_map(|(_, template)| template.needs());
         let url = match &self.goal {
             Goal::Url(template) => Some(template.needs()),
             Goal::Builtin(_) => None,
         };
+        let headers = self.headers.needs();
         headers
             .chain(url.into_iter().flatten())
             .map(str::to_owned)
             .collect()
-    }
-
-    /// The headers with credentials filled in.
-    fn filled(&self, credentials: &Credentials) -> Result<Vec<(HeaderName, HeaderValue)>, String> {
-        let filled = self.templates.iter().map(|(name, template)| {
-            let unfit = || {
-                let needs: Vec<_> = template.needs().map(|name| format!("`{name}`")).collect();
-                format!(
-                    "the credential {} holds what no header can hold",
-                    needs.join(" or ")
-                )
-            };
-            Ok((
-                name.clone(),
-                header_value(&template.fill(credentials)?).ok_or_else(unfit)?,
-            ))
-        });
-        filled.collect()
     }
 
     /// Whether the arguments go into the body.
@@ -315,7 +228,7 @@ impl Tool for HttpTool {
 impl HttpTool {
     async fn attempt(&self, call: &Invocation) -> ToolAnswer {
         let redactor = call.redactor(&self.redactor);
-        let headers = match self.checked.filled(&call.credentials) {
+        let headers = match self.checked.headers.filled(&call.credentials) {
             Ok(headers) => headers,
             Err(why) => return self.not_sent(&why),
         };
@@ -363,7 +276,7 @@ impl HttpTool {
         &self,
         template: &UrlTemplate,
         call: &Invocation,
-        filled: Vec<(HeaderName, HeaderValue)>,
+        filled: HeaderMap,
     ) -> Result<Request, String> {
         let has_body = self.checked.has_body();
         let url = template.fill(&call.arguments, &call.credentials, !has_body)?;
@@ -371,9 +284,6 @@ impl HttpTool {
         let headers = request.headers_mut();
         if has_body {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        }
-        for (name, value) in &self.checked.headers {
-            headers.insert(name.clone(), value.clone());
         }
         headers.extend(filled);
         let (task, id) = (call.task_id.to_string(), call.call_id.to_string());

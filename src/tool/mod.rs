@@ -9,10 +9,12 @@ mod closing;
 pub(crate) mod credential;
 pub(crate) mod external;
 pub(crate) mod guard;
+pub(crate) mod headers;
 pub(crate) mod http;
 pub(crate) mod human;
+pub(crate) mod mcp;
 pub(crate) mod names;
-mod output;
+pub(crate) mod output;
 pub(crate) mod schema;
 pub(crate) mod shell;
 mod template;
@@ -55,8 +57,53 @@ pub trait Tool: Send + Sync {
         false
     }
 
+    /// The difference between the tool as the configuration has it and as its server has it now;
+    /// `None` if there is none, or none is known.
+    fn change(&self) -> Option<Change> {
+        None
+    }
+
+    /// Whether [`Tool::prepare`] has something to do before a call starts, or, if `start` is
+    /// `None`, before a call is judged for the first time.
+    fn is_stale(&self, _start: Option<Start>) -> bool {
+        false
+    }
+
+    /// Brings [`Tool::change`] up to date.
+    ///
+    /// # Errors
+    /// The reason why it could not, for the model: a call must not be sent then.
+    async fn prepare(
+        &self,
+        _start: Option<Start>,
+        _credentials: &Credentials,
+    ) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Performs one attempt within the tool's timeout, and never repeats it.
     async fn call(&self, call: &Invocation) -> ToolAnswer;
+}
+
+/// The ground on which a call is about to start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// A rule or a standing decision allows it.
+    Allowed,
+    /// A person approved it.
+    Approved,
+}
+
+/// A tool's definition at its server that is not the one that was reviewed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The digest of the definition that was reviewed and of the present one, for the digests of
+    /// calls.
+    pub definition: String,
+    /// Sentences for an approver.
+    pub reason: String,
+    /// Whether calls are refused rather than held.
+    pub denied: bool,
 }
 
 /// One attempt at a call.
@@ -85,7 +132,7 @@ pub struct Invocation {
 impl Invocation {
     /// A redactor for `known`, the configuration's secrets, and for the call's credentials, also
     /// for those that the tool does not use.
-    fn redactor<'r>(&self, known: &'r Redactor) -> Cow<'r, Redactor> {
+    pub(crate) fn redactor<'r>(&self, known: &'r Redactor) -> Cow<'r, Redactor> {
         if self.credentials.is_empty() {
             return Cow::Borrowed(known);
         }
@@ -190,6 +237,11 @@ pub enum ToolAnswer {
         /// Set by an HTTP tool that answered.
         http_status: Option<u16>,
     },
+    /// The tool reported an error, and may have acted before.
+    Suspect {
+        /// The text for the model.
+        content: String,
+    },
     /// The call was sent, or may have been, and its outcome is unknown.
     Unknown {
         /// The problem, for a person; contains no URL.
@@ -199,7 +251,7 @@ pub enum ToolAnswer {
 
 /// Performs an attempt and records its outcome and duration. The duration begins with the attempt,
 /// or with the decision of its permit if that comes later.
-async fn metric(
+pub(crate) async fn metric(
     tool: &str,
     permit: &SendPermit,
     attempt: impl Future<Output = ToolAnswer>,
@@ -209,7 +261,7 @@ async fn metric(
     let began = permit.decided().await.map_or(began, |at| at.max(began));
     let outcome = match answer {
         ToolAnswer::Succeeded { .. } => "succeeded",
-        ToolAnswer::Failed { .. } => "failed",
+        ToolAnswer::Failed { .. } | ToolAnswer::Suspect { .. } => "failed",
         ToolAnswer::Unknown { .. } => "unknown",
     };
     let seconds = began.elapsed().as_secs_f64();

@@ -5,18 +5,18 @@ use crate::secret::Redactor;
 use crate::task::text::{cut, from_bytes};
 
 /// The longest result that is kept, in bytes.
-pub(super) const KEPT: usize = 1024 * 1024;
+pub(crate) const KEPT: usize = 1024 * 1024;
 /// Room for the note that a result was cut, in bytes.
 const NOTE: usize = 96;
 
 /// How many bytes must be read to keep `limit` of them.
-pub(super) fn to_read(redactor: &Redactor, limit: usize) -> usize {
+pub(crate) fn to_read(redactor: &Redactor, limit: usize) -> usize {
     limit.saturating_add(redactor.longest()).saturating_add(4)
 }
 
 /// At most `limit` bytes of redacted text, and whether something is missing. `complete` says that
 /// nothing followed `bytes`.
-pub(super) fn clean(
+pub(crate) fn clean(
     redactor: &Redactor,
     bytes: &[u8],
     complete: bool,
@@ -40,7 +40,7 @@ pub(super) fn clean(
 }
 
 /// A result: whole, or cut with a note.
-pub(super) fn result(redactor: &Redactor, bytes: &[u8], complete: bool) -> String {
+pub(crate) fn result(redactor: &Redactor, bytes: &[u8], complete: bool) -> String {
     let (whole, missing) = clean(redactor, bytes, complete, KEPT);
     if !missing {
         return whole;

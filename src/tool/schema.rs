@@ -172,6 +172,45 @@ pub(crate) fn parameters_flaws(parameters: &Value) -> Vec<String> {
     flaws
 }
 
+/// A pair of parameter names that differ only in case: the place of the second in its schema, and
+/// both names.
+pub(crate) type Twins<'v> = (Vec<&'v str>, &'v str, &'v str);
+
+/// The parameter names that differ only in case, at every level of a schema.
+#[must_use]
+pub(crate) fn twins(schema: &Value) -> Vec<Twins<'_>> {
+    let mut found = Vec::new();
+    put_twins(schema, &mut Vec::new(), &mut found);
+    found
+}
+
+fn put_twins<'v>(schema: &'v Value, place: &mut Vec<&'v str>, found: &mut Vec<Twins<'v>>) {
+    match schema {
+        Value::Object(members) => {
+            if let Some(Value::Object(properties)) = members.get("properties") {
+                let mut seen: BTreeMap<String, &str> = BTreeMap::new();
+                for parameter in properties.keys() {
+                    if let Some(other) = seen.insert(parameter.to_lowercase(), parameter) {
+                        let at = [place.as_slice(), &["properties", parameter]].concat();
+                        found.push((at, other, parameter));
+                    }
+                }
+            }
+            for (key, below) in members {
+                place.push(key);
+                put_twins(below, place, found);
+                place.pop();
+            }
+        }
+        Value::Array(elements) => {
+            for below in elements {
+                put_twins(below, place, found);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
 /// The members that an object schema declares, with their schemas, across all schemas that apply to
 /// the same object.
 #[must_use]

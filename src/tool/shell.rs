@@ -26,9 +26,7 @@ use crate::task::tool_spec::ToolSpec;
 
 mod settings;
 
-#[cfg(test)]
-pub(crate) use self::settings::Env;
-pub(crate) use self::settings::Settings;
+pub(crate) use self::settings::{Env, Settings};
 
 /// How long after the command's timeout the guard's report may arrive, and how long the guard may
 /// then take to end.
@@ -51,6 +49,20 @@ pub(crate) fn parameters() -> Value {
 pub(crate) struct Guard {
     pub program: PathBuf,
     pub arguments: Vec<String>,
+}
+
+impl Guard {
+    /// Starts a guard, which waits for its order.
+    pub(crate) fn spawn(&self, stderr: Stdio) -> io::Result<Child> {
+        Command::new(&self.program)
+            .args(&self.arguments)
+            .env_clear()
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(stderr)
+            .process_group(0)
+            .spawn()
+    }
 }
 
 impl Default for Guard {
@@ -122,6 +134,8 @@ impl ShellTool {
         let redactor = call.redactor(&self.redactor);
         let order = Order {
             command: command.to_owned(),
+            program: Vec::new(),
+            stderr: false,
             working_dir: self.settings.working_dir.clone(),
             environment,
             timeout_ms: u64::try_from(self.settings.timeout.as_millis()).unwrap_or(u64::MAX),
@@ -141,15 +155,7 @@ impl ShellTool {
     /// Hands an order to a guard and waits for its report. Dropping the future closes the guard's
     /// input, which ends the command.
     async fn run(&self, order: &Order, permit: &SendPermit) -> Outcome {
-        let spawned = Command::new(&self.guard.program)
-            .args(&self.guard.arguments)
-            .env_clear()
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .process_group(0)
-            .spawn();
-        let Ok(mut guard) = spawned else {
+        let Ok(mut guard) = self.guard.spawn(Stdio::null()) else {
             return Outcome::NotStarted("its guard could not be started".to_owned());
         };
         let (Some(mut input), Some(report)) = (guard.stdin.take(), guard.stdout.take()) else {

@@ -89,6 +89,30 @@ fn configurations_of_the_documentation_pass_check() {
 }
 
 #[test]
+fn blocks_of_the_models_page_pass_check_without_a_warning() {
+    let models: Vec<Block> = blocks("docs/models.md")
+        .into_iter()
+        .filter(|block| block.language == "yaml")
+        .collect();
+    assert_eq!(models.len(), 8);
+    let folder = tempfile::tempdir().expect("a folder");
+    for block in models {
+        let whole = merged(
+            &parse("the test's base", BASE),
+            &parse(&block.place(), &block.text),
+        );
+        let done = checked(folder.path(), &whole.to_string());
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert_eq!(
+            (done.status.code(), &*said),
+            (Some(0), ""),
+            "{}",
+            block.place()
+        );
+    }
+}
+
+#[test]
 fn examples_of_the_configuration_page_are_accepted_by_check() {
     let examples: Vec<Block> = blocks(GENERATED)
         .into_iter()

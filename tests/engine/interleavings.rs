@@ -73,6 +73,7 @@ pub(super) async fn appended(harness: &EngineHarness, task: TaskId) {
             outcome: Outcome::Succeeded,
             content: String::new(),
             http_status: None,
+            suspect: false,
         };
         let written = TaskChange {
             task_id: task,

@@ -142,6 +142,7 @@ impl World {
             outcome,
             content: content.to_owned(),
             http_status: None,
+            suspect: false,
         };
         self.push(Fact::ToolResult(result));
     }

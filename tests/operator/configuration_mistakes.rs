@@ -55,6 +55,15 @@ fn member_or_header_of_a_model_that_the_service_sets_is_a_mistake() {
             "1:67: models.m.body.stream: a model's `body` may not name `stream`: the service writes it",
         ],
     );
+    let responses = "provider: openai_responses, model: x, body: { store: true, messages: [] }";
+    let found = report(responses, tool);
+    contains(
+        &found,
+        &[
+            "1:62: models.m.body.store: a model's `body` may not name `store`: the service writes it",
+        ],
+    );
+    assert!(!found.contains("body.messages"), "{found}");
 }
 
 #[test]

@@ -38,9 +38,14 @@ impl Sent {
 
 impl FakeMessages {
     pub async fn start() -> Self {
+        Self::at("/v1/messages").await
+    }
+
+    /// An endpoint at this path.
+    pub(super) async fn at(path: &str) -> Self {
         let inner = Arc::<Inner>::default();
         let router = Router::new()
-            .route("/v1/messages", post(answer))
+            .route(path, post(answer))
             .with_state(Arc::clone(&inner));
         Self {
             base_url: format!("http://{}", super::serve(router).await),
@@ -66,6 +71,11 @@ impl FakeMessages {
         stream +=
             &event(&json!({"type": "message_delta", "delta": end, "usage": {"output_tokens": 5}}));
         stream += &event(&json!({"type": "message_stop"}));
+        self.then_streams(stream)
+    }
+
+    /// The next answer is this stream.
+    pub(super) fn then_streams(&self, stream: String) -> &Self {
         self.inner.answers.lock().unwrap().push_back(stream);
         self
     }

@@ -8,6 +8,7 @@ pub mod fake_chat_completions;
 pub mod fake_mail_server;
 pub mod fake_messages;
 pub mod fake_receiver;
+pub mod fake_responses;
 pub mod fake_slack;
 pub mod fake_tool;
 pub mod forwarder;

@@ -301,15 +301,12 @@ impl Engine {
         } else {
             request.rule.clone()
         };
-        let spec = self
-            .offered(agent, &state.call.name)
-            .map(|entry| &entry.spec);
-        let Some(spec) = spec else {
+        let Some(entry) = self.offered(agent, &state.call.name) else {
             return Err(refused(
                 "this call cannot be edited: its tool is gone".to_owned(),
             ));
         };
-        let digest = session.digest(spec, call, text, rule.as_deref());
+        let digest = session.digest(&entry.current(), call, text, rule.as_deref());
         Ok((
             JudgedEdit {
                 edit: Edit {
@@ -345,7 +342,7 @@ impl Engine {
                 let entry = agent.and_then(|agent| self.offered(agent, &call.name));
                 let digest = entry.map(|entry| {
                     session.digest(
-                        &entry.spec,
+                        &entry.current(),
                         call.tool_call_id,
                         &call.arguments_text,
                         call.rule.as_deref(),

@@ -14,6 +14,7 @@ use crate::task::id::CallId;
 use crate::task::item::Fact;
 use crate::task::request::{RequestKind, RequestSpec};
 use crate::task::text::each_said;
+use crate::task::tool_spec::ToolSpec;
 use crate::task::verdict::{Judgement, Terms};
 use crate::tool::credential::Credentials;
 use crate::tool::human::{Service, credential_form};
@@ -74,22 +75,11 @@ impl Driver<'_> {
             let Some(entry) = self.offered(&state.call.name) else {
                 continue;
             };
-            let services = self.engine.catalog.services(&self.agent.name);
-            let service = |name: &String| services.iter().find(|service| service.name == *name);
-            let has = |service: &Service| {
-                service
-                    .fields
-                    .iter()
-                    .all(|field| known.has(&service.name, &field.name))
-            };
-            let Some(name) = entry
-                .spec
-                .needs
-                .iter()
-                .find(|name| !service(name).is_some_and(has))
-            else {
+            let Some(name) = self.lacking(&entry.spec, known) else {
                 continue;
             };
+            let services = self.engine.catalog.services(&self.agent.name);
+            let service = |name: &String| services.iter().find(|service| service.name == *name);
             missing = true;
             match service(name) {
                 Some(service) if !asked.contains(name) && self.session.own.progress.room() > 0 => {
@@ -112,6 +102,25 @@ impl Driver<'_> {
             }
         }
         missing
+    }
+
+    /// The first credential that a tool needs and that is not known with all its fields.
+    pub(super) fn lacking<'s>(
+        &self,
+        spec: &'s ToolSpec,
+        known: &Credentials,
+    ) -> Option<&'s String> {
+        let services = self.engine.catalog.services(&self.agent.name);
+        let service = |name: &String| services.iter().find(|service| service.name == *name);
+        let has = |service: &Service| {
+            service
+                .fields
+                .iter()
+                .all(|field| known.has(&service.name, &field.name))
+        };
+        spec.needs
+            .iter()
+            .find(|name| !service(name).is_some_and(has))
     }
 
     fn ask_for(&mut self, state: &CallState, service: &Service) {

@@ -22,7 +22,7 @@ use crate::task::tool_spec::{Effect, ToolKind};
 use crate::task::turn::Last;
 use crate::task::verdict::{Judgement, Terms, Verdict};
 use crate::tool::catalog::Entry;
-use crate::tool::{arguments, human};
+use crate::tool::{Change, arguments, human};
 
 /// The reason for an invalid call whose arguments are not stored as the model wrote them.
 const HOLDS_SECRET: &str = "the arguments hold a value that is kept secret; it is not repeated here, and no call is run with it";
@@ -36,6 +36,7 @@ impl Driver<'_> {
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
     pub(crate) async fn judge(&mut self, calls: &[CallId]) -> Result<(), Stop> {
+        self.look_at_servers(calls).await?;
         for id in calls {
             let Some(state) = self.session.own.progress.call(*id).cloned() else {
                 continue;
@@ -247,7 +248,7 @@ impl Driver<'_> {
         });
         let now = self
             .session
-            .digest(&entry.spec, id, state.arguments_text(), state.rule());
+            .digest(&entry.current(), id, state.arguments_text(), state.rule());
         if started == Some(&now) {
             entry.spec.effect
         } else {
@@ -268,7 +269,7 @@ impl Driver<'_> {
         let entry = self.offered(&state.call.name);
         let digest = entry.map(|entry| {
             self.session.digest(
-                &entry.spec,
+                &entry.current(),
                 state.call.tool_call_id,
                 state.arguments_text(),
                 approval.rule.as_deref(),
@@ -353,7 +354,7 @@ impl Engine {
         }
         let metadata: Value = serde_json::from_str(&session.own.row.metadata).unwrap_or_default();
         let (row, groups) = (session.own.row.clone(), session.own.progress.groups.clone());
-        let (policy, spec) = (Arc::clone(&self.policy), entry.spec.clone());
+        let (policy, spec) = (Arc::clone(&self.policy), entry.current().into_owned());
         let heavy = policy.is_heavy(state.arguments_text().len());
         let user = self.roster.ids().id(row.user_id.as_str());
         let judge = move || {
@@ -369,15 +370,47 @@ impl Engine {
                 session: &row.session_id,
             })
         };
-        if !heavy {
-            return judge();
+        let judgement = if heavy {
+            tokio::task::spawn_blocking(judge)
+                .await
+                .unwrap_or_else(|_| Judgement {
+                    reason: Some("The policy could not be evaluated.".to_owned()),
+                    ..held_for_owner()
+                })
+        } else {
+            judge()
+        };
+        unless_changed(judgement, entry.change())
+    }
+}
+
+/// Holds or denies a call whose tool its server has changed since it was reviewed.
+fn unless_changed(judgement: Judgement, change: Option<Change>) -> Judgement {
+    let Some(change) = change else {
+        return judgement;
+    };
+    let rule = judgement.rule.clone();
+    match judgement.verdict {
+        Verdict::Allow | Verdict::Hold if change.denied => Judgement {
+            rule,
+            reason: Some(change.reason),
+            ..Judgement::of(Verdict::Deny)
+        },
+        Verdict::Allow => Judgement {
+            rule,
+            reason: Some(change.reason),
+            ..held_for_owner()
+        },
+        Verdict::Hold => {
+            let reasons = [judgement.reason.as_deref(), Some(change.reason.as_str())];
+            let reasons: Vec<&str> = reasons.into_iter().flatten().collect();
+            Judgement {
+                reason: Some(reasons.join(" ")),
+                offer: None,
+                ..judgement
+            }
         }
-        tokio::task::spawn_blocking(judge)
-            .await
-            .unwrap_or_else(|_| Judgement {
-                reason: Some("The policy could not be evaluated.".to_owned()),
-                ..held_for_owner()
-            })
+        Verdict::Deny | Verdict::Invalid | Verdict::Human => judgement,
     }
 }
 

@@ -11,6 +11,7 @@ mod judge;
 mod limits;
 mod model_turn;
 mod open_requests;
+mod prepare_tools;
 mod send;
 mod start_calls;
 mod stop;

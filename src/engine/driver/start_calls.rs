@@ -24,7 +24,7 @@ type Attempt = (Arc<dyn Tool>, Invocation);
 impl Driver<'_> {
     /// Starts and sends these calls, if they may still run.
     pub(crate) async fn start_calls(&mut self, calls: &[CallId]) -> Result<(), Stop> {
-        if !self.may_begin(calls).await? {
+        if !self.prepare_tools(calls).await? || !self.may_begin(calls).await? {
             return Ok(());
         }
         let credentials = self.credentials().await?;
@@ -96,9 +96,12 @@ impl Driver<'_> {
             self.session.push(Fact::ToolStarted {
                 tool_call_id: *id,
                 name: entry.spec.name.clone(),
-                digest: self
-                    .session
-                    .digest(&entry.spec, *id, state.arguments_text(), state.rule()),
+                digest: self.session.digest(
+                    &entry.current(),
+                    *id,
+                    state.arguments_text(),
+                    state.rule(),
+                ),
                 attempt: state.attempts + 1,
                 timeout_ms: u64::try_from(entry.spec.timeout.as_millis()).unwrap_or(u64::MAX),
                 replica: self.engine.replica.clone(),

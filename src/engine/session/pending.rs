@@ -148,6 +148,7 @@ impl TaskSession {
 
     /// Records the answer to an attempt, or the problem of an attempt whose outcome is unknown.
     pub(crate) fn record_result(&mut self, tool_call_id: CallId, name: String, answer: ToolAnswer) {
+        let suspect = matches!(answer, ToolAnswer::Suspect { .. });
         let (outcome, content, http_status) = match answer {
             ToolAnswer::Succeeded {
                 content,
@@ -157,6 +158,7 @@ impl TaskSession {
                 content,
                 http_status,
             } => (Outcome::Failed, content, http_status),
+            ToolAnswer::Suspect { content } => (Outcome::Failed, content, None),
             ToolAnswer::Unknown { problem } => {
                 self.unknown.insert(tool_call_id, problem);
                 return;
@@ -169,6 +171,7 @@ impl TaskSession {
             outcome,
             content: cleaned(content),
             http_status,
+            suspect,
         }));
     }
 }
@@ -224,6 +227,7 @@ mod tests {
             outcome: Outcome::Succeeded,
             content: String::new(),
             http_status: None,
+            suspect: false,
         });
         let answer = Fact::AssistantMessage(Turn {
             turn: 1,

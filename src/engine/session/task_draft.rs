@@ -155,6 +155,7 @@ impl TaskDraft {
                     outcome,
                     content,
                     http_status: None,
+                    suspect: false,
                 }),
                 at,
             );

@@ -38,6 +38,7 @@ fn result() -> ToolResult {
         outcome: Outcome::Succeeded,
         content: "done".into(),
         http_status: Some(200),
+        suspect: false,
     }
 }
 

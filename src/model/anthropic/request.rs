@@ -7,8 +7,9 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::turn::{Ids, assistant};
+use super::turn::assistant;
 use crate::model::clean::{Mend, mended};
+use crate::model::ids::Ids;
 use crate::model::protocol::{Manner, Thoughts};
 use crate::model::{OfferedTool, Prompt, data_about_the_user};
 use crate::task::item::{Part, PartType};

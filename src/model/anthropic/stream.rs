@@ -11,7 +11,7 @@ use super::reply::{Said, Spoken, reported};
 use super::turn::is;
 use crate::model::clean::{Cleaner, Mend, Passing, mended};
 use crate::model::protocol::{Attempt, CALLS, Progress, Reading, Telling, again, too_many_calls};
-use crate::model::sse::Event;
+use crate::net::sse::Event;
 
 /// A message in progress.
 pub(in crate::model) struct Stream {

@@ -3,73 +3,11 @@
 //! model may change while a task waits). Invariant: the same conversation is always written the
 //! same way, because the endpoint compares the conversation with that of the previous request.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use serde_json::{Map, Value, json};
 
 use super::request::Block;
+use crate::model::ids::{Ids, name};
 use crate::model::protocol::Thoughts;
-
-/// The longest tool name that the endpoint takes, in characters.
-const NAME: usize = 64;
-
-/// The ids of calls and results within one request. The endpoint takes letters, digits, `_` and
-/// `-`, and refuses an id used twice in a conversation; other providers' ids may have any
-/// characters and repeat in every turn.
-#[derive(Debug, Default)]
-pub(super) struct Ids {
-    used: BTreeSet<String>,
-    /// For the current turn's calls: the stored id, and the id that is sent.
-    turn: BTreeMap<String, String>,
-}
-
-impl Ids {
-    /// Starts a turn whose calls have these stored ids.
-    pub(super) fn begin<'a>(&mut self, calls: impl Iterator<Item = &'a str>) {
-        self.turn.clear();
-        for id in calls {
-            let fitting = fitting(id);
-            let fitting = if fitting.is_empty() {
-                "call".to_owned()
-            } else {
-                fitting
-            };
-            let again = (2_u64..).map(|times| format!("{fitting}-{times}"));
-            let unused = std::iter::once(fitting.clone())
-                .chain(again)
-                .find(|id| self.used.insert(id.clone()));
-            self.turn.insert(id.to_owned(), unused.unwrap_or_default());
-        }
-    }
-
-    /// The id to send for a call of the current turn.
-    pub(super) fn of(&self, id: &str) -> String {
-        self.turn.get(id).cloned().unwrap_or_else(|| fitting(id))
-    }
-}
-
-/// Replaces by `_` each character that ids and tool names may not contain.
-fn fitting(text: &str) -> String {
-    text.chars()
-        .map(|c| {
-            if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') {
-                c
-            } else {
-                '_'
-            }
-        })
-        .collect()
-}
-
-/// A tool name that may be sent: the model may have called a name that was never offered.
-fn name(name: &str) -> String {
-    let fitting: String = fitting(name).chars().take(NAME).collect();
-    if fitting.is_empty() {
-        "unnamed".to_owned()
-    } else {
-        fitting
-    }
-}
 
 /// The blocks of a turn; empty if no block of the turn may be sent. Each of `calls` is a call's
 /// stored id, its tool's name and its arguments.
@@ -239,17 +177,6 @@ mod tests {
                 )
             );
         }
-    }
-
-    #[test]
-    fn ids_are_sent_only_once_and_a_valid_one_is_kept() {
-        let mut ids = Ids::default();
-        ids.begin(["call_0", "call:0", "", "toolu_1"].into_iter());
-        let first = ["call_0", "call:0", "", "toolu_1"].map(|id| ids.of(id));
-        ids.begin(["call_0", "call_1"].into_iter());
-        let second = ["call_0", "call_1"].map(|id| ids.of(id));
-        assert_eq!(first, ["call_0", "call_0-2", "call", "toolu_1"]);
-        assert_eq!(second, ["call_0-3", "call_1"]);
     }
 
     #[test]

@@ -2,18 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::Provider;
+use super::{Provider, stored};
 use crate::model::OfferedTool;
 use crate::task::item::{FinishReason, Part, PartType};
 use crate::task::transcript::Message;
 
+/// A reasoning item with unusual spaces and escapes.
+const EXACT: &str = r#"{ "type": "reasoning",  "id":"rs_01", "summary": [ ], "encrypted_content" : "gAAAAABpBxfl\u002b3dpz\/w==", "content":[ ] }"#;
+
 pub(super) struct Case {
     /// The name of the case's files in `wire`, without `.txt`.
     pub(super) name: &'static str,
-    /// Set for a conversation that exists with one provider only.
-    pub(super) only: Option<Provider>,
+    /// The providers that can have the conversation.
+    pub(super) of: &'static [Provider],
     /// Whether the prompt has instructions and tools.
     pub(super) furnished: bool,
     /// The messages and the model's answers, in order.
@@ -42,8 +45,8 @@ enum Says {
     Results(Vec<(&'static str, bool)>),
     /// Results, followed by a user message.
     ResultsAndUser(Vec<(&'static str, bool)>, &'static str),
-    /// A conversation begun with another provider.
-    Stored,
+    /// A conversation that began with this provider.
+    Stored(Provider),
 }
 
 /// The expected outcome.
@@ -61,7 +64,7 @@ pub(super) enum Means {
 
 impl Step {
     /// The messages to add to the conversation; `ids` are the ids of the last turn's calls.
-    pub(super) fn said(&self, provider: Provider, ids: &[String]) -> Vec<Message> {
+    pub(super) fn said(&self, ids: &[String]) -> Vec<Message> {
         match &self.says {
             Says::User(text) => vec![user(text)],
             Says::Richly => vec![richly()],
@@ -70,9 +73,10 @@ impl Step {
                 .into_iter()
                 .chain([user(text)])
                 .collect(),
-            Says::Stored => match provider {
-                Provider::OpenAi => stored_by_anthropic(),
-                Provider::Anthropic => stored_by_openai(),
+            Says::Stored(provider) => match provider {
+                Provider::OpenAi => stored::by_openai(),
+                Provider::Responses => stored::by_responses(),
+                Provider::Anthropic => stored::by_anthropic(),
             },
         }
     }
@@ -85,7 +89,7 @@ fn text_part(text: &str) -> Part {
     }
 }
 
-fn user(text: &str) -> Message {
+pub(super) fn user(text: &str) -> Message {
     Message::User {
         context: None,
         parts: vec![text_part(text)],
@@ -108,7 +112,7 @@ fn richly() -> Message {
     }
 }
 
-fn result(id: &str, content: &str, succeeded: bool) -> Message {
+pub(super) fn result(id: &str, content: &str, succeeded: bool) -> Message {
     let (provider_id, content) = (id.to_owned(), content.to_owned());
     Message::Result {
         provider_id,
@@ -125,65 +129,6 @@ fn results(given: &[(&str, bool)], ids: &[String]) -> Vec<Message> {
         .zip(ids)
         .map(|((content, succeeded), id)| result(id, content, *succeeded))
         .collect()
-}
-
-fn turn(raw: Value, text: Option<&str>, calls: &[(&str, &str, &str)]) -> Message {
-    let calls = calls
-        .iter()
-        .map(|(id, name, text)| ((*id).to_owned(), (*name).to_owned(), (*text).to_owned()));
-    Message::Assistant {
-        raw,
-        text: text.map(str::to_owned),
-        calls: calls.collect(),
-    }
-}
-
-fn stored_by_openai() -> Vec<Message> {
-    let call = |id: &str, name: &str, arguments: &str| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
-    let first = json!({"role": "assistant", "content": "So.", "reasoning_content": "hm",
-        "tool_calls": [call("call_0", "pay", "{\"n\":1}"), call("call:1", "look.up", "oops")]});
-    let second = json!({"role": "assistant", "content": null, "tool_calls": [call("call_0", "pay", "{\"n\":2}")]});
-    vec![
-        user("One."),
-        turn(
-            first,
-            Some("So."),
-            &[
-                ("call_0", "pay", "{\"n\":1}"),
-                ("call:1", "look.up", "oops"),
-            ],
-        ),
-        result("call_0", "paid", true),
-        result("call:1", "Not JSON.", false),
-        turn(second, None, &[("call_0", "pay", "{\"n\":2}")]),
-        result("call_0", "paid", true),
-        turn(
-            json!({"role": "assistant", "content": "Done."}),
-            Some("Done."),
-            &[],
-        ),
-        user("And now?"),
-    ]
-}
-
-fn stored_by_anthropic() -> Vec<Message> {
-    let thought = json!({"type": "thinking", "thinking": "hm", "signature": "c2ln"});
-    let call = |id: &str, name: &str, input: Value| json!({"type": "tool_use", "id": id, "name": name, "input": input});
-    let first = json!({"type": "message", "role": "assistant", "content": [thought, {"type": "text", "text": "So."},
-        call("toolu_0", "pay", json!({"n": 1})), call("toolu_1", "look", json!({}))]});
-    let last = json!({"type": "message", "role": "assistant", "content": [thought, {"type": "text", "text": "Done."}]});
-    vec![
-        user("One."),
-        turn(
-            first,
-            Some("So."),
-            &[("toolu_0", "pay", "{\"n\":1}"), ("toolu_1", "look", "{ }")],
-        ),
-        result("toolu_0", "paid", true),
-        result("toolu_1", "nothing", true),
-        turn(last, Some("Done."), &[]),
-        user("And now?"),
-    ]
 }
 
 /// The instructions and tools of every case with `furnished`.
@@ -237,7 +182,7 @@ fn calls(text: Option<&'static str>, calls: &[(&'static str, &'static str)]) -> 
 fn case<const N: usize>(name: &'static str, steps: [Step; N]) -> Case {
     Case {
         name,
-        only: None,
+        of: &Provider::ALL,
         furnished: false,
         steps: steps.into(),
         exact: Vec::new(),
@@ -259,14 +204,18 @@ fn in_the_end(name: &'static str, text: &'static str, resets: usize) -> Case {
 }
 
 pub(super) fn cases() -> Vec<Case> {
-    of_all().into_iter().chain(of_messages()).collect()
+    of_all()
+        .into_iter()
+        .chain(of_reasoners())
+        .chain(of_responses())
+        .collect()
 }
 
-/// Cases that only the Messages protocol has.
-fn of_messages() -> Vec<Case> {
+/// Cases of the protocols that give the model's reasoning back.
+fn of_reasoners() -> Vec<Case> {
     use Says::{Results, User};
-    let only = |case| Case {
-        only: Some(Provider::Anthropic),
+    let both_have = |case| Case {
+        of: &[Provider::Responses, Provider::Anthropic],
         ..case
     };
     let paid = || Results(vec![("paid", true)]);
@@ -278,7 +227,7 @@ fn of_messages() -> Vec<Case> {
     };
     let both = calls(None, &[("look", "{\"n\":1}"), ("pay", "{\"n\":2}")]);
     vec![
-        only(case(
+        both_have(case(
             "stale_thoughts",
             [
                 step(User("Go."), pays(None)),
@@ -286,18 +235,88 @@ fn of_messages() -> Vec<Case> {
                 step(User("Thanks."), says("Bye.")),
             ],
         )),
-        only(case(
+        both_have(case(
             "cut_thought",
             [step(User("Go."), cut), step(User("Again."), says("Bye."))],
         )),
+        Case {
+            of: &[Provider::Anthropic],
+            ..case(
+                "other_blocks",
+                [
+                    step(User("Cats?"), pays(Some("So: They purr."))),
+                    step(paid(), says("Done.")),
+                ],
+            )
+        },
+        both_have(case("interleaved", [step(User("Go."), both)])),
+    ]
+}
+
+/// Cases that only the Responses protocol has.
+fn of_responses() -> Vec<Case> {
+    use Says::{Results, User};
+    let only = |case| Case {
+        of: &[Provider::Responses],
+        ..case
+    };
+    let paid = || Results(vec![("paid", true)]);
+    let pays = |text: Option<&'static str>| calls(text, &[("pay", "{\"n\":1}")]);
+    let filtered = |text| Means::Answer {
+        text: Some(text),
+        calls: vec![("pay", "{\"n\":1}")],
+        finish: FinishReason::ContentFilter,
+    };
+    let refused = Means::Error(
+        "Model `main` gave no usable answer (after 2 attempts): it reported an error: The prompt was refused.",
+    );
+    vec![
+        only(Case {
+            exact: vec![EXACT],
+            ..case(
+                "exact_reasoning",
+                [
+                    step(User("Go."), pays(None)),
+                    step(paid(), says("Done.")),
+                    step(User("Thanks."), says("Bye.")),
+                ],
+            )
+        }),
         only(case(
-            "other_blocks",
+            "lost_thoughts",
+            [step(User("Go."), pays(None)), step(paid(), says("Done."))],
+        )),
+        only(case(
+            "other_items",
             [
-                step(User("Cats?"), pays(Some("So: They purr."))),
+                step(User("Cats?"), pays(Some("They purr."))),
                 step(paid(), says("Done.")),
             ],
         )),
-        only(case("interleaved", [step(User("Go."), both)])),
+        only(case(
+            "half_refusal",
+            [
+                step(User("Go."), filtered("Half of it. The rest I refuse.")),
+                step(Results(vec![("It was refused.", false)]), says("Sorry.")),
+            ],
+        )),
+        only(case(
+            "filtered",
+            [
+                step(User("Go."), filtered("On it.")),
+                step(Results(vec![("It was cut.", false)]), says("Sorry.")),
+            ],
+        )),
+        only(Case {
+            waits: None,
+            ..case(
+                "failed",
+                [Step {
+                    resets: 2,
+                    ..step(User("Hi"), refused)
+                }],
+            )
+        }),
     ]
 }
 
@@ -422,7 +441,18 @@ fn hard_answers_of_all() -> Vec<Case> {
                 ],
             )
         },
-        case("changed_provider", [step(Stored, says("Hello."))]),
+        case(
+            "from_openai",
+            [step(Stored(Provider::OpenAi), says("Hello."))],
+        ),
+        case(
+            "from_responses",
+            [step(Stored(Provider::Responses), says("Hello."))],
+        ),
+        case(
+            "from_anthropic",
+            [step(Stored(Provider::Anthropic), says("Hello."))],
+        ),
         case(
             "no_streams",
             [

@@ -9,8 +9,9 @@ use crate::model::anthropic::Messages;
 use crate::model::clean::Cleaner;
 use crate::model::heard::Heard;
 use crate::model::openai::ChatCompletions;
+use crate::model::openai_responses::Responses;
 use crate::model::protocol::{Attempt, Progress, Protocol, Reading as _, Telling};
-use crate::model::sse::Event;
+use crate::net::sse::Event;
 use crate::secret::{Redactor, Secret};
 
 const TOO_MANY: &str = "it asked for more than 256 calls";
@@ -22,11 +23,20 @@ fn cleaner() -> Cleaner {
     )])))
 }
 
+/// A call of the Responses protocol.
+fn function(call: usize) -> Value {
+    json!({"type": "function_call", "call_id": format!("c{call}"), "name": "pay", "arguments": "{}"})
+}
+
 /// The events of one whole call.
 fn events(provider: Provider, call: usize) -> Vec<Value> {
     match provider {
         Provider::OpenAi => vec![json!({"choices": [{"index": 0, "delta": {"tool_calls": [
             {"index": call, "id": format!("c{call}"), "function": {"name": "pay", "arguments": "{}"}}]}}]})],
+        Provider::Responses => vec![
+            json!({"type": "response.output_item.added", "output_index": call, "item": function(call)}),
+            json!({"type": "response.output_item.done", "output_index": call, "item": function(call)}),
+        ],
         Provider::Anthropic => vec![
             json!({"type": "content_block_start", "index": call,
                 "content_block": {"type": "tool_use", "id": format!("c{call}"), "name": "pay", "input": {}}}),
@@ -42,6 +52,9 @@ fn end(provider: Provider) -> Vec<String> {
                 .to_string(),
             "[DONE]".to_owned(),
         ],
+        Provider::Responses => {
+            vec![json!({"type": "response.completed", "response": {"output": []}}).to_string()]
+        }
         Provider::Anthropic => vec![
             json!({"type": "message_delta", "delta": {"stop_reason": "tool_use"}}).to_string(),
             json!({"type": "message_stop"}).to_string(),
@@ -54,6 +67,7 @@ fn whole(provider: Provider, calls: usize) -> String {
         Provider::OpenAi => {
             json!({"id": format!("c{call}"), "function": {"name": "pay", "arguments": "{}"}})
         }
+        Provider::Responses => function(call),
         Provider::Anthropic => {
             json!({"type": "tool_use", "id": format!("c{call}"), "name": "pay", "input": {}})
         }
@@ -63,6 +77,7 @@ fn whole(provider: Provider, calls: usize) -> String {
         Provider::OpenAi => {
             json!({"choices": [{"index": 0, "message": {"tool_calls": calls}, "finish_reason": "tool_calls"}]})
         }
+        Provider::Responses => json!({"status": "completed", "output": calls}),
         Provider::Anthropic => json!({"content": calls, "stop_reason": "tool_use"}),
     };
     body.to_string()
@@ -126,6 +141,11 @@ fn is_bounded<P: Protocol>(provider: Provider) {
 #[test]
 fn chat_completions_answer_with_257_calls_is_refused_and_read_no_further() {
     is_bounded::<ChatCompletions>(Provider::OpenAi);
+}
+
+#[test]
+fn responses_answer_with_257_calls_is_refused_and_read_no_further() {
+    is_bounded::<Responses>(Provider::Responses);
 }
 
 #[test]

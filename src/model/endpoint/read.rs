@@ -9,7 +9,7 @@ use reqwest::Response;
 
 use super::{Attempt, Endpoint, Failure, Protocol, Telling, net};
 use crate::model::protocol::{Progress, Reading};
-use crate::model::sse::Decoder;
+use crate::net::sse::Decoder;
 use crate::task::text::from_bytes;
 
 /// The longest answer, in bytes. The limit applies to an unstreamed body, to each event of a

@@ -143,10 +143,13 @@ pub(super) fn is_derivable(raw: &Value, text: Option<&str>, calls: &[AnswerCall]
     *raw == rewritten(Map::new(), text, &calls.collect::<Vec<_>>())
 }
 
-/// Whether `raw` is a message of this protocol with this many calls. Messages of Anthropic's
-/// protocol are recognized by their `type`; this protocol cannot express their content.
+/// Whether `raw` is a message of this protocol with this many calls. Turns of the other protocols
+/// are recognized by their `type`; this protocol cannot express their content.
 fn is_ours(raw: &Map<String, Value>, calls: usize) -> bool {
-    if raw.get("type").is_some_and(|kind| kind == "message") {
+    if raw
+        .get("type")
+        .is_some_and(|kind| kind == "message" || kind == "response")
+    {
         return false;
     }
     let role = raw.get("role").is_none_or(|role| role == "assistant");

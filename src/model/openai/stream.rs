@@ -11,7 +11,7 @@ use crate::model::AnswerCall;
 use crate::model::clean::{Cleaner, Mend, Passing, mended};
 use crate::model::problem::{broken_off, is_said};
 use crate::model::protocol::{Attempt, CALLS, Progress, Reading, Telling, again, too_many_calls};
-use crate::model::sse::Event;
+use crate::net::sse::Event;
 
 /// The end marker of a stream.
 const DONE: &str = "[DONE]";

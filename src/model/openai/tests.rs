@@ -1,19 +1,25 @@
 //! The client against a small endpoint on loopback that records its requests.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
-use crate::model::{OfferedTool, Unheard};
-use crate::secret::Secret;
+use crate::model::settings::Settings;
+use crate::model::{Answer, ModelClient as _, ModelError, OfferedTool, Sink, Unheard, endpoint};
+use crate::net::Net;
+use crate::secret::{Redactor, Secret};
 use crate::task::item::{FinishReason, Part, PartType, Usage};
 use crate::task::time::Time;
 use crate::task::transcript::Message;
+use crate::world::{Clock, Mistakes};
+
+type OpenAi = endpoint::Endpoint<ChatCompletions>;
 
 mod extras;
 mod failures;
@@ -388,7 +394,7 @@ fn every_mistake_is_found_and_no_value_is_shown() {
         .unwrap()
         .clone();
     let mut mistakes = Mistakes::default();
-    OpenAi::check(&settings, &mut mistakes, &["models", "main"]);
+    settings.check::<ChatCompletions>(&mut mistakes, &["models", "main"]);
     let places: Vec<String> = mistakes
         .found
         .iter()
@@ -421,7 +427,7 @@ fn every_mistake_is_found_and_no_value_is_shown() {
             base_url: Some(base_url.to_owned()),
             ..tests::settings("http://x")
         };
-        OpenAi::check(&settings, &mut mistakes, &[]);
+        settings.check::<ChatCompletions>(&mut mistakes, &[]);
         assert_eq!(mistakes.found.len(), 1, "{base_url}");
     }
 }

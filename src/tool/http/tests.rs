@@ -9,6 +9,7 @@ use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use super::super::SendPermit;
+use super::super::credential::Credentials;
 use super::*;
 use crate::task::id::{CallId, TaskId};
 use crate::task::tool_spec::Effect;

@@ -85,6 +85,30 @@ impl<'de> Deserialize<'de> for Env {
     }
 }
 
+impl Env {
+    /// Each mistake in the names and values, without quoting a value.
+    pub(crate) fn mistakes(&self) -> Vec<String> {
+        let mut mistakes = Vec::new();
+        for name in self.0.keys() {
+            if name.is_empty() || name.contains(['=', '\0']) {
+                mistakes.push("has a variable whose name is empty or has a `=`".to_owned());
+            } else if name.contains(credential::OPEN) {
+                mistakes.push(
+                    "has a credential as the name of a variable, not as its value: `{ NAME: \"{{credential:…}}\" }`"
+                        .to_owned(),
+                );
+            }
+        }
+        for value in self.0.values().flatten() {
+            if value.reveal().contains('\0') {
+                mistakes.push("has a value that no variable can have".to_owned());
+            }
+            mistakes.extend(credential::references(value.reveal()).err());
+        }
+        mistakes
+    }
+}
+
 impl JsonSchema for Env {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         "ShellEnv".into()
@@ -113,23 +137,8 @@ impl Settings {
         if self.max_output == 0 || self.max_output > output::KEPT - NOTES {
             add("max_output", "must be more than 0 and less than 1MiB");
         }
-        for name in self.env.0.keys() {
-            if name.is_empty() || name.contains(['=', '\0']) {
-                add("env", "has a variable whose name is empty or has a `=`");
-            } else if name.contains(credential::OPEN) {
-                add(
-                    "env",
-                    "has a credential as the name of a variable, not as its value: `{ NAME: \"{{credential:…}}\" }`",
-                );
-            }
-        }
-        for value in self.env.0.values().flatten() {
-            if value.reveal().contains('\0') {
-                add("env", "has a value that no variable can have");
-            }
-            if let Err(detail) = credential::references(value.reveal()) {
-                add("env", &detail);
-            }
+        for detail in self.env.mistakes() {
+            add("env", &detail);
         }
         mistakes
     }

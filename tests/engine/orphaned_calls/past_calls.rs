@@ -89,6 +89,7 @@ impl Past {
             outcome,
             content,
             http_status: None,
+            suspect: false,
         }
     }
 

@@ -7,8 +7,8 @@ use serde_json::json;
 
 use super::*;
 use crate::model::heard::{Heard, Told};
-use crate::model::sse::Decoder;
 use crate::model::{Answer, Unheard};
+use crate::net::sse::Decoder;
 use crate::secret::{Redactor, Secret};
 use crate::task::item::{FinishReason, Usage};
 

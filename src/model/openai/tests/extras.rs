@@ -21,7 +21,7 @@ async fn configured_additions_are_sent_unchanged() {
         ..settings(&endpoint.url)
     };
     let mut mistakes = Mistakes::default();
-    OpenAi::check(&settings, &mut mistakes, &[]);
+    settings.check::<ChatCompletions>(&mut mistakes, &[]);
     assert_eq!(mistakes.found, []);
     client(settings)
         .0
@@ -57,14 +57,11 @@ fn reserved_members_cannot_be_set_by_the_configuration() {
         .into_iter()
         .collect();
     let mut mistakes = Mistakes::default();
-    OpenAi::check(
-        &Settings {
-            body,
-            ..settings("http://host")
-        },
-        &mut mistakes,
-        &[],
-    );
+    let settings = Settings {
+        body,
+        ..settings("http://host")
+    };
+    settings.check::<ChatCompletions>(&mut mistakes, &[]);
     let found: Vec<_> = mistakes
         .found
         .iter()

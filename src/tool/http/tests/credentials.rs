@@ -253,7 +253,9 @@ async fn tool_response_is_searched_for_every_credential_in_hand() {
         };
         let shown = match tool.call(&call).await {
             ToolAnswer::Succeeded { content, .. } | ToolAnswer::Failed { content, .. } => content,
-            ToolAnswer::Unknown { problem } => panic!("{problem}"),
+            ToolAnswer::Suspect { content: problem } | ToolAnswer::Unknown { problem } => {
+                panic!("{problem}")
+            }
         };
         assert_eq!(shown.matches("[secret jira.token]").count(), 4, "{shown}");
         assert_eq!(shown.matches("[secret jira.unused]").count(), 4, "{shown}");

@@ -119,6 +119,7 @@ async fn became(steps: Vec<Step>, effect: Effect, text: &str, timeout: Duration)
             http_status,
         } => Succeeded(http_status.unwrap(), content),
         ToolAnswer::Failed { http_status, .. } => Failed(http_status),
+        ToolAnswer::Suspect { content } => panic!("{content}"),
         ToolAnswer::Unknown { .. } => Unknown,
     }
 }

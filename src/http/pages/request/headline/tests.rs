@@ -104,6 +104,7 @@ fn result(tool_call_id: CallId, outcome: Outcome, http_status: Option<u16>) -> T
         outcome,
         content: String::new(),
         http_status,
+        suspect: false,
     }
 }
 

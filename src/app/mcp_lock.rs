@@ -1,0 +1,81 @@
+//! The review of the tools of MCP servers, which the lock file keeps.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+
+use crate::config::McpConfig;
+use crate::mcp::{self, Lock, Review};
+use crate::net::Net;
+use crate::world::{Clock, SystemClock};
+
+/// The result of a review.
+#[derive(Debug)]
+pub struct Reviewed {
+    /// The account for the person who reviews.
+    pub text: String,
+    /// Whether anything differs from the lock file.
+    pub differs: bool,
+    /// The new lock file.
+    pub lock: Lock,
+}
+
+/// Lists the tools of the servers, or of `only` one of them, and compares them with the lock file.
+/// `headers` are additional headers for each request.
+///
+/// # Errors
+/// Names the server that could not be asked, and says why.
+pub async fn review(
+    config: &McpConfig,
+    only: Option<&str>,
+    headers: &http::HeaderMap,
+) -> anyhow::Result<Reviewed> {
+    let net = Net::new()?;
+    let (redactor, clock) = (config.redactor(), Arc::new(SystemClock));
+    let clock: Arc<dyn Clock> = clock;
+    let mut lock = config.lock.clone();
+    let (mut text, mut differs) = (String::new(), false);
+    if only.is_none() {
+        let gone: Vec<String> = lock.servers.keys().cloned().collect();
+        for name in gone
+            .iter()
+            .filter(|name| !config.servers.contains_key(*name))
+        {
+            lock.servers.remove(name);
+            text.push_str(&mcp::removed(name));
+            differs = true;
+        }
+    }
+    let asked = config.servers.iter();
+    for (name, settings) in asked.filter(|(name, _)| only.is_none_or(|only| only == *name)) {
+        let listed = mcp::list(name, settings, &net, &redactor, &clock, headers).await;
+        let listing =
+            listed.with_context(|| format!("`{name}` could not be asked for its tools"))?;
+        let others: BTreeMap<String, String> = lock
+            .servers
+            .iter()
+            .filter(|(other, _)| *other != name)
+            .flat_map(|(other, locked)| {
+                locked
+                    .tools
+                    .keys()
+                    .map(move |tool| (tool.clone(), other.clone()))
+            })
+            .collect();
+        let old = lock.servers.get(name);
+        let Review {
+            text: told,
+            differs: here,
+            locked,
+        } = mcp::review(name, old, listing, &others, clock.now());
+        text.push_str(&redactor.clean(&told));
+        differs |= here;
+        lock.servers.insert(name.clone(), locked);
+    }
+    Ok(Reviewed {
+        text,
+        differs,
+        lock,
+    })
+}

@@ -1,0 +1,141 @@
+//! `holdpoint mcp lock`: the review of the tools of MCP servers.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::{Common, FAILED, OK, WRONG, complain, flags, print, run_to_end, source};
+use crate::app::{self, Reviewed};
+use crate::config::environment::Environment;
+use crate::config::{self, McpConfig};
+
+/// The commands about MCP servers.
+#[derive(Debug, Subcommand)]
+pub(super) enum Mcp {
+    /// List the servers' tools, show the differences from the lock file, and write it.
+    Lock(Lock),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Lock {
+    /// Only this server.
+    #[arg(long, value_name = "NAME")]
+    server: Option<String>,
+    /// Write nothing; exit with 1 if anything differs.
+    #[arg(long)]
+    check: bool,
+    /// Write without asking.
+    #[arg(long)]
+    yes: bool,
+    /// A further header for the requests, whose value is in an environment variable.
+    #[arg(long, value_name = "NAME=VARIABLE")]
+    header: Vec<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+pub(super) fn run(command: &Mcp, environment: &Environment) -> u8 {
+    let Mcp::Lock(options) = command;
+    match lock(options, environment) {
+        Ok(code) => code,
+        Err((code, why)) => complain(code, why),
+    }
+}
+
+fn lock(options: &Lock, environment: &Environment) -> Result<u8, (u8, String)> {
+    let wrong = |why: String| (WRONG, why);
+    let (source, _) = source(&options.common, environment).map_err(wrong)?;
+    let loaded = config::load_mcp(source, environment, &flags(&options.common));
+    let config = loaded.map_err(|report| wrong(report.to_string()))?;
+    if let Some(name) = &options.server
+        && !config.servers.contains_key(name)
+    {
+        return Err(wrong(format!("no MCP server is called `{name}`")));
+    }
+    if config.servers.is_empty() && config.lock.servers.is_empty() {
+        return Err(wrong(
+            "the configuration has no MCP servers under `mcp`".to_owned(),
+        ));
+    }
+    let headers = headers(&options.header, environment).map_err(wrong)?;
+    let mut reviewed = None;
+    let only = options.server.as_deref();
+    let asked = run_to_end(async {
+        reviewed = Some(app::review_mcp_tools(&config, only, &headers).await?);
+        Ok(())
+    });
+    asked.map_err(|error| (FAILED, format!("{error:#}")))?;
+    let Some(reviewed) = reviewed else {
+        return Ok(FAILED);
+    };
+    if print(&reviewed.text) != OK {
+        return Ok(FAILED);
+    }
+    finish(options, &config, &reviewed)
+}
+
+/// Writes the lock file, if the person agrees.
+fn finish(options: &Lock, config: &McpConfig, reviewed: &Reviewed) -> Result<u8, (u8, String)> {
+    let file = config.path.display();
+    if !reviewed.differs {
+        return Ok(print(&format!("{file} is up to date.\n")));
+    }
+    if options.check {
+        return Err((FAILED, format!("{file} is not up to date.")));
+    }
+    if !options.yes && !agreed(&config.path)? {
+        return Err((FAILED, format!("{file} was not changed.")));
+    }
+    write(&config.path, &reviewed.lock.text())
+        .map_err(|error| (FAILED, format!("{file} cannot be written: {error}")))?;
+    Ok(print(&format!(
+        "Wrote {file}. Keep it with the configuration, under version control.\n"
+    )))
+}
+
+/// Asks the person at the terminal.
+fn agreed(path: &Path) -> Result<bool, (u8, String)> {
+    if !std::io::stdin().is_terminal() {
+        let why = "nothing was written: there is no terminal to ask at; read the differences, then pass --yes";
+        return Err((WRONG, why.to_owned()));
+    }
+    let _ = write!(
+        std::io::stderr(),
+        "Write this to {}? [y/N] ",
+        path.display()
+    );
+    let mut answer = String::new();
+    let _ = std::io::stdin().read_line(&mut answer);
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// Replaces the file as a whole: a reader sees the old or the new text.
+fn write(path: &Path, text: &str) -> std::io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    let beside = PathBuf::from(beside);
+    std::fs::write(&beside, text)?;
+    std::fs::rename(&beside, path)
+}
+
+/// The headers that the command line names.
+fn headers(written: &[String], environment: &Environment) -> Result<HeaderMap, String> {
+    let mut headers = HeaderMap::new();
+    for pair in written {
+        let (name, variable) = pair
+            .split_once('=')
+            .ok_or_else(|| "`--header` is `NAME=VARIABLE`".to_owned())?;
+        let parsed = HeaderName::from_bytes(name.as_bytes())
+            .map_err(|_| format!("`{name}` is no name of a header"))?;
+        let value = environment
+            .variable(variable)
+            .ok_or_else(|| format!("the variable `{variable}` is not set"))?;
+        let mut value = HeaderValue::from_str(value)
+            .map_err(|_| format!("the variable `{variable}` holds what no header can hold"))?;
+        value.set_sensitive(true);
+        headers.insert(parsed, value);
+    }
+    Ok(headers)
+}

@@ -1,0 +1,116 @@
+//! The part of the configuration that the review of MCP servers needs. The rest may have mistakes:
+//! it usually names tools that are not reviewed yet.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+
+use super::environment::Environment;
+use super::interpolate::Filled;
+use super::layers::{self, Flags};
+use super::report::Report;
+use super::tree::{self, Entry, Kind, Node, Origin};
+use super::{
+    Config, Source, expand, fill_servers, lock_path, mcp_tools, schema, sections, unexpanded,
+};
+use crate::mcp::{self, Lock};
+use crate::secret::{Redactor, Secret};
+use crate::world::Mistakes;
+
+/// The MCP servers of a configuration.
+#[derive(Clone, Debug)]
+pub struct McpConfig {
+    /// The servers, by name.
+    pub servers: BTreeMap<String, mcp::Settings>,
+    /// The place of the lock file.
+    pub path: PathBuf,
+    /// The lock file; empty if there is none yet.
+    pub lock: Lock,
+    secrets: Vec<(String, Secret<String>)>,
+}
+
+impl McpConfig {
+    /// A redactor for the values of variables and files.
+    #[must_use]
+    pub fn redactor(&self) -> Redactor {
+        Redactor::new(
+            self.secrets
+                .iter()
+                .map(|(name, value)| (name.as_str(), value)),
+        )
+    }
+}
+
+/// Loads the MCP servers and their lock file.
+///
+/// # Errors
+/// The report of every mistake in them.
+pub fn load_mcp(
+    source: Source,
+    environment: &Environment,
+    flags: &Flags,
+) -> Result<McpConfig, Report> {
+    let (name, directory, text, _) = source.parts();
+    let mut mistakes = Mistakes::default();
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+    let parsed = tree::parse(text, None, &mut mistakes);
+    let mut root =
+        parsed.unwrap_or_else(|| Node::new(Origin::File { line: 1, column: 1 }, Kind::Null));
+    layers::put_variables(
+        &mut root,
+        environment,
+        &schema::keys(),
+        &mut Mistakes::default(),
+    );
+    layers::put_flags(&mut root, flags);
+    if let Kind::Map(entries) = &mut root.kind {
+        entries.retain(|Entry { key, .. }| matches!(key.as_str(), "mcp" | "mcp_lock"));
+    } else {
+        root.kind = Kind::Map(Vec::new());
+    }
+    let filled = expand(&mut root, environment, &directory, &mut mistakes);
+    let Config {
+        mcp: mut servers, ..
+    } = sections(&mut root, &mut mistakes);
+    let path = lock_path(&mut root, &directory, &mut mistakes);
+    fill_servers(&mut servers, &root, environment, &directory, &mut mistakes);
+    for (name, server) in &servers {
+        mcp_tools::check_server(name, server, &root, &mut mistakes);
+    }
+    let lock = match environment.file(&path).map(|text| Lock::read(&text)) {
+        Ok(Ok(lock)) => lock,
+        Err(error) if error.kind() == ErrorKind::NotFound => Lock::default(),
+        Ok(Err(found)) => {
+            for detail in found {
+                let file = path.display();
+                mistakes.add(&["mcp_lock"], format!("the lock file {file}: {detail}"));
+            }
+            Lock::default()
+        }
+        Err(error) => {
+            let file = path.display();
+            mistakes.add(
+                &["mcp_lock"],
+                format!("the lock file {file} cannot be read: {error}"),
+            );
+            Lock::default()
+        }
+    };
+    let shown = |one: &Filled| unexpanded::is_shown(&one.place);
+    let secrets: Vec<_> = filled
+        .into_iter()
+        .filter(|one| !shown(one))
+        .map(|one| (one.name, one.value))
+        .collect();
+    let config = McpConfig {
+        servers,
+        path,
+        lock,
+        secrets,
+    };
+    if mistakes.is_empty() {
+        Ok(config)
+    } else {
+        Err(Report::new(&name, &root, &mistakes, &config.redactor()))
+    }
+}

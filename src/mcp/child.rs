@@ -1,0 +1,322 @@
+//! A child process that speaks the protocol: one line is one message. Invariant: a request gets its
+//! answer, or learns that the child has ended.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::process::{self, ChildStderr, ChildStdin, ChildStdout};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::reader::LONGEST;
+use super::wire::{Answer, Message, is_list_change, reply};
+use crate::secret::Redactor;
+use crate::tool::guard::{GREETING, Line, Order, written};
+use crate::tool::shell::Guard;
+
+/// How long a child is kept without a request.
+const IDLE: Duration = Duration::from_mins(10);
+/// How often a child is looked at for being idle.
+const LOOK: Duration = Duration::from_secs(30);
+/// How long a guard may take to report its child.
+const STARTING: Duration = Duration::from_secs(10);
+/// How long a child may take to end: its guard ends it after five seconds.
+const ENDING: Duration = Duration::from_secs(8);
+/// How much of standard error is logged in a second, in bytes.
+const LOGGED: usize = 4 * 1024;
+
+const NO_GUARD: &str = "its guard could not be started";
+
+/// A running child.
+#[derive(Debug)]
+pub(super) struct Child {
+    input: tokio::sync::Mutex<Option<ChildStdin>>,
+    shared: Arc<Shared>,
+}
+
+/// The parts that the reader of the child's output uses, too.
+#[derive(Debug)]
+struct Shared {
+    waiting: Mutex<BTreeMap<String, oneshot::Sender<Answer>>>,
+    used: Mutex<Instant>,
+    /// Canceled once nothing more comes from the child.
+    ended: CancellationToken,
+    /// Canceled once the guard has ended.
+    gone: CancellationToken,
+    changes: watch::Sender<u64>,
+    /// Replies to the child's requests.
+    replies: mpsc::UnboundedSender<String>,
+}
+
+/// A request that waits for its answer. It is forgotten when dropped.
+pub(super) struct Pending {
+    id: String,
+    answer: oneshot::Receiver<Answer>,
+    shared: Arc<Shared>,
+}
+
+impl Child {
+    /// Starts a child under a guard. The text of a failure holds no value of the environment.
+    pub(super) async fn start(
+        guard: &Guard,
+        name: &str,
+        order: &Order,
+        changes: watch::Sender<u64>,
+        log: Option<Arc<Redactor>>,
+    ) -> Result<Arc<Self>, String> {
+        let stderr = if log.is_some() {
+            Stdio::piped()
+        } else {
+            Stdio::null()
+        };
+        let mut process = guard.spawn(stderr).map_err(|_| NO_GUARD)?;
+        let (Some(mut input), Some(output)) = (process.stdin.take(), process.stdout.take()) else {
+            return Err(NO_GUARD.to_owned());
+        };
+        let mut output = BufReader::new(output);
+        let begun = tokio::time::timeout(STARTING, async {
+            input.write_all(&written(order)?).await?;
+            input.flush().await?;
+            report(&mut output).await
+        });
+        match begun.await {
+            Ok(Ok(Line::Started(_))) => {}
+            Ok(Ok(Line::NotStarted(why))) => return Err(why),
+            Ok(Ok(Line::Over { .. }) | Err(_)) | Err(_) => {
+                return Err(NO_GUARD.to_owned());
+            }
+        }
+        if let (Some(log), Some(stderr)) = (log, process.stderr.take()) {
+            follow(log_lines(name.to_owned(), stderr, log));
+        }
+        let (replies, replying) = mpsc::unbounded_channel();
+        let shared = Arc::new(Shared {
+            waiting: Mutex::default(),
+            used: Mutex::new(Instant::now()),
+            ended: CancellationToken::new(),
+            gone: CancellationToken::new(),
+            changes,
+            replies,
+        });
+        let child = Arc::new(Self {
+            input: tokio::sync::Mutex::new(Some(input)),
+            shared: Arc::clone(&shared),
+        });
+        follow(Arc::clone(&child).attend(replying));
+        follow(read_all(output, process, shared));
+        Ok(child)
+    }
+
+    /// Whether the child has ended, as far as is known.
+    pub(super) fn has_ended(&self) -> bool {
+        self.shared.ended.is_cancelled()
+    }
+
+    /// Registers the request with this id, before it is written.
+    pub(super) fn expect(&self, id: &str) -> Pending {
+        let (sender, answer) = oneshot::channel();
+        self.shared.lock().insert(id.to_owned(), sender);
+        Pending {
+            id: id.to_owned(),
+            answer,
+            shared: Arc::clone(&self.shared),
+        }
+    }
+
+    /// Writes one message.
+    ///
+    /// # Errors
+    /// `false` if nothing was written because `may` returned false or the child had ended; `true`
+    /// if the message may have been written.
+    pub(super) async fn write(
+        &self,
+        message: &str,
+        may: impl FnOnce() -> bool,
+    ) -> Result<(), bool> {
+        let mut input = self.input.lock().await;
+        let Some(pipe) = input.as_mut().filter(|_| !self.has_ended()) else {
+            return Err(false);
+        };
+        self.shared.touch();
+        let line = format!("{message}\n");
+        if !may() {
+            return Err(false);
+        }
+        let wrote = async {
+            pipe.write_all(line.as_bytes()).await?;
+            pipe.flush().await
+        };
+        let wrote: io::Result<()> = wrote.await;
+        wrote.map_err(|_| true)
+    }
+
+    /// Closes the child's input, and waits until it has ended.
+    pub(super) async fn end(&self) {
+        self.input.lock().await.take();
+        let _ = tokio::time::timeout(ENDING, self.shared.gone.cancelled()).await;
+    }
+
+    /// Closes the child's input: its guard ends it.
+    pub(super) async fn dismiss(&self) {
+        self.input.lock().await.take();
+    }
+
+    /// Replies to the child's requests, and ends the child when it is idle.
+    async fn attend(self: Arc<Self>, mut replying: mpsc::UnboundedReceiver<String>) {
+        loop {
+            let next = tokio::select! {
+                () = self.shared.ended.cancelled() => return,
+                next = tokio::time::timeout(LOOK, replying.recv()) => next,
+            };
+            if let Ok(Some(message)) = next {
+                let _ = self.write(&message, || true).await;
+            } else if self.shared.is_idle() {
+                self.dismiss().await;
+            }
+        }
+    }
+}
+
+impl Pending {
+    /// The answer; `None` if the child ended without it.
+    pub(super) async fn answer(&mut self) -> Option<Answer> {
+        tokio::select! {
+            biased;
+            answer = &mut self.answer => answer.ok(),
+            () = self.shared.ended.cancelled() => self.answer.try_recv().ok(),
+        }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.shared.lock().remove(&self.id);
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, oneshot::Sender<Answer>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn touch(&self) {
+        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    fn is_idle(&self) -> bool {
+        let used = *self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        self.lock().is_empty() && used.elapsed() >= IDLE
+    }
+
+    fn take(&self, line: &[u8]) {
+        match Message::read(line) {
+            Some(Message::Answer(Value::String(id), answer)) => {
+                self.touch();
+                match self.lock().remove(&id) {
+                    Some(waiting) => drop(waiting.send(answer)),
+                    None => tracing::debug!("an answer came for a request that waits no more"),
+                }
+            }
+            Some(Message::Request(id, method)) => {
+                let _ = self.replies.send(reply(&id, &method));
+            }
+            Some(Message::Notification(method)) if is_list_change(&method) => {
+                self.changes.send_modify(|count| *count += 1);
+            }
+            Some(Message::Answer(..) | Message::Notification(_)) | None => {}
+        }
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the work ends with the child, which ends with the service"
+)]
+fn follow(work: impl Future<Output = ()> + Send + 'static) {
+    tokio::spawn(work);
+}
+
+/// Reads the guard's report about the child.
+async fn report(output: &mut BufReader<ChildStdout>) -> io::Result<Line> {
+    let mut line = Vec::new();
+    while line != GREETING.as_bytes() {
+        if !read_line(output, &mut line, LONGEST).await? {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    read_line(output, &mut line, LONGEST).await?;
+    Ok(serde_json::from_slice(&line)?)
+}
+
+/// Reads messages until the child's output ends, or until a line is too long: then the child is
+/// killed.
+async fn read_all(
+    mut output: BufReader<ChildStdout>,
+    mut process: process::Child,
+    shared: Arc<Shared>,
+) {
+    let mut line = Vec::new();
+    while let Ok(true) = read_line(&mut output, &mut line, LONGEST).await {
+        shared.take(&line);
+    }
+    shared.ended.cancel();
+    drop(output);
+    let _ = process.wait().await;
+    shared.gone.cancel();
+}
+
+/// Reads one line without its end. Returns false at the end of the input.
+///
+/// # Errors
+/// Also if the line is longer than `most` bytes.
+async fn read_line(
+    input: &mut (impl AsyncBufRead + Unpin),
+    line: &mut Vec<u8>,
+    most: usize,
+) -> io::Result<bool> {
+    line.clear();
+    loop {
+        let available = input.fill_buf().await?;
+        if available.is_empty() {
+            return Ok(false);
+        }
+        let end = available.iter().position(|byte| *byte == b'\n');
+        let taken = end.unwrap_or(available.len());
+        line.extend_from_slice(available.get(..taken).unwrap_or_default());
+        input.consume(end.map_or(taken, |end| end + 1));
+        if line.len() > most {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        if end.is_some() {
+            if line.last() == Some(&b'\r') {
+                line.pop();
+            }
+            return Ok(true);
+        }
+    }
+}
+
+/// Logs what a child writes to standard error, up to a number of bytes in each second.
+async fn log_lines(server: String, stderr: ChildStderr, redactor: Arc<Redactor>) {
+    let (mut input, mut line) = (BufReader::new(stderr), Vec::new());
+    let (mut second, mut logged) = (Instant::now(), 0);
+    while let Ok(true) = read_line(&mut input, &mut line, LONGEST).await {
+        if second.elapsed() >= Duration::from_secs(1) {
+            (second, logged) = (Instant::now(), 0);
+        }
+        let shown = line.get(..line.len().min(LOGGED)).unwrap_or_default();
+        logged += shown.len();
+        if logged <= LOGGED {
+            let text = redactor
+                .clean_beginning(&String::from_utf8_lossy(shown))
+                .into_owned();
+            tracing::debug!(server, text, "an MCP server wrote to standard error");
+        }
+    }
+}

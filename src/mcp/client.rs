@@ -1,0 +1,244 @@
+//! The client of one server, shared by all tasks of the process. Invariant: a call is one attempt;
+//! the outcome says whether the server can have executed it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::header::HeaderMap;
+use serde_json::{Map, Value, json};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::settings::Transport;
+use super::stdio::Stdio;
+use super::streamable::Streamable;
+use super::wire::{Request, Revision};
+use crate::net::Net;
+use crate::secret::Redactor;
+use crate::task::id::CallId;
+use crate::tool::SendPermit;
+use crate::world::Clock;
+
+/// How often a call is repeated for a server that only keeps state.
+const LEGS: u32 = 100;
+/// The pauses before such repetitions: the first, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+
+/// Why a server could not be asked. The text holds no URL and no header's value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Failure(pub(crate) String);
+
+/// The tools that a server lists.
+#[derive(Clone, Debug)]
+pub(crate) struct Listing {
+    pub(crate) revision: Revision,
+    /// The server's account of itself.
+    pub(crate) server: Value,
+    /// The whole definitions, with unknown members.
+    pub(crate) tools: Vec<Value>,
+    /// How long the list is good for, as the server says.
+    pub(crate) ttl: Option<Duration>,
+}
+
+/// One attempt at a call.
+pub(crate) struct Call<'c> {
+    /// The name of the tool at its server.
+    pub(crate) tool: &'c str,
+    /// The approved text, which is sent as it is.
+    pub(crate) arguments: &'c str,
+    /// The reviewed schema of the arguments.
+    pub(crate) schema: &'c Value,
+    pub(crate) id: CallId,
+    pub(crate) traceparent: &'c str,
+    /// The operator's headers, with the user's credentials.
+    pub(crate) headers: HeaderMap,
+    pub(crate) permit: &'c SendPermit,
+    /// For everything that comes back.
+    pub(crate) redactor: &'c Redactor,
+    /// The answers to the questions of an earlier attempt.
+    pub(crate) resume: Option<Resume>,
+}
+
+/// The continuation of a call whose server had questions.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Resume {
+    pub(crate) request_state: Option<String>,
+    pub(crate) responses: Map<String, Value>,
+}
+
+/// The outcome of an attempt, in redacted text.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Outcome {
+    /// The text for the model.
+    Succeeded(String),
+    /// The text for the model. The server reported a failure, or did not execute the call.
+    Failed(String),
+    /// The reason why nothing was sent.
+    NotSent(String),
+    /// The text for the model. The server reported an error, and may have acted before.
+    Suspect(String),
+    /// The reason why the outcome is not known.
+    Unknown(String),
+    /// The server has questions. The attempt is over; the next continues it.
+    Asks(Asks),
+}
+
+/// The questions of a server.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Asks {
+    /// The questions, by the keys of their answers. Empty if the server only keeps state.
+    pub(crate) requests: Vec<(String, Elicitation)>,
+    /// The state that the server wants back.
+    pub(crate) request_state: Option<String>,
+}
+
+/// A question to the user.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Elicitation {
+    /// A form, by its JSON Schema.
+    Form { message: String, schema: Value },
+    /// A page to visit.
+    Url { message: String, url: String },
+}
+
+impl Call<'_> {
+    /// The request of one leg.
+    pub(super) fn request<'r>(&self, id: &'r str, resume: Option<&Resume>) -> Request<'r> {
+        let arguments = self.arguments.trim_ascii();
+        let arguments = if arguments.is_empty() {
+            "{}"
+        } else {
+            self.arguments
+        };
+        let mut params = vec![
+            ("name", json!(self.tool).to_string()),
+            ("arguments", arguments.to_owned()),
+        ];
+        if let Some(resume) = resume {
+            let state = resume.request_state.as_ref();
+            params.extend(state.map(|state| ("requestState", json!(state).to_string())));
+            if !resume.responses.is_empty() {
+                params.push(("inputResponses", json!(resume.responses).to_string()));
+            }
+        }
+        Request {
+            params,
+            meta: vec![
+                ("traceparent", json!(self.traceparent).to_string()),
+                ("holdpoint/call", json!(self.id.to_string()).to_string()),
+            ],
+            ..Request::new(id, "tools/call")
+        }
+    }
+}
+
+/// The client of one server.
+pub(crate) struct Client {
+    clock: Arc<dyn Clock>,
+    link: Link,
+    timeout: Duration,
+    changes: watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+enum Link {
+    Http(Streamable),
+    Stdio(Stdio),
+}
+
+impl Client {
+    /// `hint` is the revision that the server spoke when its tools were reviewed. `log` redacts the
+    /// lines of a child's standard error; without it they are dropped. Nothing is connected to before
+    /// the first use.
+    pub(crate) fn new(
+        name: &str,
+        transport: Transport,
+        timeout: Duration,
+        hint: Option<Revision>,
+        net: &Net,
+        clock: &Arc<dyn Clock>,
+        log: Option<Arc<Redactor>>,
+    ) -> Self {
+        let (changes, _) = watch::channel(0);
+        let link = match transport {
+            Transport::Http { url, oauth, .. } => {
+                Link::Http(Streamable::new(url, oauth, hint, net, changes.clone()))
+            }
+            Transport::Stdio {
+                command,
+                working_dir,
+                environment,
+            } => Link::Stdio(Stdio::new(
+                name,
+                (command, working_dir, environment),
+                hint,
+                changes.clone(),
+                log,
+            )),
+        };
+        Self {
+            clock: Arc::clone(clock),
+            link,
+            timeout,
+            changes,
+        }
+    }
+
+    /// The tools that the server lists now.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub(crate) async fn list(&self, headers: &HeaderMap) -> Result<Listing, Failure> {
+        match &self.link {
+            Link::Http(http) => http.list(headers).await,
+            Link::Stdio(stdio) => stdio.list().await,
+        }
+    }
+
+    /// Performs one attempt within the timeout. A server that only keeps state gets the call again
+    /// until it answers; that is one attempt.
+    pub(crate) async fn call(&self, call: Call<'_>) -> Outcome {
+        let mut resume = call.resume.clone();
+        let mut pause = PAUSES.0;
+        let mut until = None;
+        for leg in 0..LEGS {
+            let within = until.map_or(self.timeout, |until: Instant| until - Instant::now());
+            let first = leg == 0;
+            let answered = match &self.link {
+                Link::Http(http) => http.call(&call, resume.as_ref(), within, first).await,
+                Link::Stdio(stdio) => stdio.call(&call, resume.as_ref(), within, first).await,
+            };
+            let asks = match answered {
+                Outcome::Asks(asks) if asks.requests.is_empty() => asks,
+                // An earlier leg reached the server.
+                Outcome::NotSent(why) if !first => return Outcome::Unknown(why),
+                other => return other,
+            };
+            let until = *until.get_or_insert_with(|| Instant::now() + self.timeout);
+            if Instant::now() + pause >= until {
+                break;
+            }
+            self.clock.sleep(pause).await;
+            pause = (pause * 2).min(PAUSES.1);
+            resume = Some(Resume {
+                request_state: asks.request_state,
+                ..resume.unwrap_or_default()
+            });
+        }
+        Outcome::Unknown("the server kept its state and gave no result in time".to_owned())
+    }
+
+    /// Counts the notifications that the server's tools have changed.
+    pub(crate) fn list_changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Ends the child process or the sessions.
+    pub(crate) async fn close(&self) {
+        match &self.link {
+            Link::Http(http) => http.close().await,
+            Link::Stdio(stdio) => stdio.close().await,
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! The result of a tool as text for a model: texts in order, and a word for everything that a model
+//! is not shown. Nothing that a result points at is fetched.
+
+use serde_json::Value;
+
+use super::client::{Asks, Elicitation, Outcome};
+use super::wire::{Answer, NOT_EXECUTED};
+use crate::secret::Redactor;
+use crate::task::text::cut;
+use crate::tool::output;
+
+/// How much of an error's message is kept, in bytes.
+const ERROR: usize = 2 * 1024;
+
+/// The outcome of a call that was answered.
+pub(super) fn outcome(answer: Answer, redactor: &Redactor) -> Outcome {
+    match answer {
+        Answer::Error { code, message } => {
+            let message = redactor.clean(&message).into_owned();
+            let text = format!("The server reported error {code}: {}", cut(&message, ERROR));
+            if NOT_EXECUTED.contains(&code) {
+                Outcome::Failed(text)
+            } else {
+                Outcome::Suspect(text)
+            }
+        }
+        Answer::Result(result) => match result.get("resultType").and_then(Value::as_str) {
+            None | Some("complete") => complete(&result, redactor),
+            Some("input_required") => asks(&result),
+            Some("task") => Outcome::Unknown(
+                "the server made a task of it, which is not supported here".to_owned(),
+            ),
+            Some(_) => Outcome::Unknown(NO_RESULT.to_owned()),
+        },
+    }
+}
+
+/// The problem of an answer that cannot be read.
+pub(super) const NO_RESULT: &str = "the answer was not a result that can be read";
+
+fn complete(result: &Value, redactor: &Redactor) -> Outcome {
+    let Some(blocks) = result.get("content").and_then(Value::as_array) else {
+        return Outcome::Unknown(NO_RESULT.to_owned());
+    };
+    let mut parts: Vec<String> = blocks.iter().map(block).collect();
+    let structured = result
+        .get("structuredContent")
+        .filter(|value| !value.is_null());
+    if let Some(structured) = structured
+        && !parts.iter().any(|part| says(part, structured))
+    {
+        parts.push(structured.to_string());
+    }
+    let text = output::result(redactor, parts.join("\n").as_bytes(), true);
+    match result.get("isError") {
+        Some(Value::Bool(true)) => Outcome::Failed(text),
+        None | Some(Value::Bool(false) | Value::Null) => Outcome::Succeeded(text),
+        Some(_) => Outcome::Unknown(NO_RESULT.to_owned()),
+    }
+}
+
+/// Whether a text is this value as JSON.
+fn says(text: &str, value: &Value) -> bool {
+    text.trim_start().starts_with(['{', '['])
+        && serde_json::from_str::<Value>(text).is_ok_and(|said| said == *value)
+}
+
+fn block(block: &Value) -> String {
+    let text = |name: &str| block.get(name).and_then(Value::as_str).unwrap_or_default();
+    match text("type") {
+        "text" => text("text").to_owned(),
+        kind @ ("image" | "audio") => {
+            // Four characters of Base64 are three bytes.
+            let size = text("data").len() / 4 * 3;
+            let mime = text("mimeType");
+            let mime = if mime.is_empty() { kind } else { mime };
+            format!(
+                "[{}, {} KiB, not shown]",
+                cut(mime, 64),
+                size.div_ceil(1024)
+            )
+        }
+        "resource" => {
+            let resource = block.get("resource");
+            let member = |name: &str| {
+                resource
+                    .and_then(|all| all.get(name))
+                    .and_then(Value::as_str)
+            };
+            let uri = member("uri").unwrap_or("a resource");
+            match member("text") {
+                Some(text) => format!("{uri}:\n{text}"),
+                None => format!("[{uri}, not shown]"),
+            }
+        }
+        "resource_link" => format!("[link: {} {}]", text("name"), text("uri")),
+        "" => "[unknown content, not shown]".to_owned(),
+        kind => format!("[{}, not shown]", cut(kind, 64)),
+    }
+}
+
+/// The questions of a result that needs input; a failure if it asks for anything but a person's
+/// answer, because only that was declared.
+fn asks(result: &Value) -> Outcome {
+    let state = result.get("requestState");
+    let request_state = state.and_then(Value::as_str).map(str::to_owned);
+    let requests = result.get("inputRequests").and_then(Value::as_object);
+    let requests = requests.into_iter().flatten();
+    let read = requests.map(|(key, request)| Some((key.clone(), elicitation(request)?)));
+    match read.collect::<Option<Vec<_>>>() {
+        Some(requests) if !requests.is_empty() || request_state.is_some() => Outcome::Asks(Asks {
+            requests,
+            request_state,
+        }),
+        Some(_) => Outcome::Unknown(NO_RESULT.to_owned()),
+        None => Outcome::Failed(
+            "The server asks for something that is not offered here, such as sampling.".to_owned(),
+        ),
+    }
+}
+
+fn elicitation(request: &Value) -> Option<Elicitation> {
+    if request.get("method").and_then(Value::as_str) != Some("elicitation/create") {
+        return None;
+    }
+    let params = request.get("params")?;
+    let text = |name: &str| params.get(name).and_then(Value::as_str).map(str::to_owned);
+    let message = text("message").unwrap_or_default();
+    match text("mode").as_deref() {
+        None | Some("form") => Some(Elicitation::Form {
+            message,
+            schema: params.get("requestedSchema")?.clone(),
+        }),
+        Some("url") => Some(Elicitation::Url {
+            message,
+            url: text("url")?,
+        }),
+        Some(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn of(result: Value) -> Outcome {
+        outcome(Answer::Result(result), &Redactor::default())
+    }
+
+    #[test]
+    fn blocks_become_text_in_their_order() {
+        let result = json!({"content": [
+            {"type": "text", "text": "one"},
+            {"type": "image", "mimeType": "image/png", "data": "AAAA".repeat(512)},
+            {"type": "audio", "data": "AAAA"},
+            {"type": "resource", "resource": {"uri": "file:///a", "text": "two"}},
+            {"type": "resource", "resource": {"uri": "file:///b", "blob": "AAAA"}},
+            {"type": "resource_link", "name": "c", "uri": "https://h/c"},
+            {"type": "hologram"},
+            {},
+        ], "structuredContent": {"a": 1}});
+        assert_eq!(
+            of(result),
+            Outcome::Succeeded(
+                "one\n[image/png, 2 KiB, not shown]\n[audio, 1 KiB, not shown]\nfile:///a:\ntwo\n[file:///b, not shown]\n\
+                 [link: c https://h/c]\n[hologram, not shown]\n[unknown content, not shown]\n{\"a\":1}"
+                    .to_owned()
+            )
+        );
+        let said = json!({"content": [{"type": "text", "text": "{ \"a\": 1 }"}], "structuredContent": {"a": 1}});
+        assert_eq!(of(said), Outcome::Succeeded("{ \"a\": 1 }".to_owned()));
+    }
+
+    #[test]
+    fn answer_is_a_success_a_failure_a_suspicion_or_unknown() {
+        let text = |text: &str| json!([{"type": "text", "text": text}]);
+        assert_eq!(
+            of(json!({"content": text("no"), "isError": true})),
+            Outcome::Failed("no".to_owned())
+        );
+        for result in [
+            json!({}),
+            json!(null),
+            json!({"content": "x"}),
+            json!({"content": [], "isError": "yes"}),
+            json!({"resultType": "task", "task": {}}),
+            json!({"resultType": "later", "content": []}),
+            json!({"resultType": "input_required"}),
+        ] {
+            assert!(
+                matches!(of(result.clone()), Outcome::Unknown(_)),
+                "{result}"
+            );
+        }
+        for code in NOT_EXECUTED {
+            let error = Answer::Error {
+                code,
+                message: "no".to_owned(),
+            };
+            let found = outcome(error, &Redactor::default());
+            assert_eq!(
+                found,
+                Outcome::Failed(format!("The server reported error {code}: no"))
+            );
+        }
+        for code in [-32603, -32000, -32042, 1] {
+            let error = Answer::Error {
+                code,
+                message: String::new(),
+            };
+            assert!(matches!(
+                outcome(error, &Redactor::default()),
+                Outcome::Suspect(_)
+            ));
+        }
+    }
+
+    #[test]
+    fn only_questions_for_a_person_are_taken() {
+        let form = json!({"method": "elicitation/create", "params": {"message": "m", "requestedSchema": {"type": "object"}}});
+        let url = json!({"method": "elicitation/create", "params": {"mode": "url", "message": "m", "url": "https://h/"}});
+        let Outcome::Asks(asks) = of(
+            json!({"resultType": "input_required", "inputRequests": {"a": form, "b": url}, "requestState": "s"}),
+        ) else {
+            panic!("asks");
+        };
+        assert_eq!(
+            (asks.requests.len(), asks.request_state.as_deref()),
+            (2, Some("s"))
+        );
+        let sampling = json!({"method": "sampling/createMessage", "params": {}});
+        let refused = of(json!({"resultType": "input_required", "inputRequests": {"a": sampling}}));
+        assert!(matches!(refused, Outcome::Failed(_)));
+    }
+}

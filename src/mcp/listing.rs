@@ -1,0 +1,86 @@
+//! The list of a server's tools, page by page, within bounds.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::client::Listing;
+use super::wire::{Answer, Revision};
+
+/// The most pages.
+const PAGES: usize = 100;
+/// The most tools.
+const TOOLS: usize = 1000;
+/// The largest list, in bytes of JSON.
+const SIZE: usize = 4 * 1024 * 1024;
+
+/// The pages so far.
+#[derive(Debug, Default)]
+pub(super) struct Pages {
+    tools: Vec<Value>,
+    read: usize,
+    size: usize,
+    cursor: Option<Value>,
+    ttl: Option<Duration>,
+}
+
+impl Pages {
+    /// The id of the request for the next page.
+    pub(super) fn id(&self) -> String {
+        format!("list-{}", self.read + 1)
+    }
+
+    /// The parameter of the request for the next page.
+    pub(super) fn cursor(&self) -> Option<(&'static str, String)> {
+        let cursor = self.cursor.as_ref()?;
+        Some(("cursor", cursor.to_string()))
+    }
+
+    /// Adds a page. Returns whether another follows.
+    ///
+    /// # Errors
+    /// The reason why the list cannot be used.
+    pub(super) fn add(&mut self, page: Answer) -> Result<bool, String> {
+        let page = match page {
+            Answer::Result(page) => page,
+            Answer::Error { code, .. } => {
+                return Err(format!("it reported error {code} when asked for its tools"));
+            }
+        };
+        let Some(Value::Array(tools)) = page.get("tools") else {
+            return Err("its list of tools cannot be read".to_owned());
+        };
+        self.size += tools
+            .iter()
+            .map(|tool| tool.to_string().len())
+            .sum::<usize>();
+        self.tools.extend(tools.iter().cloned());
+        self.read += 1;
+        let ttl = page
+            .get("ttlMs")
+            .and_then(Value::as_u64)
+            .map(Duration::from_millis);
+        self.ttl = match (self.ttl, ttl) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
+        let cursor = page.get("nextCursor").filter(|cursor| cursor.is_string());
+        self.cursor = cursor.cloned();
+        if self.tools.len() > TOOLS || self.size > SIZE {
+            return Err("its list of tools is too long".to_owned());
+        }
+        if self.cursor.is_some() && self.read == PAGES {
+            return Err("its list of tools has too many pages".to_owned());
+        }
+        Ok(self.cursor.is_some())
+    }
+
+    pub(super) fn listing(self, revision: Revision, server: Value) -> Listing {
+        Listing {
+            revision,
+            server,
+            tools: self.tools,
+            ttl: self.ttl,
+        }
+    }
+}

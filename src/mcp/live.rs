@@ -1,0 +1,281 @@
+//! The comparison of a server's tools with their reviewed definitions. Invariant: a tool that the
+//! server lists with another definition, twice, or not at all counts as changed until a later
+//! comparison finds the reviewed definition again.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use reqwest::header::HeaderMap;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::client::Client;
+use super::lock::{LockedServer, LockedTool, digest, tool_name};
+
+/// How long a comparison counts for a call that a rule allows.
+const FOR_ALLOWED: Duration = Duration::from_mins(10);
+/// How long a comparison counts for a call that a person approved.
+const FOR_APPROVED: Duration = Duration::from_mins(1);
+/// How long a comparison may take.
+const LISTING: Duration = Duration::from_secs(20);
+/// How long after a failure no comparison is made that may be left out.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// The reason for a comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// A call is judged for the first time. Without a comparison, a change is noticed later.
+    Judge,
+    /// A call that a rule allows is about to start.
+    StartAllowed,
+    /// A call that a person approved is about to start.
+    StartApproved,
+}
+
+/// The result of the comparisons so far.
+#[derive(Debug, Default)]
+pub(super) struct Live {
+    state: Mutex<State>,
+    /// Held while the server is asked, so that concurrent calls share one comparison.
+    asking: tokio::sync::Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The time of the last comparison, and how long it counts at most.
+    compared: Option<(Instant, Duration)>,
+    /// The number of `list_changed` notifications before the last comparison.
+    notified: u64,
+    /// The time of the last comparison that failed.
+    failed: Option<Instant>,
+    /// The tools that differ from their reviewed definitions.
+    changed: BTreeMap<String, Difference>,
+}
+
+/// The difference between a reviewed definition and the server's present one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Difference {
+    /// The digest of the present definition, or a word if there is none.
+    pub(super) digest: String,
+    /// A sentence that names the members that differ.
+    pub(super) detail: String,
+}
+
+impl Live {
+    /// The difference found by the last comparison; `None` if there is none.
+    pub(super) fn difference(&self, tool: &str) -> Option<Difference> {
+        self.lock().changed.get(tool).cloned()
+    }
+
+    /// Whether the last comparison does not suffice.
+    pub(super) fn is_stale(&self, need: Need, client: &Client) -> bool {
+        let state = self.lock();
+        let most = if need == Need::StartApproved {
+            FOR_APPROVED
+        } else {
+            FOR_ALLOWED
+        };
+        let fresh = state.compared.is_some_and(|(at, counts)| {
+            at.elapsed() < most.min(counts) && state.notified == *client.list_changes().borrow()
+        });
+        let paused = need == Need::Judge && state.failed.is_some_and(|at| at.elapsed() < PAUSE);
+        !fresh && !paused
+    }
+
+    /// Compares the server's tools with `locked`, unless the last comparison suffices.
+    ///
+    /// # Errors
+    /// The reason why the server's tools could not be listed.
+    pub(super) async fn compare(
+        &self,
+        need: Need,
+        server: &str,
+        client: &Client,
+        locked: &LockedServer,
+        headers: &HeaderMap,
+    ) -> Result<(), String> {
+        let _asking = self.asking.lock().await;
+        if !self.is_stale(need, client) {
+            return Ok(());
+        }
+        let notified = *client.list_changes().borrow();
+        let began = Instant::now();
+        let listed = tokio::time::timeout(LISTING, client.list(headers)).await;
+        let listed = match listed {
+            Ok(listed) => listed.map_err(|failure| failure.to_string()),
+            Err(_) => Err("it did not list its tools in time".to_owned()),
+        };
+        let listing = match listed {
+            Ok(listing) => listing,
+            Err(why) => {
+                self.lock().failed = Some(Instant::now());
+                return Err(why);
+            }
+        };
+        let changed = differences(locked, &listing.tools);
+        let news = listing.tools.iter().filter_map(tool_name);
+        let news = news
+            .filter(|name| !locked.tools.contains_key(*name))
+            .count();
+        let mut state = self.lock();
+        if (!changed.is_empty() || news > 0) && state.changed != changed {
+            tracing::warn!(
+                server,
+                changed = changed.len(),
+                new = news,
+                "the server's tools are not those that were reviewed"
+            );
+        }
+        let count = changed.len() + news;
+        tracing::info!(target: "holdpoint::metric", metric = "mcp_catalogue_changed", server, count);
+        *state = State {
+            compared: Some((began, listing.ttl.unwrap_or(FOR_ALLOWED).max(FOR_APPROVED))),
+            notified,
+            failed: None,
+            changed,
+        };
+        Ok(())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The reviewed tools that the server does not list exactly as they were reviewed.
+fn differences(locked: &LockedServer, listed: &[Value]) -> BTreeMap<String, Difference> {
+    let mut changed = BTreeMap::new();
+    for (name, tool) in &locked.tools {
+        let mut now = listed.iter().filter(|tool| tool_name(tool) == Some(name));
+        let difference = match (now.next(), now.next()) {
+            (Some(now), None) => difference(tool, now),
+            (None, _) => Some(Difference {
+                digest: "gone".to_owned(),
+                detail: "The server does not list it any more.".to_owned(),
+            }),
+            (Some(_), Some(_)) => Some(Difference {
+                digest: "twice".to_owned(),
+                detail: "The server lists two tools of this name.".to_owned(),
+            }),
+        };
+        changed.extend(difference.map(|difference| (name.clone(), difference)));
+    }
+    changed
+}
+
+fn difference(locked: &LockedTool, now: &Value) -> Option<Difference> {
+    let digest = digest(now);
+    if digest == locked.digest {
+        return None;
+    }
+    let members = members_that_differ(&locked.definition, now);
+    Some(Difference {
+        digest,
+        detail: format!("Now different: {}.", members.join(", ")),
+    })
+}
+
+/// The names of the members in which two definitions differ. A name that the server invented is not
+/// quoted.
+pub(super) fn members_that_differ(old: &Value, new: &Value) -> Vec<&'static str> {
+    const KNOWN: [&str; 8] = [
+        "title",
+        "description",
+        "inputSchema",
+        "outputSchema",
+        "annotations",
+        "icons",
+        "execution",
+        "_meta",
+    ];
+    let mut members: Vec<_> = KNOWN
+        .into_iter()
+        .filter(|member| old.get(member) != new.get(member))
+        .collect();
+    let rest = |definition: &Value| -> BTreeMap<String, Value> {
+        let all = definition.as_object().into_iter().flatten();
+        let rest = all.filter(|(name, _)| !KNOWN.contains(&name.as_str()));
+        rest.map(|(name, value)| (name.clone(), value.clone()))
+            .collect()
+    };
+    if rest(old) != rest(new) {
+        members.push("other members");
+    }
+    members
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn locked(tools: &[Value]) -> LockedServer {
+        let tools = tools.iter().map(|tool| {
+            let name = tool_name(tool).unwrap().to_owned();
+            (name, LockedTool::new(tool.clone()))
+        });
+        LockedServer {
+            server: Value::Null,
+            protocol: String::new(),
+            locked_at: String::new(),
+            tools: tools.collect(),
+        }
+    }
+
+    #[test]
+    fn tool_that_is_listed_differently_or_not_at_all_or_twice_has_changed() {
+        let same = json!({"name": "a", "description": "x", "inputSchema": {"type": "object"}});
+        let locked = locked(std::slice::from_ref(&same));
+        assert_eq!(
+            differences(&locked, std::slice::from_ref(&same)),
+            BTreeMap::new()
+        );
+        let reordered: Value = serde_json::from_str(
+            r#"{"inputSchema": {"type": "object"}, "description": "x", "name": "a"}"#,
+        )
+        .unwrap();
+        assert_eq!(differences(&locked, &[reordered]), BTreeMap::new());
+        let with = |member: &str, value: Value| {
+            let mut tool = same.clone();
+            tool[member] = value;
+            tool
+        };
+        for (listed, detail) in [
+            (vec![], "The server does not list it any more."),
+            (
+                vec![same.clone(), same.clone()],
+                "The server lists two tools of this name.",
+            ),
+            (
+                vec![with("description", json!("y"))],
+                "Now different: description.",
+            ),
+            (
+                vec![with(
+                    "inputSchema",
+                    json!({"type": "object", "properties": {}}),
+                )],
+                "Now different: inputSchema.",
+            ),
+            (
+                vec![with("annotations", json!({"readOnlyHint": true}))],
+                "Now different: annotations.",
+            ),
+            (
+                vec![with("x-new", json!(1))],
+                "Now different: other members.",
+            ),
+            (
+                vec![with("name", json!("A"))],
+                "The server does not list it any more.",
+            ),
+        ] {
+            let found = differences(&locked, &listed);
+            assert_eq!(found.len(), 1, "{listed:?}");
+            assert_eq!(found["a"].detail, detail);
+            assert_ne!(found["a"].digest, locked.tools["a"].digest);
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! The lock file: the definitions of tools that a person has reviewed. Only its texts reach a model
+//! or an approver. Invariant: the digest of a tool is over its whole definition, unknown members
+//! included, because any of them may move a model or a person.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use super::param_headers::invalid_param_headers;
+use crate::task::request::sha256;
+use crate::task::text::canonical_json;
+use crate::tool::schema::{parameters_flaws, twins};
+
+/// The version of the file's form.
+const VERSION: u32 = 1;
+/// Dialects of JSON Schema whose keywords mean the same as in 2020-12, or are refused there.
+const OLDER_DIALECTS: [&str; 3] = [
+    "http://json-schema.org/draft-06/schema",
+    "http://json-schema.org/draft-07/schema",
+    "https://json-schema.org/draft/2019-09/schema",
+];
+
+/// The lock file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lock {
+    version: u32,
+    /// The reviewed tools, by server.
+    pub servers: BTreeMap<String, LockedServer>,
+}
+
+/// The reviewed tools of one server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LockedServer {
+    /// The server's own account of its name and version.
+    pub server: Value,
+    /// The protocol revision that it spoke.
+    pub protocol: String,
+    /// The time of the review.
+    pub locked_at: String,
+    /// The tools, by the server's names.
+    pub tools: BTreeMap<String, LockedTool>,
+}
+
+/// A reviewed tool.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LockedTool {
+    /// [`digest`] of `definition`.
+    pub digest: String,
+    /// The definition as the server listed it.
+    pub definition: Value,
+}
+
+impl Default for Lock {
+    fn default() -> Self {
+        Self {
+            version: VERSION,
+            servers: BTreeMap::new(),
+        }
+    }
+}
+
+impl Lock {
+    /// Reads a lock file.
+    ///
+    /// # Errors
+    /// Each mistake in it: it is no lock file, or a definition is not the one that was reviewed.
+    pub fn read(text: &str) -> Result<Self, Vec<String>> {
+        let lock: Self = serde_json::from_str(text)
+            .map_err(|error| vec![format!("is no lock file of MCP tools: {error}")])?;
+        if lock.version != VERSION {
+            return Err(vec![format!(
+                "has the version {}; known is {VERSION}",
+                lock.version
+            )]);
+        }
+        let tools = lock.servers.iter().flat_map(|(server, locked)| {
+            let tools = locked.tools.iter();
+            tools.map(move |(name, tool)| (server, name, tool))
+        });
+        let mistakes: Vec<String> = tools
+            .filter_map(|(server, name, tool)| {
+                let why = tool.mistake(name)?;
+                Some(format!("`{name}` of the server `{server}` {why}"))
+            })
+            .collect();
+        if mistakes.is_empty() {
+            Ok(lock)
+        } else {
+            Err(mistakes)
+        }
+    }
+
+    /// The text of the file: JSON with sorted keys, for a review line by line.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let value = serde_json::to_value(self).unwrap_or_default();
+        let text = serde_json::to_string_pretty(&value).unwrap_or_default();
+        format!("{text}\n")
+    }
+}
+
+impl LockedTool {
+    /// A definition as the server listed it.
+    #[must_use]
+    pub fn new(definition: Value) -> Self {
+        Self {
+            digest: digest(&definition),
+            definition,
+        }
+    }
+
+    fn mistake(&self, name: &str) -> Option<&'static str> {
+        if self.digest != digest(&self.definition) {
+            Some("has a digest that is not its definition's: it was changed by hand")
+        } else if tool_name(&self.definition) != Some(name) {
+            Some("has a definition with another name")
+        } else {
+            None
+        }
+    }
+
+    /// The text that a model reads.
+    #[must_use]
+    pub fn description(&self) -> &str {
+        let description = self.definition.get("description");
+        description.and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// The JSON Schema of the arguments.
+    #[must_use]
+    pub fn parameters(&self) -> Value {
+        parameters(&self.definition)
+    }
+
+    /// Whether the server claims this about the tool, as its annotation `hint`.
+    #[must_use]
+    pub fn claims(&self, hint: &str) -> bool {
+        let claim = self
+            .definition
+            .pointer("/annotations")
+            .and_then(|all| all.get(hint));
+        claim == Some(&Value::Bool(true))
+    }
+}
+
+/// `sha256:…` over a definition, independent of the order of its members.
+#[must_use]
+pub fn digest(definition: &Value) -> String {
+    sha256(&Sha256::digest(canonical_json(definition)))
+}
+
+/// The name in a tool's definition.
+#[must_use]
+pub fn tool_name(definition: &Value) -> Option<&str> {
+    definition.get("name").and_then(Value::as_str)
+}
+
+/// The JSON Schema of the arguments, without the name of an older dialect that means the same here.
+fn parameters(definition: &Value) -> Value {
+    let schema = definition.get("inputSchema");
+    let mut schema = schema.cloned().unwrap_or_default();
+    let dialect = schema.get("$schema").and_then(Value::as_str);
+    let older = dialect.is_some_and(|name| OLDER_DIALECTS.contains(&name.trim_end_matches('#')));
+    if let (true, Some(members)) = (older, schema.as_object_mut()) {
+        members.remove("$schema");
+    }
+    schema
+}
+
+/// Why a listed tool cannot be used, in words that follow its name; `None` if it can.
+#[must_use]
+pub fn unusable(definition: &Value) -> Option<String> {
+    let Some(name) = tool_name(definition) else {
+        return Some("has no name".to_owned());
+    };
+    let letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    if name.is_empty() || name.len() > 128 || !name.chars().all(letter) {
+        return Some("has a name that is not 1 to 128 of `A-Z a-z 0-9 _ - .`".to_owned());
+    }
+    let schema = definition.get("inputSchema");
+    let object = schema.and_then(|schema| schema.get("type")) == Some(&Value::from("object"));
+    if !object {
+        return Some("has no `inputSchema` of type object".to_owned());
+    }
+    let parameters = parameters(definition);
+    let flaw = parameters_flaws(&parameters).into_iter().next();
+    let flaw = flaw.or_else(|| {
+        let (_, one, other) = twins(&parameters).into_iter().next()?;
+        Some(format!(
+            "has the parameters `{one}` and `{other}`, which differ only in case"
+        ))
+    });
+    if let Some(flaw) = flaw {
+        return Some(format!("has a schema that {flaw}"));
+    }
+    invalid_param_headers(&parameters)
+}

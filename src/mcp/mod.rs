@@ -1,0 +1,25 @@
+//! Tools of MCP servers (Model Context Protocol): the client, the reviewed definitions, and their
+//! comparison with what the servers say now. Revisions 2025-06-18, 2025-11-25 and 2026-07-28.
+
+mod child;
+mod client;
+mod content;
+mod listing;
+mod live;
+pub mod lock;
+mod oauth;
+mod param_headers;
+mod reader;
+mod review;
+pub mod settings;
+mod stdio;
+mod streamable;
+mod tool;
+mod wire;
+
+pub use lock::Lock;
+pub(crate) use review::review;
+pub use review::{Review, removed};
+pub use settings::Settings;
+pub use tool::Servers;
+pub(crate) use tool::list;

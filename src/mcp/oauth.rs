@@ -1,0 +1,142 @@
+//! Tokens by OAuth 2.0 client credentials (RFC 6749, section 4.4). A token stays in memory.
+
+use std::time::Duration;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use reqwest::header::HeaderValue;
+use serde::Deserialize;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use super::settings::OAuth;
+use crate::net::{Failure, Net, begun, next_bytes};
+use crate::secret::{Redactor, Secret};
+
+/// How long before its end a token is replaced.
+const EARLY: Duration = Duration::from_secs(60);
+/// How long a token is used that does not say when it ends.
+const USUAL: Duration = Duration::from_mins(5);
+/// How long the token endpoint may take for each step of its answer.
+const WITHIN: Duration = Duration::from_secs(10);
+/// The longest answer of the token endpoint, in bytes.
+const LONGEST: usize = 64 * 1024;
+/// Characters that stay as they are in a form (WHATWG URL, "application/x-www-form-urlencoded").
+const FORM: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'_')
+    .remove(b'.')
+    .remove(b'*');
+
+/// The source of a server's tokens. The lock is held while a token is fetched, so that concurrent
+/// calls share one fetch.
+#[derive(Debug)]
+pub(super) struct Tokens {
+    settings: OAuth,
+    kept: Mutex<Option<Token>>,
+}
+
+#[derive(Debug)]
+struct Token {
+    text: Secret<String>,
+    until: Instant,
+}
+
+#[derive(Deserialize)]
+struct Granted {
+    access_token: String,
+    token_type: String,
+    expires_in: Option<u64>,
+}
+
+impl Tokens {
+    pub(super) fn new(settings: OAuth) -> Self {
+        Self {
+            settings,
+            kept: Mutex::default(),
+        }
+    }
+
+    /// A token that is valid for a minute or more.
+    ///
+    /// # Errors
+    /// The reason why there is none; never quotes the endpoint's answer.
+    pub(super) async fn token(&self, net: &Net) -> Result<Secret<String>, String> {
+        let mut kept = self.kept.lock().await;
+        if let Some(token) = kept.as_ref().filter(|token| Instant::now() < token.until) {
+            return Ok(token.text.clone());
+        }
+        let token = self.fetch(net).await?;
+        let text = token.text.clone();
+        *kept = Some(token);
+        Ok(text)
+    }
+
+    /// Forgets a token that the server refused.
+    pub(super) async fn forget(&self, refused: &Secret<String>) {
+        let mut kept = self.kept.lock().await;
+        if kept.as_ref().is_some_and(|token| token.text == *refused) {
+            *kept = None;
+        }
+    }
+
+    async fn fetch(&self, net: &Net) -> Result<Token, String> {
+        let OAuth {
+            token_url,
+            client_id,
+            client_secret,
+            scopes,
+            resource,
+        } = &self.settings;
+        let encoded = |text: &str| utf8_percent_encode(text, FORM).to_string();
+        let mut form = "grant_type=client_credentials".to_owned();
+        if !scopes.is_empty() {
+            form.push_str(&format!("&scope={}", encoded(&scopes.join(" "))));
+        }
+        if let Some(resource) = resource {
+            form.push_str(&format!("&resource={}", encoded(resource)));
+        }
+        let request = net
+            .repeatable()
+            .post(token_url)
+            .basic_auth(encoded(client_id), Some(encoded(client_secret.reveal())))
+            .header("content-type", "application/x-www-form-urlencoded")
+            .header("accept", "application/json")
+            .body(form);
+        let failed = |failure: Failure| format!("the token endpoint: {failure}");
+        let mut response = begun(request, WITHIN).await.map_err(failed)?;
+        let status = response.status();
+        let mut body = Vec::new();
+        while let Some(bytes) = next_bytes(&mut response, WITHIN).await.map_err(failed)? {
+            body.extend_from_slice(&bytes);
+            if body.len() > LONGEST {
+                return Err("the token endpoint: its answer is too long".to_owned());
+            }
+        }
+        if !status.is_success() {
+            return Err(format!("the token endpoint answered {}", status.as_u16()));
+        }
+        let granted: Granted = serde_json::from_slice(&body)
+            .map_err(|_| "the token endpoint: its answer is no token".to_owned())?;
+        if !granted.token_type.eq_ignore_ascii_case("bearer") {
+            return Err("the token endpoint: its token is no bearer token".to_owned());
+        }
+        let lasts = granted.expires_in.map_or(USUAL, Duration::from_secs);
+        Ok(Token {
+            text: Secret::new(granted.access_token),
+            until: Instant::now() + lasts.saturating_sub(EARLY).min(Duration::from_hours(24)),
+        })
+    }
+}
+
+/// The value of `Authorization` with a token; `None` if no header can hold it.
+pub(super) fn bearer(token: &Secret<String>) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(&format!("Bearer {}", token.reveal())).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+/// `redactor`, and the token with it.
+pub(super) fn hiding(redactor: &Redactor, token: Option<&Secret<String>>) -> Redactor {
+    let token = token.map(|token| ("the server's token", token));
+    redactor.and(&Redactor::new(token))
+}

@@ -1,0 +1,307 @@
+//! The settings of one MCP server.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use globset::Glob;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::json;
+use url::Url;
+
+use crate::secret::Secret;
+use crate::task::tool_spec::Effect;
+use crate::task::units::duration_text;
+use crate::tool::headers::Headers;
+use crate::tool::shell::Env;
+
+/// The longest timeout of one call.
+const LONGEST: Duration = Duration::from_mins(10);
+
+/// An MCP server whose tools agents may call: over Streamable HTTP (`url`), or as a child process
+/// that speaks over its standard input and output (`command`).
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "McpServer", extend("oneOf" = ["url", "command"].map(|key| json!({"required": [key]}))))]
+pub struct Settings {
+    /// The address of a server that speaks Streamable HTTP.
+    pub url: Option<String>,
+    /// The headers of each request to `url`. `{{credential:NAME.FIELD}}` stands for a field of a
+    /// credential of the task's user.
+    pub headers: BTreeMap<String, Secret<String>>,
+    /// The client credentials with which a token for `url` is fetched, instead of an `Authorization`
+    /// header.
+    pub oauth: Option<OAuth>,
+    /// The program and its arguments, of a server that runs as a child process. No shell reads them.
+    pub command: Vec<Secret<String>>,
+    /// The directory in which `command` runs. A relative path is relative to the configuration file.
+    pub working_dir: Option<String>,
+    /// The whole environment of `command`: a list of variables that the service passes on, or a map
+    /// of names and values.
+    pub env: Env,
+    /// How long one call may take; at most `10m`.
+    #[serde(with = "duration_text")]
+    #[schemars(with = "duration_text::Text")]
+    pub timeout: Duration,
+    /// The server's tools that exist here: names and globs. Default: all that the lock file has.
+    pub tools: Option<Vec<String>>,
+    /// The prefix of the tools' names here. Default: the server's name and `_`.
+    pub prefix: Option<String>,
+    /// The effects of repeating a call, by names and globs of the server's tools. An exact name
+    /// goes before globs, and of several globs the strictest effect counts. Default: `once`.
+    pub effects: BTreeMap<String, Effect>,
+    /// Whether the server's own annotations count as effects: `readOnlyHint` as `read_only`, else
+    /// `idempotentHint` as `idempotent`.
+    pub trust_annotations: bool,
+    /// The treatment of a call whose tool the server has changed since its definition was reviewed.
+    pub on_change: OnChange,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            url: None,
+            headers: BTreeMap::new(),
+            oauth: None,
+            command: Vec::new(),
+            working_dir: None,
+            env: Env::default(),
+            timeout: Duration::from_secs(30),
+            tools: None,
+            prefix: None,
+            effects: BTreeMap::new(),
+            trust_annotations: false,
+            on_change: OnChange::default(),
+        }
+    }
+}
+
+/// The treatment of calls of a changed tool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(rename = "McpOnChange")]
+pub enum OnChange {
+    /// A person must approve each call.
+    #[default]
+    Hold,
+    /// Each call is refused.
+    Deny,
+}
+
+/// OAuth 2.0 client credentials (RFC 6749, section 4.4), sent as `client_secret_basic`.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "McpOAuth")]
+pub struct OAuth {
+    /// The address of the token endpoint.
+    pub token_url: String,
+    /// The client's id.
+    pub client_id: String,
+    /// The client's secret.
+    pub client_secret: Secret<String>,
+    /// The scopes to ask for.
+    #[serde(default)]
+    pub scopes: Vec<String>,
+    /// The resource indicator (RFC 8707) to ask for.
+    #[serde(default)]
+    pub resource: Option<String>,
+}
+
+/// The connection of a server, checked.
+#[derive(Clone, Debug)]
+pub(crate) enum Transport {
+    /// Streamable HTTP.
+    Http {
+        url: Url,
+        headers: Headers,
+        oauth: Option<OAuth>,
+    },
+    /// A child process.
+    Stdio {
+        /// The program, then its arguments; not empty.
+        command: Vec<Secret<String>>,
+        working_dir: String,
+        environment: BTreeMap<String, Secret<String>>,
+    },
+}
+
+impl Transport {
+    /// The credentials that the headers refer to, each once, ordered by name.
+    pub(crate) fn needs(&self) -> Vec<String> {
+        match self {
+            Self::Http { headers, .. } => {
+                let needs: BTreeSet<&str> = headers.needs().collect();
+                needs.into_iter().map(str::to_owned).collect()
+            }
+            Self::Stdio { .. } => Vec::new(),
+        }
+    }
+}
+
+impl Settings {
+    /// Checks the settings; returns each mistake with its key.
+    pub(crate) fn checked(&self) -> (Option<Transport>, Vec<(Vec<String>, String)>) {
+        let mut mistakes = Vec::new();
+        let mut add = |key: &str, detail: &str| {
+            mistakes.push((vec![key.to_owned()], detail.to_owned()));
+        };
+        if self.timeout.is_zero() || self.timeout > LONGEST {
+            add("timeout", "must be more than 0 and at most 10m");
+        }
+        for (key, patterns) in [
+            ("tools", self.tools.iter().flatten().collect::<Vec<_>>()),
+            ("effects", self.effects.keys().collect()),
+        ] {
+            if patterns.iter().any(|pattern| Glob::new(pattern).is_err()) {
+                add(key, "has an entry that is neither a name nor a glob");
+            }
+        }
+        let transport = match (&self.url, self.command.as_slice()) {
+            (Some(url), []) => self.http(url, &mut mistakes),
+            (None, [_, ..]) => self.stdio(&mut mistakes),
+            (None, []) => {
+                add(
+                    "url",
+                    "or `command` is missing: it says how to reach the server",
+                );
+                None
+            }
+            (Some(_), [_, ..]) => {
+                add("command", "and `url` exclude each other");
+                None
+            }
+        };
+        (transport.filter(|_| mistakes.is_empty()), mistakes)
+    }
+
+    fn http(&self, url: &str, mistakes: &mut Vec<(Vec<String>, String)>) -> Option<Transport> {
+        let headers = Headers::read(&self.headers, mistakes);
+        let mut add = |keys: &[&str], detail: &str| {
+            let keys = keys.iter().map(|key| (*key).to_owned()).collect();
+            mistakes.push((keys, detail.to_owned()));
+        };
+        for (key, set) in [
+            ("working_dir", self.working_dir.is_some()),
+            ("env", !self.env.0.is_empty()),
+        ] {
+            if set {
+                add(&[key], "belongs to a `command`, not to a `url`");
+            }
+        }
+        if let Some(oauth) = &self.oauth {
+            if web(&oauth.token_url).is_none() {
+                add(&["oauth", "token_url"], ADDRESS);
+            }
+            let authorizes = |name: &String| name.eq_ignore_ascii_case("authorization");
+            if self.headers.keys().any(authorizes) {
+                add(
+                    &["oauth"],
+                    "and a header `Authorization` exclude each other",
+                );
+            }
+        }
+        let Some(url) = web(url) else {
+            add(&["url"], ADDRESS);
+            return None;
+        };
+        let oauth = self.oauth.clone();
+        Some(Transport::Http {
+            url,
+            headers,
+            oauth,
+        })
+    }
+
+    fn stdio(&self, mistakes: &mut Vec<(Vec<String>, String)>) -> Option<Transport> {
+        let mut add = |key: &str, detail: &str| {
+            mistakes.push((vec![key.to_owned()], detail.to_owned()));
+        };
+        for (key, set) in [
+            ("headers", !self.headers.is_empty()),
+            ("oauth", self.oauth.is_some()),
+        ] {
+            if set {
+                add(key, "belongs to a `url`, not to a `command`");
+            }
+        }
+        let program = self.command.first()?;
+        let unfit = |text: &Secret<String>| text.reveal().contains('\0');
+        if program.reveal().is_empty() || self.command.iter().any(unfit) {
+            add("command", "must be a program and its arguments");
+        }
+        let working_dir = self.working_dir.clone().unwrap_or_else(|| ".".to_owned());
+        if working_dir.is_empty() || working_dir.contains('\0') {
+            add("working_dir", "must be a directory");
+        }
+        for detail in self.env.mistakes() {
+            add("env", &detail);
+        }
+        let values = self.env.0.iter();
+        let environment: BTreeMap<_, _> = values
+            .filter_map(|(name, value)| Some((name.clone(), value.clone()?)))
+            .collect();
+        let reference = |value: &Secret<String>| value.reveal().contains("{{credential:");
+        if environment.values().chain(&self.command).any(reference) {
+            add(
+                "command",
+                "serves all users: neither it nor its `env` can hold a person's credential",
+            );
+        }
+        Some(Transport::Stdio {
+            command: self.command.clone(),
+            working_dir,
+            environment,
+        })
+    }
+
+    /// The name here of one of the server's tools, by `prefix`: models take no `.` in a name.
+    #[must_use]
+    pub fn exposed(&self, server: &str, tool: &str) -> String {
+        let prefix = self.prefix.clone().unwrap_or_else(|| format!("{server}_"));
+        format!("{prefix}{tool}").replace('.', "_")
+    }
+
+    /// Whether this tool of the server exists here.
+    #[must_use]
+    pub fn has(&self, tool: &str) -> bool {
+        let matches = |pattern: &String| pattern == tool || globbed(pattern, tool);
+        self.tools
+            .as_ref()
+            .is_none_or(|patterns| patterns.iter().any(matches))
+    }
+
+    /// The effect of repeating a call of this tool, as `effects` says; `None` if they do not name
+    /// it.
+    #[must_use]
+    pub fn effect(&self, tool: &str) -> Option<Effect> {
+        if let Some(effect) = self.effects.get(tool) {
+            return Some(*effect);
+        }
+        let globs = self.effects.iter();
+        let effects = globs.filter(|(pattern, _)| globbed(pattern, tool));
+        effects
+            .map(|(_, effect)| *effect)
+            .max_by_key(|effect| match effect {
+                Effect::ReadOnly => 0,
+                Effect::Idempotent => 1,
+                Effect::Once => 2,
+            })
+    }
+}
+
+/// The detail of a mistake in an address.
+const ADDRESS: &str = "must be an address such as `https://mcp.acme.com/mcp`";
+
+/// Reads an address of the web without a user and a fragment.
+fn web(text: &str) -> Option<Url> {
+    let url = Url::parse(text).ok()?;
+    let plain = url.username().is_empty() && url.password().is_none() && url.fragment().is_none();
+    (matches!(url.scheme(), "http" | "https") && url.has_host() && plain).then_some(url)
+}
+
+/// Whether a glob matches a name; an invalid glob matches none.
+#[must_use]
+pub(crate) fn globbed(pattern: &str, name: &str) -> bool {
+    let matcher = Glob::new(pattern).ok().map(|glob| glob.compile_matcher());
+    matcher.is_some_and(|matcher| matcher.is_match(name))
+}

@@ -1,0 +1,332 @@
+//! A server as a child process, under the guard of shell tools. Invariant: a call counts as not sent
+//! only if its line was not written.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::{Mutex, Semaphore, watch};
+use tokio::time::Instant;
+
+use super::child::Child;
+use super::client::{Call, Failure, Listing, Outcome, Resume};
+use super::content::outcome;
+use super::listing::Pages;
+use super::wire::{Answer, Request, Revision, initialized, is_stateless, server_info};
+use crate::net::{NO_ANSWER_IN_TIME, NO_LEAVE};
+use crate::secret::{Redactor, Secret};
+use crate::tool::guard;
+use crate::tool::shell::Guard;
+
+/// How long a server may take to begin, or to list a page of its tools.
+const WITHIN: Duration = Duration::from_secs(20);
+/// How long a server may be silent about a method that older servers do not know.
+const PROBE: Duration = Duration::from_secs(5);
+/// How long a server that did not answer a call may take to answer another request.
+const ALIVE: Duration = Duration::from_secs(10);
+/// The most calls at once.
+const CALLS: usize = 16;
+/// The longest pause before another start.
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+/// After so many starts without an answer the server counts as down.
+const DOWN: u32 = 5;
+/// The failure text when the child ended before the call was written.
+const ENDED: &str = "its process had ended";
+const LOST: &str = "its process ended before it answered";
+
+/// The program with its arguments, the directory, and the environment.
+pub(super) type Command = (
+    Vec<Secret<String>>,
+    String,
+    BTreeMap<String, Secret<String>>,
+);
+
+/// One server.
+#[derive(Debug)]
+pub(super) struct Stdio {
+    name: String,
+    command: Command,
+    guard: Guard,
+    hint: Option<Revision>,
+    /// Held while a child starts.
+    running: Mutex<Running>,
+    slots: Semaphore,
+    ids: AtomicU64,
+    changes: watch::Sender<u64>,
+    /// Set if the lines of standard error are logged: their redactor.
+    log: Option<Arc<Redactor>>,
+}
+
+#[derive(Debug, Default)]
+struct Running {
+    session: Option<Session>,
+    /// The number of starts without an answer, and the time of the last.
+    failures: u32,
+    failed: Option<Instant>,
+}
+
+/// A child, the revision that it speaks, and its account of itself.
+#[derive(Clone, Debug)]
+struct Session {
+    child: Arc<Child>,
+    revision: Revision,
+    server: Value,
+}
+
+impl Stdio {
+    pub(super) fn new(
+        name: &str,
+        command: Command,
+        hint: Option<Revision>,
+        changes: watch::Sender<u64>,
+        log: Option<Arc<Redactor>>,
+    ) -> Self {
+        Self {
+            name: name.to_owned(),
+            command,
+            guard: Guard::default(),
+            hint,
+            running: Mutex::default(),
+            slots: Semaphore::new(CALLS),
+            ids: AtomicU64::new(0),
+            changes,
+            log,
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn guarded_by(self, guard: Guard) -> Self {
+        Self { guard, ..self }
+    }
+
+    pub(super) async fn list(&self) -> Result<Listing, Failure> {
+        let session = self.session().await.map_err(Failure)?;
+        let mut pages = Pages::default();
+        loop {
+            let page = pages.id();
+            let mut request = Request::new(&page, "tools/list");
+            request.params.extend(pages.cursor());
+            let answer = self.ask(&session, request, WITHIN).await.map_err(Failure)?;
+            if !pages.add(answer).map_err(Failure)? {
+                return Ok(pages.listing(session.revision, session.server));
+            }
+        }
+    }
+
+    /// One leg of a call. `first` says that no leg was sent before, so that the permit is needed.
+    pub(super) async fn call(
+        &self,
+        call: &Call<'_>,
+        resume: Option<&Resume>,
+        within: Duration,
+        first: bool,
+    ) -> Outcome {
+        let Ok(_slot) = self.slots.acquire().await else {
+            return Outcome::NotSent(ENDED.to_owned());
+        };
+        let mut restarted = false;
+        loop {
+            let session = match self.session().await {
+                Ok(session) => session,
+                Err(why) => return Outcome::NotSent(why),
+            };
+            let id = call.id.to_string();
+            let text = call.request(&id, resume).text(session.revision);
+            let mut pending = session.child.expect(&id);
+            let Some(decided) = call.permit.decided().await else {
+                return Outcome::NotSent(NO_LEAVE.to_owned());
+            };
+            let mut refused = false;
+            let may = || {
+                refused = first && !call.permit.holds();
+                !refused
+            };
+            match session.child.write(&text, may).await {
+                Ok(()) => {}
+                Err(true) => return Outcome::Unknown(LOST.to_owned()),
+                Err(false) if refused => return Outcome::NotSent(NO_LEAVE.to_owned()),
+                Err(false) if restarted => return Outcome::NotSent(ENDED.to_owned()),
+                Err(false) => {
+                    restarted = true;
+                    continue;
+                }
+            }
+            let until = (decided + within).max(Instant::now());
+            return match tokio::time::timeout_at(until, pending.answer()).await {
+                Ok(Some(answer)) => outcome(answer, call.redactor),
+                Ok(None) => Outcome::Unknown(LOST.to_owned()),
+                Err(_) => {
+                    self.give_up(session, &id).await;
+                    Outcome::Unknown(NO_ANSWER_IN_TIME.to_owned())
+                }
+            };
+        }
+    }
+
+    /// Ends the child.
+    pub(super) async fn close(&self) {
+        let session = self.running.lock().await.session.take();
+        if let Some(session) = session {
+            session.child.end().await;
+        }
+    }
+
+    /// Tells the server that nothing waits for the answer to a request any more. A server that does
+    /// not answer another request either is ended.
+    async fn give_up(&self, session: Session, id: &str) {
+        let mut cancel = Request::notification("notifications/cancelled");
+        cancel.params.push(("requestId", json!(id).to_string()));
+        cancel
+            .params
+            .push(("reason", json!("the timeout is over").to_string()));
+        let text = cancel.text(session.revision);
+        let _ = session.child.write(&text, || true).await;
+        let method = if session.revision.is_stateless() {
+            "server/discover"
+        } else {
+            "ping"
+        };
+        if self
+            .ask(&session, Request::new("", method), ALIVE)
+            .await
+            .is_err()
+        {
+            session.child.dismiss().await;
+        }
+    }
+
+    /// The running child, or a new one.
+    ///
+    /// # Errors
+    /// The reason why there is none.
+    async fn session(&self) -> Result<Session, String> {
+        let mut running = self.running.lock().await;
+        if let Some(session) = &running.session
+            && !session.child.has_ended()
+        {
+            return Ok(session.clone());
+        }
+        if let Some(ended) = running.session.take() {
+            drop(ended);
+        }
+        let pause =
+            Duration::from_secs(1) * 2_u32.saturating_pow(running.failures.saturating_sub(1));
+        let pause = pause.min(LONGEST_PAUSE);
+        if running.failed.is_some_and(|at| at.elapsed() < pause) {
+            return Err("it did not start, and is started again later".to_owned());
+        }
+        match self.start().await {
+            Ok(session) => {
+                self.observe(true);
+                *running = Running {
+                    session: Some(session.clone()),
+                    ..Running::default()
+                };
+                Ok(session)
+            }
+            Err(why) => {
+                running.failures = running.failures.saturating_add(1);
+                running.failed = Some(Instant::now());
+                if running.failures >= DOWN {
+                    self.observe(false);
+                }
+                tracing::warn!(
+                    server = self.name,
+                    why,
+                    "an MCP server could not be started"
+                );
+                Err(why)
+            }
+        }
+    }
+
+    async fn start(&self) -> Result<Session, String> {
+        let (program, working_dir, environment) = &self.command;
+        let environment = environment.iter();
+        let order = guard::Order {
+            program: program.iter().map(|text| text.reveal().clone()).collect(),
+            stderr: self.log.is_some(),
+            working_dir: working_dir.clone(),
+            environment: environment
+                .map(|(name, value)| (name.clone(), value.reveal().clone()))
+                .collect(),
+            ..guard::Order::default()
+        };
+        let (changes, log) = (self.changes.clone(), self.log.clone());
+        let child = Child::start(&self.guard, &self.name, &order, changes, log).await?;
+        let of = |revision| Session {
+            child: Arc::clone(&child),
+            revision,
+            server: Value::Null,
+        };
+        let begun = self.begin(of).await;
+        if begun.is_err() {
+            child.dismiss().await;
+        }
+        begun
+    }
+
+    /// Finds out which revision the server speaks, and begins in the older ones.
+    async fn begin(&self, of: impl Fn(Revision) -> Session) -> Result<Session, String> {
+        let newest = of(Revision::July2026);
+        if self.hint.is_none_or(Revision::is_stateless) {
+            let discovered = self
+                .ask(&newest, Request::new("", "server/discover"), PROBE)
+                .await;
+            if let Ok(answer) = discovered
+                && is_stateless(&answer)
+            {
+                let server = server_info(&answer);
+                return Ok(Session { server, ..newest });
+            }
+        }
+        let older = of(Revision::November2025);
+        let answer = self.ask(&older, Request::initialize(""), WITHIN).await?;
+        let (revision, server) = initialized(answer)?;
+        let begun = Session {
+            revision,
+            server,
+            ..older
+        };
+        let done = Request::notification("notifications/initialized").text(revision);
+        let wrote = begun.child.write(&done, || true).await;
+        wrote.map_err(|_| ENDED.to_owned())?;
+        Ok(begun)
+    }
+
+    /// Sends a request that may be repeated, under a fresh id.
+    async fn ask(
+        &self,
+        session: &Session,
+        request: Request<'_>,
+        within: Duration,
+    ) -> Result<Answer, String> {
+        let id = format!(
+            "{}-{}",
+            request.method,
+            self.ids.fetch_add(1, Ordering::Relaxed)
+        );
+        let request = Request {
+            id: Some(&id),
+            ..request
+        };
+        let mut pending = session.child.expect(&id);
+        let wrote = session
+            .child
+            .write(&request.text(session.revision), || true)
+            .await;
+        wrote.map_err(|_| ENDED.to_owned())?;
+        match tokio::time::timeout(within, pending.answer()).await {
+            Ok(Some(answer)) => Ok(answer),
+            Ok(None) => Err(LOST.to_owned()),
+            Err(_) => Err(NO_ANSWER_IN_TIME.to_owned()),
+        }
+    }
+
+    fn observe(&self, up: bool) {
+        let server = self.name.as_str();
+        tracing::info!(target: "holdpoint::metric", metric = "mcp_server_up", server, up);
+    }
+}

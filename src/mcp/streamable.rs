@@ -1,0 +1,445 @@
+//! Streamable HTTP. Invariant: each `tools/call` has a connection of its own, whose first byte waits
+//! for the permit; it is sent again only if the answer proves that it was not executed. No text of
+//! an outcome holds a URL, a header's value or a known secret.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Method, Request as HttpRequest, StatusCode};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use url::Url;
+
+use super::client::{Call, Failure, Listing, Outcome, Resume};
+use super::content::{NO_RESULT, outcome};
+use super::listing::Pages;
+use super::oauth::{Tokens, bearer, hiding};
+use super::param_headers::{encoded, param_headers};
+use super::reader::{Reader, Reply};
+use super::settings::OAuth;
+use super::wire::{Answer, Request, Revision, initialized, is_stateless, reply, server_info};
+use crate::net::{self, Leave, Net, Sink as _};
+use crate::secret::Secret;
+use crate::tool::arguments;
+
+/// How long a server may take to begin a conversation, or to list a page of its tools.
+const WITHIN: Duration = Duration::from_secs(20);
+/// How long a server may be silent about a method that older servers do not know.
+const PROBE: Duration = Duration::from_secs(5);
+const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
+
+/// One server.
+#[derive(Debug)]
+pub(super) struct Streamable {
+    url: Url,
+    net: Net,
+    tokens: Option<Tokens>,
+    hint: Option<Revision>,
+    /// The conversations, by the headers with which they began: a conversation that one user began
+    /// is never continued for another.
+    peers: Mutex<BTreeMap<[u8; 32], Peer>>,
+    /// Held while a conversation begins.
+    beginning: tokio::sync::Mutex<()>,
+    changes: watch::Sender<u64>,
+}
+
+/// A conversation.
+#[derive(Clone, Debug)]
+struct Peer {
+    revision: Revision,
+    session: Option<HeaderValue>,
+    server: Value,
+}
+
+/// A conversation, and the headers of the next request in it.
+struct Talk {
+    peer: Peer,
+    headers: HeaderMap,
+    token: Option<Secret<String>>,
+}
+
+impl Streamable {
+    pub(super) fn new(
+        url: Url,
+        oauth: Option<OAuth>,
+        hint: Option<Revision>,
+        net: &Net,
+        changes: watch::Sender<u64>,
+    ) -> Self {
+        Self {
+            url,
+            net: net.clone(),
+            tokens: oauth.map(Tokens::new),
+            hint,
+            peers: Mutex::default(),
+            beginning: tokio::sync::Mutex::default(),
+            changes,
+        }
+    }
+
+    pub(super) async fn list(&self, headers: &HeaderMap) -> Result<Listing, Failure> {
+        let mut renewed = false;
+        loop {
+            let talk = self.talk(headers).await?;
+            let mut pages = Pages::default();
+            let refused = loop {
+                let id = pages.id();
+                let mut request = Request::new(&id, "tools/list");
+                request.params.extend(pages.cursor());
+                let reply = self.ask(&talk, &request, WITHIN).await?;
+                let Some(answer) = reply.answer else {
+                    break reply.status;
+                };
+                if !pages.add(answer).map_err(Failure)? {
+                    return Ok(pages.listing(talk.peer.revision, talk.peer.server));
+                }
+            };
+            if renewed || !self.renew(headers, &talk, refused).await {
+                return Err(Failure(refusal(refused, headers)));
+            }
+            renewed = true;
+        }
+    }
+
+    /// One leg of a call. `first` says that no leg was sent before, so that the permit is needed.
+    pub(super) async fn call(
+        &self,
+        call: &Call<'_>,
+        resume: Option<&Resume>,
+        within: Duration,
+        first: bool,
+    ) -> Outcome {
+        let mut renewed = false;
+        loop {
+            let talk = match self.talk(&call.headers).await {
+                Ok(talk) => talk,
+                Err(failure) => return Outcome::NotSent(failure.0),
+            };
+            let reply = match self.send(&talk, call, resume, within, first).await {
+                Ok(reply) => reply,
+                Err(net::Failure::NotSent(why)) => return Outcome::NotSent(why.to_owned()),
+                Err(net::Failure::Lost(why)) => return Outcome::Unknown(why.to_owned()),
+            };
+            let status = reply.status;
+            if !renewed && self.renew(&call.headers, &talk, status).await {
+                renewed = true;
+                continue;
+            }
+            let redactor = hiding(call.redactor, talk.token.as_ref());
+            return match reply.answer {
+                Some(answer @ Answer::Result(_)) if status.is_success() => {
+                    outcome(answer, &redactor)
+                }
+                Some(answer @ Answer::Error { .. }) if !is_gateway(status) => {
+                    outcome(answer, &redactor)
+                }
+                Some(_) | None => without_answer(status, &call.headers),
+            };
+        }
+    }
+
+    /// Ends the sessions.
+    pub(super) async fn close(&self) {
+        let peers = std::mem::take(&mut *self.lock());
+        for peer in peers.into_values() {
+            let Some(session) = peer.session else {
+                continue;
+            };
+            let request = self.net.repeatable().delete(self.url.clone());
+            let _ = net::begun(request.header(SESSION, session), Duration::from_secs(1)).await;
+        }
+    }
+
+    /// The conversation with the server, which begins if there is none, and the headers for its next
+    /// request.
+    async fn talk(&self, operator: &HeaderMap) -> Result<Talk, Failure> {
+        let mut headers = operator.clone();
+        let token = match &self.tokens {
+            Some(tokens) => Some(tokens.token(&self.net).await.map_err(Failure)?),
+            None => None,
+        };
+        if let Some(token) = &token {
+            let value =
+                bearer(token).ok_or_else(|| Failure("its token fits no header".to_owned()))?;
+            headers.insert(AUTHORIZATION, value);
+        }
+        let key = key(operator);
+        let known = |this: &Self| this.lock().get(&key).cloned();
+        let talk = |peer| Talk {
+            peer,
+            headers: headers.clone(),
+            token: token.clone(),
+        };
+        if let Some(peer) = known(self) {
+            return Ok(talk(peer));
+        }
+        let _beginning = self.beginning.lock().await;
+        if let Some(peer) = known(self) {
+            return Ok(talk(peer));
+        }
+        let peer = self.begin(talk).await?;
+        self.lock().insert(key, peer.clone());
+        Ok(talk(peer))
+    }
+
+    /// Finds out which revision the server speaks, and begins a session in the older ones.
+    async fn begin(&self, talk: impl Fn(Peer) -> Talk) -> Result<Peer, Failure> {
+        let older_first = self.hint.is_some_and(|hint| !hint.is_stateless());
+        if !older_first && let Some(peer) = self.discover(&talk).await? {
+            return Ok(peer);
+        }
+        match self.initialize(&talk).await {
+            Err(failure) if older_first => self.discover(&talk).await?.ok_or(failure),
+            begun => begun,
+        }
+    }
+
+    /// The server, if it speaks the stateless revision.
+    async fn discover(&self, talk: &impl Fn(Peer) -> Talk) -> Result<Option<Peer>, Failure> {
+        let newest = talk(Peer::of(Revision::July2026));
+        let answer = self.probe(&newest).await?.filter(is_stateless);
+        Ok(answer.map(|answer| Peer {
+            server: server_info(&answer),
+            ..newest.peer
+        }))
+    }
+
+    /// Begins a session in one of the older revisions.
+    async fn initialize(&self, talk: &impl Fn(Peer) -> Talk) -> Result<Peer, Failure> {
+        let older = talk(Peer::of(Revision::November2025));
+        let request = Request::initialize("initialize");
+        let reply = self.ask(&older, &request, WITHIN).await?;
+        let refused = || Failure(refusal(reply.status, &older.headers));
+        let answer = reply.answer.ok_or_else(refused)?;
+        let (revision, server) = initialized(answer).map_err(Failure)?;
+        let begun = talk(Peer {
+            revision,
+            session: reply.session,
+            server,
+        });
+        let done = Request::notification("notifications/initialized");
+        self.ask(&begun, &done, WITHIN).await?;
+        Ok(begun.peer)
+    }
+
+    /// The server's answer to `server/discover`; `None` if it knows no such method.
+    async fn probe(&self, talk: &Talk) -> Result<Option<Answer>, Failure> {
+        match self
+            .ask(talk, &Request::new("discover", "server/discover"), PROBE)
+            .await
+        {
+            Ok(Reply { status, .. }) if matches!(status.as_u16(), 401 | 403) => {
+                Err(Failure(refusal(status, &talk.headers)))
+            }
+            Ok(reply) => Ok(reply.answer),
+            Err(Failure(why)) if why == net::NO_ANSWER_IN_TIME => Ok(None),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// After a refusal that proves that nothing was executed: forgets the session or the token that
+    /// the server does not take any more. Returns whether there was one.
+    async fn renew(&self, operator: &HeaderMap, talk: &Talk, status: StatusCode) -> bool {
+        match (status, &self.tokens, &talk.token) {
+            (StatusCode::NOT_FOUND, _, _) if talk.peer.session.is_some() => {
+                let mut peers = self.lock();
+                let key = key(operator);
+                if peers
+                    .get(&key)
+                    .is_some_and(|peer| peer.session == talk.peer.session)
+                {
+                    peers.remove(&key);
+                }
+                true
+            }
+            (StatusCode::UNAUTHORIZED, Some(tokens), Some(token)) => {
+                tokens.forget(token).await;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Sends a request that may be repeated.
+    async fn ask(
+        &self,
+        talk: &Talk,
+        request: &Request<'_>,
+        within: Duration,
+    ) -> Result<Reply, Failure> {
+        let (asked, mut requests) = mpsc::unbounded_channel();
+        let mut reader = Reader::new(request.id.unwrap_or_default(), asked, self.changes.clone());
+        let http = self.http(talk, request);
+        let http = reqwest::RequestBuilder::from_parts(self.net.repeatable().clone(), http);
+        let failed = |failure: net::Failure| Failure(failure.to_string());
+        let mut response = net::begun(http, within).await.map_err(failed)?;
+        reader.begin(response.status(), response.headers());
+        while let Some(bytes) = net::next_bytes(&mut response, within)
+            .await
+            .map_err(failed)?
+        {
+            if !reader.take(&bytes) {
+                break;
+            }
+            while let Ok((id, method)) = requests.try_recv() {
+                self.respond(talk, &id, &method).await;
+            }
+        }
+        Ok(reader.finish())
+    }
+
+    /// Sends `tools/call` on a connection of its own.
+    async fn send(
+        &self,
+        talk: &Talk,
+        call: &Call<'_>,
+        resume: Option<&Resume>,
+        within: Duration,
+        first: bool,
+    ) -> Result<Reply, net::Failure> {
+        let id = call.id.to_string();
+        let request = call.request(&id, resume);
+        let mut http = self.http(talk, &request);
+        let headers = http.headers_mut();
+        let put = |headers: &mut HeaderMap, name: &'static str, value: &str| {
+            if let Ok(value) = HeaderValue::from_str(value) {
+                headers.insert(HeaderName::from_static(name), value);
+            }
+        };
+        put(headers, "idempotency-key", &id);
+        if talk.peer.revision.is_stateless() {
+            put(headers, "mcp-name", &encoded(call.tool));
+            let arguments = arguments::parse(call.arguments).unwrap_or_default();
+            headers.extend(param_headers(call.schema, &arguments));
+        }
+        let (decided, permit) = (call.permit.clone(), call.permit.clone());
+        let leave = Leave {
+            decided: async move { decided.decided().await }.boxed(),
+            holds: Box::new(move || !first || permit.holds()),
+        };
+        let (asked, mut requests) = mpsc::unbounded_channel();
+        let mut reader = Reader::new(&id, asked, self.changes.clone());
+        let exchange = self.net.alone_into(http, within, leave, &mut reader);
+        let responding = async {
+            while let Some((id, method)) = requests.recv().await {
+                self.respond(talk, &id, &method).await;
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            exchanged = exchange => exchanged?,
+            () = responding => {}
+        }
+        Ok(reader.finish())
+    }
+
+    /// Replies to a request that the server made while it answers one of ours.
+    async fn respond(&self, talk: &Talk, id: &Value, method: &str) {
+        let http = self.post(talk, reply(id, method));
+        let http = reqwest::RequestBuilder::from_parts(self.net.repeatable().clone(), http);
+        let _ = net::begun(http, PROBE).await;
+    }
+
+    fn http(&self, talk: &Talk, request: &Request<'_>) -> HttpRequest {
+        let mut http = self.post(talk, request.text(talk.peer.revision));
+        if talk.peer.revision.is_stateless()
+            && let Ok(method) = HeaderValue::from_str(request.method)
+        {
+            http.headers_mut().insert("mcp-method", method);
+        }
+        http
+    }
+
+    fn post(&self, talk: &Talk, body: String) -> HttpRequest {
+        let mut http = HttpRequest::new(Method::POST, self.url.clone());
+        let headers = http.headers_mut();
+        headers.extend(talk.headers.clone());
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let both = HeaderValue::from_static("application/json, text/event-stream");
+        headers.insert(ACCEPT, both);
+        let revision = HeaderValue::from_static(talk.peer.revision.as_str());
+        headers.insert("mcp-protocol-version", revision);
+        if let Some(session) = &talk.peer.session {
+            headers.insert(SESSION, session.clone());
+        }
+        *http.body_mut() = Some(body.into());
+        http
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<[u8; 32], Peer>> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Peer {
+    fn of(revision: Revision) -> Self {
+        Self {
+            revision,
+            session: None,
+            server: Value::Null,
+        }
+    }
+}
+
+/// A digest of the headers that an operator and a user set.
+fn key(headers: &HeaderMap) -> [u8; 32] {
+    let mut pairs: Vec<(&str, &[u8])> = headers
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_bytes()))
+        .collect();
+    pairs.sort_unstable();
+    let mut hash = Sha256::new();
+    for part in pairs
+        .iter()
+        .flat_map(|(name, value)| [name.as_bytes(), value])
+    {
+        hash.update(part.len().to_be_bytes());
+        hash.update(part);
+    }
+    hash.finalize().into()
+}
+
+/// Whether a status may be a gateway's, which does not know what became of the request.
+fn is_gateway(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT
+    )
+}
+
+/// The outcome of a call whose answer is not one of the protocol.
+fn without_answer(status: StatusCode, headers: &HeaderMap) -> Outcome {
+    let text = || format!("The call failed: {}.", refusal(status, headers));
+    if is_gateway(status) {
+        Outcome::Unknown(format!("a gateway answered {}", status.as_u16()))
+    } else if status.is_success() {
+        Outcome::Unknown(NO_RESULT.to_owned())
+    } else if status.is_server_error() {
+        Outcome::Suspect(text())
+    } else {
+        Outcome::Failed(text())
+    }
+}
+
+/// The reason why a request failed that was answered with this status.
+fn refusal(status: StatusCode, headers: &HeaderMap) -> String {
+    let code = status.as_u16();
+    let names: Vec<String> = headers.keys().map(|name| format!("`{name}`")).collect();
+    match (code, names.as_slice()) {
+        (401 | 403, []) => {
+            format!("the server answered {code}, and no header for it is configured")
+        }
+        (401 | 403, _) => format!(
+            "the server answered {code} to the headers {}",
+            names.join(", ")
+        ),
+        (300..=399, _) => format!("the server answered {code}, which is not followed"),
+        (200..=299, _) => NO_RESULT.to_owned(),
+        _ => format!("the server answered {code}"),
+    }
+}

@@ -1,0 +1,263 @@
+//! Performs the calls of tools of MCP servers. Invariant: a call is sent only if the server's
+//! present definition of the tool is the one that was reviewed, or a person approved the call
+//! knowing that it is not.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use reqwest::header::HeaderMap;
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use super::client::{Call, Client, Listing, Outcome};
+use super::live::{Live, Need};
+use super::lock::{Lock, LockedServer};
+use super::settings::{OnChange, Settings, Transport};
+use super::wire::Revision;
+use crate::net::Net;
+use crate::secret::Redactor;
+use crate::task::request::sha256;
+use crate::task::tool_spec::ToolSpec;
+use crate::tool::credential::Credentials;
+use crate::tool::headers::Headers;
+use crate::tool::{Change, Invocation, Start, Tool, ToolAnswer, metric};
+use crate::world::Clock;
+
+/// The servers of a configuration.
+#[derive(Clone, Default)]
+pub struct Servers(BTreeMap<String, Arc<Server>>);
+
+struct Server {
+    name: String,
+    client: Client,
+    headers: Headers,
+    locked: LockedServer,
+    live: Live,
+    on_change: OnChange,
+}
+
+impl Servers {
+    /// The servers of `settings`, which have no mistakes, with their reviewed tools. None is
+    /// connected to before its first use.
+    #[must_use]
+    pub fn new(
+        settings: &BTreeMap<String, Settings>,
+        lock: &Lock,
+        net: &Net,
+        redactor: &Arc<Redactor>,
+        clock: &Arc<dyn Clock>,
+        log_stderr: bool,
+    ) -> Self {
+        let servers = settings.iter().filter_map(|(name, settings)| {
+            let locked = lock.servers.get(name)?.clone();
+            let transport = settings.checked().0?;
+            let headers = match &transport {
+                Transport::Http { headers, .. } => headers.clone(),
+                Transport::Stdio { .. } => Headers::default(),
+            };
+            let hint = Revision::named(&locked.protocol);
+            let client = Client::new(
+                name,
+                transport,
+                settings.timeout,
+                hint,
+                net,
+                clock,
+                log_stderr.then(|| Arc::clone(redactor)),
+            );
+            let server = Server {
+                name: name.clone(),
+                client,
+                headers,
+                locked,
+                live: Live::default(),
+                on_change: settings.on_change,
+            };
+            Some((name.clone(), Arc::new(server)))
+        });
+        Self(servers.collect())
+    }
+
+    /// The implementation of the tool that has `spec` here and is called `tool` at `server`; `None`
+    /// if the lock file does not have it.
+    #[must_use]
+    pub fn tool(
+        &self,
+        spec: &ToolSpec,
+        server: &str,
+        tool: &str,
+        redactor: &Arc<Redactor>,
+    ) -> Option<Arc<dyn Tool>> {
+        let server = self.0.get(server)?;
+        let reviewed = server.locked.tools.get(tool)?;
+        Some(Arc::new(McpTool {
+            spec: spec.clone(),
+            tool: tool.to_owned(),
+            schema: reviewed.parameters(),
+            server: Arc::clone(server),
+            redactor: Arc::clone(redactor),
+        }))
+    }
+
+    /// Ends the child processes, and the sessions with the other servers.
+    pub async fn shut_down(&self) {
+        join_all(self.0.values().map(|server| server.client.close())).await;
+    }
+}
+
+/// Lists the tools of a server for a review. `headers` are sent besides those of the settings, in
+/// which references to a person's credentials are left out.
+///
+/// # Errors
+/// The reason why the server did not list them.
+pub(crate) async fn list(
+    name: &str,
+    settings: &Settings,
+    net: &Net,
+    redactor: &Redactor,
+    clock: &Arc<dyn Clock>,
+    headers: &HeaderMap,
+) -> anyhow::Result<Listing> {
+    let transport = settings.checked().0.context("its settings have mistakes")?;
+    let mut all = match &transport {
+        Transport::Http { headers, .. } => headers.fixed().clone(),
+        Transport::Stdio { .. } => HeaderMap::new(),
+    };
+    all.extend(headers.clone());
+    let client = Client::new(name, transport, settings.timeout, None, net, clock, None);
+    let listed = client.list(&all).await;
+    client.close().await;
+    listed.map_err(|failure| anyhow::anyhow!("{}", redactor.clean(&failure.to_string())))
+}
+
+struct McpTool {
+    spec: ToolSpec,
+    /// The name of the tool at its server.
+    tool: String,
+    schema: Value,
+    server: Arc<Server>,
+    redactor: Arc<Redactor>,
+}
+
+#[async_trait]
+impl Tool for McpTool {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn connects_first(&self) -> bool {
+        true
+    }
+
+    fn change(&self) -> Option<Change> {
+        let difference = self.server.live.difference(&self.tool)?;
+        let both = format!("{}{}", self.spec.definition, difference.digest);
+        Some(Change {
+            definition: sha256(&Sha256::digest(both)),
+            reason: format!(
+                "The server changed this tool since it was locked. {}",
+                difference.detail
+            ),
+            denied: self.server.on_change == OnChange::Deny,
+        })
+    }
+
+    fn is_stale(&self, start: Option<Start>) -> bool {
+        self.server.live.is_stale(need(start), &self.server.client)
+    }
+
+    async fn prepare(&self, start: Option<Start>, credentials: &Credentials) -> Result<(), String> {
+        let server = &self.server;
+        let headers = server.headers.filled(credentials)?;
+        let (client, locked) = (&server.client, &server.locked);
+        let compared = server
+            .live
+            .compare(need(start), &server.name, client, locked, &headers);
+        let redactor = self.redactor.and(&credentials.redactor());
+        compared
+            .await
+            .map_err(|why| redactor.clean(&why).into_owned())
+    }
+
+    async fn call(&self, call: &Invocation) -> ToolAnswer {
+        metric(&self.spec.name, &call.permit, self.attempt(call)).await
+    }
+}
+
+fn need(start: Option<Start>) -> Need {
+    match start {
+        None => Need::Judge,
+        Some(Start::Allowed) => Need::StartAllowed,
+        Some(Start::Approved) => Need::StartApproved,
+    }
+}
+
+impl McpTool {
+    async fn attempt(&self, call: &Invocation) -> ToolAnswer {
+        let headers = match self.server.headers.filled(&call.credentials) {
+            Ok(headers) => headers,
+            Err(why) => return self.not_sent(&why),
+        };
+        let redactor = call.redactor(&self.redactor);
+        let answered = self
+            .server
+            .client
+            .call(self.call_of(call, headers, &redactor));
+        match answered.await {
+            Outcome::Succeeded(content) => ToolAnswer::Succeeded {
+                content,
+                http_status: None,
+            },
+            Outcome::Failed(content) => failed(content),
+            Outcome::NotSent(why) => self.not_sent(&redactor.clean(&why)),
+            Outcome::Suspect(content) => ToolAnswer::Suspect { content },
+            Outcome::Unknown(why) => ToolAnswer::Unknown {
+                problem: format!(
+                    "The tool `{}` was called, and its outcome is not known: {}.",
+                    self.spec.name,
+                    redactor.clean(&why)
+                ),
+            },
+            Outcome::Asks(_) => failed(format!(
+                "The tool `{}` asks the user a question, which cannot be answered here.",
+                self.spec.name
+            )),
+        }
+    }
+
+    fn call_of<'c>(
+        &'c self,
+        call: &'c Invocation,
+        headers: HeaderMap,
+        redactor: &'c Redactor,
+    ) -> Call<'c> {
+        Call {
+            tool: &self.tool,
+            arguments: &call.arguments_text,
+            schema: &self.schema,
+            id: call.call_id,
+            traceparent: &call.traceparent,
+            headers,
+            permit: &call.permit,
+            redactor,
+            resume: None,
+        }
+    }
+
+    fn not_sent(&self, why: &str) -> ToolAnswer {
+        failed(format!(
+            "The tool `{}` failed before it was called: {why}.",
+            self.spec.name
+        ))
+    }
+}
+
+fn failed(content: String) -> ToolAnswer {
+    ToolAnswer::Failed {
+        content,
+        http_status: None,
+    }
+}

@@ -1,0 +1,297 @@
+//! The envelope of the protocol: JSON-RPC 2.0, in the three revisions that are spoken. Invariant: a
+//! message with a repeated member is not read, because two readers could understand it differently.
+
+use std::fmt::Write as _;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// A revision of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Revision {
+    /// 2025-06-18.
+    June2025,
+    /// 2025-11-25.
+    November2025,
+    /// 2026-07-28: stateless, without a handshake.
+    July2026,
+}
+
+impl Revision {
+    const ALL: [Self; 3] = [Self::June2025, Self::November2025, Self::July2026];
+
+    /// The revision with this name; `None` if it is not spoken here.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|revision| revision.as_str() == name)
+    }
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::June2025 => "2025-06-18",
+            Self::November2025 => "2025-11-25",
+            Self::July2026 => "2026-07-28",
+        }
+    }
+
+    /// Whether each request carries what the handshake agreed on in older revisions.
+    pub(crate) fn is_stateless(self) -> bool {
+        self == Self::July2026
+    }
+}
+
+/// The client's account of itself.
+fn client_info() -> Value {
+    json!({"name": "holdpoint", "version": env!("CARGO_PKG_VERSION")})
+}
+
+/// A request or, without an id, a notification. The texts of `params` and `meta` are JSON and are
+/// written as they are.
+pub(super) struct Request<'r> {
+    pub(super) id: Option<&'r str>,
+    pub(super) method: &'r str,
+    pub(super) params: Vec<(&'static str, String)>,
+    pub(super) meta: Vec<(&'static str, String)>,
+}
+
+impl<'r> Request<'r> {
+    pub(super) fn new(id: &'r str, method: &'r str) -> Self {
+        Self {
+            id: Some(id),
+            method,
+            params: Vec::new(),
+            meta: Vec::new(),
+        }
+    }
+
+    /// The request that begins a conversation in the older revisions.
+    pub(super) fn initialize(id: &'r str) -> Self {
+        let revision = json!(Revision::November2025.as_str());
+        Self {
+            params: vec![
+                ("protocolVersion", revision.to_string()),
+                ("capabilities", "{}".to_owned()),
+                ("clientInfo", client_info().to_string()),
+            ],
+            ..Self::new(id, "initialize")
+        }
+    }
+
+    pub(super) fn notification(method: &'r str) -> Self {
+        Self {
+            id: None,
+            ..Self::new("", method)
+        }
+    }
+
+    /// The message as one line of JSON.
+    pub(super) fn text(&self, revision: Revision) -> String {
+        let mut text = String::from("{\"jsonrpc\":\"2.0\"");
+        if let Some(id) = self.id {
+            let _ = write!(text, ",\"id\":{}", json!(id));
+        }
+        let _ = write!(text, ",\"method\":{},\"params\":{{", json!(self.method));
+        for (name, value) in &self.params {
+            let _ = write!(text, "\"{name}\":{value},");
+        }
+        text.push_str("\"_meta\":{");
+        let mut meta = self.meta.clone();
+        if revision.is_stateless() && self.id.is_some() {
+            let capabilities = json!({"elicitation": {"form": {}, "url": {}}});
+            meta.push((
+                "io.modelcontextprotocol/protocolVersion",
+                json!(revision.as_str()).to_string(),
+            ));
+            meta.push((
+                "io.modelcontextprotocol/clientInfo",
+                client_info().to_string(),
+            ));
+            meta.push((
+                "io.modelcontextprotocol/clientCapabilities",
+                capabilities.to_string(),
+            ));
+        }
+        for (index, (name, value)) in meta.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            let _ = write!(text, "{comma}\"{name}\":{value}");
+        }
+        text.push_str("}}}");
+        text
+    }
+}
+
+/// A message from a server.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Message {
+    /// The answer to the request with this id.
+    Answer(Value, Answer),
+    /// A request of the server, with its id and method.
+    Request(Value, String),
+    /// A notification, with its method.
+    Notification(String),
+}
+
+/// The answer to a request.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Answer {
+    Result(Value),
+    Error { code: i64, message: String },
+}
+
+#[derive(Deserialize)]
+struct Envelope {
+    jsonrpc: String,
+    id: Option<Value>,
+    method: Option<String>,
+    #[serde(default, deserialize_with = "present")]
+    result: Option<Value>,
+    error: Option<ErrorObject>,
+}
+
+#[derive(Deserialize)]
+struct ErrorObject {
+    code: i64,
+    #[serde(default)]
+    message: String,
+}
+
+/// Keeps an explicit `null` apart from a missing member.
+fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(from).map(Some)
+}
+
+impl Message {
+    /// Reads one message; `None` if it is none.
+    pub(super) fn read(text: &[u8]) -> Option<Self> {
+        let envelope: Envelope = serde_json::from_slice(text).ok()?;
+        if envelope.jsonrpc != "2.0" {
+            return None;
+        }
+        let id = envelope.id.unwrap_or(Value::Null);
+        match (envelope.method, envelope.result, envelope.error) {
+            (Some(method), None, None) if id.is_null() => Some(Self::Notification(method)),
+            (Some(method), None, None) => Some(Self::Request(id, method)),
+            (None, Some(result), None) => Some(Self::Answer(id, Answer::Result(result))),
+            (None, None, Some(ErrorObject { code, message })) => {
+                Some(Self::Answer(id, Answer::Error { code, message }))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The reply to a request of a server. No capability is declared, so every request but a `ping` is
+/// refused; an elicitation is canceled, as its revision expects.
+pub(super) fn reply(id: &Value, method: &str) -> String {
+    let reply = match method {
+        "ping" => json!({"jsonrpc": "2.0", "id": id, "result": {}}),
+        "elicitation/create" => json!({"jsonrpc": "2.0", "id": id, "result": {"action": "cancel"}}),
+        _ => {
+            json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32601, "message": "Method not found"}})
+        }
+    };
+    reply.to_string()
+}
+
+/// Whether the server tells that its tools have changed.
+pub(super) fn is_list_change(method: &str) -> bool {
+    method == "notifications/tools/list_changed"
+}
+
+/// The codes of errors that prove that a call was not executed.
+pub(super) const NOT_EXECUTED: [i64; 7] = [-32700, -32600, -32601, -32602, -32020, -32021, -32022];
+
+/// Whether the answer to `server/discover` says that the server speaks the stateless revision.
+pub(super) fn is_stateless(answer: &Answer) -> bool {
+    let Answer::Result(result) = answer else {
+        return false;
+    };
+    let versions = result.get("supportedVersions").and_then(Value::as_array);
+    let newest = json!(Revision::July2026.as_str());
+    versions.is_some_and(|versions| versions.contains(&newest))
+}
+
+/// The server's account of itself in its answer to `server/discover`.
+pub(super) fn server_info(answer: &Answer) -> Value {
+    let Answer::Result(result) = answer else {
+        return Value::Null;
+    };
+    let meta = result.get("_meta");
+    let info = meta.and_then(|meta| meta.get("io.modelcontextprotocol/serverInfo"));
+    info.cloned().unwrap_or_default()
+}
+
+/// The revision and the account of itself in a server's answer to `initialize`.
+///
+/// # Errors
+/// The reason why the conversation cannot begin.
+pub(super) fn initialized(answer: Answer) -> Result<(Revision, Value), String> {
+    let result = match answer {
+        Answer::Result(result) => result,
+        Answer::Error { code, .. } => {
+            return Err(format!("it refused to begin, with error {code}"));
+        }
+    };
+    let name = result
+        .get("protocolVersion")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    let revision = Revision::named(name).filter(|revision| !revision.is_stateless());
+    let revision = revision.ok_or("it speaks another revision of the protocol")?;
+    Ok((
+        revision,
+        result.get("serverInfo").cloned().unwrap_or_default(),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn message_with_a_repeated_member_or_another_version_is_not_read() {
+        for text in [
+            r#"{"jsonrpc":"2.0","id":1,"id":2,"result":{}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"result":{},"result":{}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"result":{},"error":{"code":1}}"#,
+            r#"{"jsonrpc":"1.0","id":1,"result":{}}"#,
+            r#"[{"jsonrpc":"2.0","id":1,"result":{}}]"#,
+            r#"{"jsonrpc":"2.0","id":1}"#,
+            r#"{"jsonrpc":"2.0","id":1,"result":{}} x"#,
+        ] {
+            assert_eq!(Message::read(text.as_bytes()), None, "{text}");
+        }
+        let empty = Message::read(br#"{"jsonrpc":"2.0","id":"a","result":null}"#);
+        assert_eq!(
+            empty,
+            Some(Message::Answer(json!("a"), Answer::Result(Value::Null)))
+        );
+    }
+
+    #[test]
+    fn texts_of_a_request_are_written_as_they_are() {
+        let request = Request {
+            params: vec![
+                ("name", "\"t\"".to_owned()),
+                ("arguments", "{ \"a\" : 1.0 }".to_owned()),
+            ],
+            meta: vec![("holdpoint/call", "\"c\"".to_owned())],
+            ..Request::new("c", "tools/call")
+        };
+        assert_eq!(
+            request.text(Revision::November2025),
+            r#"{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"t","arguments":{ "a" : 1.0 },"_meta":{"holdpoint/call":"c"}}}"#
+        );
+        let newest: Value = serde_json::from_str(&request.text(Revision::July2026)).unwrap();
+        let meta = &newest["params"]["_meta"];
+        assert_eq!(
+            meta["io.modelcontextprotocol/protocolVersion"],
+            "2026-07-28"
+        );
+        assert_eq!(
+            meta["io.modelcontextprotocol/clientInfo"]["name"],
+            "holdpoint"
+        );
+    }
+}

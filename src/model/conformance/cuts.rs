@@ -1,0 +1,86 @@
+//! Tests that a stream means the same wherever its bytes are cut.
+
+use std::sync::Arc;
+
+use super::traffic::{Reply, Traffic};
+use super::{KEY, Provider};
+use crate::model::Answer;
+use crate::model::anthropic::Messages;
+use crate::model::clean::Cleaner;
+use crate::model::heard::Heard;
+use crate::model::openai::ChatCompletions;
+use crate::model::openai_responses::Responses;
+use crate::model::protocol::{Attempt, Progress, Protocol, Reading as _, Telling};
+use crate::model::sse::Decoder;
+use crate::secret::{Redactor, Secret};
+
+/// Reads a stream whose bytes arrive in these pieces. Returns the outcome (the answer, or the
+/// reason why there is none) and the emitted pieces.
+fn read<P: Protocol>(pieces: &[&[u8]]) -> (Result<Answer, String>, Heard) {
+    let cleaner = Cleaner(Arc::new(Redactor::new([(
+        "KEY",
+        &Secret::new(KEY.to_owned()),
+    )])));
+    let (mut decoder, mut reading, heard) = (
+        Decoder::new(64 * 1024),
+        P::reading(&cleaner),
+        Heard::default(),
+    );
+    let mut telling = Telling::new(&heard);
+    let mut broken = None;
+    for event in pieces.iter().flat_map(|piece| decoder.push(piece).unwrap()) {
+        match reading.event(&event, &mut telling) {
+            Ok(Progress::GoesOn) => {}
+            Ok(Progress::Ended) => break,
+            Err(attempt) => {
+                broken = Some(attempt);
+                break;
+            }
+        }
+    }
+    let answer = match broken.unwrap_or_else(|| reading.finish(&mut telling)) {
+        Attempt::Answered(answer) => Ok(*answer),
+        Attempt::Again(why, _) | Attempt::Plainer(why) | Attempt::Failed(why) => Err(why),
+    };
+    (answer, heard)
+}
+
+fn is_the_same_wherever_it_is_cut<P: Protocol>(provider: Provider) {
+    for case in provider.cases() {
+        let traffic = Traffic::of(provider.name(), case.name);
+        let Some(stream) = traffic.answers.iter().find_map(Reply::stream) else {
+            continue;
+        };
+        let (answer, heard) = read::<P>(&[stream.as_bytes()]);
+        if let Ok(answer) = &answer {
+            heard.adds_up_to(answer);
+        }
+        for size in 1..30 {
+            let pieces: Vec<_> = stream.as_bytes().chunks(size).collect();
+            let (same, again) = read::<P>(&pieces);
+            assert_eq!(same, answer, "{} in pieces of {size}", case.name);
+            let (told, again) = (heard.told(), again.told());
+            assert_eq!(
+                (told.text, told.calls),
+                (again.text, again.calls),
+                "{} in pieces of {size}",
+                case.name
+            );
+        }
+    }
+}
+
+#[test]
+fn chat_completions_stream_is_the_same_wherever_it_is_cut() {
+    is_the_same_wherever_it_is_cut::<ChatCompletions>(Provider::OpenAi);
+}
+
+#[test]
+fn responses_stream_is_the_same_wherever_it_is_cut() {
+    is_the_same_wherever_it_is_cut::<Responses>(Provider::Responses);
+}
+
+#[test]
+fn messages_stream_is_the_same_wherever_it_is_cut() {
+    is_the_same_wherever_it_is_cut::<Messages>(Provider::Anthropic);
+}

@@ -1,0 +1,99 @@
+//! Ids of calls and names of tools, as protocols with strict rules for them take them. Invariant: the
+//! same conversation always gets the same ids, because an endpoint may compare it with the previous
+//! request.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The longest id or tool name that an endpoint takes, in characters.
+const LONGEST: usize = 64;
+
+/// The ids of calls and results within one request. Endpoints take letters, digits, `_` and `-`, and
+/// refuse an id that is long or used twice in a conversation; other providers' ids may have any
+/// characters and length and repeat in every turn.
+#[derive(Debug, Default)]
+pub(super) struct Ids {
+    used: BTreeSet<String>,
+    /// For the current turn's calls: the stored id, and the id that is sent.
+    turn: BTreeMap<String, String>,
+}
+
+impl Ids {
+    /// Starts a turn whose calls have these stored ids.
+    pub(super) fn begin<'a>(&mut self, calls: impl Iterator<Item = &'a str>) {
+        self.turn.clear();
+        for id in calls {
+            let fitting = fitting(id);
+            let fitting = if fitting.is_empty() {
+                "call".to_owned()
+            } else {
+                fitting
+            };
+            let again = (2_u64..).map(|times| {
+                let suffix = format!("-{times}");
+                cut(&fitting, LONGEST.saturating_sub(suffix.len())) + &suffix
+            });
+            let unused = std::iter::once(fitting.clone())
+                .chain(again)
+                .find(|id| self.used.insert(id.clone()));
+            self.turn.insert(id.to_owned(), unused.unwrap_or_default());
+        }
+    }
+
+    /// The id to send for a call of the current turn.
+    pub(super) fn of(&self, id: &str) -> String {
+        self.turn.get(id).cloned().unwrap_or_else(|| fitting(id))
+    }
+}
+
+fn cut(text: &str, longest: usize) -> String {
+    text.chars().take(longest).collect()
+}
+
+/// Replaces by `_` each character that ids and tool names may not contain, and cuts what is too long.
+fn fitting(text: &str) -> String {
+    text.chars()
+        .take(LONGEST)
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') {
+                c
+            } else {
+                '_'
+            }
+        })
+        .collect()
+}
+
+/// A tool name that may be sent: the model may have called a name that was never offered.
+pub(super) fn name(name: &str) -> String {
+    let fitting = fitting(name);
+    if fitting.is_empty() {
+        "unnamed".to_owned()
+    } else {
+        fitting
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_sent_only_once_and_a_valid_one_is_kept() {
+        let mut ids = Ids::default();
+        ids.begin(["call_0", "call:0", "", "toolu_1"].into_iter());
+        let first = ["call_0", "call:0", "", "toolu_1"].map(|id| ids.of(id));
+        ids.begin(["call_0", "call_1"].into_iter());
+        let second = ["call_0", "call_1"].map(|id| ids.of(id));
+        assert_eq!(first, ["call_0", "call_0-2", "call", "toolu_1"]);
+        assert_eq!(second, ["call_0-3", "call_1"]);
+    }
+
+    #[test]
+    fn long_id_is_cut_and_stays_different_from_others() {
+        let (long, longer) = ("x".repeat(64), "x".repeat(99));
+        let mut ids = Ids::default();
+        ids.begin([long.as_str(), longer.as_str()].into_iter());
+        assert_eq!(ids.of(&long), long);
+        assert_eq!(ids.of(&longer), format!("{}-2", "x".repeat(62)));
+    }
+}

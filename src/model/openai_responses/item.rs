@@ -1,0 +1,118 @@
+//! An item of an answer: a message, a function call, reasoning, or a kind that this version does not
+//! know. Its exact text is kept beside the parsed members, because encrypted reasoning goes back
+//! byte for byte.
+
+use serde::{Serialize, Serializer};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use crate::model::AnswerCall;
+use crate::model::clean::Cleaner;
+
+/// An item of a request or an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Item {
+    /// The JSON of the item, exactly as it came or as it is sent.
+    text: String,
+    members: Map<String, Value>,
+}
+
+impl Item {
+    /// Parses an item; `None` if the text is not a JSON object.
+    pub(super) fn read(text: &str) -> Option<Self> {
+        Some(Self {
+            text: text.to_owned(),
+            members: serde_json::from_str(text).ok()?,
+        })
+    }
+
+    pub(super) fn new(members: Map<String, Value>) -> Self {
+        Self {
+            text: json!(members).to_string(),
+            members,
+        }
+    }
+
+    pub(super) fn members(&self) -> &Map<String, Value> {
+        &self.members
+    }
+
+    pub(super) fn is_call(&self) -> bool {
+        self.str("type") == "function_call"
+    }
+
+    /// Whether the item was cut off.
+    pub(super) fn is_cut(&self) -> bool {
+        self.str("status") == "incomplete"
+    }
+
+    pub(super) fn is_reasoning(&self) -> bool {
+        self.str("type") == "reasoning"
+    }
+
+    /// A member that is a text; empty for any other member.
+    pub(super) fn str(&self, member: &str) -> &str {
+        self.members
+            .get(member)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+    }
+
+    /// The arguments of a call; `None` if they are not a text.
+    pub(super) fn arguments(&self) -> Option<&str> {
+        match self.members.get("arguments") {
+            None | Some(Value::Null) => Some(""),
+            Some(arguments) => arguments.as_str(),
+        }
+    }
+
+    /// The parts of a message; nothing for any other item.
+    fn parts(&self) -> impl Iterator<Item = &Value> {
+        let is_message = self.str("type") == "message";
+        let content = self.members.get("content").filter(|_| is_message);
+        content.and_then(Value::as_array).into_iter().flatten()
+    }
+
+    /// The text of a message, refusals included.
+    pub(super) fn said(&self) -> impl Iterator<Item = &str> {
+        self.parts().filter_map(|part| {
+            let member = match part.get("type").and_then(Value::as_str) {
+                Some("output_text") => "text",
+                Some("refusal") => "refusal",
+                Some(_) | None => return None,
+            };
+            part.get(member).and_then(Value::as_str)
+        })
+    }
+
+    /// Whether the model refuses in this message.
+    pub(super) fn refuses(&self) -> bool {
+        self.parts()
+            .any(|part| part.get("type").is_some_and(|kind| kind == "refusal"))
+    }
+
+    /// The JSON of the item as it is stored: exactly as it came, unless it holds a secret or U+0000.
+    /// A call gets the arguments of `call`. `None` if no JSON is left after redaction.
+    pub(super) fn kept(&self, call: Option<&AnswerCall>, cleaner: &Cleaner) -> Option<String> {
+        let mut clean = cleaner.json(Value::Object(self.members.clone()));
+        if let (Some(call), Some(arguments @ Value::String(_))) = (call, clean.get_mut("arguments"))
+        {
+            *arguments = json!(call.arguments_text);
+        }
+        let same = clean.as_object() == Some(&self.members);
+        if same && cleaner.text(&self.text) == self.text {
+            return Some(self.text.clone());
+        }
+        let text = cleaner.text(&clean.to_string());
+        Self::read(&text).is_some().then_some(text)
+    }
+}
+
+impl Serialize for Item {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match serde_json::from_str::<&RawValue>(&self.text) {
+            Ok(exact) => exact.serialize(serializer),
+            Err(_) => self.members.serialize(serializer),
+        }
+    }
+}

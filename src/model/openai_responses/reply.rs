@@ -1,0 +1,206 @@
+//! Reads a whole or streamed answer: its items, how it ended, and its usage. Invariant: an answer
+//! means the same whether streamed or not; an answer that the endpoint did not declare ended is
+//! rejected.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use super::item::Item;
+use crate::model::clean::{Cleaner, Mend, mended};
+use crate::model::problem::{broken_off, is_said, reports};
+use crate::model::protocol::{Attempt, CALLS, again, too_many_calls};
+use crate::model::{Answer, AnswerCall};
+use crate::task::item::{FinishReason, Usage};
+
+/// The `type` of the stored form of a turn.
+pub(super) const STORED: &str = "response";
+
+/// Codes of errors that a repetition would meet again. Codes that begin with `invalid_` or `image_`
+/// are such errors, too.
+const FINAL: [&str; 11] = [
+    "bio_policy",
+    "context_length_exceeded",
+    "cyber_policy",
+    "data_residency_mismatch",
+    "empty_image_file",
+    "failed_to_download_image",
+    "insufficient_quota",
+    "misalignment_policy_violation",
+    "model_not_found",
+    "unsupported_image_media_type",
+    "unsupported_parameter",
+];
+
+/// How a response ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Completed,
+    /// Cut off, with the reason; none of its calls may run.
+    Cut(FinishReason),
+}
+
+impl End {
+    /// Reads the end of the response with this status.
+    ///
+    /// # Errors
+    /// The outcome of the attempt, when the response failed or has not ended.
+    pub(super) fn read(
+        status: &str,
+        response: &Map<String, Value>,
+        cleaner: &Cleaner,
+    ) -> Result<Self, Attempt> {
+        let error = response.get("error").filter(|error| is_said(error));
+        match (error, status) {
+            (Some(error), _) => Err(reported(error, cleaner)),
+            (None, "completed") => Ok(Self::Completed),
+            (None, "incomplete") => {
+                let details = response.get("incomplete_details");
+                let reason = details.and_then(|details| details.get("reason"));
+                Ok(Self::Cut(match reason.and_then(Value::as_str) {
+                    Some("max_output_tokens") => FinishReason::Length,
+                    Some("content_filter") => FinishReason::ContentFilter,
+                    Some(_) | None => FinishReason::Other,
+                }))
+            }
+            (None, "failed") => Err(again("it failed and gave no reason")),
+            (None, _) => Err(again("its answer has not ended")),
+        }
+    }
+}
+
+/// An answer as received, not redacted yet.
+#[derive(Debug)]
+pub(super) struct Said {
+    pub(super) items: Vec<Item>,
+    pub(super) end: End,
+    pub(super) usage: Option<Value>,
+}
+
+/// Reads an unstreamed answer. An unreadable answer may have been truncated, so the attempt is
+/// repeated.
+pub(super) fn whole(body: &str, cleaner: &Cleaner) -> Attempt {
+    let body = mended(body, Mend::LoneSurrogates);
+    let Ok(Value::Object(mut response)) = serde_json::from_str::<Value>(&body) else {
+        return again("its answer is not complete JSON");
+    };
+    let status = response.get("status").and_then(Value::as_str);
+    let end = match End::read(status.unwrap_or_default(), &response, cleaner) {
+        Ok(end) => end,
+        Err(attempt) => return attempt,
+    };
+    let Some(output) = output(&body) else {
+        return again("its answer holds no output");
+    };
+    let Some(items) = output.into_iter().map(Item::read).collect() else {
+        return unreadable();
+    };
+    let usage = response.remove("usage");
+    Said { items, end, usage }.answer(cleaner)
+}
+
+/// The exact text of each item of a response's `output`.
+pub(super) fn output(response: &str) -> Option<Vec<&str>> {
+    #[derive(Deserialize)]
+    struct Response<'a> {
+        #[serde(borrow)]
+        output: Vec<&'a RawValue>,
+    }
+    let response: Response<'_> = serde_json::from_str(response).ok()?;
+    Some(response.output.into_iter().map(RawValue::get).collect())
+}
+
+/// Classifies an error event, or the error of a response that failed.
+pub(super) fn reported(error: &Value, cleaner: &Cleaner) -> Attempt {
+    let code = error
+        .get("code")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    let is_final =
+        FINAL.contains(&code) || code.starts_with("invalid_") || code.starts_with("image_");
+    if is_final {
+        Attempt::Failed(reports(error, cleaner))
+    } else {
+        broken_off(error, cleaner)
+    }
+}
+
+pub(super) fn unreadable() -> Attempt {
+    again("its answer cannot be read")
+}
+
+impl Said {
+    /// The text of the answer.
+    pub(super) fn text(&self) -> String {
+        self.items.iter().flat_map(Item::said).collect()
+    }
+
+    /// Turns the response into the outcome of the attempt.
+    pub(super) fn answer(self, cleaner: &Cleaner) -> Attempt {
+        let called: Vec<_> = self.items.iter().filter(|item| item.is_call()).collect();
+        if called.len() > CALLS {
+            return Attempt::Failed(too_many_calls());
+        }
+        let calls = called.into_iter().map(|item| {
+            Some(cleaner.call(item.str("call_id"), item.str("name"), item.arguments()?))
+        });
+        let Some(calls) = calls.collect::<Option<Vec<_>>>() else {
+            return unreadable();
+        };
+        let text = Some(cleaner.text(&self.text())).filter(|text| !text.is_empty());
+        Attempt::Answered(Box::new(Answer {
+            text: if calls.is_empty() {
+                Some(text.unwrap_or_default())
+            } else {
+                text
+            },
+            finish_reason: self.finish_reason(!calls.is_empty()),
+            usage: usage(self.usage.as_ref()),
+            raw: self.raw(&calls, cleaner),
+            calls,
+        }))
+    }
+
+    /// A refusal counts as a filter's, and an item that was cut off as a cut answer: none of the
+    /// calls runs.
+    fn finish_reason(&self, has_calls: bool) -> FinishReason {
+        match self.end {
+            End::Cut(reason) => reason,
+            End::Completed if self.items.iter().any(Item::refuses) => FinishReason::ContentFilter,
+            End::Completed if self.items.iter().any(Item::is_cut) => FinishReason::Other,
+            End::Completed if has_calls => FinishReason::ToolCalls,
+            End::Completed => FinishReason::Stop,
+        }
+    }
+
+    /// The items as they are stored and sent back, each as the text of its JSON, which no store
+    /// reformats. Null, so that the turn is sent back in its parsed form, if redaction leaves no JSON.
+    fn raw(&self, calls: &[AnswerCall], cleaner: &Cleaner) -> Value {
+        let mut calls = calls.iter();
+        let items = self.items.iter().map(|item| {
+            let call = item.is_call().then(|| calls.next());
+            item.kept(call.flatten(), cleaner)
+        });
+        let items: Option<Vec<_>> = items.collect();
+        items.map_or(Value::Null, |items| json!({"type": STORED, "items": items}))
+    }
+}
+
+/// Cached tokens are part of `input_tokens`, and reasoning tokens of `output_tokens`.
+fn usage(sent: Option<&Value>) -> Usage {
+    let count = |name: &str| {
+        let number = sent.and_then(|usage| usage.get(name))?;
+        number.as_i64().filter(|count| *count >= 0)
+    };
+    let prompt_tokens = count("input_tokens").unwrap_or(0);
+    let completion_tokens = count("output_tokens").unwrap_or(0);
+    Usage {
+        prompt_tokens,
+        completion_tokens,
+        total_tokens: count("total_tokens")
+            .unwrap_or_else(|| prompt_tokens.saturating_add(completion_tokens)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,225 @@
+//! Streamed answers of the Responses protocol.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::*;
+use crate::model::Answer;
+use crate::model::heard::Heard;
+use crate::secret::{Redactor, Secret};
+use crate::task::item::FinishReason;
+
+/// Runs a stream of these events to its outcome. Also returns the emitted pieces.
+fn read(events: &[Value]) -> (Attempt, Heard) {
+    let key = Secret::new("sk-very-secret".to_owned());
+    let cleaner = Cleaner(Arc::new(Redactor::new([("KEY", &key)])));
+    let (heard, mut stream) = (Heard::default(), Stream::new(&cleaner));
+    let mut telling = Telling::new(&heard);
+    for data in events {
+        let event = Event {
+            name: String::new(),
+            data: data.to_string(),
+        };
+        if let Err(attempt) = stream.event(&event, &mut telling) {
+            return (attempt, heard);
+        }
+    }
+    (stream.finish(&mut telling), heard)
+}
+
+/// The answer, whose texts the pieces add up to, and the number of resets.
+fn answered(events: &[Value]) -> (Answer, usize) {
+    match read(events) {
+        (Attempt::Answered(answer), heard) => {
+            heard.adds_up_to(&answer);
+            (*answer, heard.told().resets)
+        }
+        (attempt, _) => panic!("{attempt:?}"),
+    }
+}
+
+fn outcome(events: &[Value]) -> String {
+    match read(events).0 {
+        Attempt::Answered(answer) => format!("says {}", answer.text.unwrap_or_default()),
+        Attempt::Again(why, _) => format!("again: {why}"),
+        Attempt::Plainer(why) | Attempt::Failed(why) => format!("failed: {why}"),
+    }
+}
+
+fn item(kind: &str, at: u64, item: Value) -> Value {
+    let mut event = json!({"type": format!("response.output_item.{kind}"), "output_index": at});
+    event["item"] = item;
+    event
+}
+
+fn call(name: &str, arguments: &str) -> Value {
+    json!({"type": "function_call", "call_id": "c", "name": name, "arguments": arguments})
+}
+
+fn message(text: &str) -> Value {
+    json!({"type": "message", "content": [{"type": "output_text", "text": text}]})
+}
+
+fn delta(kind: &str, at: u64, delta: &str) -> Value {
+    json!({"type": format!("response.{kind}.delta"), "output_index": at, "delta": delta})
+}
+
+fn completed(output: &Value) -> Value {
+    json!({"type": "response.completed", "response": {"status": "completed", "output": output}})
+}
+
+const TEXT: &str = "output_text";
+const ARGUMENTS: &str = "function_call_arguments";
+
+#[test]
+fn ended_item_wins_over_its_deltas() {
+    let (answer, resets) = answered(&[
+        item("added", 0, message("")),
+        delta(TEXT, 0, "Wrong"),
+        item("done", 0, message("Right")),
+        item("added", 1, call("look", "")),
+        delta(ARGUMENTS, 1, "{\"n\":1}"),
+        item("done", 1, call("pay", "{\"n\":2}")),
+        completed(&json!([message("Other"), call("other", "{}")])),
+    ]);
+    assert_eq!(answer.text.as_deref(), Some("Right"));
+    assert_eq!(
+        (
+            answer.calls[0].name.as_str(),
+            answer.calls[0].arguments_text.as_str()
+        ),
+        ("pay", "{\"n\":2}")
+    );
+    assert_eq!(answer.raw["items"][1], call("pay", "{\"n\":2}").to_string());
+    assert_eq!(resets, 1);
+}
+
+#[test]
+fn item_that_no_event_ended_is_taken_from_the_response() {
+    let (answer, resets) = answered(&[
+        item("added", 0, message("")),
+        delta(TEXT, 0, "He"),
+        completed(&json!([message("Hello"), call("pay", "{}")])),
+    ]);
+    assert_eq!(
+        (answer.text.as_deref(), answer.calls.len()),
+        (Some("Hello"), 1)
+    );
+    assert_eq!(resets, 0);
+    assert_eq!(
+        outcome(&[
+            item("added", 0, message("")),
+            delta(TEXT, 0, "He"),
+            completed(&json!([]))
+        ]),
+        "again: its answer ended within an item"
+    );
+}
+
+#[test]
+fn response_announced_as_completed_that_says_it_was_cut_runs_no_call() {
+    let cut =
+        json!({"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}});
+    let end = json!({"type": "response.completed", "response": cut});
+    let (answer, _) = answered(&[item("done", 0, call("pay", "{}")), end]);
+    assert_eq!(answer.finish_reason, FinishReason::Length);
+}
+
+#[test]
+fn items_stand_in_the_order_of_their_index() {
+    let (answer, _) = answered(&[
+        item("done", 1, call("pay", "{\"n\":2}")),
+        item("added", 0, call("", "")),
+        delta(ARGUMENTS, 0, "{\"n\""),
+        item("done", 0, call("look", "{\"n\":1}")),
+        completed(&json!([])),
+    ]);
+    let names: Vec<_> = answer.calls.iter().map(|call| call.name.as_str()).collect();
+    assert_eq!(names, ["look", "pay"]);
+}
+
+#[test]
+fn name_of_a_call_is_emitted_before_its_arguments_and_redacted() {
+    let events = [
+        item("added", 0, call("sk-very-secret", "")),
+        delta(ARGUMENTS, 0, "{\"k\":\"sk-very"),
+    ];
+    let told = read(&events).1.told();
+    let (name, arguments) = &told.calls[&0];
+    assert_eq!(
+        (name.as_str(), arguments.as_str()),
+        ("[secret KEY]", "{\"k\":\"")
+    );
+}
+
+#[test]
+fn stream_without_its_end_is_no_answer() {
+    let events = [
+        item("done", 0, message("Hello")),
+        item("done", 1, call("pay", "{}")),
+    ];
+    assert_eq!(outcome(&events), "again: its answer was cut off");
+    let one = json!({"type": "response.in_progress", "response": {"status": "in_progress"}});
+    assert_eq!(outcome(&[one]), "again: its answer was cut off");
+}
+
+#[test]
+fn failure_and_error_events_are_retried_or_final() {
+    let failed = |error: Value| json!({"type": "response.failed", "response": {"status": "failed", "error": error}});
+    for (event, expected) in [
+        (
+            failed(json!({"code": "server_error", "message": "m"})),
+            "again: it reported an error: m",
+        ),
+        (
+            failed(json!({"code": "invalid_prompt", "message": "m"})),
+            "failed: it reported an error: m",
+        ),
+        (failed(Value::Null), "again: it failed and gave no reason"),
+        (
+            json!({"type": "error", "code": "server_error", "message": "m"}),
+            "again: it reported an error: m",
+        ),
+        (
+            json!({"type": "error", "error": {"type": "invalid_request_error", "message": "m"}}),
+            "failed: it reported an error: m",
+        ),
+        (
+            json!({"error": {"code": 400, "message": "m"}}),
+            "failed: it reported an error: m",
+        ),
+    ] {
+        assert_eq!(
+            outcome(&[item("done", 0, call("pay", "{}")), event.clone()]),
+            expected,
+            "{event}"
+        );
+    }
+}
+
+#[test]
+fn inconsistent_events_are_retried_and_unknown_ones_skipped() {
+    let unreadable = "again: its answer cannot be read";
+    let (begun, done) = (
+        item("added", 0, message("")),
+        item("done", 0, message("Hi")),
+    );
+    let end = completed(&json!([]));
+    let later = json!({"type": "response.later", "output_index": 9});
+    assert_eq!(
+        outcome(&[begun.clone(), later, done.clone(), end.clone()]),
+        "says Hi"
+    );
+    for events in [
+        vec![begun.clone(), begun],
+        vec![done.clone(), done],
+        vec![item("done", 0, json!("text"))],
+        vec![json!({"type": "response.output_item.done", "item": {}})],
+        vec![json!({"type": "response.completed"})],
+        vec![completed(&json!([7]))],
+    ] {
+        let all: Vec<_> = events.into_iter().chain([end.clone()]).collect();
+        assert_eq!(outcome(&all), unreadable, "{all:?}");
+    }
+}

@@ -1,0 +1,146 @@
+//! A program that talks through the guard: the guard's input is the program's, and the program's
+//! output is the guard's. Once the guard's input closes, the program has two seconds to end, then
+//! three more after SIGTERM.
+
+use std::io::{self, Read, Write};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{
+    Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, kill_process_group, setrlimit, waitid,
+};
+
+use super::{LAST_WORDS, Line, Order, end_group, say};
+
+/// How long the program has to end once its input is closed.
+const CLOSED: Duration = Duration::from_secs(2);
+/// How long the program then has to end after SIGTERM.
+const TERMINATED: Duration = Duration::from_secs(3);
+
+enum Event {
+    InputClosed,
+    Exited,
+}
+
+/// Runs the program until it ends, or until the guard's input closes.
+pub(super) fn relay(
+    order: &Order,
+    input: impl Read + Send + 'static,
+    output: &mut impl Write,
+) -> io::Result<()> {
+    // A core file would hold the program's environment.
+    let none = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    let _ = setrlimit(Resource::Core, none);
+    let mut child = match start(order) {
+        Ok(child) => child,
+        Err(error) => {
+            let why = format!("the program could not be started: {}", error.kind());
+            return say(output, &Line::NotStarted(why));
+        }
+    };
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let pid = pid.ok_or(io::ErrorKind::InvalidData)?;
+    let said = say(output, &Line::Started(pid.as_raw_nonzero().get()));
+    let (events, drained) = match said.and_then(|()| connect(&mut child, pid, input)) {
+        Ok(connected) => connected,
+        Err(error) => {
+            end_group(pid, &mut child)?;
+            return Err(error);
+        }
+    };
+    wait(&events, pid);
+    end_group(pid, &mut child)?;
+    let _ = drained.recv_timeout(LAST_WORDS);
+    Ok(())
+}
+
+fn start(order: &Order) -> io::Result<Child> {
+    let (program, arguments) = order
+        .program
+        .split_first()
+        .ok_or(io::ErrorKind::InvalidInput)?;
+    let stderr = if order.stderr {
+        Stdio::inherit()
+    } else {
+        Stdio::null()
+    };
+    Command::new(program)
+        .args(arguments)
+        .env_clear()
+        .envs(&order.environment)
+        .current_dir(&order.working_dir)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(stderr)
+        .process_group(0)
+        .spawn()
+}
+
+/// Connects the program's input and output with the guard's. The second receiver ends once all of
+/// the program's output is passed on.
+fn connect(
+    child: &mut Child,
+    pid: Pid,
+    mut input: impl Read + Send + 'static,
+) -> io::Result<(Receiver<Event>, Receiver<()>)> {
+    let (sender, events) = channel();
+    let (drained, passed_on) = channel::<()>();
+    let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+    let exited = sender.clone();
+    thread::Builder::new().spawn(move || {
+        // Waits without reaping: the process id must stay taken until the group is killed.
+        while let Err(rustix::io::Errno::INTR) = waitid(
+            WaitId::Pid(pid),
+            WaitIdOptions::EXITED | WaitIdOptions::NOWAIT,
+        ) {}
+        let _ = exited.send(Event::Exited);
+    })?;
+    thread::Builder::new().spawn(move || {
+        if let Some(mut stdin) = stdin {
+            let _ = pass_on(&mut input, &mut stdin);
+        }
+        // Reads on, if only the program has closed its end.
+        let _ = io::copy(&mut input, &mut io::sink());
+        let _ = sender.send(Event::InputClosed);
+    })?;
+    thread::Builder::new().spawn(move || {
+        if let Some(mut stdout) = stdout {
+            let _ = pass_on(&mut stdout, &mut io::stdout().lock());
+        }
+        drop(drained);
+    })?;
+    Ok((events, passed_on))
+}
+
+/// Copies until the end, without keeping anything back.
+fn pass_on(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let read = match from.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        to.write_all(buffer.get(..read).unwrap_or_default())?;
+        to.flush()?;
+    }
+}
+
+/// Waits until the program has ended, or has had its time to end.
+fn wait(events: &Receiver<Event>, pid: Pid) {
+    if !matches!(events.recv(), Ok(Event::InputClosed)) {
+        return;
+    }
+    if events.recv_timeout(CLOSED).is_err() {
+        // An error only means that the group is empty already.
+        let _ = kill_process_group(pid, Signal::TERM);
+        let _ = events.recv_timeout(TERMINATED);
+    }
+}

@@ -1,0 +1,115 @@
+//! The headers that an operator sets on requests to a tool. Invariant: a value that is filled in
+//! is marked sensitive, and a mistake never quotes a value.
+
+use std::collections::BTreeMap;
+
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+
+use super::credential::Credentials;
+use super::template::Template;
+use crate::secret::Secret;
+
+/// Headers that an operator may not set: our own, and those of the connection.
+const OURS: [&str; 6] = [
+    "idempotency-key",
+    "traceparent",
+    "content-length",
+    "transfer-encoding",
+    "connection",
+    "te",
+];
+/// The prefix of our other headers.
+const OURS_PREFIX: &str = "holdpoint-";
+
+/// Checked headers, with references to credentials.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Headers {
+    /// The headers without credentials, the same for every request.
+    fixed: HeaderMap,
+    /// The headers that credentials are filled into.
+    templates: Vec<(HeaderName, Template)>,
+}
+
+impl Headers {
+    /// Reads the `headers` of some settings. Adds each mistake with its key.
+    pub(crate) fn read(
+        written: &BTreeMap<String, Secret<String>>,
+        mistakes: &mut Vec<(Vec<String>, String)>,
+    ) -> Self {
+        let mut headers = Self::default();
+        for (name, value) in written {
+            match header(name, value) {
+                Ok((name, value, template)) => {
+                    if headers.fixed.insert(name.clone(), value).is_some() {
+                        mistakes.push((
+                            vec!["headers".to_owned(), name.to_string()],
+                            "is there twice".to_owned(),
+                        ));
+                    }
+                    if template.needs().next().is_some() {
+                        headers.templates.push((name, template));
+                    }
+                }
+                Err(detail) => mistakes.push((vec!["headers".to_owned(), name.clone()], detail)),
+            }
+        }
+        for (name, _) in &headers.templates {
+            headers.fixed.remove(name);
+        }
+        headers
+    }
+
+    /// The names of the credentials that the headers refer to.
+    pub(crate) fn needs(&self) -> impl Iterator<Item = &str> {
+        self.templates
+            .iter()
+            .flat_map(|(_, template)| template.needs())
+    }
+
+    /// The headers without credentials.
+    pub(crate) fn fixed(&self) -> &HeaderMap {
+        &self.fixed
+    }
+
+    /// The headers with credentials filled in.
+    ///
+    /// # Errors
+    /// Names the credential that is missing or that no header can hold; never its value.
+    pub(crate) fn filled(&self, credentials: &Credentials) -> Result<HeaderMap, String> {
+        let mut filled = self.fixed.clone();
+        for (name, template) in &self.templates {
+            let unfit = || {
+                let needs: Vec<_> = template.needs().map(|name| format!("`{name}`")).collect();
+                format!(
+                    "the credential {} holds what no header can hold",
+                    needs.join(" or ")
+                )
+            };
+            let value = header_value(&template.fill(credentials)?).ok_or_else(unfit)?;
+            filled.insert(name.clone(), value);
+        }
+        Ok(filled)
+    }
+}
+
+fn header(
+    name: &str,
+    value: &Secret<String>,
+) -> Result<(HeaderName, HeaderValue, Template), String> {
+    let parsed =
+        HeaderName::from_bytes(name.as_bytes()).map_err(|_| "is no name of a header".to_owned())?;
+    if OURS.contains(&parsed.as_str()) || parsed.as_str().starts_with(OURS_PREFIX) {
+        return Err("is set by Holdpoint or by the connection".to_owned());
+    }
+    let template = Template::read(value.reveal())?;
+    let value =
+        header_value(value).ok_or_else(|| "has a value that no header can have".to_owned())?;
+    Ok((parsed, value, template))
+}
+
+/// A header value marked sensitive; `None` if no header can hold it.
+fn header_value(value: &Secret<String>) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(value.reveal()).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}

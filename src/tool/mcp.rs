@@ -1,0 +1,36 @@
+//! A tool of an MCP server, as the catalogue sees it. The room `mcp` performs its calls.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+/// A tool of an MCP server, under a name and with texts of its own.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "McpTool")]
+pub struct Settings {
+    /// The server: a name in `mcp`.
+    pub server: String,
+    /// The name of the tool at its server.
+    pub tool: String,
+    /// The tool as the lock file has it. `None` if the lock file does not have it, which is a
+    /// mistake of the configuration.
+    #[serde(skip)]
+    pub reviewed: Option<Reviewed>,
+}
+
+/// The reviewed facts of a tool that its calls depend on.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Reviewed {
+    /// The digest of the whole definition in the lock file.
+    pub digest: String,
+    /// The address of the server for a person, without credentials and query.
+    pub target: String,
+    /// The timeout of one call.
+    pub timeout: Duration,
+    /// The credentials that the server's headers refer to.
+    pub needs: Vec<String>,
+    /// Whether the server is a child process, so that its code runs on this host.
+    pub runs_here: bool,
+}
