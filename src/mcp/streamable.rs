@@ -12,7 +12,6 @@ use reqwest::{Method, Request as HttpRequest, StatusCode};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{mpsc, watch};
-use tokio::time::Instant;
 use url::Url;
 
 use super::client::{Call, Failure, Listing, Outcome, Resume};

@@ -11,7 +11,7 @@ use crate::model::heard::Heard;
 use crate::model::openai::ChatCompletions;
 use crate::model::openai_responses::Responses;
 use crate::model::protocol::{Attempt, Progress, Protocol, Reading as _, Telling};
-use crate::model::sse::Decoder;
+use crate::net::sse::Decoder;
 use crate::secret::{Redactor, Secret};
 
 /// Reads a stream whose bytes arrive in these pieces. Returns the outcome (the answer, or the

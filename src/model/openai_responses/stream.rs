@@ -13,7 +13,7 @@ use super::reply::{self, End, Said, reported, unreadable};
 use crate::model::clean::{Cleaner, Mend, Passing, mended};
 use crate::model::problem::is_said;
 use crate::model::protocol::{Attempt, CALLS, Progress, Reading, Telling, again, too_many_calls};
-use crate::model::sse::Event;
+use crate::net::sse::Event;
 
 /// A response in progress.
 pub(in crate::model) struct Stream {
