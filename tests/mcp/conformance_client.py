@@ -23,7 +23,7 @@ def fetched(url: str) -> dict:
 
 def settings(url: str) -> dict:
     """The server as an operator writes it. Client credentials belong to a token endpoint, which the operator looks up."""
-    server: dict = {"url": url, "prefix": ""}
+    server: dict = {"url": url, "prefix": "", "timeout": "5s"}
     if "client_secret" in CONTEXT:
         origin, path = url.rsplit("/", 1)
         resource = fetched(f"{origin}/.well-known/oauth-protected-resource/{path}")

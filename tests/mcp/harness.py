@@ -262,8 +262,9 @@ class Service:
         return [item for item in page["items"] if item["type"] == kind]
 
     def outcomes(self, task: dict) -> list[tuple[str, str]]:
-        """The outcome and the content of each call, in the order of the journal."""
-        return [(item["outcome"], item["content"]) for item in self.items(task, "tool_result")]
+        """The outcome and the content of each call, in the model's order: an invalid call ends before the others."""
+        results = sorted(self.items(task, "tool_result"), key=lambda item: item["tool_call_id"])
+        return [(item["outcome"], item["content"]) for item in results]
 
     def pending(self, task: dict) -> list[dict]:
         return self.get(f"/v1/tasks/{task['task_id']}")["pending"]
@@ -302,7 +303,8 @@ def at_once(cases: dict[str, Callable[[], object]], threads: int = 3) -> None:
                 while place and place.tb_next:
                     place = place.tb_next
                 line = place.tb_lineno if place else 0
-                print(f"  FAILED {name}: {type(error).__name__} (line {line}): {error}", file=sys.stderr, flush=True)
+                words = f"{type(error).__name__} (line {line}): {error}"
+                print(f"  FAILED {name}: {words[:4000]}", file=sys.stderr, flush=True)
         else:
             if os.environ.get("MCP_VERBOSE"):
                 print(f"  {name}: {time.monotonic() - began:.1f} s {case_says}", flush=True)
