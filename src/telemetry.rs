@@ -14,6 +14,8 @@
 //! | `commit_batch` | `size` | `holdpoint_commit_batch_size` |
 //! | `delivery` | `entry`, `outcome` | `holdpoint_deliveries_total` |
 //! | `unreachable` | `entry` | `holdpoint_requests_unreachable_total` |
+//! | `mcp_server_up` | `server`, `change` (1 or 0) | `holdpoint_mcp_server_up` |
+//! | `mcp_catalogue_changed` | `server`, `change` (the number of tools) | `holdpoint_mcp_catalogue_changed` |
 //! | `delivery_lag` | `entry`, `seconds` (since the commit) | `holdpoint_delivery_lag_seconds` |
 //!
 //! ```
@@ -151,6 +153,8 @@ struct Instruments {
     streams: IntGauge,
     batch: Histogram,
     deliveries: Deliveries,
+    mcp_up: IntGaugeVec,
+    mcp_changed: IntGaugeVec,
 }
 
 /// Buckets up to the longest timeout of a tool.
@@ -213,10 +217,17 @@ impl Metrics {
             "commit_batch" => all.batch.observe(seen.size),
             "delivery" => all.deliveries.ended(&seen.entry, &seen.outcome),
             "unreachable" => all.deliveries.unreachable(&seen.entry),
+            "mcp_server_up" => show(&all.mcp_up, seen),
+            "mcp_catalogue_changed" => show(&all.mcp_changed, seen),
             "delivery_lag" => all.deliveries.sent(&seen.entry, seconds),
             _ => {}
         }
     }
+}
+
+/// Sets the gauge of a server.
+fn show(gauge: &IntGaugeVec, seen: &Observation) {
+    gauge.with_label_values(&[&seen.server]).set(seen.change);
 }
 
 /// Registers instruments as it builds them.
@@ -312,6 +323,16 @@ impl Instruments {
             streams,
             batch,
             deliveries: Deliveries::new(&build)?,
+            mcp_up: build.gauge(
+                "holdpoint_mcp_server_up",
+                "Whether the MCP server could be reached when it was last needed.",
+                &["server"],
+            )?,
+            mcp_changed: build.gauge(
+                "holdpoint_mcp_catalogue_changed",
+                "Tools of the MCP server that are new or changed since the review.",
+                &["server"],
+            )?,
             registry: build.0,
         })
     }

@@ -229,6 +229,18 @@ impl Client {
         Outcome::Unknown("the server kept its state and gave no result in time".to_owned())
     }
 
+    /// Counts a failure to list the tools of a server over HTTP. A child process counts its starts.
+    pub(crate) fn observe_failure(&self, server: &str) {
+        if matches!(self.link, Link::Http(_)) {
+            tracing::info!(target: "holdpoint::metric", metric = "mcp_server_up", server, change = 0);
+        }
+    }
+
+    /// Counts a success in listing the server's tools.
+    pub(crate) fn observe_success(&self, server: &str) {
+        tracing::info!(target: "holdpoint::metric", metric = "mcp_server_up", server, change = 1);
+    }
+
     /// Counts the notifications that the server's tools have changed.
     pub(crate) fn list_changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()

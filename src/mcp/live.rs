@@ -110,6 +110,7 @@ impl Live {
             Ok(listing) => listing,
             Err(why) => {
                 self.lock().failed = Some(Instant::now());
+                client.observe_failure(server);
                 return Err(why);
             }
         };
@@ -128,7 +129,8 @@ impl Live {
             );
         }
         let count = changed.len() + news;
-        tracing::info!(target: "holdpoint::metric", metric = "mcp_catalogue_changed", server, count);
+        tracing::info!(target: "holdpoint::metric", metric = "mcp_catalogue_changed", server, change = count);
+        client.observe_success(server);
         *state = State {
             compared: Some((began, listing.ttl.unwrap_or(FOR_ALLOWED).max(FOR_APPROVED))),
             notified,

@@ -327,6 +327,6 @@ impl Stdio {
 
     fn observe(&self, up: bool) {
         let server = self.name.as_str();
-        tracing::info!(target: "holdpoint::metric", metric = "mcp_server_up", server, up);
+        tracing::info!(target: "holdpoint::metric", metric = "mcp_server_up", server, change = i64::from(up));
     }
 }

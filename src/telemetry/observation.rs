@@ -17,6 +17,7 @@ pub(super) struct Observation {
     pub(super) outcome: String,
     pub(super) door: String,
     pub(super) entry: String,
+    pub(super) server: String,
     pub(super) seconds: Option<f64>,
     pub(super) change: i64,
     pub(super) size: f64,
@@ -35,6 +36,7 @@ impl Observation {
             "outcome" => &mut self.outcome,
             "door" => &mut self.door,
             "entry" => &mut self.entry,
+            "server" => &mut self.server,
             _ => return,
         };
         *to = value;
