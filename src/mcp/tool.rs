@@ -20,7 +20,7 @@ use super::wire::Revision;
 use crate::net::Net;
 use crate::secret::Redactor;
 use crate::task::request::sha256;
-use crate::task::tool_spec::ToolSpec;
+use crate::task::tool_spec::{Effect, ToolSpec};
 use crate::tool::credential::Credentials;
 use crate::tool::headers::Headers;
 use crate::tool::{Change, Invocation, Start, Tool, ToolAnswer, metric};
@@ -166,16 +166,18 @@ impl Tool for McpTool {
     }
 
     fn is_stale(&self, start: Option<Start>) -> bool {
-        self.server.live.is_stale(need(start), &self.server.client)
+        let server = &self.server;
+        server.live.is_stale(self.need(start), &server.client)
     }
 
     async fn prepare(&self, start: Option<Start>, credentials: &Credentials) -> Result<(), String> {
         let server = &self.server;
         let headers = server.headers.filled(credentials)?;
         let (client, locked) = (&server.client, &server.locked);
-        let compared = server
-            .live
-            .compare(need(start), &server.name, client, locked, &headers);
+        let compared =
+            server
+                .live
+                .compare(self.need(start), &server.name, client, locked, &headers);
         let redactor = self.redactor.and(&credentials.redactor());
         compared
             .await
@@ -187,15 +189,15 @@ impl Tool for McpTool {
     }
 }
 
-fn need(start: Option<Start>) -> Need {
-    match start {
-        None => Need::Judge,
-        Some(Start::Allowed) => Need::StartAllowed,
-        Some(Start::Approved) => Need::StartApproved,
-    }
-}
-
 impl McpTool {
+    fn need(&self, start: Option<Start>) -> Need {
+        match start {
+            None => Need::Judge,
+            Some(Start::Allowed) if self.spec.effect != Effect::Once => Need::Start,
+            Some(Start::Allowed | Start::Approved) => Need::StartNow,
+        }
+    }
+
     async fn attempt(&self, call: &Invocation) -> ToolAnswer {
         let headers = match self.server.headers.filled(&call.credentials) {
             Ok(headers) => headers,
