@@ -68,7 +68,7 @@ pub async fn review(
             text: told,
             differs: here,
             locked,
-        } = mcp::review(name, old, listing, &others, clock.now());
+        } = mcp::review(name, old, listing, &others, &redactor, clock.now());
         text.push_str(&redactor.clean(&told));
         differs |= here;
         lock.servers.insert(name.clone(), locked);

@@ -37,8 +37,6 @@ pub(crate) struct Listing {
     pub(crate) server: Value,
     /// The whole definitions, with unknown members.
     pub(crate) tools: Vec<Value>,
-    /// How long the list is good for, as the server says.
-    pub(crate) ttl: Option<Duration>,
 }
 
 /// One attempt at a call.
@@ -103,6 +101,14 @@ pub(crate) enum Elicitation {
 }
 
 impl Call<'_> {
+    /// The id of the request of one leg: the protocol wants another one for each.
+    pub(super) fn request_id(&self, leg: u32) -> String {
+        match leg {
+            0 => self.id.to_string(),
+            _ => format!("{}.{leg}", self.id),
+        }
+    }
+
     /// The request of one leg.
     pub(super) fn request<'r>(&self, id: &'r str, resume: Option<&Resume>) -> Request<'r> {
         let arguments = self.arguments.trim_ascii();
@@ -204,15 +210,14 @@ impl Client {
         let mut until = None;
         for leg in 0..LEGS {
             let within = until.map_or(self.timeout, |until: Instant| until - Instant::now());
-            let first = leg == 0;
             let answered = match &self.link {
-                Link::Http(http) => http.call(&call, resume.as_ref(), within, first).await,
-                Link::Stdio(stdio) => stdio.call(&call, resume.as_ref(), within, first).await,
+                Link::Http(http) => http.call(&call, resume.as_ref(), within, leg).await,
+                Link::Stdio(stdio) => stdio.call(&call, resume.as_ref(), within, leg).await,
             };
             let asks = match answered {
                 Outcome::Asks(asks) => asks,
                 // An earlier leg reached the server.
-                Outcome::NotSent(why) if !first => return Outcome::Unknown(why),
+                Outcome::NotSent(why) if leg > 0 => return Outcome::Unknown(why),
                 Outcome::Succeeded(_)
                 | Outcome::Failed(_)
                 | Outcome::NotSent(_)

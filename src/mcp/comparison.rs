@@ -13,10 +13,8 @@ use tokio::time::Instant;
 use super::client::Client;
 use super::lock::{LockedServer, LockedTool, digest, tool_name};
 
-/// How long a comparison counts for a call that a rule allows.
-const FOR_ALLOWED: Duration = Duration::from_mins(10);
-/// How long a comparison counts for a call that a person approved.
-const FOR_APPROVED: Duration = Duration::from_mins(1);
+/// How long a comparison counts where it need not be made anew.
+const COUNTS: Duration = Duration::from_mins(1);
 /// How long a comparison may take.
 const LISTING: Duration = Duration::from_secs(20);
 /// How long after a failure no comparison is made that may be left out.
@@ -28,9 +26,9 @@ pub(crate) enum Need {
     /// A call is judged for the first time. Without a comparison, a change is noticed later.
     Judge,
     /// A call that a rule allows is about to start.
-    StartAllowed,
-    /// A call that a person approved is about to start.
-    StartApproved,
+    Start,
+    /// A call that a person approved is about to start: only a comparison that begins now counts.
+    StartNow,
 }
 
 /// The result of the comparisons so far.
@@ -43,8 +41,8 @@ pub(super) struct Comparison {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The time of the last comparison, and how long it counts at most.
-    compared: Option<(Instant, Duration)>,
+    /// The time at which the last comparison began.
+    compared: Option<Instant>,
     /// The number of `list_changed` notifications before the last comparison.
     notified: u64,
     /// The time of the last comparison that failed.
@@ -71,14 +69,9 @@ impl Comparison {
     /// Whether the last comparison does not suffice.
     pub(super) fn is_stale(&self, need: Need, client: &Client) -> bool {
         let state = self.lock();
-        let most = if need == Need::StartApproved {
-            FOR_APPROVED
-        } else {
-            FOR_ALLOWED
-        };
-        let fresh = state.compared.is_some_and(|(at, counts)| {
-            at.elapsed() < most.min(counts) && state.notified == *client.list_changes().borrow()
-        });
+        let fresh = need != Need::StartNow
+            && state.compared.is_some_and(|at| at.elapsed() < COUNTS)
+            && state.notified == *client.list_changes().borrow();
         let paused = need == Need::Judge && state.failed.is_some_and(|at| at.elapsed() < PAUSE);
         !fresh && !paused
     }
@@ -95,8 +88,11 @@ impl Comparison {
         locked: &LockedServer,
         headers: &HeaderMap,
     ) -> Result<(), String> {
+        let asked = Instant::now();
         let _asking = self.asking.lock().await;
-        if !self.is_stale(need, client) {
+        // While this call waited, a comparison for another one may have begun and ended.
+        let shared = self.lock().compared.is_some_and(|at| at >= asked);
+        if shared || !self.is_stale(need, client) {
             return Ok(());
         }
         let notified = *client.list_changes().borrow();
@@ -132,7 +128,7 @@ impl Comparison {
         tracing::info!(target: "holdpoint::metric", metric = "mcp_catalogue_changed", server, change = count);
         Client::observe_success(server);
         *state = State {
-            compared: Some((began, listing.ttl.unwrap_or(FOR_ALLOWED).max(FOR_APPROVED))),
+            compared: Some(began),
             notified,
             failed: None,
             changed,

@@ -1,7 +1,5 @@
 //! The list of a server's tools, page by page, within bounds.
 
-use std::time::Duration;
-
 use serde_json::Value;
 
 use super::client::Listing;
@@ -21,7 +19,6 @@ pub(super) struct Pages {
     read: usize,
     size: usize,
     cursor: Option<Value>,
-    ttl: Option<Duration>,
 }
 
 impl Pages {
@@ -56,14 +53,6 @@ impl Pages {
             .sum::<usize>();
         self.tools.extend(tools.iter().cloned());
         self.read += 1;
-        let ttl = page
-            .get("ttlMs")
-            .and_then(Value::as_u64)
-            .map(Duration::from_millis);
-        self.ttl = match (self.ttl, ttl) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
-        };
         let cursor = page.get("nextCursor").filter(|cursor| cursor.is_string());
         self.cursor = cursor.cloned();
         if self.tools.len() > TOOLS || self.size > SIZE {
@@ -80,7 +69,6 @@ impl Pages {
             revision,
             server,
             tools: self.tools,
-            ttl: self.ttl,
         }
     }
 }

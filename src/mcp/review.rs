@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::client::Listing;
 use super::lock::{LockedServer, LockedTool, tool_name, unusable};
+use crate::secret::Redactor;
 use crate::task::text::cut;
 use crate::task::text_safety::{self, LARGE, visible};
 use crate::task::time::Time;
@@ -39,15 +40,17 @@ pub struct Review {
 }
 
 /// Compares what a server lists with `old`, its entry in the lock file. `others` are the names of
-/// the tools of all other servers, with their servers.
+/// the tools of all other servers, with their servers. The lock file is kept under version control, so
+/// a definition that repeats a secret that `redactor` knows is left out.
 pub(crate) fn review(
     name: &str,
     old: Option<&LockedServer>,
     listing: Listing,
     others: &BTreeMap<String, String>,
+    redactor: &Redactor,
     now: Time,
 ) -> Review {
-    let (tools, skipped) = sorted_out(listing.tools);
+    let (tools, skipped) = sorted_out(listing.tools, redactor);
     let none = BTreeMap::new();
     let known = old.map_or(&none, |old| &old.tools);
     let mut lines = Lines::default();
@@ -87,7 +90,10 @@ pub(crate) fn review(
     let locked = match old {
         Some(old) if !differs => old.clone(),
         Some(_) | None => LockedServer {
-            server: listing.server,
+            server: match redactor.finds(&listing.server.to_string()) {
+                true => Value::Null,
+                false => listing.server,
+            },
             protocol: revision.to_owned(),
             locked_at: now.to_string(),
             tools,
@@ -107,7 +113,10 @@ pub fn removed(name: &str) -> String {
 }
 
 /// The tools that can be used, by name, and the others with the reason.
-fn sorted_out(listed: Vec<Value>) -> (BTreeMap<String, LockedTool>, Vec<(String, String)>) {
+fn sorted_out(
+    listed: Vec<Value>,
+    redactor: &Redactor,
+) -> (BTreeMap<String, LockedTool>, Vec<(String, String)>) {
     let mut tools: BTreeMap<String, LockedTool> = BTreeMap::new();
     let mut skipped = Vec::new();
     for definition in listed {
@@ -116,6 +125,8 @@ fn sorted_out(listed: Vec<Value>) -> (BTreeMap<String, LockedTool>, Vec<(String,
         let twin = tools.keys().find(folded).cloned();
         if let Some(why) = unusable(&definition) {
             skipped.push((name, why));
+        } else if redactor.finds(&definition.to_string()) {
+            skipped.push((name, "repeats a secret of this configuration".to_owned()));
         } else if let Some(twin) = twin {
             skipped.push((name, format!("has the name of `{twin}`, up to case")));
             if let Some(locked) = tools.remove(&twin) {
@@ -270,13 +281,13 @@ mod tests {
 
     use super::*;
     use crate::mcp::wire::Revision;
+    use crate::secret::Secret;
 
     fn listing(tools: &[Value]) -> Listing {
         Listing {
             revision: Revision::named("2025-11-25").unwrap(),
             server: json!({"name": "files\u{1b}[2J", "version": "1"}),
             tools: tools.to_vec(),
-            ttl: None,
         }
     }
 
@@ -286,7 +297,9 @@ mod tests {
 
     fn reviewed(old: Option<&LockedServer>, tools: &[Value]) -> Review {
         let others = BTreeMap::from([("send_mail".to_owned(), "mail".to_owned())]);
-        review("files", old, listing(tools), &others, Time(0))
+        let secret = Secret::new("sk-canary-0001".to_owned());
+        let redactor = Redactor::new([("KEY", &secret)]);
+        review("files", old, listing(tools), &others, &redactor, Time(0))
     }
 
     #[test]
@@ -356,6 +369,15 @@ mod tests {
             text.contains("looks like a secret: `/properties/api_key/default`"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn definition_that_repeats_a_secret_is_skipped() {
+        let told = tool("told", "Knows sk-canary-0001.");
+        let found = reviewed(None, &[told, tool("list", "Lists.")]);
+        assert_eq!(found.locked.tools.keys().collect::<Vec<_>>(), ["list"]);
+        let line = "skipped  told\n    repeats a secret of this configuration";
+        assert!(found.text.contains(line), "{}", found.text);
     }
 
     #[test]

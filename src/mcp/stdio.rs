@@ -115,13 +115,13 @@ impl Stdio {
         }
     }
 
-    /// One leg of a call. `first` says that no leg was sent before, so that the permit is needed.
+    /// One leg of a call. The first, 0, needs the permit.
     pub(super) async fn call(
         &self,
         call: &Call<'_>,
         resume: Option<&Resume>,
         within: Duration,
-        first: bool,
+        leg: u32,
     ) -> Outcome {
         let Ok(_slot) = self.slots.acquire().await else {
             return Outcome::NotSent(ENDED.to_owned());
@@ -132,7 +132,7 @@ impl Stdio {
                 Ok(session) => session,
                 Err(why) => return Outcome::NotSent(why),
             };
-            let id = call.id.to_string();
+            let id = call.request_id(leg);
             let text = call.request(&id, resume).text(session.revision);
             let mut pending = session.child.expect(&id);
             let Some(decided) = call.permit.decided().await else {
@@ -140,7 +140,7 @@ impl Stdio {
             };
             let mut refused = false;
             let may = || {
-                refused = first && !call.permit.holds();
+                refused = leg == 0 && !call.permit.holds();
                 !refused
             };
             match session.child.write(&text, may).await {

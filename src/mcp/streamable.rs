@@ -21,7 +21,9 @@ use super::oauth::{Tokens, bearer, hiding};
 use super::param_headers::{encoded, param_headers};
 use super::reader::{Reader, Reply};
 use super::settings::OAuth;
-use super::wire::{Answer, Request, Revision, initialized, is_stateless, reply, server_info};
+use super::wire::{
+    Answer, Request, Revision, initialized, is_stateless, is_unsupported, reply, server_info,
+};
 use crate::net::{self, Leave, Net, Sink as _};
 use crate::secret::Secret;
 use crate::tool::arguments;
@@ -91,7 +93,8 @@ impl Streamable {
                 let mut request = Request::new(&id, "tools/list");
                 request.params.extend(pages.cursor());
                 let reply = self.ask(&talk, &request, WITHIN).await?;
-                let Some(answer) = reply.answer else {
+                let lost = reply.status == StatusCode::BAD_REQUEST && talk.peer.session.is_some();
+                let Some(answer) = reply.answer.filter(|_| !lost) else {
                     break reply.status;
                 };
                 if !pages.add(answer).map_err(Failure)? {
@@ -105,13 +108,13 @@ impl Streamable {
         }
     }
 
-    /// One leg of a call. `first` says that no leg was sent before, so that the permit is needed.
+    /// One leg of a call. The first, 0, needs the permit.
     pub(super) async fn call(
         &self,
         call: &Call<'_>,
         resume: Option<&Resume>,
         within: Duration,
-        first: bool,
+        leg: u32,
     ) -> Outcome {
         let mut renewed = false;
         loop {
@@ -119,13 +122,15 @@ impl Streamable {
                 Ok(talk) => talk,
                 Err(failure) => return Outcome::NotSent(failure.0),
             };
-            let reply = match self.send(&talk, call, resume, within, first).await {
+            let reply = match self.send(&talk, call, resume, within, leg).await {
                 Ok(reply) => reply,
                 Err(net::Failure::NotSent(why)) => return Outcome::NotSent(why.to_owned()),
                 Err(net::Failure::Lost(why)) => return Outcome::Unknown(why.to_owned()),
             };
             let status = reply.status;
-            if !renewed && self.renew(&call.headers, &talk, status).await {
+            // The protocol says of 404 that nothing was executed; of 400 it does not.
+            let again = self.renew(&call.headers, &talk, status).await;
+            if again && !renewed && status != StatusCode::BAD_REQUEST {
                 renewed = true;
                 continue;
             }
@@ -201,7 +206,12 @@ impl Streamable {
     /// The server, if it speaks the stateless revision.
     async fn discover(&self, talk: &impl Fn(Peer) -> Talk) -> Result<Option<Peer>, Failure> {
         let newest = talk(Peer::of(Revision::July2026));
-        let answer = self.probe(&newest).await?.filter(is_stateless);
+        let mut answer = self.probe(&newest).await?;
+        if answer.as_ref().is_some_and(is_unsupported) {
+            // The list of its revisions may hold this one all the same.
+            answer = self.probe(&newest).await?;
+        }
+        let answer = answer.filter(is_stateless);
         Ok(answer.map(|answer| Peer {
             server: server_info(&answer),
             ..newest.peer
@@ -241,11 +251,14 @@ impl Streamable {
         }
     }
 
-    /// After a refusal that proves that nothing was executed: forgets the session or the token that
-    /// the server does not take any more. Returns whether there was one.
+    /// After a refusal: forgets the session or the token that the server does not take any more.
+    /// Returns whether there was one.
     async fn renew(&self, operator: &HeaderMap, talk: &Talk, status: StatusCode) -> bool {
         match (status, &self.tokens, &talk.token) {
-            (StatusCode::NOT_FOUND, _, _) if talk.peer.session.is_some() => {
+            // Many servers answer 400 instead of 404 when they do not know a session.
+            (StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST, _, _)
+                if talk.peer.session.is_some() =>
+            {
                 let mut peers = self.lock();
                 let key = key(operator);
                 if peers
@@ -299,9 +312,9 @@ impl Streamable {
         call: &Call<'_>,
         resume: Option<&Resume>,
         within: Duration,
-        first: bool,
+        leg: u32,
     ) -> Result<Reply, net::Failure> {
-        let id = call.id.to_string();
+        let id = call.request_id(leg);
         let request = call.request(&id, resume);
         let mut http = self.http(talk, &request);
         let headers = http.headers_mut();
@@ -310,7 +323,7 @@ impl Streamable {
                 headers.insert(HeaderName::from_static(name), value);
             }
         };
-        put(headers, "idempotency-key", &id);
+        put(headers, "idempotency-key", &call.id.to_string());
         if talk.peer.revision.is_stateless() {
             put(headers, "mcp-name", &encoded(call.tool));
             let arguments = arguments::parse(call.arguments).unwrap_or_default();
@@ -319,7 +332,7 @@ impl Streamable {
         let (decided, permit) = (call.permit.clone(), call.permit.clone());
         let leave = Leave {
             decided: async move { decided.decided().await }.boxed(),
-            holds: Box::new(move || !first || permit.holds()),
+            holds: Box::new(move || leg > 0 || permit.holds()),
         };
         let (asked, mut requests) = mpsc::unbounded_channel();
         let mut reader = Reader::new(&id, asked, self.changes.clone());

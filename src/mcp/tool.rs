@@ -166,9 +166,8 @@ impl Tool for McpTool {
     }
 
     fn is_stale(&self, start: Option<Start>) -> bool {
-        self.server
-            .comparison
-            .is_stale(need(start), &self.server.client)
+        let server = &self.server;
+        server.comparison.is_stale(need(start), &server.client)
     }
 
     async fn prepare(&self, start: Option<Start>, credentials: &Credentials) -> Result<(), String> {
@@ -195,8 +194,8 @@ impl Tool for McpTool {
 fn need(start: Option<Start>) -> Need {
     match start {
         None => Need::Judge,
-        Some(Start::Allowed) => Need::StartAllowed,
-        Some(Start::Approved) => Need::StartApproved,
+        Some(Start::Allowed) => Need::Start,
+        Some(Start::Approved) => Need::StartNow,
     }
 }
 

@@ -202,6 +202,11 @@ pub(super) fn is_list_change(method: &str) -> bool {
 /// The codes of errors that prove that a call was not executed.
 pub(super) const NOT_EXECUTED: [i64; 7] = [-32700, -32600, -32601, -32602, -32020, -32021, -32022];
 
+/// Whether the server refuses the revision of a request.
+pub(super) fn is_unsupported(answer: &Answer) -> bool {
+    matches!(answer, Answer::Error { code: -32022, .. })
+}
+
 /// Whether the answer to `server/discover` says that the server speaks the stateless revision.
 pub(super) fn is_stateless(answer: &Answer) -> bool {
     let Answer::Result(result) = answer else {

@@ -1,0 +1,72 @@
+"""The client under test of the official conformance suite, which runs this program with the address of a server: an operator
+locks the server's tools, and an agent of the built service calls them as the scenario wants."""
+
+import json
+import os
+import sys
+import urllib.request
+from pathlib import Path
+
+from harness import Place, folder
+
+SCENARIO = os.environ["MCP_CONFORMANCE_SCENARIO"]
+CONTEXT = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}"))
+# No agent is offered these tools; a model may ask for them all the same.
+UNFIT = ["empty_header", "object_header", "array_header", "null_header", "duplicate_same_case", "duplicate_diff_case"]
+UNFIT += ["space_in_name", "colon_in_name", "non_ascii_name", "control_char_name"]
+
+
+def fetched(url: str) -> dict:
+    with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310
+        return json.load(answer)
+
+
+def settings(url: str) -> dict:
+    """The server as an operator writes it. Client credentials belong to a token endpoint, which the operator looks up."""
+    server: dict = {"url": url, "prefix": "", "timeout": "5s"}
+    if "client_secret" in CONTEXT:
+        origin, path = url.rsplit("/", 1)
+        resource = fetched(f"{origin}/.well-known/oauth-protected-resource/{path}")
+        issuer = resource["authorization_servers"][0]
+        endpoint = fetched(f"{issuer}/.well-known/oauth-authorization-server")["token_endpoint"]
+        known = {name: CONTEXT[name] for name in ("client_id", "client_secret")}
+        server["oauth"] = {"token_url": endpoint, "resource": resource["resource"], **known}
+    return server
+
+
+def calls(locked: dict) -> list[tuple[str, object]]:
+    """The calls that the scenario wants."""
+    if "toolCalls" in CONTEXT:
+        # A null member fits no schema of this scenario, and the absent one asks for the same: no header.
+        given = [(call["name"], call["arguments"]) for call in CONTEXT["toolCalls"]]
+        return [(name, {key: value for key, value in all.items() if value is not None}) for name, all in given]
+    if SCENARIO == "tools_call":
+        return [("add_numbers", {"a": 2, "b": 3})]
+    if SCENARIO == "http-invalid-tool-headers":
+        return [("valid_tool", {"region": "here"}), *((f"invalid_{name}", {"value": "x"}) for name in UNFIT)]
+    if SCENARIO == "json-schema-2020-12-preservation":
+        seen = locked["json_schema_2020_12_tool"]["definition"]["inputSchema"]
+        return [("json_schema_echo", {"schema": seen})]
+    return [(name, {}) for name in locked if name != "lookup_user"]
+
+
+def main(url: str) -> None:
+    with folder() as name:
+        place = Place(Path(name))
+        place.servers = {"suite": settings(url)}
+        print(place.lock())
+        locked = place.locked()["servers"]["suite"]["tools"]
+        place.offered = sorted(locked)
+        wanted = calls(locked)
+        if not wanted:
+            return
+        place.play("go", *wanted)
+        with place.serve() as service:
+            task = service.task("go")
+            for outcome, content in service.outcomes(task):
+                print(outcome, content)
+            assert task["status"] == "Completed", task
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

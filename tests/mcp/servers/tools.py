@@ -1,0 +1,98 @@
+"""Tools for the servers of these tests, in revision 2025-11-25 (with `initialize`) or 2026-07-28 (stateless). Their folder
+holds `tools.json` (the definitions, read for each list), `plan.json` (how the calls go, read for each call) and `ledger`,
+whose lines are on disk before the server goes on: `listed`, `received`, `ran`, `answered`."""
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Callable
+
+NAME = {"name": "ledger-server", "version": "1.0.0"}
+
+
+class Tools:
+    def __init__(self, folder: str, revision: str) -> None:
+        self.folder, self.revision = Path(folder), revision
+        self.stateless = revision >= "2026"
+        self.ledger = os.open(self.folder / "ledger", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        self.quiet = (self.folder / "quiet").exists()  # for measurements
+        self.calls: dict[str, int] = {}
+        self.lock = threading.Lock()
+        for line in self.told():
+            if line["at"] == "received":
+                self.calls[line["tool"]] = self.calls.get(line["tool"], 0) + 1
+
+    def told(self) -> list[dict]:
+        return [json.loads(line) for line in (self.folder / "ledger").read_text().splitlines()]
+
+    def note(self, at: str, **facts: object) -> None:
+        if self.quiet:
+            return
+        line = json.dumps({"at": at, "pid": os.getpid(), "time": time.time(), **facts})
+        os.write(self.ledger, f"{line}\n".encode())
+        os.fsync(self.ledger)
+
+    def read(self, name: str) -> dict | list:
+        path = self.folder / name
+        return json.loads(path.read_text()) if path.exists() else {}
+
+    def answer(self, message: dict, text: str, headers: dict, half: Callable[[str], None]) -> str | None:
+        """The text of the answer to one message; `half` sends half of it. None for a notification."""
+        method, identity = message.get("method"), message.get("id")
+        if identity is None:
+            return None
+        if method == "tools/call":
+            body = self.call(message, text, headers, half)
+        elif method == "tools/list":
+            plan = self.read("plan.json").get("tools/list", {})
+            body = {"error": plan["error"]} if "error" in plan else {"result": {"tools": self.read("tools.json")}}
+            self.note("listed", headers=headers)
+        elif method == "initialize" and not self.stateless:
+            features = {"tools": {"listChanged": True}}
+            body = {"result": {"protocolVersion": self.revision, "capabilities": features, "serverInfo": NAME}}
+        elif method == "server/discover" and self.stateless:
+            features = {"supportedVersions": [self.revision], "capabilities": {"tools": {}}, "serverInfo": NAME}
+            body = {"result": features}
+        elif method == "ping" and not self.stateless:
+            body = {"result": {}}
+        else:
+            body = {"error": {"code": -32601, "message": f"Method not found: {method}"}}
+        if "result" in body and self.stateless:
+            body["result"].setdefault("resultType", "complete")
+            if method in ("tools/list", "server/discover"):
+                body["result"] |= {"ttlMs": 60000, "cacheScope": "private"}
+        return json.dumps({"jsonrpc": "2.0", "id": identity, **body}, ensure_ascii=False)
+
+    def call(self, message: dict, text: str, headers: dict, half: Callable[[str], None]) -> dict:
+        params = message["params"]
+        tool, state = params["name"], params.get("requestState")
+        with self.lock:
+            number = self.calls[tool] = self.calls.get(tool, 0) + 1
+        facts = {"tool": tool, "arguments": params.get("arguments"), "id": message["id"], "text": text}
+        self.note("received", headers=headers, **facts)
+        steps = self.read("plan.json").get(tool) or [{}]
+        step = steps[min(number, len(steps)) - 1]
+        self.reach("received", step)
+        if step.get("legs", 0) > int(state or 0):
+            return {"result": {"resultType": "input_required", "requestState": str(int(state or 0) + 1)}}
+        if "error" in step:
+            return {"error": step["error"]}
+        self.note("ran", **facts)
+        self.reach("ran", step)
+        time.sleep(step.get("seconds", 0))
+        if "die" in step:  # at "half"
+            half(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": {"content": []}}))
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.note("answered", tool=tool, id=message["id"])
+        return {"result": step.get("result") or {"content": [{"type": "text", "text": f"ran {number}"}]}}
+
+    def reach(self, point: str, step: dict) -> None:
+        """Dies, or waits for the file `go`, if the plan says so at this point of a call."""
+        if step.get("wait") == point:
+            while not (self.folder / "go").exists():
+                time.sleep(0.005)
+        if step.get("die") == point:
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,137 @@
+"""Kills the service and its servers at random moments while tasks call `once` tools, then checks the ledgers: no call ran
+twice, a call whose result is known ran, one that provably failed did not, and a person was asked about each of the others.
+Argument: the seconds of the storm (60); STORM_SEED repeats its choices."""
+
+import os
+import random
+import sys
+import threading
+import time
+from collections import Counter
+
+from harness import Peer, Place, Service, folder, until
+
+SERVERS = [("2025-11-25", False), ("2026-07-28", False), ("2025-11-25", True), ("2026-07-28", True)]
+
+
+class Storm:
+    def __init__(self, place: Place, peers: list[Peer], seconds: float, seed: int) -> None:
+        self.place, self.peers, self.seconds = place, peers, seconds
+        self.random = random.Random(seed)
+        self.service = Service(place)
+        self.counts: Counter[str] = Counter()
+        self.tasks: dict[str, str] = {}  # by the key of their call
+        self.end = time.monotonic() + seconds
+        self.calm = threading.Event()
+
+    def ask(self, method: str, path: str, body: object = None) -> tuple[int, dict]:
+        """Asks again while the service is down."""
+        while True:
+            try:
+                return self.service.ask(method, path, body, wait=0)
+            except (OSError, ValueError):
+                time.sleep(0.02)
+
+    def post(self, number: int) -> None:
+        at = 0
+        while time.monotonic() < self.end:
+            key = f"k{number}-{at}"
+            body = {"input": f"s{self.random.randrange(len(self.peers))} {key}", "agent": "helper"}
+            # A lost answer leaves the task, whose call has the same key: the metadata lead to it.
+            status, task = self.ask("POST", "/v1/tasks", body | {"session_id": key})
+            assert status in (201, 202), (status, task)
+            self.tasks[key] = task["task_id"]
+            at += 1
+            time.sleep(self.random.uniform(0, 0.1))
+
+    def answer(self) -> None:
+        """A person who never has a call run again."""
+        while not self.calm.is_set():
+            status, found = self.ask("GET", "/v1/requests?status=pending&limit=200")
+            for request in found["requests"] if status == 200 else []:
+                path = f"/resume/{request['request_id']}"
+                if request["kind"] == "reconcile":
+                    status, _ = self.ask("POST", path, {"action": "respond", "result": "I looked."})
+                    self.counts["asked"] += status in (200, 202)
+                else:
+                    self.ask("POST", f"{path}/approve", {})
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        while time.monotonic() < self.end:
+            time.sleep(self.random.uniform(0.05, 1.2))
+            victim = self.random.randrange(len(self.peers) + 2)
+            if victim >= len(self.peers):
+                self.service.kill()
+                self.counts["kills of the service"] += 1
+                self.service.again()
+            elif self.peers[victim].ledger("started"):
+                self.peers[victim].kill()
+                self.counts["kills of servers"] += 1
+                self.peers[victim].start()
+
+    def run(self) -> None:
+        self.service.start()
+        people = [threading.Thread(target=self.answer)]
+        posters = [threading.Thread(target=self.post, args=(number,)) for number in range(4)]
+        for thread in people + posters:
+            thread.start()
+        try:
+            self.kill()
+            for thread in posters:
+                thread.join()
+            self.settle()
+        finally:
+            self.calm.set()
+            people[0].join()
+            self.check()
+            self.service.stop()
+
+    def settle(self) -> None:
+        def open_tasks() -> int:
+            return sum(
+                len(self.ask("GET", f"/v1/tasks?status={status}&limit=200")[1]["tasks"]) for status in ("Running", "Paused")
+            )
+
+        until("every task has ended", lambda: open_tasks() == 0, 180)
+
+    def check(self) -> None:
+        ran = Counter(line["arguments"]["key"] for peer in self.peers for line in peer.ledger("ran"))
+        twice = [key for key, times in ran.items() if times > 1]
+        wrong = []
+        for key, task in self.tasks.items():
+            for outcome, content in self.service.outcomes({"task_id": task}):
+                self.counts[outcome] += 1
+                allowed = {"succeeded": {1}, "responded": {0, 1}, "failed": {0}}.get(outcome, {0})
+                if ran[key] not in allowed:
+                    wrong.append((key, outcome, content, ran[key]))
+        unknown = set(ran) - set(self.tasks)
+        self.counts["calls whose task's answer was lost"] = len(unknown)
+        print(f"storm: {len(self.tasks)} tasks, {sum(ran.values())} executions, {len(twice)} twice")
+        print(", ".join(f"{name}: {count}" for name, count in sorted(self.counts.items())))
+        assert not twice and not wrong, (twice, wrong)
+        assert self.counts["succeeded"] and self.counts["kills of the service"], self.counts
+
+
+def main(seconds: float, seed: int) -> None:
+    print(f"storm: {seconds:.0f} s, STORM_SEED={seed}", flush=True)
+    with folder() as name:
+        place = Place(name)
+        peers = []
+        place.play("(?<server>s[0-9]) (?<key>[-a-z0-9]+)", ("${server}_add", {"key": "${key}"}))
+        for at, (revision, web) in enumerate(SERVERS):
+            peer = Peer(name / f"peer{at}", revision, web)
+            peer.plan(add=[{"seconds": 0.03}])
+            peer.start()
+            peers.append(peer)
+            place.servers[f"s{at}"] = peer.settings()
+        try:
+            place.lock()
+            Storm(place, peers, seconds, seed).run()
+        finally:
+            for peer in peers:
+                peer.stop()
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]) if len(sys.argv) > 1 else 60, int(os.environ.get("STORM_SEED") or random.randrange(10**6)))
