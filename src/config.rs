@@ -177,12 +177,8 @@ pub fn load(
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let Some(mut root) = tree::parse(text, None, &mut mistakes) else {
         let nowhere = Node::new(Origin::File { line: 1, column: 1 }, Kind::Null);
-        return Err(Report::new(
-            &name,
-            &nowhere,
-            &mistakes,
-            &Redactor::default(),
-        ));
+        let none = Redactor::default();
+        return Err(Report::new(&name, &nowhere, &mistakes, &none));
     };
     if matches!(root.kind, Kind::Null) {
         root.kind = Kind::Map(Vec::new());

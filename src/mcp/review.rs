@@ -53,8 +53,49 @@ pub(crate) fn review(
     let (tools, skipped) = sorted_out(listing.tools, redactor);
     let none = BTreeMap::new();
     let known = old.map_or(&none, |old| &old.tools);
+    let mut lines = differences(known, &tools, others);
+    let differs = !lines.0.is_empty();
+    for (tool, why) in &skipped {
+        lines.add("skipped", tool, std::slice::from_ref(why));
+    }
+    let server = ["name", "version"]
+        .map(|member| told(&listing.server, member))
+        .join(" ");
+    let revision = listing.revision.as_str();
+    let state = if differs { "" } else { ", as in the lock file" };
+    let count = tools.len();
+    let text = format!(
+        "{name}: {server}, revision {revision}, {count} tools{state}\n{}",
+        lines.0
+    );
+    let locked = match old {
+        Some(old) if !differs => old.clone(),
+        Some(_) | None => LockedServer {
+            server: if redactor.finds(&listing.server.to_string()) {
+                Value::Null
+            } else {
+                listing.server
+            },
+            protocol: revision.to_owned(),
+            locked_at: now.to_string(),
+            tools,
+        },
+    };
+    Review {
+        text,
+        differs: differs || old.is_none(),
+        locked,
+    }
+}
+
+/// The tools that differ from the lock file, with warnings.
+fn differences(
+    known: &BTreeMap<String, LockedTool>,
+    tools: &BTreeMap<String, LockedTool>,
+    others: &BTreeMap<String, String>,
+) -> Lines {
     let mut lines = Lines::default();
-    for (tool, locked) in &tools {
+    for (tool, locked) in tools {
         match known.get(tool) {
             None => lines.add("new", tool, &members(&locked.definition, '+')),
             Some(before) if before.digest != locked.digest => {
@@ -73,37 +114,7 @@ pub(crate) fn review(
     for tool in known.keys().filter(|tool| !tools.contains_key(*tool)) {
         lines.add("gone", tool, &[]);
     }
-    let differs = !lines.0.is_empty();
-    for (tool, why) in &skipped {
-        lines.add("skipped", tool, std::slice::from_ref(why));
-    }
-    let server = ["name", "version"]
-        .map(|member| told(&listing.server, member))
-        .join(" ");
-    let revision = listing.revision.as_str();
-    let state = if differs { "" } else { ", as in the lock file" };
-    let count = tools.len();
-    let text = format!(
-        "{name}: {server}, revision {revision}, {count} tools{state}\n{}",
-        lines.0
-    );
-    let locked = match old {
-        Some(old) if !differs => old.clone(),
-        Some(_) | None => LockedServer {
-            server: match redactor.finds(&listing.server.to_string()) {
-                true => Value::Null,
-                false => listing.server,
-            },
-            protocol: revision.to_owned(),
-            locked_at: now.to_string(),
-            tools,
-        },
-    };
-    Review {
-        text,
-        differs: differs || old.is_none(),
-        locked,
-    }
+    lines
 }
 
 /// A server that is gone from the configuration, for the person who reviews.
