@@ -124,8 +124,14 @@ impl Streamable {
             };
             let reply = match self.send(&talk, call, resume, within, leg).await {
                 Ok(reply) => reply,
-                Err(net::Failure::NotSent(why)) => return Outcome::NotSent(why.to_owned()),
-                Err(net::Failure::Lost(why)) => return Outcome::Unknown(why.to_owned()),
+                Err(failure) => {
+                    // A server that was started anew has no sessions, and may not say so with a 404.
+                    self.forget(&call.headers, &talk);
+                    return match failure {
+                        net::Failure::NotSent(why) => Outcome::NotSent(why.to_owned()),
+                        net::Failure::Lost(why) => Outcome::Unknown(why.to_owned()),
+                    };
+                }
             };
             let status = reply.status;
             // The protocol says of 404 that nothing was executed; of 400 it does not.
@@ -259,14 +265,7 @@ impl Streamable {
             (StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST, _, _)
                 if talk.peer.session.is_some() =>
             {
-                let mut peers = self.lock();
-                let key = key(operator);
-                if peers
-                    .get(&key)
-                    .is_some_and(|peer| peer.session == talk.peer.session)
-                {
-                    peers.remove(&key);
-                }
+                self.forget(operator, talk);
                 true
             }
             (StatusCode::UNAUTHORIZED, Some(tokens), Some(token)) => {
@@ -274,6 +273,16 @@ impl Streamable {
                 true
             }
             _ => false,
+        }
+    }
+
+    /// Forgets a session, unless another one has taken its place.
+    fn forget(&self, operator: &HeaderMap, talk: &Talk) {
+        let mut peers = self.lock();
+        let key = key(operator);
+        let session = &talk.peer.session;
+        if session.is_some() && peers.get(&key).is_some_and(|peer| peer.session == *session) {
+            peers.remove(&key);
         }
     }
 

@@ -76,13 +76,13 @@ class Peer:
     def settings(self) -> dict:
         if self.web:
             return {"url": f"http://127.0.0.1:{self.port}/mcp"}
-        program = [sys.executable, "-S", str(HERE / "servers" / "stdio.py"), str(self.folder), self.revision]
+        program = [sys.executable, "-BS", str(HERE / "servers" / "stdio.py"), str(self.folder), self.revision]
         return {"command": program}
 
     def start(self) -> None:
         if not self.web:
             return
-        program = [sys.executable, "-S", str(HERE / "servers" / "web.py"), str(self.folder), self.revision]
+        program = [sys.executable, "-BS", str(HERE / "servers" / "web.py"), str(self.folder), self.revision]
         arguments = [str(self.port), *(["sse"] if self.sse else [])]
         self.process = subprocess.Popen([*program, *arguments], stderr=subprocess.DEVNULL)
         until("the server listens", self.listens)

@@ -8,7 +8,7 @@ from typing import Callable
 
 from harness import Peer, Place, Service, at_once, folder, tool, until
 
-WORDS = "The server changed this tool since it was locked."
+CHANGED = "The server changed this tool since it was locked."
 TOOLS = ("add", "subtract", "free")
 
 
@@ -48,7 +48,7 @@ def asked_anew(service: Service, task: dict, old: set[str]) -> dict:
         return pending[0] if pending else None
 
     request = until("the call is asked about anew", found)
-    assert request["kind"] == "approval" and WORDS in str(request), request
+    assert request["kind"] == "approval" and CHANGED in str(request), request
     return request
 
 
@@ -72,15 +72,17 @@ def while_held(service: Service, peer: Peer, change: Change, sound: list[dict]) 
     before = calls(peer)
     task = service.task("add")
     (first,) = task["pending"]
-    assert WORDS not in str(first), first
+    assert CHANGED not in str(first), first
     peer.define([change(one) for one in sound])
     service.approve(first)
     second = asked_anew(service, task, {first["request_id"]})
     peer.define([change(one) | {"title": "Once more"} for one in sound])
     service.approve(second)
-    third = asked_anew(service, task, {first["request_id"], second["request_id"]})
-    assert calls(peer) == before, peer.ledger()
-    service.approve(third)
+    # A tool that is gone is still gone.
+    if change is not renamed:
+        third = asked_anew(service, task, {first["request_id"], second["request_id"]})
+        assert calls(peer) == before, peer.ledger()
+        service.approve(third)
     done = until("the approved call has run", lambda: service.outcomes(task))
     assert calls(peer) == before + 1 and len(done) == 1, (done, peer.ledger())
     peer.define(sound)
@@ -91,7 +93,7 @@ def during_an_approved_call(service: Service, peer: Peer, change: Change, sound:
     before = calls(peer)
     task = service.task("both")
     (first,) = task["pending"]
-    assert len(first["tool_calls"]) == 2 and WORDS not in str(first), first
+    assert len(first["tool_calls"]) == 2 and CHANGED not in str(first), first
     peer.plan(add=[{"wait": "ran"}])
     yes = threading.Thread(target=service.approve, args=(first,))
     yes.start()
@@ -168,7 +170,7 @@ def denied() -> None:
             peer.define([rewritten(tool("add"))])
             task = service.task("add")
             ((outcome, content),) = service.outcomes(task)
-            assert outcome == "denied" and WORDS in content and calls(peer) == 0, (outcome, content)
+            assert outcome == "denied" and CHANGED in content and calls(peer) == 0, (outcome, content)
 
 
 def told() -> None:

@@ -292,7 +292,10 @@ impl Driver<'_> {
             return None;
         }
         let reason = match (same, stands) {
-            (false, _) => Some("The tool has changed since it was approved.".to_owned()),
+            (false, _) => Some(entry.and_then(Entry::change).map_or_else(
+                || "The tool has changed since it was approved.".to_owned(),
+                |change| change.reason,
+            )),
             (true, false) => {
                 Some("A person who approved this call has lost the right to approve it.".to_owned())
             }
