@@ -4,6 +4,8 @@
 mod child;
 mod client;
 mod content;
+#[cfg(test)]
+mod fake;
 mod listing;
 mod live;
 pub mod lock;
