@@ -11,14 +11,14 @@ use serde_json::Value;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{self, ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::reader::LONGEST;
 use super::wire::{Answer, Message, is_list_change, reply};
 use crate::secret::Redactor;
 use crate::tool::guard::{GREETING, Line, Order, written};
-use crate::tool::shell::Guard;
+use crate::tool::shell::{Guard, end_orphans};
 
 /// How long a child is kept without a request.
 const IDLE: Duration = Duration::from_mins(10);
@@ -28,6 +28,8 @@ const LOOK: Duration = Duration::from_secs(30);
 const STARTING: Duration = Duration::from_secs(10);
 /// How long a child may take to end: its guard ends it after five seconds.
 const ENDING: Duration = Duration::from_secs(8);
+/// How long a child may take to read the reply to a request of its own.
+const REPLYING: Duration = Duration::from_secs(10);
 /// How much of standard error is logged in a second, in bytes.
 const LOGGED: usize = 4 * 1024;
 
@@ -47,6 +49,8 @@ struct Shared {
     used: Mutex<Instant>,
     /// Canceled once nothing more comes from the child.
     ended: CancellationToken,
+    /// Canceled once nothing more is written to the child.
+    closing: CancellationToken,
     /// Canceled once the guard has ended.
     gone: CancellationToken,
     changes: watch::Sender<u64>,
@@ -85,13 +89,13 @@ impl Child {
             input.flush().await?;
             report(&mut output).await
         });
-        match begun.await {
-            Ok(Ok(Line::Started(_))) => {}
+        let leader = match begun.await {
+            Ok(Ok(Line::Started(leader))) => leader,
             Ok(Ok(Line::NotStarted(why))) => return Err(why),
             Ok(Ok(Line::Over { .. }) | Err(_)) | Err(_) => {
                 return Err(NO_GUARD.to_owned());
             }
-        }
+        };
         if let (Some(log), Some(stderr)) = (log, process.stderr.take()) {
             follow(log_lines(name.to_owned(), stderr, log));
         }
@@ -100,6 +104,7 @@ impl Child {
             waiting: Mutex::default(),
             used: Mutex::new(Instant::now()),
             ended: CancellationToken::new(),
+            closing: CancellationToken::new(),
             gone: CancellationToken::new(),
             changes,
             replies,
@@ -109,13 +114,13 @@ impl Child {
             shared: Arc::clone(&shared),
         });
         follow(Arc::clone(&child).attend(replying));
-        follow(read_all(output, process, shared));
+        follow(read_all(output, (process, leader), shared));
         Ok(child)
     }
 
-    /// Whether the child has ended, as far as is known.
+    /// Whether the child has ended, as far as is known, or is about to.
     pub(super) fn has_ended(&self) -> bool {
-        self.shared.ended.is_cancelled()
+        self.shared.ended.is_cancelled() || self.shared.closing.is_cancelled()
     }
 
     /// Registers the request with this id, before it is written.
@@ -129,41 +134,56 @@ impl Child {
         }
     }
 
-    /// Writes one message.
+    /// Writes one message, at the latest until `until`. If only a part of it could be written, or
+    /// the future is dropped meanwhile, the child's input is closed: nothing may follow half a line.
     ///
     /// # Errors
-    /// `false` if nothing was written because `may` returned false or the child had ended; `true`
-    /// if the message may have been written.
+    /// `false` if nothing was written because `may` returned false, the child had ended, or other
+    /// messages took all the time; `true` if the message may have been written.
     pub(super) async fn write(
         &self,
         message: &str,
+        until: Instant,
         may: impl FnOnce() -> bool,
     ) -> Result<(), bool> {
-        let mut input = self.input.lock().await;
-        let Some(pipe) = input.as_mut().filter(|_| !self.has_ended()) else {
+        let Ok(mut input) = timeout_at(until, self.input.lock()).await else {
             return Err(false);
         };
         self.shared.touch();
-        let line = format!("{message}\n");
-        if !may() {
+        if self.has_ended() || input.is_none() || !may() {
             return Err(false);
         }
+        let Some(mut pipe) = input.take() else {
+            return Err(false);
+        };
+        let closing = &self.shared.closing;
+        let unfinished = closing.clone().drop_guard();
+        let line = format!("{message}\n");
         let wrote = async {
             pipe.write_all(line.as_bytes()).await?;
             pipe.flush().await
         };
-        let wrote: io::Result<()> = wrote.await;
-        wrote.map_err(|_| true)
+        let wrote: Option<io::Result<()>> = tokio::select! {
+            wrote = timeout_at(until, wrote) => wrote.ok(),
+            () = closing.cancelled() => None,
+        };
+        if !matches!(wrote, Some(Ok(()))) {
+            return Err(true);
+        }
+        unfinished.disarm();
+        *input = Some(pipe);
+        Ok(())
     }
 
     /// Closes the child's input, and waits until it has ended.
     pub(super) async fn end(&self) {
-        self.input.lock().await.take();
+        self.dismiss().await;
         let _ = tokio::time::timeout(ENDING, self.shared.gone.cancelled()).await;
     }
 
     /// Closes the child's input: its guard ends it.
     pub(super) async fn dismiss(&self) {
+        self.shared.closing.cancel();
         self.input.lock().await.take();
     }
 
@@ -171,11 +191,13 @@ impl Child {
     async fn attend(self: Arc<Self>, mut replying: mpsc::UnboundedReceiver<String>) {
         loop {
             let next = tokio::select! {
-                () = self.shared.ended.cancelled() => return,
+                () = self.shared.ended.cancelled() => return self.dismiss().await,
                 next = tokio::time::timeout(LOOK, replying.recv()) => next,
             };
             if let Ok(Some(message)) = next {
-                let _ = self.write(&message, || true).await;
+                let _ = self
+                    .write(&message, Instant::now() + REPLYING, || true)
+                    .await;
             } else if self.shared.is_idle() {
                 self.dismiss().await;
             }
@@ -258,7 +280,7 @@ async fn report(output: &mut BufReader<ChildStdout>) -> io::Result<Line> {
 /// killed.
 async fn read_all(
     mut output: BufReader<ChildStdout>,
-    mut process: process::Child,
+    (mut process, leader): (process::Child, i32),
     shared: Arc<Shared>,
 ) {
     let mut line = Vec::new();
@@ -267,7 +289,10 @@ async fn read_all(
     }
     shared.ended.cancel();
     drop(output);
-    let _ = process.wait().await;
+    // A guard that ended by itself has ended its group.
+    if !process.wait().await.is_ok_and(|status| status.success()) {
+        end_orphans(leader);
+    }
     shared.gone.cancel();
 }
 

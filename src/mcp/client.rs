@@ -208,6 +208,7 @@ impl Client {
         let mut resume = call.resume.clone();
         let mut pause = PAUSES.0;
         let mut until = None;
+        let began = Instant::now();
         for leg in 0..LEGS {
             let within = until.map_or(self.timeout, |until: Instant| until - Instant::now());
             let answered = match &self.link {
@@ -227,7 +228,10 @@ impl Client {
             if !asks.requests.is_empty() {
                 return Outcome::Asks(asks);
             }
-            let until = *until.get_or_insert_with(|| Instant::now() + self.timeout);
+            // The time before the permit was decided is no time of the server's.
+            let decided = call.permit.decided().await;
+            let sent = decided.map_or(began, |decided| decided.max(began));
+            let until = *until.get_or_insert(sent + self.timeout);
             if Instant::now() + pause >= until {
                 break;
             }

@@ -5,6 +5,8 @@ mod child;
 mod client;
 mod comparison;
 mod content;
+#[cfg(test)]
+mod fake;
 mod listing;
 pub mod lock;
 mod oauth;

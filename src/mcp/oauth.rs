@@ -10,14 +10,14 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::settings::OAuth;
-use crate::net::{Failure, Net, begun, next_bytes};
+use crate::net::{Failure, NO_ANSWER_IN_TIME, Net, begun, next_bytes};
 use crate::secret::{Redactor, Secret};
 
 /// How long before its end a token is replaced.
 const EARLY: Duration = Duration::from_mins(1);
 /// How long a token is used that does not say when it ends.
 const USUAL: Duration = Duration::from_mins(5);
-/// How long the token endpoint may take for each step of its answer.
+/// How long the token endpoint may take for its answer.
 const WITHIN: Duration = Duration::from_secs(10);
 /// The longest answer of the token endpoint, in bytes.
 const LONGEST: usize = 64 * 1024;
@@ -66,7 +66,9 @@ impl Tokens {
         if let Some(token) = kept.as_ref().filter(|token| Instant::now() < token.until) {
             return Ok(token.text.clone());
         }
-        let token = self.fetch(net).await?;
+        let fetched = tokio::time::timeout(WITHIN, self.fetch(net)).await;
+        let late = |_| Err(format!("the token endpoint: {NO_ANSWER_IN_TIME}"));
+        let token = fetched.unwrap_or_else(late)?;
         let text = token.text.clone();
         *kept = Some(token);
         Ok(text)
@@ -141,3 +143,6 @@ pub(super) fn hiding(redactor: &Redactor, token: Option<&Secret<String>>) -> Red
     let token = token.map(|token| ("the server's token", token));
     redactor.and(&Redactor::new(token))
 }
+
+#[cfg(test)]
+mod tests;

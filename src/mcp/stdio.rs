@@ -22,10 +22,6 @@ use crate::tool::shell::Guard;
 
 /// How long a server may take to begin, or to list a page of its tools.
 const WITHIN: Duration = Duration::from_secs(20);
-/// How long a server may be silent about a method that older servers do not know.
-const PROBE: Duration = Duration::from_secs(5);
-/// How long a server that did not answer a call may take to answer another request.
-const ALIVE: Duration = Duration::from_secs(10);
 /// The most calls at once.
 const CALLS: usize = 16;
 /// The longest pause before another start.
@@ -43,6 +39,27 @@ pub(super) type Command = (
     BTreeMap<String, Secret<String>>,
 );
 
+/// How long a server is waited for.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    /// How long a server may be silent about a method that older servers do not know.
+    probe: Duration,
+    /// How long a server that did not answer a call may take to answer another request.
+    alive: Duration,
+    /// The pause before a second start.
+    pause: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            probe: Duration::from_secs(5),
+            alive: Duration::from_secs(10),
+            pause: Duration::from_secs(1),
+        }
+    }
+}
+
 /// One server.
 #[derive(Debug)]
 pub(super) struct Stdio {
@@ -50,6 +67,7 @@ pub(super) struct Stdio {
     command: Command,
     guard: Guard,
     hint: Option<Revision>,
+    patience: Patience,
     /// Held while a child starts.
     running: Mutex<Running>,
     slots: Semaphore,
@@ -88,17 +106,13 @@ impl Stdio {
             command,
             guard: Guard::default(),
             hint,
+            patience: Patience::default(),
             running: Mutex::default(),
             slots: Semaphore::new(CALLS),
             ids: AtomicU64::new(0),
             changes,
             log,
         }
-    }
-
-    #[cfg(test)]
-    pub(super) fn guarded_by(self, guard: Guard) -> Self {
-        Self { guard, ..self }
     }
 
     pub(super) async fn list(&self) -> Result<Listing, Failure> {
@@ -138,12 +152,13 @@ impl Stdio {
             let Some(decided) = call.permit.decided().await else {
                 return Outcome::NotSent(NO_LEAVE.to_owned());
             };
+            let until = (decided + within).max(Instant::now());
             let mut refused = false;
             let may = || {
                 refused = leg == 0 && !call.permit.holds();
                 !refused
             };
-            match session.child.write(&text, may).await {
+            match session.child.write(&text, until, may).await {
                 Ok(()) => {}
                 Err(true) => return Outcome::Unknown(LOST.to_owned()),
                 Err(false) if refused => return Outcome::NotSent(NO_LEAVE.to_owned()),
@@ -153,7 +168,6 @@ impl Stdio {
                     continue;
                 }
             }
-            let until = (decided + within).max(Instant::now());
             return match tokio::time::timeout_at(until, pending.answer()).await {
                 Ok(Some(answer)) => outcome(answer, call.redactor),
                 Ok(None) => Outcome::Unknown(LOST.to_owned()),
@@ -182,14 +196,17 @@ impl Stdio {
             .params
             .push(("reason", json!("the timeout is over").to_string()));
         let text = cancel.text(session.revision);
-        let _ = session.child.write(&text, || true).await;
+        let _ = session
+            .child
+            .write(&text, Instant::now() + self.patience.alive, || true)
+            .await;
         let method = if session.revision.is_stateless() {
             "server/discover"
         } else {
             "ping"
         };
         if self
-            .ask(&session, Request::new("", method), ALIVE)
+            .ask(&session, Request::new("", method), self.patience.alive)
             .await
             .is_err()
         {
@@ -209,10 +226,9 @@ impl Stdio {
             return Ok(session.clone());
         }
         if let Some(ended) = running.session.take() {
-            drop(ended);
+            ended.child.end().await;
         }
-        let pause =
-            Duration::from_secs(1) * 2_u32.saturating_pow(running.failures.saturating_sub(1));
+        let pause = self.patience.pause * 2_u32.saturating_pow(running.failures.saturating_sub(1));
         let pause = pause.min(LONGEST_PAUSE);
         if running.failed.is_some_and(|at| at.elapsed() < pause) {
             return Err("it did not start, and is started again later".to_owned());
@@ -273,7 +289,11 @@ impl Stdio {
         let newest = of(Revision::July2026);
         if self.hint.is_none_or(Revision::is_stateless) {
             let discovered = self
-                .ask(&newest, Request::new("", "server/discover"), PROBE)
+                .ask(
+                    &newest,
+                    Request::new("", "server/discover"),
+                    self.patience.probe,
+                )
                 .await;
             if let Ok(answer) = discovered
                 && is_stateless(&answer)
@@ -291,7 +311,10 @@ impl Stdio {
             ..older
         };
         let done = Request::notification("notifications/initialized").text(revision);
-        let wrote = begun.child.write(&done, || true).await;
+        let wrote = begun
+            .child
+            .write(&done, Instant::now() + WITHIN, || true)
+            .await;
         wrote.map_err(|_| ENDED.to_owned())?;
         Ok(begun)
     }
@@ -312,13 +335,14 @@ impl Stdio {
             id: Some(&id),
             ..request
         };
+        let until = Instant::now() + within;
         let mut pending = session.child.expect(&id);
         let wrote = session
             .child
-            .write(&request.text(session.revision), || true)
+            .write(&request.text(session.revision), until, || true)
             .await;
         wrote.map_err(|_| ENDED.to_owned())?;
-        match tokio::time::timeout(within, pending.answer()).await {
+        match tokio::time::timeout_at(until, pending.answer()).await {
             Ok(Some(answer)) => Ok(answer),
             Ok(None) => Err(LOST.to_owned()),
             Err(_) => Err(NO_ANSWER_IN_TIME.to_owned()),
@@ -330,3 +354,6 @@ impl Stdio {
         tracing::info!(target: "holdpoint::metric", metric = "mcp_server_up", server, change = i64::from(up));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,6 +12,7 @@ use reqwest::{Method, Request as HttpRequest, StatusCode};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 use url::Url;
 
 use super::client::{Call, Failure, Listing, Outcome, Resume};
@@ -32,6 +33,8 @@ use crate::tool::arguments;
 const WITHIN: Duration = Duration::from_secs(20);
 /// How long a server may be silent about a method that older servers do not know.
 const PROBE: Duration = Duration::from_secs(5);
+/// How long a server may take to receive the reply to a request of its own.
+const REPLYING: Duration = Duration::from_secs(5);
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 
 /// One server.
@@ -41,6 +44,8 @@ pub(super) struct Streamable {
     net: Net,
     tokens: Option<Tokens>,
     hint: Option<Revision>,
+    /// [`PROBE`], unless a test is in a hurry.
+    probing: Duration,
     /// The conversations, by the headers with which they began: a conversation that one user began
     /// is never continued for another.
     peers: Mutex<BTreeMap<[u8; 32], Peer>>,
@@ -77,6 +82,7 @@ impl Streamable {
             net: net.clone(),
             tokens: oauth.map(|oauth| Tokens::new(*oauth)),
             hint,
+            probing: PROBE,
             peers: Mutex::default(),
             beginning: tokio::sync::Mutex::default(),
             changes,
@@ -102,7 +108,7 @@ impl Streamable {
                 }
             };
             if renewed || !self.renew(headers, &talk, refused).await {
-                return Err(Failure(refusal(refused, headers)));
+                return Err(Failure(refusal(refused, &talk.headers)));
             }
             renewed = true;
         }
@@ -117,11 +123,13 @@ impl Streamable {
         leg: u32,
     ) -> Outcome {
         let mut renewed = false;
+        let mut within = within;
         loop {
             let talk = match self.talk(&call.headers).await {
                 Ok(talk) => talk,
                 Err(failure) => return Outcome::NotSent(failure.0),
             };
+            let began = Instant::now();
             let reply = match self.send(&talk, call, resume, within, leg).await {
                 Ok(reply) => reply,
                 Err(failure) => {
@@ -138,6 +146,9 @@ impl Streamable {
             let again = self.renew(&call.headers, &talk, status).await;
             if again && !renewed && status != StatusCode::BAD_REQUEST {
                 renewed = true;
+                let decided = call.permit.decided().await;
+                let began = decided.map_or(began, |decided| decided.max(began));
+                within = within.saturating_sub(began.elapsed());
                 continue;
             }
             let redactor = hiding(call.redactor, talk.token.as_ref());
@@ -148,7 +159,7 @@ impl Streamable {
                 Some(answer @ Answer::Error { .. }) if !is_gateway(status) => {
                     outcome(answer, &redactor)
                 }
-                Some(_) | None => without_answer(status, &call.headers),
+                Some(_) | None => without_answer(status, &talk.headers),
             };
         }
     }
@@ -245,7 +256,11 @@ impl Streamable {
     /// The server's answer to `server/discover`; `None` if it knows no such method.
     async fn probe(&self, talk: &Talk) -> Result<Option<Answer>, Failure> {
         match self
-            .ask(talk, &Request::new("discover", "server/discover"), PROBE)
+            .ask(
+                talk,
+                &Request::new("discover", "server/discover"),
+                self.probing,
+            )
             .await
         {
             Ok(Reply { status, .. }) if matches!(status.as_u16(), 401 | 403) => {
@@ -288,6 +303,18 @@ impl Streamable {
 
     /// Sends a request that may be repeated.
     async fn ask(
+        &self,
+        talk: &Talk,
+        request: &Request<'_>,
+        within: Duration,
+    ) -> Result<Reply, Failure> {
+        let asked = tokio::time::timeout(within, self.exchange(talk, request, within));
+        let in_time = asked.await;
+        in_time.unwrap_or_else(|_| Err(Failure(net::NO_ANSWER_IN_TIME.to_owned())))
+    }
+
+    /// Sends a request, and waits at most `within` for each part of the answer.
+    async fn exchange(
         &self,
         talk: &Talk,
         request: &Request<'_>,
@@ -363,7 +390,7 @@ impl Streamable {
     async fn respond(&self, talk: &Talk, id: &Value, method: &str) {
         let http = self.post(talk, reply(id, method));
         let http = reqwest::RequestBuilder::from_parts(self.net.repeatable().clone(), http);
-        let _ = net::begun(http, PROBE).await;
+        let _ = net::begun(http, REPLYING).await;
     }
 
     fn http(&self, talk: &Talk, request: &Request<'_>) -> HttpRequest {
@@ -464,3 +491,6 @@ fn refusal(status: StatusCode, headers: &HeaderMap) -> String {
         _ => format!("the server answered {code}"),
     }
 }
+
+#[cfg(test)]
+mod tests;

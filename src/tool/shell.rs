@@ -334,7 +334,14 @@ async fn settle(mut guard: Child, group: Option<i32>) {
         let _ = guard.start_kill();
         let _ = guard.wait().await;
     }
-    let Some(leader) = group.and_then(Pid::from_raw) else {
+    if let Some(leader) = group {
+        end_orphans(leader);
+    }
+}
+
+/// Kills the process group that a guard left behind.
+pub(crate) fn end_orphans(leader: i32) {
+    let Some(leader) = Pid::from_raw(leader) else {
         return;
     };
     // Only if the leader still exists and leads its group: by now the process id may belong to
@@ -345,4 +352,4 @@ async fn settle(mut guard: Child, group: Option<i32>) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

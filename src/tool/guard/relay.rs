@@ -7,8 +7,9 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{
     Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, kill_process_group, setrlimit, waitid,
 };
@@ -91,7 +92,7 @@ fn connect(
     let (sender, events) = channel();
     let (drained, passed_on) = channel::<()>();
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
-    let exited = sender.clone();
+    let (exited, closed) = (sender.clone(), sender.clone());
     thread::Builder::new().spawn(move || {
         // Waits without reaping: the process id must stay taken until the group is killed.
         while let Err(rustix::io::Errno::INTR) = waitid(
@@ -99,6 +100,13 @@ fn connect(
             WaitIdOptions::EXITED | WaitIdOptions::NOWAIT,
         ) {}
         let _ = exited.send(Event::Exited);
+    })?;
+    thread::Builder::new().spawn(move || {
+        // While the program does not read, the copying thread waits for it and does not notice.
+        let stdin = io::stdin();
+        let mut closing = [PollFd::new(&stdin, PollFlags::empty())];
+        while let Err(rustix::io::Errno::INTR) = poll(&mut closing, None) {}
+        let _ = closed.send(Event::InputClosed);
     })?;
     thread::Builder::new().spawn(move || {
         if let Some(mut stdin) = stdin {
@@ -137,9 +145,21 @@ fn wait(events: &Receiver<Event>, pid: Pid) {
     if !matches!(events.recv(), Ok(Event::InputClosed)) {
         return;
     }
-    if events.recv_timeout(CLOSED).is_err() {
+    if !exits(events, CLOSED) {
         // An error only means that the group is empty already.
         let _ = kill_process_group(pid, Signal::TERM);
-        let _ = events.recv_timeout(TERMINATED);
+        exits(events, TERMINATED);
+    }
+}
+
+/// Whether the program ends within this time.
+fn exits(events: &Receiver<Event>, within: Duration) -> bool {
+    let until = Instant::now() + within;
+    loop {
+        match events.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(Event::Exited) => return true,
+            Ok(Event::InputClosed) => {}
+            Err(_) => return false,
+        }
     }
 }

@@ -23,7 +23,7 @@ fn guard_process_runs_as_the_guard_of_a_command() {
     std::process::exit(super::super::guard::guard_main(&[]));
 }
 
-fn this_program() -> Guard {
+pub(crate) fn this_program() -> Guard {
     let arguments = [
         "tool::shell::tests::guard_process_runs_as_the_guard_of_a_command",
         "--exact",

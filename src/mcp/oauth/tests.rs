@@ -1,0 +1,182 @@
+//! Tokens from an endpoint on loopback.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use axum::response::Response;
+use futures_util::future::join_all;
+use serde_json::json;
+
+use super::super::client::Outcome;
+use super::super::fake::{Asking, Fake, NET, Seen, answer, called, modern, said, succeeded};
+use super::*;
+
+const TOKEN: &str = "t0ken-t0ken";
+
+fn granted(number: usize, lasts: u64) -> Response {
+    let token = format!("{TOKEN}-{number}");
+    let body = json!({"access_token": token, "token_type": "bearer", "expires_in": lasts});
+    answer(200, "application/json", body.to_string())
+}
+
+/// A server that gives tokens which last `lasts` seconds, and answers calls with `call`.
+async fn server(
+    lasts: u64,
+    call: impl Fn(&Seen) -> Option<Response> + Clone + Send + Sync + 'static,
+) -> Fake {
+    let number = Arc::new(AtomicUsize::new(0));
+    Fake::new(move |seen| {
+        if seen.path == "/token" {
+            return Some(granted(number.fetch_add(1, Ordering::SeqCst) + 1, lasts));
+        }
+        modern(seen).or_else(|| call(seen))
+    })
+    .await
+}
+
+fn fetches(server: &Fake) -> usize {
+    server
+        .seen()
+        .iter()
+        .filter(|seen| seen.path == "/token")
+        .count()
+}
+
+fn client_of(server: &Fake) -> super::super::client::Client {
+    server.client_with(Some(server.oauth()), None, Duration::from_secs(20))
+}
+
+#[tokio::test]
+async fn ten_concurrent_calls_share_one_token() {
+    let server = server(3600, |seen| Some(seen.result(&said("done")))).await;
+    let client = client_of(&server);
+    let outcomes = join_all((0..10).map(|_| called(&client))).await;
+    assert_eq!(outcomes, vec![succeeded("done"); 10]);
+    assert_eq!(fetches(&server), 1);
+    for call in server.calls() {
+        assert_eq!(call.header("authorization"), Some("Bearer t0ken-t0ken-1"));
+    }
+    let fetch = server
+        .seen()
+        .into_iter()
+        .find(|seen| seen.path == "/token")
+        .unwrap();
+    let form =
+        "grant_type=client_credentials&scope=a%20b&resource=https%3A%2F%2Fmcp.acme.com%2Fmcp";
+    assert_eq!(fetch.body, form);
+    // `hold%20point:cl1ent-s3cret`
+    let basic = "Basic aG9sZCUyMHBvaW50OmNsMWVudC1zM2NyZXQ=";
+    assert_eq!(fetch.header("authorization"), Some(basic));
+}
+
+#[tokio::test]
+async fn token_is_renewed_a_minute_before_its_end() {
+    for (lasts, fetched) in [(60, 3), (3600, 1)] {
+        let lasts = Arc::new(AtomicU64::new(lasts));
+        let number = AtomicUsize::new(0);
+        let number = Arc::new(number);
+        let server = Fake::new(move |_| {
+            let lasts = lasts.load(Ordering::SeqCst);
+            Some(granted(number.fetch_add(1, Ordering::SeqCst), lasts))
+        })
+        .await;
+        let tokens = Tokens::new(server.oauth());
+        for _ in 0..3 {
+            tokens.token(&NET).await.unwrap();
+        }
+        assert_eq!(fetches(&server), fetched);
+    }
+}
+
+#[tokio::test]
+async fn refused_token_is_replaced_once_and_the_call_repeated_once() {
+    let renewed = server(3600, |seen| {
+        if seen.header("authorization") == Some("Bearer t0ken-t0ken-1") {
+            return Some(answer(401, "text/plain", ""));
+        }
+        Some(seen.result(&said("done")))
+    })
+    .await;
+    assert_eq!(called(&client_of(&renewed)).await, succeeded("done"));
+    assert_eq!((fetches(&renewed), renewed.calls().len()), (2, 2));
+
+    let refusing = server(3600, |_| Some(answer(401, "text/plain", TOKEN))).await;
+    let told = "The call failed: the server answered 401 to the headers `authorization`.";
+    assert_eq!(
+        called(&client_of(&refusing)).await,
+        Outcome::Failed(told.to_owned())
+    );
+    assert_eq!((fetches(&refusing), refusing.calls().len()), (2, 2));
+}
+
+#[tokio::test]
+async fn token_that_a_server_sends_back_is_in_no_outcome() {
+    let echoes: [fn(&Seen) -> Option<Response>; 2] = [
+        |seen| Some(seen.result(&said(seen.header("authorization").unwrap()))),
+        |seen| {
+            let message = seen.header("authorization").unwrap();
+            let error = json!({"code": -32000, "message": message});
+            let text = json!({"jsonrpc": "2.0", "id": seen.json()["id"], "error": error});
+            Some(answer(200, "application/json", text.to_string()))
+        },
+    ];
+    for echo in echoes {
+        let server = server(3600, echo).await;
+        let outcome = format!("{:?}", called(&client_of(&server)).await);
+        assert!(outcome.contains("[secret the server's token]"), "{outcome}");
+        assert!(!outcome.contains("t0ken"), "{outcome}");
+    }
+}
+
+#[tokio::test]
+async fn endpoint_without_a_usable_token_lets_no_call_out() {
+    let answers: [fn() -> Response; 8] = [
+        || {
+            answer(
+                400,
+                "application/json",
+                r#"{"error":"invalid_client","x":"t0ken-t0ken"}"#,
+            )
+        },
+        || answer(500, "text/plain", TOKEN),
+        || answer(302, "text/plain", TOKEN),
+        || answer(200, "text/plain", TOKEN),
+        || answer(200, "application/json", r#"{"access_token":"t0ken-t0ken"}"#),
+        || {
+            answer(
+                200,
+                "application/json",
+                r#"{"access_token":"t0ken-t0ken","token_type":"mac"}"#,
+            )
+        },
+        || {
+            answer(
+                200,
+                "application/json",
+                r#"{"access_token":"t0ken-t0ken\n","token_type":"Bearer"}"#,
+            )
+        },
+        || {
+            answer(
+                200,
+                "application/json",
+                format!("\"{}\"", "t0ken".repeat(16 * 1024)),
+            )
+        },
+    ];
+    for (index, token) in answers.into_iter().enumerate() {
+        let server = Fake::new(move |seen| {
+            if seen.path == "/token" {
+                return Some(token());
+            }
+            modern(seen).or_else(|| Some(seen.result(&said("done"))))
+        })
+        .await;
+        let client = client_of(&server);
+        let Outcome::NotSent(why) = client.call(Asking::default().call()).await else {
+            panic!("sent: {index}")
+        };
+        assert!(!why.contains("t0ken") && !why.contains("s3cret"), "{why}");
+        assert_eq!(server.calls().len(), 0, "{index}");
+    }
+}

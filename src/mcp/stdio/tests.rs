@@ -1,0 +1,247 @@
+//! A server as a child process under a guard, which is this test program (see the tests of shell
+//! tools). The servers are scripts.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering as Order};
+
+use futures_util::future::join_all;
+use serde_json::json;
+
+use super::super::fake::{Asking, succeeded};
+use super::*;
+use crate::tool::SendPermit;
+
+mod ends;
+
+const LONG: Duration = Duration::from_secs(30);
+const SHORT: Duration = Duration::from_millis(300);
+
+/// Begins as a server of an older revision. `call(m)` answers a call, `say(id, text)` sends a result.
+const SERVER: &str = r#"
+import json, os, sys, signal
+def send(m): sys.stdout.write(json.dumps(m) + "\n"); sys.stdout.flush()
+def say(id, text): send({"jsonrpc": "2.0", "id": id, "result": {"content": [{"type": "text", "text": text}]}})
+def note(text): open("notes", "a").write(text + "\n")
+def call(m): say(m["id"], m["params"]["name"])
+def other(m): pass
+exec(sys.argv[1])
+note("started")
+for line in iter(sys.stdin.readline, ""):
+    m = json.loads(line); method = m.get("method")
+    note(method or "reply")
+    if method == "server/discover": send({"jsonrpc": "2.0", "id": m["id"], "error": {"code": -32601, "message": "no"}})
+    elif method == "initialize": send({"jsonrpc": "2.0", "id": m["id"], "result": {"protocolVersion": "2025-11-25"}})
+    elif method == "ping" and not globals().get("deaf"): send({"jsonrpc": "2.0", "id": m["id"], "result": {}})
+    elif method == "tools/list": send({"jsonrpc": "2.0", "id": m["id"], "result": {"tools": [{"name": "a"}]}})
+    elif method == "tools/call": call(m)
+    else: other(m)
+note("end of input")
+"#;
+
+/// A server, and the directory with its notes.
+struct Served {
+    stdio: Stdio,
+    directory: tempfile::TempDir,
+    changes: watch::Receiver<u64>,
+}
+
+impl Served {
+    fn by(program: &[&str]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let program = program.iter().map(|text| Secret::new((*text).to_owned()));
+        let path = "/usr/local/bin:/usr/bin:/bin".to_owned();
+        let environment = BTreeMap::from([("PATH".to_owned(), Secret::new(path))]);
+        let place = directory.path().to_str().unwrap().to_owned();
+        let (changes, seen) = watch::channel(0);
+        let command = (program.collect(), place, environment);
+        let mut stdio = Stdio::new("files", command, None, changes, None);
+        stdio.guard = crate::tool::shell::tests::this_program();
+        stdio.patience = Patience {
+            probe: Duration::from_secs(5),
+            alive: SHORT,
+            pause: Duration::ZERO,
+        };
+        Self {
+            stdio,
+            directory,
+            changes: seen,
+        }
+    }
+
+    /// A server that runs `script` before it begins.
+    fn running(script: &str) -> Self {
+        Self::by(&["/usr/bin/env", "python3", "-c", SERVER, script])
+    }
+
+    fn notes(&self) -> Vec<String> {
+        notes(self.directory.path())
+    }
+
+    fn count(&self, note: &str) -> usize {
+        self.notes().iter().filter(|found| *found == note).count()
+    }
+
+    async fn call(&self, asking: &Asking, within: Duration) -> Outcome {
+        self.stdio.call(&asking.call(), None, within, 0).await
+    }
+
+    async fn called(&self) -> Outcome {
+        self.call(&Asking::default(), LONG).await
+    }
+}
+
+fn notes(directory: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(directory.join("notes")).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+/// Waits, within bounds, until something holds.
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let mut tick = tokio::time::interval(Duration::from_millis(20));
+    for _ in 0..1000 {
+        tick.tick().await;
+        if holds() {
+            return;
+        }
+    }
+    panic!("never: {what}");
+}
+
+#[tokio::test]
+async fn call_is_one_line_with_the_approved_bytes_and_gets_its_answer() {
+    let server = Served::running("def call(m): say(m['id'], line)");
+    let asking = Asking {
+        arguments: r#"{ "a" : 1.0,"b":"\u00e9" }"#.to_owned(),
+        ..Asking::default()
+    };
+    let Outcome::Succeeded(line) = server.call(&asking, LONG).await else {
+        panic!("no success")
+    };
+    assert!(
+        line.contains(r#""arguments":{ "a" : 1.0,"b":"\u00e9" },"#),
+        "{line}"
+    );
+    assert!(line.contains(r#""holdpoint/call":"00000000-0000-0000-0000-000000000002""#));
+    let begun = [
+        "started",
+        "server/discover",
+        "initialize",
+        "notifications/initialized",
+        "tools/call",
+    ];
+    assert_eq!(server.notes(), begun);
+    let listing = server.stdio.list().await.unwrap();
+    assert_eq!(
+        (listing.revision, listing.tools),
+        (Revision::November2025, vec![json!({"name": "a"})])
+    );
+}
+
+#[tokio::test]
+async fn sixteen_calls_at_once_get_their_own_answers_in_any_order() {
+    let script = "waiting = []\ndef call(m):\n    waiting.append(m)\n    if len(waiting) == 16:\n        for m in reversed(waiting): say(m['id'], m['params']['arguments']['n'])";
+    let server = Served::running(script);
+    let calls = (0..16_u128).map(|id| {
+        let server = &server;
+        async move {
+            let asking = Asking {
+                arguments: json!({"n": id.to_string()}).to_string(),
+                id: 100 + id,
+                ..Asking::default()
+            };
+            let outcome = server.call(&asking, LONG).await;
+            assert_eq!(outcome, succeeded(&id.to_string()));
+        }
+    });
+    join_all(calls).await;
+    assert_eq!(server.count("started"), 1);
+}
+
+#[tokio::test]
+async fn program_gets_its_arguments_its_environment_and_no_more() {
+    let told = "def call(m): say(m['id'], json.dumps([sys.argv[2:], sorted(os.environ)]))\nsys.stderr.write('x' * 200000)";
+    let odd = ["$(id) ; 'a b'", "\"c\"", "", "*"];
+    let program: Vec<_> = ["/usr/bin/env", "python3", "-c", SERVER, told]
+        .into_iter()
+        .chain(odd)
+        .collect();
+    let server = Served::by(&program);
+    let Outcome::Succeeded(text) = server.called().await else {
+        panic!("no success")
+    };
+    let told: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(told[0], json!(odd));
+    let own = ["PATH", "LC_CTYPE", "PYENV_"];
+    for name in told[1].as_array().unwrap() {
+        let name = name.as_str().unwrap();
+        assert!(own.iter().any(|known| name.starts_with(known)), "{name}");
+    }
+    let server = Served::by(&[
+        "/bin/sh",
+        "-c",
+        "tr '\\0' '\\n' </proc/$$/environ >notes; exit 1",
+    ]);
+    assert!(matches!(server.called().await, Outcome::NotSent(_)));
+    assert_eq!(server.notes(), ["PATH=/usr/local/bin:/usr/bin:/bin"]);
+}
+
+#[tokio::test]
+async fn refused_permit_writes_no_line() {
+    let server = Served::running("");
+    let (decision, undecided) = SendPermit::undecided();
+    drop(decision);
+    for permit in [SendPermit::of(|| false), undecided] {
+        let asking = Asking {
+            permit,
+            ..Asking::default()
+        };
+        let outcome = server.call(&asking, LONG).await;
+        assert_eq!(outcome, Outcome::NotSent(NO_LEAVE.to_owned()));
+    }
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let permit = SendPermit::of(move || count.fetch_add(1, Order::SeqCst) == 0);
+    let asking = Asking {
+        permit,
+        ..Asking::default()
+    };
+    assert_eq!(server.call(&asking, LONG).await, succeeded("ticket.close"));
+    assert_eq!(asked.load(Order::SeqCst), 1);
+    let later = server.stdio.call(&asking.call(), None, LONG, 1).await;
+    assert_eq!(later, succeeded("ticket.close"));
+    assert_eq!(
+        (asked.load(Order::SeqCst), server.count("tools/call")),
+        (1, 2)
+    );
+}
+
+#[tokio::test]
+async fn messages_that_answer_nothing_are_left_out_and_requests_are_replied_to() {
+    let script = "def call(m):\n    say('unknown', 'x'); say(7, 'x'); print('no json', flush=True)\n    send({'jsonrpc': '2.0', 'method': 'notifications/tools/list_changed'})\n    send({'jsonrpc': '2.0', 'id': 1, 'method': 'roots/list'})\n    global open_call; open_call = m\ndef other(m):\n    if 'error' in m: say(open_call['id'], str(m['error']['code']))";
+    let server = Served::running(script);
+    assert_eq!(server.called().await, succeeded("-32601"));
+    assert_eq!(*server.changes.borrow(), 1);
+    assert_eq!(server.stdio.list().await.unwrap().tools.len(), 1);
+}
+
+#[tokio::test]
+async fn call_in_time_out_is_canceled_and_a_server_that_lives_goes_on() {
+    let server = Served::running(
+        "def call(m):\n    if m['params']['arguments'].get('n'): say(m['id'], 'done')",
+    );
+    let late = Outcome::Unknown(NO_ANSWER_IN_TIME.to_owned());
+    assert_eq!(server.call(&Asking::default(), SHORT).await, late);
+    let asking = Asking {
+        arguments: r#"{"n":1}"#.to_owned(),
+        id: 3,
+        ..Asking::default()
+    };
+    assert_eq!(server.call(&asking, LONG).await, succeeded("done"));
+    assert_eq!(
+        (
+            server.count("notifications/cancelled"),
+            server.count("started")
+        ),
+        (1, 1)
+    );
+}

@@ -1,0 +1,191 @@
+//! The ends of children, and of their guards.
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::*;
+
+/// A script that notes the process ids of the server and of its guard.
+const IDS: &str = "note('pid %d %d' % (os.getpid(), os.getppid()))\n";
+
+/// The process ids of the last server and of its guard.
+fn ids(directory: &Path) -> (Pid, Pid) {
+    let notes = notes(directory);
+    let last = notes
+        .iter()
+        .rev()
+        .find_map(|note| note.strip_prefix("pid "));
+    let mut ids = last
+        .unwrap()
+        .split(' ')
+        .map(|id| Pid::from_raw(id.parse().unwrap()).unwrap());
+    (ids.next().unwrap(), ids.next().unwrap())
+}
+
+fn lives(pid: Pid) -> bool {
+    // A process that ended and that its new parent did not reap yet lives no more.
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+    stat.is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+#[tokio::test]
+async fn child_killed_between_calls_is_started_again_for_the_next() {
+    let server = Served::running(IDS);
+    assert_eq!(server.called().await, succeeded("ticket.close"));
+    let (child, guard) = ids(server.directory.path());
+    kill_process(child, Signal::KILL).unwrap();
+    until("the guard has ended", || !lives(guard)).await;
+    assert_eq!(server.called().await, succeeded("ticket.close"));
+    assert_eq!(
+        (server.count("started"), server.count("tools/call")),
+        (2, 2)
+    );
+}
+
+#[tokio::test]
+async fn child_killed_before_the_write_is_started_again_and_the_call_sent_once() {
+    let server = Arc::new(Served::running(IDS));
+    assert_eq!(server.called().await, succeeded("ticket.close"));
+    let (decision, permit) = SendPermit::undecided();
+    let asking = Asking {
+        permit,
+        ..Asking::default()
+    };
+    let killing = async {
+        let (child, _) = ids(server.directory.path());
+        let session = server.stdio.running.lock().await.session.clone().unwrap();
+        kill_process(child, Signal::KILL).unwrap();
+        until("the child has ended", || session.child.has_ended()).await;
+        decision.permit(|| true);
+    };
+    let (outcome, ()) = tokio::join!(server.call(&asking, LONG), killing);
+    assert_eq!(outcome, succeeded("ticket.close"));
+    assert_eq!(
+        (server.count("started"), server.count("tools/call")),
+        (2, 2)
+    );
+}
+
+#[tokio::test]
+async fn child_killed_after_the_write_leaves_its_calls_unknown() {
+    let server = Served::running("def call(m): os.kill(os.getpid(), signal.SIGKILL)");
+    assert_eq!(server.called().await, Outcome::Unknown(LOST.to_owned()));
+    assert_eq!(
+        (server.count("started"), server.count("tools/call")),
+        (1, 1)
+    );
+}
+
+#[tokio::test]
+async fn child_that_never_starts_is_tried_again_after_pauses_and_sends_nothing() {
+    for program in [
+        &["/nowhere/at/all"][..],
+        &["/bin/false"],
+        &["/bin/sh", "-c", "echo no"],
+    ] {
+        let mut server = Served::by(program);
+        for failures in 1..=DOWN {
+            assert!(matches!(server.called().await, Outcome::NotSent(_)));
+            assert_eq!(server.stdio.running.lock().await.failures, failures);
+        }
+        server.stdio.patience.pause = Duration::from_secs(1);
+        let Outcome::NotSent(why) = server.called().await else {
+            panic!("sent")
+        };
+        assert_eq!(why, "it did not start, and is started again later");
+        let mut running = server.stdio.running.lock().await;
+        assert_eq!(running.failures, DOWN);
+        running.failed = Instant::now().checked_sub(Duration::from_secs(17));
+        drop(running);
+        assert!(matches!(server.called().await, Outcome::NotSent(_)));
+        assert_eq!(server.stdio.running.lock().await.failures, DOWN + 1);
+    }
+}
+
+#[tokio::test]
+async fn line_over_16_mib_ends_the_child_and_leaves_its_calls_unknown() {
+    let script = format!("{IDS}def call(m): sys.stdout.write('x' * 17000000); sys.stdout.flush()");
+    let server = Served::running(&script);
+    assert_eq!(server.called().await, Outcome::Unknown(LOST.to_owned()));
+    let (child, guard) = ids(server.directory.path());
+    until("both have ended", || !lives(child) && !lives(guard)).await;
+}
+
+#[tokio::test]
+async fn child_that_answers_nothing_after_a_timeout_is_ended() {
+    let script = format!("{IDS}deaf = True\ndef call(m): pass");
+    let server = Served::running(&script);
+    let late = Outcome::Unknown(NO_ANSWER_IN_TIME.to_owned());
+    assert_eq!(server.call(&Asking::default(), SHORT).await, late);
+    let (child, _) = ids(server.directory.path());
+    until("the child has ended", || !lives(child)).await;
+    assert_eq!(server.count("end of input"), 1);
+}
+
+#[tokio::test]
+async fn child_that_does_not_read_is_ended_at_the_timeout_of_a_write() {
+    let script = format!("{IDS}def call(m):\n    note('busy')\n    while True: signal.pause()");
+    let server = Served::running(&script);
+    let first = Asking::default();
+    let big = Asking {
+        arguments: json!({"x": "x".repeat(1_000_000)}).to_string(),
+        id: 4,
+        ..Asking::default()
+    };
+    let both = async {
+        let dropped = tokio::time::timeout(SHORT * 4, server.call(&first, LONG));
+        let lost = async {
+            until("the server is busy", || server.count("busy") == 1).await;
+            server.call(&big, SHORT).await
+        };
+        tokio::join!(dropped, lost)
+    };
+    let (_, lost) = both.await;
+    assert_eq!(lost, Outcome::Unknown(LOST.to_owned()));
+    let (child, guard) = ids(server.directory.path());
+    until("both have ended", || !lives(child) && !lives(guard)).await;
+}
+
+#[tokio::test]
+async fn child_of_a_killed_guard_ends() {
+    let script = format!("{IDS}def call(m):\n    note('busy')\n    while True: signal.pause()");
+    let server = Served::running(&script);
+    let asking = Asking::default();
+    let killing = async {
+        until("the server is busy", || server.count("busy") == 1).await;
+        let (_, guard) = ids(server.directory.path());
+        kill_process(guard, Signal::KILL).unwrap();
+    };
+    let (outcome, ()) = tokio::join!(server.call(&asking, LONG), killing);
+    assert_eq!(outcome, Outcome::Unknown(LOST.to_owned()));
+    let (child, _) = ids(server.directory.path());
+    until("the child has ended", || !lives(child)).await;
+}
+
+#[tokio::test]
+async fn closed_child_gets_the_end_of_its_input_then_a_signal_and_is_killed_with_all_it_started() {
+    let server = Served::running(IDS);
+    assert_eq!(server.called().await, succeeded("ticket.close"));
+    server.stdio.close().await;
+    assert_eq!(server.count("end of input"), 1);
+    let (child, guard) = ids(server.directory.path());
+    assert!(!lives(child) && !lives(guard));
+
+    let stubborn = "signal.signal(signal.SIGTERM, lambda *_: note('TERM'))\nother_pid = os.fork()\nif other_pid == 0:\n    while True: signal.pause()\nnote('other %d' % other_pid)\ndef call(m):\n    say(m['id'], 'busy')\n    while True: signal.pause()";
+    let server = Served::running(&format!("{IDS}{stubborn}"));
+    assert_eq!(server.called().await, succeeded("busy"));
+    let began = Instant::now();
+    server.stdio.close().await;
+    assert!(
+        began.elapsed() >= Duration::from_secs(4),
+        "two seconds, then three"
+    );
+    let (child, guard) = ids(server.directory.path());
+    assert!(!lives(child) && !lives(guard));
+    assert!(server.count("TERM") >= 1);
+    let notes = server.notes();
+    let other = notes
+        .iter()
+        .find_map(|note| note.strip_prefix("other "))
+        .unwrap();
+    assert!(!lives(Pid::from_raw(other.parse().unwrap()).unwrap()));
+}

@@ -1,0 +1,376 @@
+//! A client against a server on loopback: requests, conversations, permits.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::json;
+
+use super::super::fake::{Asking, Fake, NET, answer, called, modern, older, said, succeeded};
+use super::*;
+use crate::tool::SendPermit;
+
+mod answers;
+
+const SHORT: Duration = Duration::from_millis(100);
+
+async fn modern_server() -> Fake {
+    Fake::new(|seen| modern(seen).or_else(|| Some(seen.result(&said("done"))))).await
+}
+
+async fn older_server() -> Fake {
+    Fake::new(|seen| older(seen, "s1").or_else(|| Some(seen.result(&said("done"))))).await
+}
+
+fn headers(name: &'static str, value: &'static str) -> HeaderMap {
+    HeaderMap::from_iter([(
+        HeaderName::from_static(name),
+        HeaderValue::from_static(value),
+    )])
+}
+
+#[tokio::test]
+async fn call_sends_the_approved_bytes_with_its_id_to_a_stateless_server() {
+    let server = modern_server().await;
+    let text = "{ \"b\" : 1.0,\n\t\"a\": \"\\u00e9/\\/\", \"n\":1e2 , \"region\":\"é\" }";
+    let properties =
+        json!({"region": {"type": "string", "x-mcp-header": "Region"}, "a": {"type": "string"}});
+    let asking = Asking {
+        arguments: text.to_owned(),
+        schema: json!({"type": "object", "properties": properties}),
+        headers: headers("x-key", "k3y"),
+        ..Asking::default()
+    };
+    assert_eq!(server.client().call(asking.call()).await, succeeded("done"));
+    assert_eq!(server.methods(), ["server/discover", "tools/call"]);
+    let [call] = &*server.calls() else {
+        panic!("one call")
+    };
+    assert!(
+        call.body.contains(&format!("\"arguments\":{text},")),
+        "{}",
+        call.body
+    );
+    let id = "00000000-0000-0000-0000-000000000002";
+    let json = call.json();
+    assert_eq!(json["id"], id);
+    assert_eq!(json["params"]["name"], "ticket.close");
+    let meta = &json["params"]["_meta"];
+    assert_eq!(meta["holdpoint/call"], id);
+    assert_eq!(
+        meta["io.modelcontextprotocol/protocolVersion"],
+        "2026-07-28"
+    );
+    for (name, value) in [
+        ("idempotency-key", Some(id)),
+        ("accept", Some("application/json, text/event-stream")),
+        ("content-type", Some("application/json")),
+        ("mcp-protocol-version", Some("2026-07-28")),
+        ("mcp-method", Some("tools/call")),
+        ("mcp-name", Some("ticket.close")),
+        ("mcp-param-region", Some("=?base64?w6k=?=")),
+        ("x-key", Some("k3y")),
+        ("mcp-param-a", None),
+        ("mcp-session-id", None),
+        ("authorization", None),
+    ] {
+        assert_eq!(call.header(name), value, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn call_to_an_older_server_is_in_its_session_and_has_no_newer_header() {
+    let server = older_server().await;
+    let client = server.client();
+    assert_eq!(called(&client).await, succeeded("done"));
+    assert_eq!(called(&client).await, succeeded("done"));
+    let methods = [
+        "server/discover",
+        "initialize",
+        "notifications/initialized",
+        "tools/call",
+        "tools/call",
+    ];
+    assert_eq!(server.methods(), methods);
+    let seen = server.seen();
+    assert_eq!(seen[1].header("mcp-session-id"), None);
+    assert_eq!(seen[1].json()["params"]["protocolVersion"], "2025-11-25");
+    assert_eq!(seen[2].json().get("id"), None);
+    for message in &seen[2..] {
+        assert_eq!(message.header("mcp-session-id"), Some("s1"));
+        assert_eq!(message.header("mcp-protocol-version"), Some("2025-06-18"));
+        assert_eq!(message.header("mcp-name"), None);
+        assert_eq!(message.header("mcp-method"), None);
+    }
+    client.close().await;
+    let last = server.seen().pop().unwrap();
+    assert_eq!(
+        (last.http.as_str(), last.header("mcp-session-id")),
+        ("DELETE", Some("s1"))
+    );
+}
+
+#[tokio::test]
+async fn server_that_refuses_to_be_discovered_is_spoken_to_in_an_older_revision() {
+    type Refusal = fn(&super::super::fake::Seen) -> Response;
+    use axum::response::Response;
+    let refusals: [Refusal; 8] = [
+        |seen| seen.error(200, -32601),
+        |seen| seen.error(404, -32601),
+        |seen| seen.error(400, -32022),
+        |_| answer(400, "text/plain", "Bad Request: no session"),
+        |_| answer(404, "text/html", "<h1>no</h1>"),
+        |_| answer(405, "text/plain", ""),
+        |seen| seen.result(&json!({"supportedVersions": ["2027-01-01"]})),
+        |seen| seen.result(&json!({})),
+    ];
+    for (index, refusal) in refusals.into_iter().enumerate() {
+        let server = Fake::new(move |seen| match seen.method().as_str() {
+            "server/discover" => Some(refusal(seen)),
+            _ => older(seen, "s1").or_else(|| Some(seen.result(&said("done")))),
+        })
+        .await;
+        assert_eq!(called(&server.client()).await, succeeded("done"), "{index}");
+        assert_eq!(server.calls().len(), 1, "{index}");
+    }
+}
+
+#[tokio::test]
+async fn server_that_is_silent_when_discovered_is_spoken_to_in_an_older_revision() {
+    let server = Fake::new(|seen| match seen.method().as_str() {
+        "server/discover" => None,
+        _ => older(seen, "s1").or_else(|| Some(seen.result(&said("done")))),
+    })
+    .await;
+    let changes = watch::channel(0).0;
+    let mut http = Streamable::new(server.url.clone(), None, None, &NET, changes);
+    assert_eq!(http.probing, PROBE);
+    http.probing = SHORT;
+    let asking = Asking::default();
+    let outcome = http.call(&asking.call(), None, WITHIN, 0).await;
+    assert_eq!(outcome, succeeded("done"));
+}
+
+#[tokio::test]
+async fn server_that_trickles_while_a_conversation_begins_is_given_up() {
+    let server = Fake::new(|_| {
+        use futures_util::StreamExt as _;
+        let trickle = futures_util::stream::repeat(()).then(|()| async {
+            tokio::time::timeout(SHORT / 4, std::future::pending::<()>())
+                .await
+                .ok();
+            Ok::<_, std::io::Error>(": still there\n")
+        });
+        let body = axum::body::Body::from_stream(trickle);
+        Some(answer(200, "text/event-stream", body))
+    })
+    .await;
+    let changes = watch::channel(0).0;
+    let mut http = Streamable::new(server.url.clone(), None, None, &NET, changes);
+    http.probing = SHORT;
+    let talk = |peer| Talk {
+        peer,
+        headers: HeaderMap::new(),
+        token: None,
+    };
+    let discovered = tokio::time::timeout(WITHIN, http.discover(&talk))
+        .await
+        .unwrap();
+    assert!(discovered.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn refused_credentials_name_their_headers_and_never_a_value() {
+    for status in [401, 403] {
+        let server = Fake::new(move |seen| {
+            assert_ne!(seen.method(), "tools/call");
+            Some(answer(status, "text/plain", "k3y-k3y-k3y"))
+        })
+        .await;
+        let asking = Asking {
+            headers: headers("x-key", "k3y-k3y-k3y"),
+            ..Asking::default()
+        };
+        let client = server.client();
+        let told = format!("the server answered {status} to the headers `x-key`");
+        assert_eq!(
+            client.call(asking.call()).await,
+            Outcome::NotSent(told.clone())
+        );
+        assert_eq!(client.list(&asking.headers).await.unwrap_err().0, told);
+        let Outcome::NotSent(none) = called(&client).await else {
+            panic!("sent")
+        };
+        assert!(
+            none.ends_with("and no header for it is configured"),
+            "{none}"
+        );
+        assert_eq!(server.methods(), ["server/discover"; 3]);
+    }
+}
+
+#[tokio::test]
+async fn wrong_hint_costs_a_request_and_no_call() {
+    let new = Fake::new(|seen| match seen.method().as_str() {
+        "initialize" => Some(seen.error(404, -32601)),
+        _ => modern(seen).or_else(|| Some(seen.result(&said("done")))),
+    })
+    .await;
+    let timeout = Duration::from_secs(20);
+    let client = new.client_with(None, Some(Revision::November2025), timeout);
+    assert_eq!(called(&client).await, succeeded("done"));
+    assert_eq!(
+        new.methods(),
+        ["initialize", "server/discover", "tools/call"]
+    );
+
+    let old = older_server().await;
+    let client = old.client_with(None, Some(Revision::July2026), timeout);
+    assert_eq!(called(&client).await, succeeded("done"));
+    assert_eq!(old.calls().len(), 1);
+
+    let right = older_server().await;
+    let client = right.client_with(None, Some(Revision::June2025), timeout);
+    assert_eq!(called(&client).await, succeeded("done"));
+    assert_eq!(right.methods()[0], "initialize");
+
+    let stranger = Fake::new(|seen| match seen.method().as_str() {
+        "server/discover" => Some(seen.error(200, -32601)),
+        _ => Some(seen.result(&json!({"protocolVersion": "2024-11-05"}))),
+    })
+    .await;
+    assert!(matches!(
+        called(&stranger.client()).await,
+        Outcome::NotSent(_)
+    ));
+    assert_eq!(stranger.calls().len(), 0);
+}
+
+#[tokio::test]
+async fn lost_session_is_begun_anew_and_the_call_is_executed_once() {
+    let (begun, executed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (starts, runs) = (Arc::clone(&begun), Arc::clone(&executed));
+    let server = Fake::new(move |seen| {
+        if seen.method() == "initialize" {
+            let number = starts.fetch_add(1, Ordering::SeqCst) + 1;
+            return older(seen, &format!("s{number}"));
+        }
+        if let Some(response) = older(seen, "") {
+            return Some(response);
+        }
+        if seen.header("mcp-session-id") != Some("s2") {
+            return Some(seen.error(404, -32001));
+        }
+        runs.fetch_add(1, Ordering::SeqCst);
+        Some(seen.result(&said("done")))
+    })
+    .await;
+    let client = server.client();
+    assert_eq!(called(&client).await, succeeded("done"));
+    assert_eq!(begun.load(Ordering::SeqCst), 2);
+    assert_eq!(executed.load(Ordering::SeqCst), 1);
+    let keys: Vec<_> = server
+        .calls()
+        .iter()
+        .map(|call| call.header("idempotency-key").map(str::to_owned))
+        .collect();
+    assert_eq!((keys.len(), keys[0] == keys[1]), (2, true));
+}
+
+#[tokio::test]
+async fn session_that_is_always_lost_ends_after_one_repetition() {
+    let server = Fake::new(|seen| {
+        older(seen, "s1").or_else(|| Some(answer(404, "text/plain", "no session")))
+    })
+    .await;
+    let Outcome::Failed(text) = called(&server.client()).await else {
+        panic!("no failure")
+    };
+    assert_eq!(text, "The call failed: the server answered 404.");
+    assert_eq!(server.calls().len(), 2);
+}
+
+#[tokio::test]
+async fn sessions_of_two_users_are_never_shared() {
+    let begun = Arc::new(AtomicUsize::new(0));
+    let server = Fake::new(move |seen| {
+        let number = begun.fetch_add(usize::from(seen.method() == "initialize"), Ordering::SeqCst);
+        older(seen, &format!("s{number}")).or_else(|| Some(seen.result(&said("done"))))
+    })
+    .await;
+    let client = server.client();
+    for user in ["alice", "bob", "alice", "bob"] {
+        let asking = Asking {
+            headers: headers("x-user", user),
+            ..Asking::default()
+        };
+        assert_eq!(client.call(asking.call()).await, succeeded("done"));
+    }
+    let sessions: Vec<_> = server
+        .calls()
+        .iter()
+        .map(|call| {
+            format!(
+                "{:?} {:?}",
+                call.header("x-user"),
+                call.header("mcp-session-id")
+            )
+        })
+        .collect();
+    assert_eq!(sessions[0], sessions[2]);
+    assert_eq!(sessions[1], sessions[3]);
+    let of = |index: usize| sessions[index].rsplit(' ').next().unwrap().to_owned();
+    assert_ne!(of(0), of(1));
+}
+
+#[tokio::test]
+async fn refused_permit_lets_no_call_out() {
+    let server = older_server().await;
+    let client = server.client();
+    let (decision, undecided) = SendPermit::undecided();
+    drop(decision);
+    for permit in [SendPermit::of(|| false), undecided] {
+        let asking = Asking {
+            permit,
+            ..Asking::default()
+        };
+        let outcome = client.call(asking.call()).await;
+        assert_eq!(outcome, Outcome::NotSent(net::NO_LEAVE.to_owned()));
+    }
+    assert_eq!(
+        server.methods().last().unwrap(),
+        "notifications/initialized"
+    );
+}
+
+#[tokio::test]
+async fn server_that_keeps_state_gets_the_call_until_it_answers_with_one_permit() {
+    let legs = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&legs);
+    let server = Fake::new(move |seen| {
+        if let Some(response) = modern(seen) {
+            return Some(response);
+        }
+        let leg = count.fetch_add(1, Ordering::SeqCst);
+        let state = format!("\u{e9}\"{leg}");
+        let more = json!({"resultType": "input_required", "requestState": state});
+        Some(seen.result(&if leg == 2 { said("done") } else { more }))
+    })
+    .await;
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let asking = Asking {
+        permit: SendPermit::of(move || count.fetch_add(1, Ordering::SeqCst) == 0),
+        ..Asking::default()
+    };
+    assert_eq!(server.client().call(asking.call()).await, succeeded("done"));
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
+    let states: Vec<_> = server
+        .calls()
+        .iter()
+        .map(|call| call.json()["params"].get("requestState").cloned())
+        .collect();
+    assert_eq!(
+        states,
+        [None, Some(json!("\u{e9}\"0")), Some(json!("\u{e9}\"1"))]
+    );
+}
