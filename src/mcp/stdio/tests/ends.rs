@@ -31,9 +31,10 @@ fn lives(pid: Pid) -> bool {
 async fn child_killed_between_calls_is_started_again_for_the_next() {
     let server = Served::running(IDS);
     assert_eq!(server.called().await, succeeded("ticket.close"));
-    let (child, guard) = ids(server.directory.path());
+    let (child, _) = ids(server.directory.path());
+    let session = server.stdio.running.lock().await.session.clone().unwrap();
     kill_process(child, Signal::KILL).unwrap();
-    until("the guard has ended", || !lives(guard)).await;
+    until("the child has ended", || session.child.has_ended()).await;
     assert_eq!(server.called().await, succeeded("ticket.close"));
     assert_eq!(
         (server.count("started"), server.count("tools/call")),
