@@ -221,11 +221,15 @@ class Service:
                 self.process.kill()
                 self.process.wait()
 
-    def ask(self, method: str, path: str, body: object = None, wait: int | None = None) -> tuple[int, Any]:
+    def ask(
+        self, method: str, path: str, body: object = None, wait: int | None = None, key: str | None = None
+    ) -> tuple[int, Any]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT * 2)
         headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
         if wait is not None:
             headers["Prefer"] = f"wait={wait}" if wait else "respond-async"
+        if key is not None:
+            headers["Idempotency-Key"] = key
         try:
             connection.request(method, path, None if body is None else json.dumps(body), headers)
             answer = connection.getresponse()
