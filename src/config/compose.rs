@@ -44,7 +44,7 @@ impl Config {
         servers: &Servers,
         redactor: &Arc<Redactor>,
     ) -> Catalog {
-        catalog.with_mcp_tools(|spec| {
+        catalog.with_tools(|spec| {
             let mcp = self.tools.get(&spec.name)?.mcp.as_ref()?;
             servers.tool(spec, &mcp.server, &mcp.tool, redactor)
         })

@@ -5,16 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::header::HeaderMap;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::elicitation::{self, note};
 use super::settings::Transport;
 use super::stdio::Stdio;
 use super::streamable::Streamable;
 use super::wire::{Request, Revision};
 use crate::net::Net;
 use crate::secret::Redactor;
+use crate::task::elicitation::{Elicitation, Resume, ServerState};
 use crate::task::id::CallId;
 use crate::tool::SendPermit;
 use crate::world::Clock;
@@ -58,13 +60,6 @@ pub(crate) struct Call<'c> {
     pub(crate) resume: Option<Resume>,
 }
 
-/// The continuation of a call whose server had questions.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Resume {
-    pub(crate) request_state: Option<String>,
-    pub(crate) responses: Map<String, Value>,
-}
-
 /// The outcome of an attempt, in redacted text.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Outcome {
@@ -78,22 +73,24 @@ pub(crate) enum Outcome {
     Suspect(String),
     /// The reason why the outcome is not known.
     Unknown(String),
-    /// The server has questions. The attempt is over; the next continues it.
-    Asks(Asks),
+    /// The server has questions for a person. The attempt is over; the next continues it.
+    Asks(Box<Elicitation>),
+    /// The server wants input. Only one leg of the attempt is over.
+    Leg(Asks),
 }
 
 /// The questions of a server.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Asks {
     /// The questions, by the keys of their answers. Empty if the server only keeps state.
-    pub(crate) requests: Vec<(String, Elicitation)>,
+    pub(crate) requests: Vec<(String, Question)>,
     /// The state that the server wants back.
     pub(crate) request_state: Option<String>,
 }
 
 /// A question to the user.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Elicitation {
+pub(crate) enum Question {
     /// A form, by its JSON Schema.
     Form { message: String, schema: Value },
     /// A page to visit.
@@ -207,7 +204,7 @@ impl Client {
     pub(crate) async fn call(&self, call: Call<'_>) -> Outcome {
         let mut resume = call.resume.clone();
         let mut pause = PAUSES.0;
-        let mut until = None;
+        let (mut until, mut secrets) = (None, Vec::new());
         let began = Instant::now();
         for leg in 0..LEGS {
             let within = until.map_or(self.timeout, |until: Instant| until - Instant::now());
@@ -216,17 +213,21 @@ impl Client {
                 Link::Stdio(stdio) => stdio.call(&call, resume.as_ref(), within, leg).await,
             };
             let asks = match answered {
-                Outcome::Asks(asks) => asks,
+                Outcome::Leg(asks) => asks,
                 // An earlier leg reached the server.
                 Outcome::NotSent(why) if leg > 0 => return Outcome::Unknown(why),
-                Outcome::Succeeded(_)
-                | Outcome::Failed(_)
-                | Outcome::NotSent(_)
-                | Outcome::Suspect(_)
-                | Outcome::Unknown(_) => return answered,
+                Outcome::Succeeded(text) => return Outcome::Succeeded(text + &note(&secrets)),
+                Outcome::Failed(text) => return Outcome::Failed(text + &note(&secrets)),
+                other => return other,
             };
-            if !asks.requests.is_empty() {
-                return Outcome::Asks(asks);
+            let read = match elicitation::read(asks, call.redactor) {
+                Ok(read) => read,
+                Err(text) => return Outcome::Failed(text),
+            };
+            secrets.extend(read.secrets);
+            let asked = read.elicitation;
+            if !asked.questions.is_empty() {
+                return Outcome::Asks(Box::new(asked));
             }
             // The time before the permit was decided is no time of the server's.
             let decided = call.permit.decided().await;
@@ -237,9 +238,14 @@ impl Client {
             }
             self.clock.sleep(pause).await;
             pause = (pause * 2).min(PAUSES.1);
+            let earlier = resume.unwrap_or_default();
             resume = Some(Resume {
-                request_state: asks.request_state,
-                ..resume.unwrap_or_default()
+                request_state: asked.state.and_then(ServerState::plain),
+                responses: if asked.responses.is_empty() {
+                    earlier.responses
+                } else {
+                    asked.responses
+                },
             });
         }
         Outcome::Unknown("the server kept its state and gave no result in time".to_owned())

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::client::{Asks, Elicitation, Outcome};
+use super::client::{Asks, Outcome, Question};
 use super::wire::{Answer, NOT_EXECUTED};
 use crate::secret::Redactor;
 use crate::task::text::cut;
@@ -108,7 +108,7 @@ fn asks(result: &Value) -> Outcome {
     let requests = requests.into_iter().flatten();
     let read = requests.map(|(key, request)| Some((key.clone(), elicitation(request)?)));
     match read.collect::<Option<Vec<_>>>() {
-        Some(requests) if !requests.is_empty() || request_state.is_some() => Outcome::Asks(Asks {
+        Some(requests) if !requests.is_empty() || request_state.is_some() => Outcome::Leg(Asks {
             requests,
             request_state,
         }),
@@ -119,7 +119,7 @@ fn asks(result: &Value) -> Outcome {
     }
 }
 
-fn elicitation(request: &Value) -> Option<Elicitation> {
+fn elicitation(request: &Value) -> Option<Question> {
     if request.get("method").and_then(Value::as_str) != Some("elicitation/create") {
         return None;
     }
@@ -127,11 +127,11 @@ fn elicitation(request: &Value) -> Option<Elicitation> {
     let text = |name: &str| params.get(name).and_then(Value::as_str).map(str::to_owned);
     let message = text("message").unwrap_or_default();
     match text("mode").as_deref() {
-        None | Some("form") => Some(Elicitation::Form {
+        None | Some("form") => Some(Question::Form {
             message,
             schema: params.get("requestedSchema")?.clone(),
         }),
-        Some("url") => Some(Elicitation::Url {
+        Some("url") => Some(Question::Url {
             message,
             url: text("url")?,
         }),
@@ -221,7 +221,7 @@ mod tests {
     fn only_questions_for_a_person_are_taken() {
         let form = json!({"method": "elicitation/create", "params": {"message": "m", "requestedSchema": {"type": "object"}}});
         let url = json!({"method": "elicitation/create", "params": {"mode": "url", "message": "m", "url": "https://h/"}});
-        let Outcome::Asks(asks) = of(
+        let Outcome::Leg(asks) = of(
             json!({"resultType": "input_required", "inputRequests": {"a": form, "b": url}, "requestState": "s"}),
         ) else {
             panic!("asks");

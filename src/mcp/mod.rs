@@ -5,6 +5,7 @@ mod child;
 mod client;
 mod comparison;
 mod content;
+mod elicitation;
 #[cfg(test)]
 mod fake;
 mod listing;

@@ -11,12 +11,13 @@ use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::time::Instant;
 
 use super::child::Child;
-use super::client::{Call, Failure, Listing, Outcome, Resume};
+use super::client::{Call, Failure, Listing, Outcome};
 use super::content::outcome;
 use super::listing::Pages;
 use super::wire::{Answer, Request, Revision, initialized, is_stateless, server_info};
 use crate::net::{NO_ANSWER_IN_TIME, NO_LEAVE};
 use crate::secret::{Redactor, Secret};
+use crate::task::elicitation::Resume;
 use crate::tool::guard;
 use crate::tool::shell::Guard;
 

@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use url::Url;
 
-use super::client::{Call, Failure, Listing, Outcome, Resume};
+use super::client::{Call, Failure, Listing, Outcome};
 use super::content::{NO_RESULT, outcome};
 use super::listing::Pages;
 use super::oauth::{Tokens, bearer, hiding};
@@ -27,6 +27,7 @@ use super::wire::{
 };
 use crate::net::{self, Leave, Net, Sink as _};
 use crate::secret::Secret;
+use crate::task::elicitation::Resume;
 use crate::tool::arguments;
 
 /// How long a server may take to begin a conversation, or to list a page of its tools.

@@ -225,10 +225,13 @@ impl McpTool {
                     redactor.clean(&why)
                 ),
             },
-            Outcome::Asks(_) => failed(format!(
-                "The tool `{}` asks the user a question, which cannot be answered here.",
-                self.spec.name
-            )),
+            Outcome::Asks(mut asked) => {
+                asked.server.clone_from(&self.server.name);
+                asked.tool.clone_from(&self.tool);
+                ToolAnswer::Asks(asked)
+            }
+            // `Client::call` reads every leg.
+            Outcome::Leg(_) => failed("The tool asks for input.".to_owned()),
         }
     }
 
@@ -247,7 +250,7 @@ impl McpTool {
             headers,
             permit: &call.permit,
             redactor,
-            resume: None,
+            resume: call.resume.clone(),
         }
     }
 

@@ -53,6 +53,7 @@ impl Progress {
                 } else {
                     Phase::Asked(asked.request_id)
                 };
+                state.elicited = asked.elicitation.clone().or(state.elicited.take());
             }
         }
         let (approvals, decided) = (BTreeMap::new(), BTreeMap::new());
@@ -165,10 +166,10 @@ impl Progress {
             // The user has sent another message: the call is over, whatever the answer.
             return;
         }
-        let Some(phase) = phase_after(state, open, decision, answer, leave) else {
+        let name = state.call.name.clone();
+        let Some(phase) = self.next_phase(open, id, decision, answer, leave) else {
             return;
         };
-        let name = state.call.name.clone();
         self.filled_in |= kind == RequestKind::Credentials && answer.action == Action::Respond;
         if kind.facts().decides_calls {
             self.remember(id, &phase, decision, answer);
@@ -186,11 +187,34 @@ impl Progress {
             });
         }
         state.phase = phase;
-        // A person who only provides credentials has not judged the call: its tool stays
-        // quarantined.
-        if kind != RequestKind::Credentials {
+        // A person who only provides credentials, or answers the tool's server, has not judged the
+        // call: its tool stays quarantined.
+        if !matches!(kind, RequestKind::Credentials | RequestKind::Elicitation) {
             self.quarantine.cleared(&name);
         }
+    }
+
+    /// A call's phase after an answer; `None` if the phase does not change. An answer to the call's
+    /// server is kept for the next attempt.
+    fn next_phase(
+        &mut self,
+        open: &Open,
+        id: CallId,
+        decision: &Decision,
+        answer: &CallAnswer,
+        leave: bool,
+    ) -> Option<Phase> {
+        let state = self.call_mut(id)?;
+        if open.asked.kind != RequestKind::Elicitation {
+            return phase_after(state, open, decision, answer, leave);
+        }
+        let asked = state.elicited.as_mut()?;
+        asked.answer(answer.action, decision);
+        Some(if asked.questions.is_empty() {
+            goes_on(state)
+        } else {
+            Phase::Questioned
+        })
     }
 
     /// Keeps a rejection, which applies to every equal call. An approval removes the rejections of
@@ -245,6 +269,10 @@ impl Progress {
                     Outcome::Expired,
                     "The request for the result of this call expired. Whether the call was run is not known.".to_owned(),
                 ),
+                (CloseReason::Expired, RequestKind::Elicitation) => Phase::Settled(
+                    Outcome::Expired,
+                    state.not_run("The tool asked the user a question, and nobody answered it in time", "."),
+                ),
                 (CloseReason::Expired, _) => Phase::Settled(
                     Outcome::Expired,
                     state.not_run("The request expired without a decision", ", so this call was not run. No human has said no to it."),
@@ -252,7 +280,7 @@ impl Progress {
                 // The outcome is still unknown: if a failed task continues, a new request asks for
                 // it. (A task that is canceled gives the call a result.)
                 (CloseReason::Canceled, RequestKind::Reconcile) => state.unasked(),
-                (_, RequestKind::Reconcile) => Phase::Settled(Outcome::Unknown, state.unknown()),
+                (_, RequestKind::Reconcile | RequestKind::Elicitation) => Phase::Settled(Outcome::Unknown, state.unknown()),
                 (CloseReason::Superseded | CloseReason::Canceled | CloseReason::AnsweredLate, _) => {
                     Phase::Settled(Outcome::Withdrawn, "This call was withdrawn before a human decided.".to_owned())
                 }
@@ -284,7 +312,10 @@ fn rejected(kind: RequestKind, state: &CallState, reason: Option<&String>) -> Ph
             let text = state.not_run("A human rejected this call", "; it was not run.");
             Phase::Settled(Outcome::Rejected, format!("{text}{told}"))
         }
-        RequestKind::Guidance | RequestKind::Credentials | RequestKind::Confirmation => {
+        RequestKind::Guidance
+        | RequestKind::Credentials
+        | RequestKind::Confirmation
+        | RequestKind::Elicitation => {
             let text = state.not_run("A human was asked and declined to answer", ".");
             Phase::Settled(Outcome::Rejected, format!("{text}{told}"))
         }
@@ -356,8 +387,8 @@ fn phase_after(
 /// A call's phase after credentials were provided. If the model had asked for them by this call,
 /// the call's result says how they are used. A call that only needed the credentials continues.
 fn after_credentials(state: &CallState, decision: &Decision) -> Phase {
-    match (&state.judgement, &state.approval) {
-        (Some(judgement), _) if judgement.verdict == Verdict::Human => {
+    match &state.judgement {
+        Some(judgement) if judgement.verdict == Verdict::Human => {
             let fields: Vec<&String> = match &decision.response {
                 Some(Value::Object(members)) => members.keys().collect(),
                 Some(_) | None => Vec::new(),
@@ -368,8 +399,15 @@ fn after_credentials(state: &CallState, decision: &Decision) -> Phase {
             });
             Phase::Settled(Outcome::Responded, text.to_string())
         }
-        (_, Some(approval)) => Phase::Approved(approval.clone()),
-        (_, None) => Phase::Allowed,
+        _ => goes_on(state),
+    }
+}
+
+/// The phase of a call that a question only interrupted: approved or allowed as before.
+fn goes_on(state: &CallState) -> Phase {
+    match &state.approval {
+        Some(approval) => Phase::Approved(approval.clone()),
+        None => Phase::Allowed,
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::decision::Vote;
+use super::elicitation::Elicitation;
 use super::id::{CallId, GrantId, RequestId, TaskId};
 use super::item::{Outcome, ToolCall};
 use super::time::Time;
@@ -20,6 +21,8 @@ pub enum Phase {
     Held(Terms),
     /// The call is itself a request to a person; the request is not open yet.
     Human(Terms),
+    /// The call's server has another question; the request is not open yet.
+    Questioned,
     /// An open request asks people to decide the call.
     Asked(RequestId),
     /// Approved by as many people as required, or to run with a person's edit.
@@ -87,6 +90,8 @@ pub struct CallState {
     pub attempts: u32,
     /// The last started attempt.
     pub start: Option<Start>,
+    /// The last questions of the call's server, with the answers that the next attempt returns.
+    pub elicited: Option<Box<Elicitation>>,
     /// Whether the call's turn belongs to the uncertain history, see `restore.rs`.
     pub of_uncertain_turn: bool,
     /// Whether the call's approval came after the uncertain history.
@@ -149,6 +154,12 @@ impl CallState {
             .unwrap_or_default()
     }
 
+    /// Whether an attempt with this number has ended with questions and none was started since.
+    #[must_use]
+    pub fn ended_asking(&self, attempt: u32) -> bool {
+        matches!(&self.phase, Phase::Started(start) if start.attempt == attempt)
+    }
+
     /// The sub-agent's task that performs the call.
     #[must_use]
     pub fn child(&self) -> Option<TaskId> {
@@ -180,6 +191,7 @@ impl CallState {
             | Phase::Allowed
             | Phase::Held(_)
             | Phase::Human(_)
+            | Phase::Questioned
             | Phase::Asked(_)
             | Phase::Approved(_)
             | Phase::Settled(..)
@@ -236,7 +248,9 @@ impl CallState {
                 | Phase::Approved(_),
                 None,
             ) => Phase::Settled(Outcome::Withdrawn, WITHDRAWN.to_owned()),
-            (Phase::Allowed | Phase::Approved(_), Some(start)) => Phase::Started(start.clone()),
+            (Phase::Allowed | Phase::Approved(_) | Phase::Questioned, Some(start)) => {
+                Phase::Started(start.clone())
+            }
             (Phase::Delegated(_), _) => Phase::Settled(Outcome::Canceled, STOPPED.to_owned()),
             (phase, _) => phase.clone(),
         };
@@ -250,7 +264,9 @@ impl CallState {
         if let Phase::Settled(outcome, text) = &self.phase {
             return Some((id, *outcome, text.clone()));
         }
-        let given_up = self.effect.repeatable() && self.attempts >= ATTEMPTS;
+        // An attempt that ended with questions was answered.
+        let asked = self.elicited.as_ref().map_or(0, |asked| asked.round);
+        let given_up = self.effect.repeatable() && self.attempts.saturating_sub(asked) >= ATTEMPTS;
         let text = || {
             format!("There was no answer in {ATTEMPTS} attempts. The call may have taken effect.")
         };

@@ -10,6 +10,7 @@ pub mod change;
 pub mod credential;
 pub mod decision;
 pub mod delta;
+pub mod elicitation;
 pub mod event_name;
 pub mod failure;
 pub mod grant;

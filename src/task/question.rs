@@ -14,6 +14,9 @@ use super::verdict::Terms;
 /// Maximum number of open requests in a tree; further requests wait.
 pub(crate) const OPEN: usize = 20;
 
+/// Maximum number of calls that run together.
+const TOGETHER: usize = 8;
+
 /// A request to open.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question {
@@ -56,6 +59,7 @@ impl Progress {
             | Phase::Allowed
             | Phase::Held(_)
             | Phase::Human(_)
+            | Phase::Questioned
             | Phase::Approved(_)
             | Phase::Started(_) => true,
             Phase::Asked(_)
@@ -101,6 +105,7 @@ pub(super) fn questions(progress: &Progress) -> Vec<Question> {
             ),
             Phase::New
             | Phase::Allowed
+            | Phase::Questioned
             | Phase::Asked(_)
             | Phase::Approved(_)
             | Phase::Settled(..)
@@ -169,6 +174,52 @@ pub(super) fn delegated(progress: &Progress, sessions: &BTreeSet<String>) -> Vec
         }
     }
     starting
+}
+
+/// The next calls to run, in the model's order: consecutive repeatable calls together, any other
+/// call alone. Each call that starts may have to open a request, so it waits for room.
+pub(super) fn next_together(progress: &Progress) -> Vec<CallId> {
+    let mut together = Vec::new();
+    let ours = |state: &&CallState| !state.performer.facts().performed_elsewhere;
+    for state in progress.unfinished().filter(ours) {
+        let repeatable = state.effect.repeatable();
+        match state.phase {
+            Phase::Allowed | Phase::Approved(_) | Phase::Started(_)
+                if together.is_empty() || repeatable =>
+            {
+                together.push(state.call.tool_call_id);
+            }
+            Phase::Allowed
+            | Phase::Approved(_)
+            | Phase::Started(_)
+            | Phase::New
+            | Phase::Held(_)
+            | Phase::Human(_)
+            | Phase::Questioned
+            | Phase::Asked(_)
+            | Phase::Settled(..)
+            | Phase::OutcomeUnknown(_)
+            | Phase::Delegated(_)
+            | Phase::Done(_) => break,
+        }
+        if !repeatable || together.len() == TOGETHER {
+            break;
+        }
+    }
+    together.truncate(progress.room());
+    together
+}
+
+/// The calls whose servers have a question that no request asks yet: those in `ended`, whose
+/// attempt has ended with questions, and those that have another question.
+pub(super) fn asking(progress: &Progress, ended: &BTreeSet<CallId>) -> Vec<CallId> {
+    let asks = |state: &&CallState| match state.phase {
+        Phase::Questioned => true,
+        Phase::Started(_) => ended.contains(&state.call.tool_call_id),
+        _ => false,
+    };
+    let asking = progress.unfinished().filter(asks);
+    asking.map(|state| state.call.tool_call_id).collect()
 }
 
 /// The events that the task waits for. `attempts` are the calls that may still be in flight.

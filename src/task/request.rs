@@ -1,10 +1,11 @@
 //! A request to a person, as it was opened. It never changes after the commit that opens it.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::decision::Action;
+use super::elicitation::Elicitation;
 use super::grant::Offer;
 use super::id::{CallId, RequestId, TaskId};
 pub use super::request_kind::RequestKind;
@@ -150,9 +151,12 @@ pub struct RequestSpec {
     /// JSON Schema of the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<Value>,
+    /// The questions of a tool's server, if the request asks one of them. Not on the wire.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elicitation: Option<Box<Elicitation>>,
     /// Digest over these members, which the other digests leave out: the request's id, kind, terms
     /// and question, the service of a credentials request, which calls the request decides, and who
-    /// edited their arguments. Not on the wire.
+    /// edited their arguments; the questions of a tool's server. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seal: Option<String>,
 }
@@ -180,17 +184,17 @@ impl RequestSpec {
             .map(|call| (call.tool_call_id, call.needs_decision, &call.editor))
             .collect();
         // The seal covers `details` only in a credentials request, where they name the service
-        // whose login is asked for.
-        let service = self
-            .details
-            .as_ref()
-            .filter(|_| self.kind == RequestKind::Credentials);
+        // whose login is asked for. In place of them it covers the questions of a tool's server.
+        let asked = self.elicitation.as_ref();
+        let asked = asked.map(|asked| json!([self.details, self.form, asked]));
+        let service = self.details.clone();
+        let asked = asked.or(service.filter(|_| self.kind == RequestKind::Credentials));
         let members = (
             self.request_id,
             self.kind,
             &self.terms,
             &self.question,
-            service,
+            asked,
             calls,
         );
         sha256(&Sha256::digest(
@@ -378,6 +382,7 @@ mod tests {
             question: None,
             details: None,
             form: None,
+            elicitation: None,
             seal: None,
         }
         .sealed()

@@ -33,6 +33,8 @@ pub enum RequestKind {
     ExternalResult,
     /// Asks for the unknown outcome of a call.
     Reconcile,
+    /// The server of a tool asks in the middle of a call.
+    Elicitation,
 }
 
 /// The properties in which the kinds of request differ.
@@ -164,15 +166,29 @@ const RECONCILE: KindFacts = KindFacts {
     depends_on_tool: false,
 };
 
+const ELICITATION: KindFacts = KindFacts {
+    word: "elicitation",
+    human: None,
+    actions: &[Action::Respond, Action::Reject],
+    by_link: &[],
+    response: ResponseKind::Form,
+    blocks: true,
+    decides_calls: false,
+    counts_approvers: false,
+    outcome_unknown: false,
+    depends_on_tool: false,
+};
+
 impl RequestKind {
     /// All kinds.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Approval,
         Self::Guidance,
         Self::Credentials,
         Self::Confirmation,
         Self::ExternalResult,
         Self::Reconcile,
+        Self::Elicitation,
     ];
 
     /// The properties of the kind.
@@ -185,6 +201,7 @@ impl RequestKind {
             Self::Confirmation => CONFIRMATION,
             Self::ExternalResult => EXTERNAL_RESULT,
             Self::Reconcile => RECONCILE,
+            Self::Elicitation => ELICITATION,
         }
     }
 

@@ -191,6 +191,7 @@ mod tests {
             question: None,
             details: None,
             form: None,
+            elicitation: None,
             seal: None,
         }
     }

@@ -7,7 +7,7 @@ use super::call_state::{CallState, Phase};
 use super::failure::Failure;
 use super::id::{CallId, RequestId, TaskId};
 use super::item::Outcome;
-use super::question::{Question, awaited, delegated, outside, questions};
+use super::question::{Question, asking, awaited, delegated, next_together, outside, questions};
 use super::status::TaskStatus;
 use super::turn::{Last, Progress};
 
@@ -27,6 +27,8 @@ pub enum Step {
     Start(Vec<CallId>),
     /// Run these calls together; `next_step` is not asked again while any of them is in flight.
     Run(Vec<CallId>),
+    /// Ask people the questions of the servers of these calls, whose last attempt ended with them.
+    Elicit(Vec<CallId>),
     /// Ask a person about the outcome of these calls. Each of them either was started, has no
     /// result and is no longer in flight, or may have run in the lost part of an uncertain history.
     Reconcile(Vec<CallId>),
@@ -69,12 +71,11 @@ pub struct Budget {
     pub spent: Option<&'static str>,
     /// Started calls whose attempt may still be in flight, by the database's clock.
     pub running: BTreeSet<CallId>,
+    /// Started calls whose attempt has ended, in this process, with questions of its server.
+    pub asking: BTreeSet<CallId>,
     /// Names of the sub-agents that keep their conversation: their calls run one after the other.
     pub sessions: BTreeSet<String>,
 }
-
-/// Maximum number of calls that run together.
-const TOGETHER: usize = 8;
 
 /// Decides the next step from a task's progress.
 #[must_use]
@@ -106,6 +107,10 @@ pub fn next_step(progress: &Progress, budget: &Budget) -> Step {
     if !questions.is_empty() {
         return Step::Ask(questions);
     }
+    let asking = asking(progress, &budget.asking);
+    if !asking.is_empty() {
+        return Step::Elicit(asking);
+    }
     let lost = |state: &CallState| lost(state, budget) && !state.effect.repeatable();
     let mut lost = ids(progress, |state| lost(state) || state.ready_but_uncertain());
     let unasked = !lost.is_empty();
@@ -126,8 +131,7 @@ pub fn next_step(progress: &Progress, budget: &Budget) -> Step {
         return Step::Start(delegated);
     }
     let ready = next_together(progress);
-    // A call that starts may have to open a request, so it waits for room.
-    if !ready.is_empty() && progress.room() > 0 {
+    if !ready.is_empty() {
         return Step::Run(ready);
     }
     if !progress.open.is_empty() || progress.unfinished().next().is_some() {
@@ -165,36 +169,4 @@ fn lost(state: &CallState, budget: &Budget) -> bool {
 /// Whether a call that must not be repeated may still be in flight on some replica.
 fn at_work(state: &CallState, budget: &Budget) -> bool {
     matches!(state.phase, Phase::Started(_)) && !state.effect.repeatable() && !lost(state, budget)
-}
-
-/// The next calls to run, in the model's order: consecutive repeatable calls together, any other
-/// call alone.
-fn next_together(progress: &Progress) -> Vec<CallId> {
-    let mut together = Vec::new();
-    let ours = |state: &&CallState| !state.performer.facts().performed_elsewhere;
-    for state in progress.unfinished().filter(ours) {
-        let repeatable = state.effect.repeatable();
-        match state.phase {
-            Phase::Allowed | Phase::Approved(_) | Phase::Started(_)
-                if together.is_empty() || repeatable =>
-            {
-                together.push(state.call.tool_call_id);
-            }
-            Phase::Allowed
-            | Phase::Approved(_)
-            | Phase::Started(_)
-            | Phase::New
-            | Phase::Held(_)
-            | Phase::Human(_)
-            | Phase::Asked(_)
-            | Phase::Settled(..)
-            | Phase::OutcomeUnknown(_)
-            | Phase::Delegated(_)
-            | Phase::Done(_) => break,
-        }
-        if !repeatable || together.len() == TOGETHER {
-            break;
-        }
-    }
-    together
 }

@@ -318,6 +318,7 @@ impl Progress {
                 approval: None,
                 attempts: 0,
                 start: None,
+                elicited: None,
                 of_uncertain_turn: uncertain,
                 vouched: false,
                 used_grant: None,

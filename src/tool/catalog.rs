@@ -392,12 +392,11 @@ impl Catalog {
         &self.plain
     }
 
-    /// Gives each tool of an MCP server the implementation that `tool` returns for its name.
+    /// Gives each tool the implementation that `tool` returns for it, if any.
     #[must_use]
-    pub fn with_mcp_tools(mut self, tool: impl Fn(&ToolSpec) -> Option<Arc<dyn Tool>>) -> Self {
-        let entries = self.entries.values_mut();
-        for entry in entries.filter(|entry| entry.spec.kind == ToolKind::Mcp) {
-            entry.tool = tool(&entry.spec);
+    pub fn with_tools(mut self, tool: impl Fn(&ToolSpec) -> Option<Arc<dyn Tool>>) -> Self {
+        for entry in self.entries.values_mut() {
+            entry.tool = tool(&entry.spec).or(entry.tool.take());
         }
         self
     }

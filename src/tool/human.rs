@@ -4,6 +4,7 @@
 //! and asks for no secret; an error about a call never quotes a value.
 
 mod form;
+pub(crate) mod server_form;
 
 use std::time::Duration;
 

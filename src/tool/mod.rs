@@ -32,6 +32,7 @@ use tokio::time::Instant;
 
 use self::credential::Credentials;
 use crate::secret::Redactor;
+use crate::task::elicitation::{Elicitation, Resume};
 use crate::task::id::{CallId, TaskId};
 use crate::task::tool_spec::ToolSpec;
 
@@ -127,6 +128,8 @@ pub struct Invocation {
     pub permit: SendPermit,
     /// The task's credentials, for the references in the tool's configuration.
     pub credentials: Credentials,
+    /// The answers to the questions with which the last attempt ended.
+    pub resume: Option<Resume>,
 }
 
 impl Invocation {
@@ -247,6 +250,9 @@ pub enum ToolAnswer {
         /// The problem, for a person; contains no URL.
         problem: String,
     },
+    /// The tool's server asks a person. The attempt is over; the next one continues the call. Its
+    /// `round` is not set.
+    Asks(Box<Elicitation>),
 }
 
 /// Performs an attempt and records its outcome and duration. The duration begins with the attempt,
@@ -263,6 +269,7 @@ pub(crate) async fn metric(
         ToolAnswer::Succeeded { .. } => "succeeded",
         ToolAnswer::Failed { .. } | ToolAnswer::Suspect { .. } => "failed",
         ToolAnswer::Unknown { .. } => "unknown",
+        ToolAnswer::Asks(_) => "asked",
     };
     let seconds = began.elapsed().as_secs_f64();
     tracing::info!(target: "holdpoint::metric", metric = "tool_call", tool, outcome, seconds);

@@ -25,7 +25,9 @@ use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::item::{Fact, FinishReason, Outcome, Part, PartType, Usage};
 use holdpoint::task::request::{RequestKind, RequestSpec};
 use holdpoint::task::status::TaskStatus;
+use holdpoint::task::tool_spec::ToolSpec;
 use holdpoint::task::turn::Progress;
+use holdpoint::tool::Tool;
 use holdpoint::tool::catalog::Catalog;
 use holdpoint::world::{Mistakes, RandomIds};
 use serde_json::Value;
@@ -110,6 +112,8 @@ pub struct EngineHarness {
     pub fixture: StoreFixture,
     pub tool: FakeTool,
     pub model: Arc<StubModel>,
+    /// Performs the calls of `refund` in place of the tool that the configuration describes.
+    pub refund: Option<Arc<dyn Fn(&ToolSpec) -> Arc<dyn Tool> + Send + Sync>>,
     /// If set, compares each prompt with the journal.
     witness: Option<Arc<Witness>>,
     /// The values of `${…}` for engines started from now on.
@@ -139,6 +143,7 @@ impl EngineHarness {
             fixture,
             tool: FakeTool::start().await,
             model,
+            refund: None,
             witness: None,
             variables,
             yaml,
@@ -210,6 +215,10 @@ impl EngineHarness {
             &Arc::new(config.redactor()),
             &mut mistakes,
         );
+        let catalog = catalog.with_tools(|spec| {
+            let refund = self.refund.as_ref().filter(|_| spec.name == "refund");
+            refund.map(|refund| refund(spec))
+        });
         let catalog = config.with_humans(catalog);
         let specs: Vec<_> = catalog.specs().cloned().collect();
         let policy = Policy::new(&config.rules(), &specs, &mut mistakes);

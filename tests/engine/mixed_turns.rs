@@ -85,7 +85,8 @@ async fn answer_to(
         RequestKind::ExternalResult
         | RequestKind::Reconcile
         | RequestKind::Guidance
-        | RequestKind::Confirmation => whole(Action::Respond, Some(Value::from("it was done"))),
+        | RequestKind::Confirmation
+        | RequestKind::Elicitation => whole(Action::Respond, Some(Value::from("it was done"))),
     }
 }
 

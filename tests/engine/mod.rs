@@ -12,6 +12,7 @@ mod deadlines;
 mod decision_races;
 mod decisions_in_flight;
 mod edits;
+mod elicitations;
 mod engine_harness;
 mod grants;
 mod interleavings;

@@ -275,6 +275,7 @@ impl World {
             question: None,
             details: None,
             form: None,
+            elicitation: None,
             seal: None,
         }));
     }

@@ -384,6 +384,7 @@ pub fn asked(kind: RequestKind, terms: Terms, calls: usize) -> RequestSpec {
         question: None,
         details: None,
         form: None,
+        elicitation: None,
         seal: None,
     }
 }

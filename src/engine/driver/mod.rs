@@ -5,6 +5,7 @@
 
 mod credentials;
 mod delta_stream;
+mod elicit;
 mod finish;
 mod grants;
 mod judge;
@@ -89,6 +90,7 @@ impl Driver<'_> {
             Step::Judge(calls) => self.judge(&calls).await?,
             Step::Settle(results) => self.session.settle_calls(results),
             Step::Ask(questions) => self.open_requests(questions).await?,
+            Step::Elicit(calls) => self.elicit(&calls),
             Step::Reconcile(calls) => self.reconcile(&calls),
             Step::Wait(_) | Step::CallModel | Step::Run(_) | Step::Start(_)
                 if self.is_driven_elsewhere() =>

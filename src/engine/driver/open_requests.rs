@@ -137,6 +137,7 @@ impl Driver<'_> {
             question: None,
             details: None,
             form: None,
+            elicitation: None,
             seal: None,
         }
     }

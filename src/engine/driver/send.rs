@@ -101,6 +101,7 @@ impl Driver<'_> {
             traceparent: format!("00-{trace}-{span:016x}-01"),
             permit,
             credentials: Credentials::default(),
+            resume: None,
         }
     }
 }

@@ -11,6 +11,7 @@ use futures_util::future::{Either, join_all, maybe_done, select};
 use super::{Driver, Stop};
 use crate::engine::recovery::integrity::damage_before;
 use crate::failpoint;
+use crate::task::call_state::Phase;
 use crate::task::grant::GrantUse;
 use crate::task::id::CallId;
 use crate::task::item::{Fact, Outcome};
@@ -28,7 +29,7 @@ impl Driver<'_> {
             return Ok(());
         }
         let credentials = self.credentials().await?;
-        if self.ask_for_missing(calls, &credentials) {
+        if self.fail_unresumable(calls) || self.ask_for_missing(calls, &credentials) {
             return Ok(());
         }
         let (attempts, decisions) = self.journal_starts(calls, &credentials);
@@ -121,6 +122,7 @@ impl Driver<'_> {
                 tool,
                 Invocation {
                     credentials: credentials.clone(),
+                    resume: self.resume(&state).ok().flatten(),
                     ..invocation
                 },
             ));
@@ -149,6 +151,7 @@ impl Driver<'_> {
         let gone = |replica: &str| self.engine.store.is_sole() || replica == self.engine.replica;
         let mut budget = self.session.budget(self.engine.settings.lease, gone);
         budget.running.extend(self.engine.in_flight_calls.calls());
+        budget.asking = self.session.asking();
         budget.spent = self.spent_limit(&[]);
         budget.sessions = self
             .agent
@@ -169,7 +172,9 @@ impl Driver<'_> {
             .own
             .progress
             .unfinished()
-            .filter(|state| running.contains(&state.call.tool_call_id));
+            .filter(|state| running.contains(&state.call.tool_call_id))
+            // An attempt that has ended with questions is over.
+            .filter(|state| matches!(state.phase, Phase::Started(_)));
         let over = over
             .filter(|state| !state.effect.repeatable())
             .filter_map(|state| state.start.as_ref());

@@ -11,7 +11,7 @@ mod stopped;
 pub(crate) mod task_draft;
 pub(crate) mod tree;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -29,6 +29,7 @@ use crate::task::change::{
     Change, Committed, Counters, IdempotencyRow, Journal, LeaseChange, TaskChange, TaskRow,
 };
 use crate::task::credential::SealedCredential;
+use crate::task::elicitation::Elicitation;
 use crate::task::id::{CallId, ChangeId, RequestId, TaskId};
 use crate::task::item::{CloseReason, Fact, Outcome};
 use crate::task::request::call_digest;
@@ -56,6 +57,8 @@ pub(crate) struct TaskSession {
     pub reply: Option<oneshot::Sender<Result<Committed, CommitError>>>,
     /// By call: the problem of this process's attempt whose outcome is unknown.
     pub unknown: BTreeMap<CallId, String>,
+    /// By call: the number of this process's attempt that ended with questions, and the questions.
+    pub elicitations: BTreeMap<CallId, (u32, Box<Elicitation>)>,
     /// By call: the number of this process's attempt that was provably never sent. Says nothing
     /// about the call's other attempts.
     pub not_sent: BTreeMap<CallId, u32>,
@@ -89,6 +92,7 @@ impl TaskSession {
             credentials: Vec::new(),
             reply: None,
             unknown: BTreeMap::new(),
+            elicitations: BTreeMap::new(),
             not_sent: BTreeMap::new(),
             in_flight_calls: Vec::new(),
             delta_stream: None,
@@ -349,6 +353,15 @@ impl TaskSession {
         self.credentials.clear();
         self.in_flight_calls.clear();
         self.not_sent.clear();
+    }
+
+    /// The calls whose last attempt has ended with questions that no request asks yet.
+    pub(crate) fn asking(&self) -> BTreeSet<CallId> {
+        let ended = |(id, (attempt, _)): (&CallId, &(u32, _))| {
+            let state = self.own.progress.call(*id)?;
+            state.ended_asking(*attempt).then_some(*id)
+        };
+        self.elicitations.iter().filter_map(ended).collect()
     }
 
     /// The calls whose last attempt may still be running. An attempt may run until the tool's

@@ -3,6 +3,7 @@
 
 use super::TaskSession;
 use crate::task::call_state::{CallState, Phase};
+use crate::task::elicitation::ROUNDS;
 use crate::task::failure::{Failure, FailureCode};
 use crate::task::id::CallId;
 use crate::task::item::{CloseReason, Fact, Outcome, ToolResult};
@@ -137,6 +138,7 @@ impl TaskSession {
                 | Phase::Allowed
                 | Phase::Held(_)
                 | Phase::Human(_)
+                | Phase::Questioned
                 | Phase::Asked(_)
                 | Phase::Settled(..)
                 | Phase::Delegated(_)
@@ -162,6 +164,17 @@ impl TaskSession {
             ToolAnswer::Unknown { problem } => {
                 self.unknown.insert(tool_call_id, problem);
                 return;
+            }
+            ToolAnswer::Asks(asked) => {
+                let state = self.own.progress.call(tool_call_id);
+                let rounds = state.and_then(|state| state.elicited.as_ref());
+                if rounds.is_none_or(|asked| asked.round < ROUNDS) {
+                    let attempt = state.map_or(0, |state| state.attempts);
+                    self.elicitations.insert(tool_call_id, (attempt, asked));
+                    return;
+                }
+                let text = format!("The tool asked the user more than {ROUNDS} times in one call.");
+                (Outcome::Failed, text, None)
             }
         };
         self.unknown.remove(&tool_call_id);

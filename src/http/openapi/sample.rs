@@ -198,6 +198,7 @@ pub(crate) fn request() -> RequestRow {
             question: None,
             details: None,
             form: None,
+            elicitation: None,
             seal: None,
         },
         asked_seq: 4,

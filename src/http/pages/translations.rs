@@ -15,6 +15,7 @@ texts! {
     kind_credentials: "A login is needed", "需要登录凭据";
     kind_confirmation: "The agent asks for a confirmation", "智能体请求确认";
     kind_external_result: "A result from outside is awaited", "等待外部结果";
+    kind_elicitation: "The server of a tool asks", "工具的服务器提问";
     kind_reconcile: "The outcome of this call is not known", "此调用的结果未知";
     reconcile_about: "The call was started and its answer never arrived. Check its target, and report the result.", "调用已经开始，但未收到答复。请到目标系统核实，再说明实际情况。";
     external_about: "The service does not run this call. Run it yourself and fill in its result.", "本服务不会执行此调用。请自行执行并填写结果。";
@@ -116,6 +117,11 @@ texts! {
     days: "{count} days", "{count} 天";
     // Texts by the agent.
     by_agent: "Written by the agent, not verified", "由智能体撰写，未经核实";
+    by_server: "Asked by the server of the tool, not verified", "由工具的服务器提出，未经核实";
+    elicitation_about: "The call is in the middle: its server goes on with your answer. Give no password or other secret.", "调用正在进行：服务器将根据您的答复继续。请勿提供密码或其他机密。";
+    page_host: "The page is on", "网页位于";
+    page_host_written: "shown in browsers as", "浏览器中显示为";
+    page_address: "Its whole address", "完整网址";
     by_agent_form: "The agent's questions, not verified", "智能体提出的问题，未经核实";
     no_bytes: "(no text at all)", "（没有任何文本）";
     what_is_known: "Known facts", "已知情况";
@@ -219,6 +225,9 @@ texts! {
     then_label: "After a rejection", "拒绝之后";
     then_label_no: "After a no", "答复“否”之后";
     answer_head: "Answer the agent", "答复智能体";
+    elicitation_head: "Answer the tool", "答复工具";
+    given_to_server: "Your answer is given to the server of the tool.", "您输入的内容将提供给工具的服务器。";
+    page_done: "Done: I have been there", "完成：我已访问";
     shown_to_model: "Your answer is shown to the model and approves nothing.", "您输入的内容会展示给模型，且不构成任何批准。";
     send_answer: "Send the answer", "提交答复";
     response_json: "Answer as JSON", "答复（JSON）";

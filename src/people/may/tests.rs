@@ -357,6 +357,7 @@ fn person_of_a_link_takes_only_the_actions_that_links_take() {
             question: None,
             details: None,
             form: None,
+            elicitation: None,
             seal: None,
         };
         let found = answers(&roster, &caller, "acme", "alice", &asked);

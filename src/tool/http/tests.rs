@@ -149,6 +149,7 @@ fn invocation(text: &str) -> Invocation {
         traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned(),
         permit: SendPermit::of(|| true),
         credentials: Credentials::default(),
+        resume: None,
     }
 }
 

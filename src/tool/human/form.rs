@@ -22,7 +22,7 @@ const CHOICES: usize = 100;
 /// Maximum length of a field's name.
 const NAME: usize = 64;
 /// The allowed formats of a text.
-const FORMATS: [&str; 3] = ["email", "uri", "date"];
+pub(super) const FORMATS: [&str; 3] = ["email", "uri", "date"];
 /// Names of secrets, written without separators.
 const SECRETS: [&str; 33] = [
     "password",
@@ -84,10 +84,11 @@ pub(super) fn confirmation() -> Value {
 
 /// Checks the agent's own form, and closes it to undeclared members. Unknown keywords are refused.
 pub(super) fn own(written: &Value) -> Result<Value, String> {
-    read(written).map_err(|detail| format!("`form`: {detail}"))
+    read(written, FIELDS).map_err(|detail| format!("`form`: {detail}"))
 }
 
-fn read(written: &Value) -> Result<Value, String> {
+/// Checks a form of at most `most` fields.
+pub(super) fn read(written: &Value, most: usize) -> Result<Value, String> {
     let members = written
         .as_object()
         .ok_or("must be a JSON Schema of an object")?;
@@ -115,8 +116,8 @@ fn read(written: &Value) -> Result<Value, String> {
         .get("properties")
         .and_then(Value::as_object)
         .ok_or("must declare its `properties`")?;
-    if fields.is_empty() || fields.len() > FIELDS {
-        return Err(format!("must have 1 to {FIELDS} fields"));
+    if fields.is_empty() || fields.len() > most {
+        return Err(format!("must have 1 to {most} fields"));
     }
     let properties = read_fields(fields)?;
     form.insert("required".to_owned(), required(members, fields)?);

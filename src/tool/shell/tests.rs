@@ -81,6 +81,7 @@ fn invocation(command: &str) -> Invocation {
         traceparent: String::new(),
         permit: SendPermit::of(|| true),
         credentials: Credentials::default(),
+        resume: None,
     }
 }
 

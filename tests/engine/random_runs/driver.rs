@@ -46,6 +46,7 @@ impl World {
                         self.ask(RequestKind::Reconcile, &[id], terms);
                     }
                 }
+                Step::Elicit(calls) => panic!("no server asks here: {calls:?}"),
                 Step::Start(calls) => self.start(&calls, &progress)?,
                 Step::Run(calls) => self.run(&calls, &progress, &mut over)?,
                 Step::Wait(on) => {
@@ -89,6 +90,7 @@ impl World {
         Budget {
             spent,
             running,
+            asking: BTreeSet::new(),
             sessions: BTreeSet::from([CLERK.to_owned()]),
         }
     }

@@ -135,7 +135,7 @@ impl World {
                 self.dice
                     .pick(&[Action::Retry, Action::Reject, Action::Respond])
             }
-            RequestKind::ExternalResult => {
+            RequestKind::ExternalResult | RequestKind::Elicitation => {
                 self.dice
                     .pick(&[Action::Respond, Action::Respond, Action::Reject])
             }

@@ -44,7 +44,11 @@ pub(crate) fn of_kind(kind: RequestKind) -> RequestRow {
         name.clone_into(&mut call.name);
         call.arguments_text.clone_from(&written);
         if kind != RequestKind::Reconcile {
-            call.verdict = Verdict::Human;
+            call.verdict = if kind == RequestKind::Elicitation {
+                Verdict::Allow
+            } else {
+                Verdict::Human
+            };
             call.rule = None;
             call.reason = None;
         }
@@ -52,6 +56,9 @@ pub(crate) fn of_kind(kind: RequestKind) -> RequestRow {
     row.asked.question = question.map(str::to_owned);
     row.asked.details = details;
     row.asked.form = form;
+    if kind == RequestKind::Elicitation {
+        row.asked.terms.message = Some("files asks: Which folder?".to_owned());
+    }
     row
 }
 
@@ -105,6 +112,16 @@ fn question_of_kind(kind: RequestKind) -> Question {
                 "properties": { "email": { "type": "string", "format": "email" }, "token": { "type": "string" } },
                 "required": ["email", "token"], "additionalProperties": false,
                 "x-expires-in": 28800, "x-receivers": ["comment_ticket: POST https://jira.acme.com"]
+            })),
+        ),
+        RequestKind::Elicitation => (
+            "fs_move_file",
+            json!({"from": "a.txt"}),
+            Some("Which folder?"),
+            Some(json!({"server": "files", "tool": "move_file", "mode": "form", "url": null})),
+            Some(json!({
+                "type": "object", "properties": { "folder": { "type": "string" } },
+                "required": ["folder"], "additionalProperties": false
             })),
         ),
         RequestKind::ExternalResult => (

@@ -272,7 +272,8 @@ fn script_texts(texts: &Texts, words: &Translations) -> Map<String, Value> {
     }
     let of_list = named![texts: live not_live new_one new_many tell tell_no_more tell_refused tell_title
         row_decided row_over row_expired row_withdrawn row_answered have_approved
-        short_approval short_guidance short_credentials short_confirmation short_external_result short_reconcile];
+        short_approval short_guidance short_credentials short_confirmation short_external_result short_reconcile
+        short_elicitation];
     let of_requests =
         named![words: did_approve did_reject did_edit did_respond did_retry did_mixed];
     of_list.into_iter().chain(of_requests).collect()

@@ -24,6 +24,7 @@ pub(crate) fn kind_word(kind: RequestKind, texts: &Texts) -> &'static str {
         RequestKind::Confirmation => texts.short_confirmation,
         RequestKind::ExternalResult => texts.short_external_result,
         RequestKind::Reconcile => texts.short_reconcile,
+        RequestKind::Elicitation => texts.short_elicitation,
     }
 }
 

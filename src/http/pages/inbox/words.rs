@@ -59,6 +59,7 @@ texts! {
     short_confirmation: "confirmation", "确认";
     short_external_result: "result", "结果";
     short_reconcile: "unknown outcome", "结果未知";
+    short_elicitation: "question of a tool", "工具提问";
     effect_read_only: "read only", "只读";
     effect_idempotent: "idempotent", "幂等";
     effect_once: "once", "一次性";

@@ -214,6 +214,27 @@ pub(super) fn guidance_fields(view: &View<'_>) -> Markup {
     }
 }
 
+/// The form of a tool's server; of a question with a page to visit, only the button.
+pub(super) fn elicitation_fields(view: &View<'_>) -> Markup {
+    let words = view.words;
+    let details = view.request.details.as_ref();
+    let page = details.is_some_and(|details| details["url"].is_string());
+    let schema = view.request.form.clone().unwrap_or_else(default_form);
+    html! {
+        p { (words.given_to_server) }
+        @if page {
+            input type="hidden" name="field.opened" value="true";
+            button type="submit" { (words.page_done) }
+        } @else {
+            fieldset.agent {
+                legend.by { (words.by_server) }
+                (schema_fields(view, &schema, false, &[]))
+            }
+            button type="submit" { (words.send_answer) }
+        }
+    }
+}
+
 /// The answers that the agent proposes, without those that a browser's list would not show
 /// completely.
 fn offered_answers(view: &View<'_>) -> Vec<String> {

@@ -45,15 +45,17 @@ pub(crate) fn part(kind: RequestKind, words: &Translations) -> KindPart {
         RequestKind::Confirmation => confirmation(words),
         RequestKind::ExternalResult => external_result(words),
         RequestKind::Reconcile => reconcile(words),
+        RequestKind::Elicitation => elicitation(words),
     }
 }
 
 /// The status of a call about which another request, of this kind, is open.
 pub(crate) fn status_while_open(kind: RequestKind) -> CallStatus {
     match kind {
-        RequestKind::Approval | RequestKind::Guidance | RequestKind::Confirmation => {
-            CallStatus::AskedAgain
-        }
+        RequestKind::Approval
+        | RequestKind::Guidance
+        | RequestKind::Confirmation
+        | RequestKind::Elicitation => CallStatus::AskedAgain,
         RequestKind::Credentials => CallStatus::NeedsLogin,
         RequestKind::ExternalResult => CallStatus::AwaitsResult,
         RequestKind::Reconcile => CallStatus::Reconciling,
@@ -155,5 +157,21 @@ fn reconcile(words: &Translations) -> KindPart {
         reject_all: None,
         responded: words.head_answered,
         rejected: words.head_given_up,
+    }
+}
+
+fn elicitation(words: &Translations) -> KindPart {
+    KindPart {
+        heading: words.kind_elicitation,
+        about: Some(words.elicitation_about),
+        arguments_of: |texts| texts.sent_exactly,
+        decline: |texts| texts.decline,
+        answer_head: words.elicitation_head,
+        answer: forms::elicitation_fields,
+        reject_head: words.decline_head,
+        reject: words.decline,
+        reject_all: None,
+        responded: words.head_answered,
+        rejected: words.head_declined,
     }
 }

@@ -2,6 +2,7 @@
 
 use maud::{Markup, html};
 use serde_json::Value;
+use url::Url;
 
 use super::View;
 use super::headline::asked_by_agent;
@@ -23,7 +24,8 @@ pub(crate) fn question(view: &View<'_>) -> Markup {
         @if request.kind == RequestKind::Reconcile { (known_facts(view)) }
         // The details of a credentials request only repeat the credential's name; the form names
         // the credential in the operator's words.
-        @let ours = matches!(request.kind, RequestKind::Reconcile | RequestKind::Credentials);
+        @let asked_by_server = request.kind == RequestKind::Elicitation;
+        @let ours = asked_by_server || matches!(request.kind, RequestKind::Reconcile | RequestKind::Credentials);
         @let details = request.details.as_ref().filter(|_| !ours);
         // The call by which an agent asks a question never runs and has no section of its own, so
         // its text is shown here, complete.
@@ -31,8 +33,9 @@ pub(crate) fn question(view: &View<'_>) -> Markup {
         @if let Some(call) = call { (warnings(view, call, None)) }
         @if request.question.is_some() || details.is_some() || call.is_some() {
             div.agent {
-                p.by { (words.by_agent) }
+                p.by { (if asked_by_server { words.by_server } else { words.by_agent }) }
                 @if let Some(question) = &request.question { pre.exact.words dir="ltr" { (prose(question)) } }
+                @if asked_by_server { (page_to_visit(view)) }
                 @if let Some(details) = details { (agent_details(details, call)) }
                 @if let Some(call) = call {
                     details.raw {
@@ -41,6 +44,31 @@ pub(crate) fn question(view: &View<'_>) -> Markup {
                     }
                 }
             }
+        }
+    }
+}
+
+/// The page that a tool's server asks the person to visit: its host, also as browsers show it if
+/// that differs, and the whole address. Nothing of it is loaded.
+fn page_to_visit(view: &View<'_>) -> Markup {
+    let words = view.words;
+    let details = view.request.details.as_ref();
+    let address = details.and_then(|details| details["url"].as_str());
+    let Some((address, url)) = address.and_then(|text| Some((text, Url::parse(text).ok()?))) else {
+        return html! {};
+    };
+    let host = url.host_str().unwrap_or_default();
+    let (written, _) = idna::domain_to_unicode(host);
+    html! {
+        dl {
+            dt { (words.page_host) }
+            dd { strong.host.exact dir="ltr" { (visible(host)) } }
+            @if written != host {
+                dt { (words.page_host_written) }
+                dd { strong.host.exact dir="ltr" { (visible(&written)) } }
+            }
+            dt { (words.page_address) }
+            dd { a.exact dir="ltr" href=(address) target="_blank" rel="noopener noreferrer" { (visible(address)) } }
         }
     }
 }

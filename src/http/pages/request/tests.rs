@@ -45,7 +45,8 @@ pub(crate) fn decider(kind: RequestKind) -> Caller {
         RequestKind::Guidance
         | RequestKind::Credentials
         | RequestKind::Confirmation
-        | RequestKind::ExternalResult => sample::caller(),
+        | RequestKind::ExternalResult
+        | RequestKind::Elicitation => sample::caller(),
     }
 }
 

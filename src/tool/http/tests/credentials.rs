@@ -256,6 +256,7 @@ async fn tool_response_is_searched_for_every_credential_in_hand() {
             ToolAnswer::Suspect { content: problem } | ToolAnswer::Unknown { problem } => {
                 panic!("{problem}")
             }
+            ToolAnswer::Asks(asked) => panic!("{asked:?}"),
         };
         assert_eq!(shown.matches("[secret jira.token]").count(), 4, "{shown}");
         assert_eq!(shown.matches("[secret jira.unused]").count(), 4, "{shown}");

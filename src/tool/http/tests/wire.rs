@@ -120,6 +120,7 @@ async fn became(steps: Vec<Step>, effect: Effect, text: &str, timeout: Duration)
         } => Succeeded(http_status.unwrap(), content),
         ToolAnswer::Failed { http_status, .. } => Failed(http_status),
         ToolAnswer::Suspect { content } => panic!("{content}"),
+        ToolAnswer::Asks(asked) => panic!("{asked:?}"),
         ToolAnswer::Unknown { .. } => Unknown,
     }
 }

@@ -1,0 +1,152 @@
+//! Asks people the questions that the server of a tool has in the middle of a call, and returns the
+//! answers with the next attempt. Invariant: the server's state is stored sealed where there is a
+//! sealing key.
+
+use super::Driver;
+use crate::secret::seal::{SealError, Sealed};
+use crate::task::call_state::{CallState, Phase, UNKNOWN};
+use crate::task::elicitation::{Elicitation, Resume, ServerState};
+use crate::task::id::CallId;
+use crate::task::item::{Fact, Outcome};
+use crate::task::request::{RequestKind, RequestSpec};
+use crate::task::text::cut;
+use crate::task::verdict::Terms;
+
+/// Most bytes of a server's text in the message of a request. The question has the whole text.
+const MESSAGE: usize = 300;
+
+impl Driver<'_> {
+    /// Opens a request for the next question of each of these calls.
+    pub(super) fn elicit(&mut self, calls: &[CallId]) {
+        for id in calls {
+            let Some(state) = self.session.own.progress.call(*id).cloned() else {
+                continue;
+            };
+            let Some(asked) = self.questions_of(&state) else {
+                let text = "The tool asked the user a question, which could not be stored.";
+                let failed = (*id, Outcome::Failed, text.to_owned());
+                self.session.settle_calls(vec![failed]);
+                continue;
+            };
+            let Some(first) = asked.questions.first().cloned() else {
+                continue;
+            };
+            let calls = vec![self.requested_call(&state, true)];
+            let terms = self.elicitation_terms(&state, &asked.server, &first.message);
+            let spec = RequestSpec {
+                question: Some(first.message),
+                details: Some(asked.details()),
+                form: Some(first.form),
+                elicitation: Some(asked),
+                ..self.new_request(RequestKind::Elicitation, calls, terms)
+            };
+            self.session
+                .push(Fact::InterventionRequested(spec.sealed()));
+        }
+    }
+
+    /// The open questions of a call: those that the answered request left, or those with which the
+    /// last attempt ended. `None` if the server's state cannot be sealed.
+    fn questions_of(&self, state: &CallState) -> Option<Box<Elicitation>> {
+        if state.phase == Phase::Questioned {
+            return state.elicited.clone();
+        }
+        let id = state.call.tool_call_id;
+        let (_, asked) = self.session.elicitations.get(&id)?;
+        let mut asked = asked.clone();
+        asked.round = state.elicited.as_ref().map_or(0, |asked| asked.round) + 1;
+        if let (Some(ServerState::Plain(text)), Some(sealer)) = (&asked.state, &self.engine.sealer)
+        {
+            let bound = self.bound(id, asked.round);
+            let parts = bound.each_ref().map(String::as_bytes);
+            let sealed = sealer.seal(&parts, text.as_bytes()).ok()?;
+            asked.state = Some(ServerState::Sealed {
+                key_id: sealed.key_id,
+                text: sealed.text,
+            });
+        }
+        Some(asked)
+    }
+
+    /// The row that the server's state is sealed for.
+    fn bound(&self, call: CallId, round: u32) -> [String; 5] {
+        let row = &self.session.own.row;
+        [
+            "elicitation".to_owned(),
+            row.tenant.clone(),
+            row.task_id.to_string(),
+            call.to_string(),
+            round.to_string(),
+        ]
+    }
+
+    /// The terms of a question: of the call's rule if the rule names the tool exactly, else the
+    /// owner answers, within the rule's deadline.
+    fn elicitation_terms(&self, state: &CallState, server: &str, text: &str) -> Terms {
+        let of_rule = state.terms();
+        let names_tool = state
+            .rule()
+            .is_some_and(|rule| self.engine.policy.names_exactly(rule, &state.call.name));
+        let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let shown = cut(&line, MESSAGE);
+        let rest = if shown == line { "" } else { "…" };
+        let message = Some(format!("{server} asks: {shown}{rest}"));
+        if names_tool {
+            return Terms { message, ..of_rule };
+        }
+        Terms {
+            message,
+            expires_in: of_rule.expires_in,
+            on_expiry: of_rule.on_expiry,
+            ..Terms::default()
+        }
+    }
+
+    /// The continuation of a call whose server has asked; `None` for any other call.
+    ///
+    /// # Errors
+    /// The server's state cannot be opened: then the call must not be sent.
+    pub(super) fn resume(&self, state: &CallState) -> Result<Option<Resume>, SealError> {
+        let Some(asked) = &state.elicited else {
+            return Ok(None);
+        };
+        let request_state = match &asked.state {
+            None => None,
+            Some(ServerState::Plain(text)) => Some(text.clone()),
+            Some(ServerState::Sealed { key_id, text }) => {
+                let sealer = self.engine.sealer.as_ref().ok_or(SealError::UnknownKey)?;
+                let bound = self.bound(state.call.tool_call_id, asked.round);
+                let sealed = Sealed {
+                    key_id: key_id.clone(),
+                    text: text.clone(),
+                };
+                let opened = sealer.open(&bound.each_ref().map(String::as_bytes), &sealed)?;
+                let opened = String::from_utf8(opened.reveal().clone());
+                Some(opened.map_err(|_| SealError::Broken)?)
+            }
+        };
+        Ok(Some(Resume {
+            request_state,
+            responses: asked.responses.clone(),
+        }))
+    }
+
+    /// Fails the calls whose server's state cannot be opened. `true` if there was one: then the
+    /// driver asks `next_step` again.
+    pub(super) fn fail_unresumable(&mut self, calls: &[CallId]) -> bool {
+        let progress = &self.session.own.progress;
+        let states = calls.iter().filter_map(|id| progress.call(*id));
+        let failed = states.filter_map(|state| {
+            let why = self.resume(state).err()?;
+            let text = format!(
+                "The tool asked the user a question, and its state was lost ({why}). {}",
+                UNKNOWN
+            );
+            Some((state.call.tool_call_id, Outcome::Failed, text))
+        });
+        let failed: Vec<_> = failed.collect();
+        let some = !failed.is_empty();
+        self.session.settle_calls(failed);
+        some
+    }
+}

@@ -1,0 +1,204 @@
+//! The questions of a server in the middle of a call (`elicitation/create`, MCP revision
+//! 2026-07-28). Invariant: a form that asks for a secret is declined and reaches no person; a page's
+//! address is never fetched; the text of a server is searched for secrets before it is stored.
+
+use serde_json::{Map, json};
+use url::{Host, Url};
+
+use super::client::{Asks, Question};
+use crate::secret::Redactor;
+use crate::task::elicitation::{Elicitation, ServerQuestion, ServerState};
+use crate::task::text::{cleaned, cut, each_said};
+use crate::tool::human::server_form::{Unusable, of_server, opened};
+
+/// Most questions of one attempt.
+const QUESTIONS: usize = 8;
+/// Most bytes of a server's text that a person sees.
+const MESSAGE: usize = 4 * 1024;
+/// Most bytes of a server's key, and of a page's address.
+const KEY: usize = 256;
+const ADDRESS: usize = 2 * 1024;
+/// Most bytes of a server's state.
+const STATE: usize = 64 * 1024;
+
+/// The questions of an attempt, read.
+#[derive(Debug, PartialEq)]
+pub(super) struct Read {
+    /// The questions for a person. Without any, the answers so far continue the call.
+    pub(super) elicitation: Elicitation,
+    /// The fields for which questions were declined.
+    pub(super) secrets: Vec<String>,
+}
+
+/// Reads the questions of an attempt.
+///
+/// # Errors
+/// The text for the model, if a question cannot be put to a person.
+pub(super) fn read(asks: Asks, redactor: &Redactor) -> Result<Read, String> {
+    let refused = |why: &str| Err(format!("The tool asks the user a question {why}."));
+    if asks.requests.len() > QUESTIONS {
+        return refused("too many at once");
+    }
+    let state = asks.request_state.as_deref().unwrap_or_default();
+    if state.len() > STATE || state.contains('\0') {
+        return refused("and keeps more state than is stored here");
+    }
+    if redactor.finds(state) {
+        return refused("and its state holds a secret");
+    }
+    let clean = |text: &str| cleaned(redactor.clean(text).into_owned());
+    let (mut questions, mut responses, mut secrets) = (Vec::new(), Map::new(), Vec::new());
+    for (key, question) in asks.requests {
+        if key.len() > KEY || key.chars().any(char::is_control) || redactor.finds(&key) {
+            return refused("under a key that is not a name");
+        }
+        let (message, form, url) = match question {
+            Question::Form { message, schema } => match of_server(&schema) {
+                Ok(form) => (message, each_said(form, &clean), None),
+                Err(Unusable::Secret(field)) => {
+                    responses.insert(key, json!({"action": "decline"}));
+                    secrets.push(clean(cut(&field, KEY)));
+                    continue;
+                }
+                Err(Unusable::Unfit(why)) => {
+                    let why = clean(cut(&why, KEY));
+                    return refused(&format!("with a form that cannot be shown: it {why}"));
+                }
+            },
+            Question::Url { message, url } => match page(&url).filter(|url| !redactor.finds(url)) {
+                Some(url) => (message, opened(), Some(url)),
+                None => return refused("with a page that is no plain https address"),
+            },
+        };
+        questions.push(ServerQuestion {
+            key,
+            message: clean(cut(&message, MESSAGE)),
+            form,
+            url,
+        });
+    }
+    let state = asks.request_state.map(ServerState::Plain);
+    let elicitation = Elicitation {
+        questions,
+        responses,
+        state,
+        ..Elicitation::default()
+    };
+    Ok(Read {
+        elicitation,
+        secrets,
+    })
+}
+
+/// The whole address of a page, with its host in ASCII. Unencrypted only on this machine; without
+/// a login.
+fn page(written: &str) -> Option<String> {
+    let url = Url::parse(written).ok()?;
+    let here = match url.host()? {
+        Host::Domain(name) => name == "localhost",
+        Host::Ipv4(address) => address.is_loopback(),
+        Host::Ipv6(address) => address.is_loopback(),
+    };
+    let plain = url.username().is_empty() && url.password().is_none();
+    let scheme = url.scheme() == "https" || (url.scheme() == "http" && here);
+    (plain && scheme && url.as_str().len() <= ADDRESS).then(|| url.to_string())
+}
+
+/// A note for the model about declined questions; empty without any.
+pub(super) fn note(secrets: &[String]) -> String {
+    if secrets.is_empty() {
+        return String::new();
+    }
+    let fields = secrets.join("`, `");
+    format!(
+        "\n[The server asked the user for a secret in a form (`{fields}`). The question was declined; nobody was asked.]"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    fn form(schema: Value) -> Question {
+        Question::Form {
+            message: "Which?".to_owned(),
+            schema,
+        }
+    }
+
+    fn asks(requests: Vec<(&str, Question)>) -> Asks {
+        let named = |(key, question): (&str, Question)| (key.to_owned(), question);
+        Asks {
+            requests: requests.into_iter().map(named).collect(),
+            request_state: Some("s".to_owned()),
+        }
+    }
+
+    fn field(name: &str) -> Value {
+        json!({"type": "object", "properties": {name: {"type": "string"}}})
+    }
+
+    #[test]
+    fn form_with_a_secret_is_declined_and_the_other_question_is_asked() {
+        let requests = vec![("a", form(field("password"))), ("b", form(field("folder")))];
+        let read = read(asks(requests), &Redactor::default()).unwrap();
+        assert_eq!(read.secrets, ["password"]);
+        assert_eq!(
+            read.elicitation.responses["a"],
+            json!({"action": "decline"})
+        );
+        assert_eq!(read.elicitation.questions.len(), 1);
+        let only = super::read(asks(vec![("a", form(field("pin")))]), &Redactor::default());
+        assert!(only.unwrap().elicitation.questions.is_empty());
+    }
+
+    #[test]
+    fn page_is_taken_only_with_a_plain_encrypted_address_or_on_this_machine() {
+        for (url, shown) in [
+            ("https://acme.com/a?b=c", Some("https://acme.com/a?b=c")),
+            (
+                "https://bücher.example",
+                Some("https://xn--bcher-kva.example/"),
+            ),
+            ("http://localhost:8/x", Some("http://localhost:8/x")),
+            ("http://127.0.0.1/x", Some("http://127.0.0.1/x")),
+            ("http://acme.com/", None),
+            ("https://me:pw@acme.com/", None),
+            ("javascript:alert(1)", None),
+            ("data:text/html,x", None),
+            ("file:///etc/passwd", None),
+            ("/x", None),
+        ] {
+            assert_eq!(page(url).as_deref(), shown, "{url}");
+        }
+        assert_eq!(page(&format!("https://h/{}", "x".repeat(ADDRESS))), None);
+    }
+
+    #[test]
+    fn questions_that_cannot_be_stored_or_shown_fail_the_call() {
+        let secret = crate::secret::Secret::new("canary-0123456789".to_owned());
+        let redactor = Redactor::new([("KEY", &secret)]);
+        let many = (0..=QUESTIONS).map(|_| ("k", form(field("a")))).collect();
+        let mut held = asks(vec![("k", form(field("a")))]);
+        held.request_state = Some("x canary-0123456789".to_owned());
+        let mut large = asks(vec![("k", form(field("a")))]);
+        large.request_state = Some("x".repeat(STATE + 1));
+        for refused in [
+            asks(many),
+            held,
+            large,
+            asks(vec![("a\n", form(field("a")))]),
+            asks(vec![("k", form(json!({"type": "array"})))]),
+        ] {
+            assert!(read(refused, &redactor).is_err());
+        }
+        let told = Question::Form {
+            message: "canary-0123456789".to_owned(),
+            schema: field("a"),
+        };
+        let read = read(asks(vec![("k", told)]), &redactor).unwrap();
+        assert_eq!(read.elicitation.questions[0].message, "[secret KEY]");
+    }
+}

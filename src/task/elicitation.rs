@@ -1,0 +1,110 @@
+//! Questions that the server of a tool asks a person in the middle of a call
+//! (`elicitation/create` of MCP, revision 2026-07-28), and the answers that the next attempt at the
+//! call returns. Invariant: an attempt that asks is over; only a later attempt, with its own start
+//! in the journal, continues the call.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::decision::{Action, Decision};
+
+/// How often a server may ask within one call.
+pub const ROUNDS: u32 = 10;
+
+/// The questions of one attempt that are still open, and the answers so far. The text of a server
+/// is unverified.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Elicitation {
+    /// Name of the server in the configuration.
+    pub server: String,
+    /// Name of the tool at its server.
+    pub tool: String,
+    /// Number of attempts at the call that have ended with questions, this one included: 1, 2, 3 …
+    pub round: u32,
+    /// The questions without an answer, in the server's order. A request asks the first one.
+    pub questions: Vec<ServerQuestion>,
+    /// The answers by the server's keys, as the protocol has them.
+    pub responses: Map<String, Value>,
+    /// The state that the server wants back. Never on the wire.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<ServerState>,
+}
+
+/// One question of a server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerQuestion {
+    /// The server's key for the answer.
+    pub key: String,
+    /// The server's text.
+    pub message: String,
+    /// JSON Schema of the answer: a flat form, or, of a question with a `url`, `opened`.
+    pub form: Value,
+    /// The page that the person is to visit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+}
+
+/// The state that a server keeps with its client between two attempts.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ServerState {
+    /// As the server wrote it: in memory, and where the configuration has no sealing key.
+    Plain(String),
+    /// Sealed for its call.
+    Sealed {
+        /// Id of the sealing key.
+        key_id: String,
+        /// Base64 of the nonce and the ciphertext.
+        text: String,
+    },
+}
+
+impl std::fmt::Debug for ServerState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ServerState")
+    }
+}
+
+impl ServerState {
+    /// The text of a state that is not sealed.
+    #[must_use]
+    pub fn plain(self) -> Option<String> {
+        match self {
+            Self::Plain(text) => Some(text),
+            Self::Sealed { .. } => None,
+        }
+    }
+}
+
+impl Elicitation {
+    /// The details of the request that asks the first question: `server`, `tool`, `mode` and `url`.
+    #[must_use]
+    pub fn details(&self) -> Value {
+        let url = self.questions.first().and_then(|asked| asked.url.as_ref());
+        let mode = if url.is_some() { "url" } else { "form" };
+        json!({"server": self.server, "tool": self.tool, "mode": mode, "url": url})
+    }
+
+    /// Takes a person's decision as the answer to the first question.
+    pub(super) fn answer(&mut self, action: Action, decision: &Decision) {
+        if self.questions.is_empty() {
+            return;
+        }
+        let question = self.questions.remove(0);
+        let answer = match (action, &question.url) {
+            (Action::Respond, Some(_)) => json!({"action": "accept"}),
+            (Action::Respond, None) => json!({"action": "accept", "content": decision.response}),
+            _ => json!({"action": "decline"}),
+        };
+        self.responses.insert(question.key, answer);
+    }
+}
+
+/// The continuation of a call: for a server that asked in an earlier attempt.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resume {
+    /// The server's state, as the server wrote it.
+    pub request_state: Option<String>,
+    /// The answers by the server's keys.
+    pub responses: Map<String, Value>,
+}

@@ -1,0 +1,189 @@
+//! The form of a question from the server of a tool. Invariant: the form that a person sees is
+//! written anew from the keywords that every client can draw; it asks for no secret.
+
+use serde_json::{Map, Value, json};
+
+use super::form::{FORMATS, is_secret, read};
+
+/// Maximum number of fields.
+const FIELDS: usize = 32;
+/// The keywords of a field that are kept.
+const KEYWORDS: [&str; 11] = [
+    "type",
+    "title",
+    "description",
+    "default",
+    "enum",
+    "minLength",
+    "maxLength",
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+];
+
+/// Why a server's form is not shown to a person.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Unusable {
+    /// The field with this name asks for a secret, which the specification forbids.
+    Secret(String),
+    /// The form is not flat, too large, or not drawable.
+    Unfit(String),
+}
+
+/// Reads the `requestedSchema` of an elicitation (MCP 2026-07-28, client features, elicitation) and
+/// closes it to undeclared members. Unknown keywords are left out. A choice written as `oneOf` or
+/// `anyOf` of `const`s becomes an `enum`, and its titles become part of the description.
+///
+/// # Errors
+/// [`Unusable`].
+pub(crate) fn of_server(written: &Value) -> Result<Value, Unusable> {
+    let unfit = |text: &str| Unusable::Unfit(text.to_owned());
+    let fields = match written.get("properties") {
+        None => Map::new(),
+        Some(Value::Object(fields)) => fields.clone(),
+        Some(_) => return Err(unfit("`properties` must be an object")),
+    };
+    if written.get("type").and_then(Value::as_str) != Some("object") {
+        return Err(unfit("must say `type: object`"));
+    }
+    let mut properties = Map::new();
+    for (name, field) in &fields {
+        let text = |keyword: &str| field.get(keyword).and_then(Value::as_str);
+        let said = ["title", "description"].map(|keyword| text(keyword).unwrap_or_default());
+        if is_secret(name) || said.into_iter().any(is_secret) || text("format") == Some("password")
+        {
+            return Err(Unusable::Secret(name.clone()));
+        }
+        properties.insert(name.clone(), drawable(field));
+    }
+    let required = written.get("required").cloned().unwrap_or(json!([]));
+    if properties.is_empty() && required == json!([]) {
+        // A server may ask for nothing but a yes.
+        return Ok(json!({
+            "type": "object", "properties": {}, "required": [], "additionalProperties": false,
+        }));
+    }
+    let form = json!({"type": "object", "properties": properties, "required": required});
+    read(&form, FIELDS).map_err(Unusable::Unfit)
+}
+
+/// A field with the keywords that every client can draw.
+fn drawable(field: &Value) -> Value {
+    let Value::Object(members) = field else {
+        return field.clone();
+    };
+    let kept = members.iter().filter(|(keyword, value)| {
+        let format = *keyword == "format"
+            && value
+                .as_str()
+                .is_some_and(|format| FORMATS.contains(&format));
+        KEYWORDS.contains(&keyword.as_str()) || format
+    });
+    let mut kept: Map<String, Value> = kept
+        .map(|(keyword, value)| (keyword.clone(), value.clone()))
+        .collect();
+    let choices = members.get("oneOf").or_else(|| members.get("anyOf"));
+    if let Some(choices) = choices.and_then(Value::as_array) {
+        let consts = choices.iter().filter_map(|choice| choice.get("const"));
+        kept.insert("enum".to_owned(), consts.cloned().collect());
+        let titled = choices.iter().filter_map(|choice| {
+            let text = |keyword: &str| choice.get(keyword).and_then(Value::as_str);
+            Some(format!("{} = {}", text("const")?, text("title")?))
+        });
+        let titled = titled.collect::<Vec<_>>().join("; ");
+        if !titled.is_empty() {
+            let own = kept.get("description").and_then(Value::as_str);
+            let whole = own.map_or_else(|| titled.clone(), |own| format!("{own} ({titled})"));
+            kept.insert("description".to_owned(), json!(whole));
+        }
+    }
+    Value::Object(kept)
+}
+
+/// The form of a question with a page to visit: the person says that they have been there.
+pub(crate) fn opened() -> Value {
+    json!({
+        "type": "object", "properties": {"opened": {"type": "boolean", "const": true}},
+        "required": ["opened"], "additionalProperties": false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tool::schema::CompiledSchema;
+
+    #[test]
+    fn form_of_a_server_keeps_only_keywords_that_every_client_can_draw() {
+        let form = json!({"$schema": "x", "type": "object", "properties": {
+            "folder": {"type": "string", "title": "Folder", "pattern": "^/", "format": "date-time"},
+            "mode": {"type": "string", "oneOf": [{"const": "a", "title": "All"}, {"const": "b", "title": "None"}]},
+            "level": {"type": "string", "enum": ["x", "y"], "enumNames": ["X", "Y"]},
+            "count": {"type": "integer", "minimum": 1},
+            "sure": {"type": "boolean", "default": false},
+        }, "required": ["folder"]});
+        let read = of_server(&form).unwrap();
+        let fields = &read["properties"];
+        assert_eq!(
+            fields["folder"],
+            json!({"type": "string", "title": "Folder"})
+        );
+        assert_eq!(
+            fields["mode"],
+            json!({"type": "string", "enum": ["a", "b"], "description": "a = All; b = None"})
+        );
+        assert_eq!(
+            fields["level"],
+            json!({"type": "string", "enum": ["x", "y"]})
+        );
+        assert_eq!(read["required"], json!(["folder"]));
+        assert_eq!(read["additionalProperties"], json!(false));
+    }
+
+    #[test]
+    fn form_of_a_server_that_asks_for_a_secret_is_refused_by_name_title_or_format() {
+        for field in [
+            json!({"password": {"type": "string"}}),
+            json!({"a": {"type": "string", "format": "password"}}),
+            json!({"a": {"type": "string", "title": "API key"}}),
+            json!({"b": {"type": "string"}, "apiToken": {"type": "string"}}),
+        ] {
+            let form = json!({"type": "object", "properties": field});
+            let refused = of_server(&form).unwrap_err();
+            assert!(matches!(refused, Unusable::Secret(_)), "{form}");
+        }
+    }
+
+    #[test]
+    fn form_of_a_server_that_is_not_flat_or_too_large_is_unfit() {
+        let many: Map<String, Value> = (0..=FIELDS)
+            .map(|at| (format!("f{at}"), json!({"type": "string"})))
+            .collect();
+        for form in [
+            json!(null),
+            json!({"type": "array"}),
+            json!({"type": "object", "properties": []}),
+            json!({"type": "object", "properties": {"a": {"type": "object"}}}),
+            json!({"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string"}}}}),
+            json!({"type": "object", "properties": {"a": {"type": "string"}}, "required": ["b"]}),
+            json!({"type": "object", "properties": many}),
+        ] {
+            let refused = of_server(&form).unwrap_err();
+            assert!(matches!(refused, Unusable::Unfit(_)), "{form}");
+        }
+    }
+
+    #[test]
+    fn forms_without_fields_and_of_pages_take_their_answers() {
+        let empty = of_server(&json!({"type": "object", "properties": {}})).unwrap();
+        let fits = |form: &Value, answer: Value| {
+            CompiledSchema::closed(form).unwrap().check(&answer).is_ok()
+        };
+        assert!(fits(&empty, json!({})) && !fits(&empty, json!({"a": 1})));
+        assert!(
+            fits(&opened(), json!({"opened": true})) && !fits(&opened(), json!({"opened": false}))
+        );
+        assert!(!fits(&opened(), json!({})));
+    }
+}

@@ -1,0 +1,323 @@
+//! Questions of a tool's server in the middle of a call: they become requests, and the answers go
+//! back with the next attempt at the call.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use holdpoint::engine::DecisionInput;
+use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::elicitation::{Elicitation, ROUNDS, Resume, ServerQuestion, ServerState};
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::request::{RequestKind, RequestSpec};
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::tool_spec::ToolSpec;
+use holdpoint::tool::{Invocation, Tool, ToolAnswer};
+use serde_json::{Value, json};
+
+use super::engine_harness::{
+    EngineHarness, alice, fills, outcomes, person, rejects, too_late, whole,
+};
+use crate::store::store_fixture::StoreFixture;
+
+const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
+const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":500}"#)];
+const SEALING: &str =
+    "\nsecrets: { keys: [ { id: k1, key: \"MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=\" } ] }\n";
+
+/// Answers each attempt from a list, and keeps what the attempt returned to the server.
+#[derive(Default)]
+struct Server {
+    answers: Mutex<VecDeque<ToolAnswer>>,
+    resumed: Mutex<Vec<Option<Resume>>>,
+}
+
+struct Asking(ToolSpec, Arc<Server>);
+
+#[async_trait]
+impl Tool for Asking {
+    fn spec(&self) -> &ToolSpec {
+        &self.0
+    }
+
+    async fn call(&self, call: &Invocation) -> ToolAnswer {
+        assert!(call.permit.holds());
+        self.1.resumed.lock().unwrap().push(call.resume.clone());
+        let next = self.1.answers.lock().unwrap().pop_front();
+        next.unwrap_or(ToolAnswer::Succeeded {
+            content: "paid".to_owned(),
+            http_status: None,
+        })
+    }
+}
+
+impl Server {
+    fn resumed(&self) -> Vec<Option<Resume>> {
+        self.resumed.lock().unwrap().clone()
+    }
+}
+
+fn question(key: &str, url: Option<&str>) -> ServerQuestion {
+    ServerQuestion {
+        key: key.to_owned(),
+        message: format!("Which {key}?\nSay it."),
+        form: json!({"type": "object", "properties": {key: {"type": "string"}}, "required": [key],
+            "additionalProperties": false}),
+        url: url.map(str::to_owned),
+    }
+}
+
+fn asks(keys: &[&str]) -> ToolAnswer {
+    ToolAnswer::Asks(Box::new(Elicitation {
+        server: "files".to_owned(),
+        tool: "move".to_owned(),
+        questions: keys.iter().map(|key| question(key, None)).collect(),
+        state: Some(ServerState::Plain("state-of-server".to_owned())),
+        ..Elicitation::default()
+    }))
+}
+
+/// A harness in which the server of `refund` answers as listed.
+async fn harness(
+    calls: &'static [(&'static str, &'static str)],
+    answers: Vec<ToolAnswer>,
+) -> (EngineHarness, Arc<Server>) {
+    let mut harness = EngineHarness::new(StoreFixture::sqlite().await, calls).await;
+    harness.configure(|yaml| yaml.to_owned() + SEALING);
+    let server = Arc::new(Server::default());
+    *server.answers.lock().unwrap() = answers.into();
+    let shared = Arc::clone(&server);
+    harness.refund = Some(Arc::new(move |spec| {
+        Arc::new(Asking(spec.clone(), Arc::clone(&shared)))
+    }));
+    (harness, server)
+}
+
+async fn the_request(harness: &EngineHarness, task: TaskId) -> RequestSpec {
+    let mut open = harness.asked(task).await;
+    assert_eq!(open.len(), 1, "{open:?}");
+    open.remove(0)
+}
+
+/// Answers the open request in a new engine, and drives the task on in another.
+async fn answer(harness: &EngineHarness, task: TaskId, answer: DecisionInput) {
+    let request = the_request(harness, task).await.request_id;
+    let door = harness.engine(0);
+    door.decide(&alice(), request, answer, None).await.unwrap();
+    harness.run().await;
+}
+
+/// The attempts that were journaled, in order.
+async fn attempts(harness: &EngineHarness, task: TaskId) -> Vec<u32> {
+    let journal = harness.journal(task).await;
+    let started = journal.items.iter().filter_map(|item| match &item.fact {
+        Fact::ToolStarted { attempt, .. } => Some(*attempt),
+        _ => None,
+    });
+    started.collect()
+}
+
+fn resume(responses: &Value) -> Option<Resume> {
+    Some(Resume {
+        request_state: Some("state-of-server".to_owned()),
+        responses: responses.as_object().unwrap().clone(),
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn question_of_a_server_pauses_the_task_and_its_answer_returns_with_the_next_attempt() {
+    let (harness, server) = harness(SMALL, vec![asks(&["folder"])]).await;
+    let task = harness.held().await;
+    let asked = the_request(&harness, task).await;
+    assert_eq!(asked.kind, RequestKind::Elicitation);
+    assert_eq!(
+        asked.terms.message.as_deref(),
+        Some("files asks: Which folder? Say it.")
+    );
+    assert_eq!(asked.question.as_deref(), Some("Which folder?\nSay it."));
+    let details = json!({"server": "files", "tool": "move", "mode": "form", "url": null});
+    assert_eq!(asked.details, Some(details));
+    assert!(asked.form.is_some() && asked.is_sound("acme", task));
+    let stored = serde_json::to_string(&asked).unwrap();
+    assert!(!stored.contains("state-of-server"), "{stored}");
+    // An answer that does not fit the form changes nothing.
+    let door = harness.engine(0);
+    let misfit = fills(&json!({"folder": 1}));
+    let refused = door.decide(&alice(), asked.request_id, misfit, None).await;
+    assert!(refused.is_err());
+    let bob = person("bob");
+    let other = door.decide(&bob, asked.request_id, fills(&json!({"folder": "b"})), None);
+    assert!(other.await.is_err());
+    answer(&harness, task, fills(&json!({"folder": "a"}))).await;
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
+    let accepted = json!({"folder": {"action": "accept", "content": {"folder": "a"}}});
+    assert_eq!(server.resumed(), [None, resume(&accepted)]);
+    assert_eq!(attempts(&harness, task).await, [1, 2]);
+    assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Succeeded]);
+    let late = fills(&json!({"folder": "c"}));
+    let late = door.decide(&alice(), asked.request_id, late, None).await;
+    assert!(too_late(&late, asked.request_id));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn declined_question_is_declined_to_the_server_and_the_call_goes_on() {
+    let (harness, server) = harness(SMALL, vec![asks(&["folder"])]).await;
+    let task = harness.held().await;
+    answer(&harness, task, whole(Action::Reject, None)).await;
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
+    let declined = resume(&json!({"folder": {"action": "decline"}}));
+    assert_eq!(server.resumed(), [None, declined]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rejection_that_cancels_starts_no_further_attempt() {
+    let (harness, server) = harness(SMALL, vec![asks(&["folder"])]).await;
+    let task = harness.held().await;
+    answer(&harness, task, rejects(Then::Cancel)).await;
+    assert_eq!(harness.status(task).await, TaskStatus::Canceled);
+    assert_eq!(server.resumed().len(), 1);
+    assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Unknown]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn questions_of_one_attempt_are_asked_one_after_the_other_and_answered_together() {
+    let (harness, server) = harness(SMALL, vec![asks(&["folder", "name"])]).await;
+    let task = harness.held().await;
+    let first = the_request(&harness, task).await;
+    answer(&harness, task, fills(&json!({"folder": "a"}))).await;
+    let second = the_request(&harness, task).await;
+    assert!(first.question != second.question && first.request_id != second.request_id);
+    assert_eq!(server.resumed().len(), 1);
+    answer(&harness, task, whole(Action::Reject, None)).await;
+    let both = json!({"folder": {"action": "accept", "content": {"folder": "a"}}, "name": {"action": "decline"}});
+    assert_eq!(server.resumed(), [None, resume(&both)]);
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn question_that_nobody_answers_in_time_ends_the_call_as_expired() {
+    let (harness, server) = harness(SMALL, vec![asks(&["folder"])]).await;
+    let task = harness.held().await;
+    harness.fixture.forward(Duration::from_hours(25));
+    harness.engine(4).expire().await;
+    harness.run().await;
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
+    assert_eq!(server.resumed().len(), 1);
+    assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Expired]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn server_that_asks_too_often_fails_its_call() {
+    let often = (0..=ROUNDS).map(|_| asks(&["folder"])).collect();
+    let (harness, server) = harness(SMALL, often).await;
+    let task = harness.held().await;
+    for _ in 0..ROUNDS {
+        answer(&harness, task, fills(&json!({"folder": "a"}))).await;
+    }
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
+    assert_eq!(server.resumed().len(), ROUNDS as usize + 1);
+    assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Failed]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_continuation_of_a_once_call_is_asked_about_and_a_retry_returns_the_same_answers() {
+    let lost = ToolAnswer::Unknown {
+        problem: "the connection broke".to_owned(),
+    };
+    let (harness, server) = harness(SMALL, vec![asks(&["folder"]), lost]).await;
+    let task = harness.held().await;
+    answer(&harness, task, fills(&json!({"folder": "a"}))).await;
+    let asked = the_request(&harness, task).await;
+    assert_eq!(asked.kind, RequestKind::Reconcile);
+    assert_eq!(server.resumed().len(), 2);
+    answer(&harness, task, whole(Action::Retry, None)).await;
+    let resumed = server.resumed();
+    assert_eq!(resumed.len(), 3);
+    assert!(resumed[1].is_some() && resumed[1] == resumed[2]);
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn canceled_task_with_an_open_question_starts_no_further_attempt() {
+    let (harness, server) = harness(SMALL, vec![asks(&["folder"])]).await;
+    let task = harness.held().await;
+    let request = the_request(&harness, task).await.request_id;
+    let door = harness.engine(0);
+    door.cancel(&alice(), task, None).await.unwrap();
+    let late = fills(&json!({"folder": "a"}));
+    assert!(door.decide(&alice(), request, late, None).await.is_err());
+    harness.run().await;
+    assert_eq!(server.resumed().len(), 1);
+    assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Unknown]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn approvers_of_an_exact_rule_answer_the_question_and_those_of_a_glob_do_not() {
+    for (tools, bob_may) in [("[refund]", true), ("[\"ref*\"]", false)] {
+        let (mut harness, server) = harness(LARGE, vec![asks(&["folder"])]).await;
+        harness.configure(|yaml| {
+            let large = "name: large, tools: [refund]";
+            let yaml = yaml.replace(large, &format!("name: large, tools: {tools}"));
+            yaml.replace("approvers: { owner: true }", "approvers: { users: [bob] }")
+        });
+        let task = harness.held().await;
+        let approval = the_request(&harness, task).await.request_id;
+        let door = harness.engine(0);
+        let yes = whole(Action::Approve, None);
+        door.decide(&person("bob"), approval, yes, None)
+            .await
+            .unwrap();
+        harness.run().await;
+        let asked = the_request(&harness, task).await;
+        assert_eq!(asked.kind, RequestKind::Elicitation);
+        for who in ["alice", "bob"] {
+            let who_answers = person(who);
+            let said = door.decide(
+                &who_answers,
+                asked.request_id,
+                fills(&json!({"folder": "a"})),
+                None,
+            );
+            let may = (who == "bob") == bob_may;
+            assert_eq!(said.await.is_ok(), may, "{tools} {who}");
+            if may {
+                break;
+            }
+        }
+        harness.run().await;
+        assert_eq!(server.resumed().len(), 2);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn state_that_cannot_be_opened_any_more_fails_the_call_and_sends_nothing() {
+    let (mut harness, server) = harness(SMALL, vec![asks(&["folder"])]).await;
+    let task = harness.held().await;
+    harness.configure(|yaml| yaml.replace(SEALING, ""));
+    answer(&harness, task, fills(&json!({"folder": "a"}))).await;
+    assert_eq!(server.resumed().len(), 1);
+    assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Failed]);
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn question_with_a_page_is_answered_without_content() {
+    let mut page = asks(&[]);
+    if let ToolAnswer::Asks(asked) = &mut page {
+        let form = json!({"type": "object", "properties": {"opened": {"type": "boolean", "const": true}},
+            "required": ["opened"], "additionalProperties": false});
+        asked.questions = vec![ServerQuestion {
+            form,
+            ..question("login", Some("https://acme.com/login"))
+        }];
+    }
+    let (harness, server) = harness(SMALL, vec![page]).await;
+    let task = harness.held().await;
+    let asked = the_request(&harness, task).await;
+    assert_eq!(asked.details.unwrap()["url"], "https://acme.com/login");
+    answer(&harness, task, fills(&json!({"opened": true}))).await;
+    let accepted = resume(&json!({"login": {"action": "accept"}}));
+    assert_eq!(server.resumed(), [None, accepted]);
+}
