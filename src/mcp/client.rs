@@ -218,7 +218,10 @@ impl Client {
                 Outcome::NotSent(why) if leg > 0 => return Outcome::Unknown(why),
                 Outcome::Succeeded(text) => return Outcome::Succeeded(text + &note(&secrets)),
                 Outcome::Failed(text) => return Outcome::Failed(text + &note(&secrets)),
-                other => return other,
+                Outcome::NotSent(_)
+                | Outcome::Suspect(_)
+                | Outcome::Unknown(_)
+                | Outcome::Asks(_) => return answered,
             };
             let read = match elicitation::read(asks, call.redactor) {
                 Ok(read) => read,

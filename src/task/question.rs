@@ -216,7 +216,16 @@ pub(super) fn asking(progress: &Progress, ended: &BTreeSet<CallId>) -> Vec<CallI
     let asks = |state: &&CallState| match state.phase {
         Phase::Questioned => true,
         Phase::Started(_) => ended.contains(&state.call.tool_call_id),
-        _ => false,
+        Phase::New
+        | Phase::Allowed
+        | Phase::Held(_)
+        | Phase::Human(_)
+        | Phase::Asked(_)
+        | Phase::Approved(_)
+        | Phase::Settled(..)
+        | Phase::OutcomeUnknown(_)
+        | Phase::Delegated(_)
+        | Phase::Done(_) => false,
     };
     let asking = progress.unfinished().filter(asks);
     asking.map(|state| state.call.tool_call_id).collect()

@@ -112,18 +112,20 @@ async fn answer(harness: &EngineHarness, task: TaskId, answer: DecisionInput) {
 /// The attempts that were journaled, in order.
 async fn attempts(harness: &EngineHarness, task: TaskId) -> Vec<u32> {
     let journal = harness.journal(task).await;
-    let started = journal.items.iter().filter_map(|item| match &item.fact {
-        Fact::ToolStarted { attempt, .. } => Some(*attempt),
-        _ => None,
+    let started = journal.items.iter().filter_map(|item| {
+        let Fact::ToolStarted { attempt, .. } = &item.fact else {
+            return None;
+        };
+        Some(*attempt)
     });
     started.collect()
 }
 
-fn resume(responses: &Value) -> Option<Resume> {
-    Some(Resume {
+fn resume(responses: &Value) -> Resume {
+    Resume {
         request_state: Some("state-of-server".to_owned()),
         responses: responses.as_object().unwrap().clone(),
-    })
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -153,7 +155,7 @@ async fn question_of_a_server_pauses_the_task_and_its_answer_returns_with_the_ne
     answer(&harness, task, fills(&json!({"folder": "a"}))).await;
     assert_eq!(harness.status(task).await, TaskStatus::Completed);
     let accepted = json!({"folder": {"action": "accept", "content": {"folder": "a"}}});
-    assert_eq!(server.resumed(), [None, resume(&accepted)]);
+    assert_eq!(server.resumed(), [None, Some(resume(&accepted))]);
     assert_eq!(attempts(&harness, task).await, [1, 2]);
     assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Succeeded]);
     let late = fills(&json!({"folder": "c"}));
@@ -168,7 +170,7 @@ async fn declined_question_is_declined_to_the_server_and_the_call_goes_on() {
     answer(&harness, task, whole(Action::Reject, None)).await;
     assert_eq!(harness.status(task).await, TaskStatus::Completed);
     let declined = resume(&json!({"folder": {"action": "decline"}}));
-    assert_eq!(server.resumed(), [None, declined]);
+    assert_eq!(server.resumed(), [None, Some(declined)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -192,7 +194,7 @@ async fn questions_of_one_attempt_are_asked_one_after_the_other_and_answered_tog
     assert_eq!(server.resumed().len(), 1);
     answer(&harness, task, whole(Action::Reject, None)).await;
     let both = json!({"folder": {"action": "accept", "content": {"folder": "a"}}, "name": {"action": "decline"}});
-    assert_eq!(server.resumed(), [None, resume(&both)]);
+    assert_eq!(server.resumed(), [None, Some(resume(&both))]);
     assert_eq!(harness.status(task).await, TaskStatus::Completed);
 }
 
@@ -201,7 +203,7 @@ async fn question_that_nobody_answers_in_time_ends_the_call_as_expired() {
     let (harness, server) = harness(SMALL, vec![asks(&["folder"])]).await;
     let task = harness.held().await;
     harness.fixture.forward(Duration::from_hours(25));
-    harness.engine(4).expire().await;
+    harness.engine(4).expire().await.unwrap();
     harness.run().await;
     assert_eq!(harness.status(task).await, TaskStatus::Completed);
     assert_eq!(server.resumed().len(), 1);
@@ -319,5 +321,5 @@ async fn question_with_a_page_is_answered_without_content() {
     assert_eq!(asked.details.unwrap()["url"], "https://acme.com/login");
     answer(&harness, task, fills(&json!({"opened": true}))).await;
     let accepted = resume(&json!({"login": {"action": "accept"}}));
-    assert_eq!(server.resumed(), [None, accepted]);
+    assert_eq!(server.resumed(), [None, Some(accepted)]);
 }

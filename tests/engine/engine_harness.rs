@@ -41,6 +41,9 @@ use crate::support::test_app::{ACCOUNTS, REFUNDS};
 /// Maps the name of a model and its prompt to the model's answer.
 pub type Script = Arc<dyn Fn(&str, &Prompt) -> Result<model::Answer, ModelError> + Send + Sync>;
 
+/// Makes the implementation of a tool.
+pub type MakeTool = Arc<dyn Fn(&ToolSpec) -> Arc<dyn Tool> + Send + Sync>;
+
 /// Spawns a driver, which ends at the latest with the test's runtime.
 #[expect(clippy::disallowed_methods, reason = "it ends with the test's runtime")]
 pub fn spawn(driver: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
@@ -113,7 +116,7 @@ pub struct EngineHarness {
     pub tool: FakeTool,
     pub model: Arc<StubModel>,
     /// Performs the calls of `refund` in place of the tool that the configuration describes.
-    pub refund: Option<Arc<dyn Fn(&ToolSpec) -> Arc<dyn Tool> + Send + Sync>>,
+    pub refund: Option<MakeTool>,
     /// If set, compares each prompt with the journal.
     witness: Option<Arc<Witness>>,
     /// The values of `${…}` for engines started from now on.

@@ -116,11 +116,11 @@ impl Driver<'_> {
             Some(ServerState::Sealed { key_id, text }) => {
                 let sealer = self.engine.sealer.as_ref().ok_or(SealError::UnknownKey)?;
                 let bound = self.bound(state.call.tool_call_id, asked.round);
-                let sealed = Sealed {
+                let stored = Sealed {
                     key_id: key_id.clone(),
                     text: text.clone(),
                 };
-                let opened = sealer.open(&bound.each_ref().map(String::as_bytes), &sealed)?;
+                let opened = sealer.open(&bound.each_ref().map(String::as_bytes), &stored)?;
                 let opened = String::from_utf8(opened.reveal().clone());
                 Some(opened.map_err(|_| SealError::Broken)?)
             }
@@ -139,8 +139,7 @@ impl Driver<'_> {
         let failed = states.filter_map(|state| {
             let why = self.resume(state).err()?;
             let text = format!(
-                "The tool asked the user a question, and its state was lost ({why}). {}",
-                UNKNOWN
+                "The tool asked the user a question, and its state was lost ({why}). {UNKNOWN}"
             );
             Some((state.call.tool_call_id, Outcome::Failed, text))
         });

@@ -72,7 +72,7 @@ pub(crate) struct InterventionRequest {
     pub allowed_actions: Vec<DecisionAction>,
     /// Whether this caller may answer now.
     pub can_decide: bool,
-    /// The question: written by the agent, unverified.
+    /// The question: written by the agent, or by the server of a tool; unverified.
     pub question: Option<String>,
     /// Details of the question.
     pub details: Option<Value>,

@@ -80,6 +80,8 @@ class Tools:
             return {"result": {"resultType": "input_required", "requestState": str(int(state or 0) + 1)}}
         if "error" in step:
             return {"error": step["error"]}
+        if "asks" in step:
+            return {"result": {"resultType": "input_required", "inputRequests": step["asks"], "requestState": "7"}}
         self.note("ran", **facts)
         self.reach("ran", step)
         time.sleep(step.get("seconds", 0))

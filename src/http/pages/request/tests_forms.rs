@@ -382,3 +382,40 @@ fn agent_field_named_like_a_form_field_stays_the_agents() {
         "{page}"
     );
 }
+
+#[test]
+fn question_of_a_server_is_shown_as_unverified_with_its_form() {
+    let row = sample::of_kind(RequestKind::Elicitation);
+    let page = page(&row, &sample::caller());
+    for shown in [
+        "files asks: Which folder?",
+        "Asked by the server of the tool, not verified",
+        "name=\"field.folder\"",
+        "Decline",
+    ] {
+        assert!(page.contains(shown), "{shown}: {page}");
+    }
+    assert!(!page.contains("Written by the agent, not verified</p><pre"));
+}
+
+#[test]
+fn page_that_a_server_names_is_shown_with_host_and_whole_address_and_no_field() {
+    let mut row = sample::of_kind(RequestKind::Elicitation);
+    let url = "https://xn--bcher-kva.example/login?next=1";
+    row.asked.details = Some(json!({"server": "files", "tool": "add", "mode": "url", "url": url}));
+    row.asked.form = Some(json!({
+        "type": "object", "properties": {"opened": {"type": "boolean", "const": true}},
+        "required": ["opened"], "additionalProperties": false,
+    }));
+    let page = page(&row, &sample::caller());
+    for shown in [
+        "dir=\"ltr\">xn--bcher-kva.example</strong>",
+        "dir=\"ltr\">bücher.example</strong>",
+        "href=\"https://xn--bcher-kva.example/login?next=1\" target=\"_blank\" rel=\"noopener noreferrer\"",
+        "<input type=\"hidden\" name=\"field.opened\" value=\"true\">",
+        "Done: I have been there",
+    ] {
+        assert!(page.contains(shown), "{shown}: {page}");
+    }
+    assert!(!page.contains("<select") || !page.contains("name=\"field.opened\" required"));
+}
