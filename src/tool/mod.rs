@@ -30,7 +30,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use self::credential::Credentials;
+pub use self::credential::Credentials;
 use crate::secret::Redactor;
 use crate::task::elicitation::{Elicitation, Resume};
 use crate::task::id::{CallId, TaskId};

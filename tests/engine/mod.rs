@@ -5,6 +5,7 @@ mod approval_rights;
 mod bit_flips;
 mod call_decisions;
 mod cancellation;
+mod changed_tools;
 mod commit_cost;
 mod credentials;
 mod damaged_journals;

@@ -1,0 +1,191 @@
+//! A tool whose server changes it after the review: before its call is asked about, while the call
+//! is held, and after it was approved. No call runs under another definition than the approved one.
+
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use holdpoint::engine::Refusal;
+use holdpoint::task::decision::Action;
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::request::{RequestKind, RequestSpec};
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::tool_spec::ToolSpec;
+
+use holdpoint::tool::{Change, Credentials, Invocation, Start, Tool, ToolAnswer};
+
+use super::engine_harness::{EngineHarness, alice, go, outcomes, whole};
+use crate::store::store_fixture::StoreFixture;
+
+const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
+const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":500}"#)];
+const REASON: &str = "The server changed this tool.";
+
+/// The server of a tool.
+#[derive(Default)]
+struct Server {
+    /// The difference that the server would show now.
+    live: Mutex<Option<Change>>,
+    /// The difference as of the last comparison.
+    known: Mutex<Option<Change>>,
+    /// Whether the server cannot be asked for its tools.
+    down: Mutex<bool>,
+    starts: Mutex<Vec<Option<Start>>>,
+    calls: Mutex<u32>,
+}
+
+struct Changing(ToolSpec, Arc<Server>);
+
+#[async_trait]
+impl Tool for Changing {
+    fn spec(&self) -> &ToolSpec {
+        &self.0
+    }
+
+    fn change(&self) -> Option<Change> {
+        self.1.known.lock().unwrap().clone()
+    }
+
+    fn is_stale(&self, _: Option<Start>) -> bool {
+        true
+    }
+
+    async fn prepare(&self, start: Option<Start>, _: &Credentials) -> Result<(), String> {
+        self.1.starts.lock().unwrap().push(start);
+        if *self.1.down.lock().unwrap() {
+            return Err("no connection".to_owned());
+        }
+        let live = self.1.live.lock().unwrap().clone();
+        *self.1.known.lock().unwrap() = live;
+        Ok(())
+    }
+
+    async fn call(&self, call: &Invocation) -> ToolAnswer {
+        assert!(call.permit.holds());
+        *self.1.calls.lock().unwrap() += 1;
+        ToolAnswer::Succeeded {
+            content: "paid".to_owned(),
+            http_status: None,
+        }
+    }
+}
+
+impl Server {
+    fn changes(&self, definition: &str, denied: bool) {
+        *self.live.lock().unwrap() = Some(Change {
+            definition: definition.to_owned(),
+            reason: REASON.to_owned(),
+            denied,
+        });
+    }
+
+    fn calls(&self) -> u32 {
+        *self.calls.lock().unwrap()
+    }
+}
+
+async fn harness(calls: &'static [(&'static str, &'static str)]) -> (EngineHarness, Arc<Server>) {
+    let mut harness = EngineHarness::new(StoreFixture::sqlite().await, calls).await;
+    let server = Arc::new(Server::default());
+    let shared = Arc::clone(&server);
+    harness.refund = Some(Arc::new(move |spec| {
+        Arc::new(Changing(spec.clone(), Arc::clone(&shared)))
+    }));
+    (harness, server)
+}
+
+/// The one open request, which asks about the changed tool.
+async fn asked_about_change(harness: &EngineHarness, task: TaskId) -> RequestSpec {
+    let mut open = harness.asked(task).await;
+    assert_eq!(open.len(), 1, "{open:?}");
+    let asked = open.remove(0);
+    assert_eq!(asked.kind, RequestKind::Approval);
+    let reason = asked.pending_tool_calls[0].reason.as_deref();
+    assert!(reason.unwrap().contains(REASON), "{reason:?}");
+    asked
+}
+
+async fn approve(harness: &EngineHarness, asked: &RequestSpec) -> Result<(), Refusal> {
+    let yes = whole(Action::Approve, None);
+    let door = harness.engine(0);
+    door.decide(&alice(), asked.request_id, yes, None)
+        .await
+        .map(drop)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn call_that_a_rule_allows_is_held_while_its_tool_is_changed() {
+    let (harness, server) = harness(SMALL).await;
+    server.changes("sha256:other", false);
+    let task = harness.held().await;
+    let asked = asked_about_change(&harness, task).await;
+    assert_eq!(server.calls(), 0);
+    approve(&harness, &asked).await.unwrap();
+    harness.run().await;
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
+    assert_eq!(server.calls(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn change_that_is_known_while_a_call_is_held_withdraws_its_request() {
+    let (harness, server) = harness(LARGE).await;
+    let task = harness.held().await;
+    let first = harness.asked(task).await.remove(0);
+    server.changes("sha256:other", false);
+    *server.known.lock().unwrap() = server.live.lock().unwrap().clone();
+    let refused = approve(&harness, &first).await;
+    assert!(refused.is_err(), "{refused:?}");
+    harness.run().await;
+    let second = asked_about_change(&harness, task).await;
+    assert!(first.request_id != second.request_id && first.digest != second.digest);
+    assert_eq!(server.calls(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn approval_of_the_reviewed_definition_starts_nothing_after_a_change() {
+    let (harness, server) = harness(LARGE).await;
+    let task = harness.held().await;
+    let first = harness.asked(task).await.remove(0);
+    approve(&harness, &first).await.unwrap();
+    server.changes("sha256:other", false);
+    harness.run().await;
+    let second = asked_about_change(&harness, task).await;
+    assert_eq!(server.calls(), 0);
+    // Another change after the second approval is asked about, too.
+    approve(&harness, &second).await.unwrap();
+    server.changes("sha256:third", false);
+    harness.run().await;
+    let third = asked_about_change(&harness, task).await;
+    assert!(second.request_id != third.request_id && server.calls() == 0);
+    approve(&harness, &third).await.unwrap();
+    harness.run().await;
+    assert_eq!(server.calls(), 1);
+    assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Succeeded]);
+    let ground = server.starts.lock().unwrap().last().copied();
+    assert_eq!(ground, Some(Some(Start::Approved)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn call_of_a_changed_tool_is_refused_where_the_operator_says_so() {
+    let (harness, server) = harness(SMALL).await;
+    server.changes("sha256:other", true);
+    let engine = harness.engine(0);
+    let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
+    harness.run().await;
+    assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Denied]);
+    assert_eq!(server.calls(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn call_whose_tool_cannot_be_compared_fails_and_is_not_sent() {
+    let (harness, server) = harness(SMALL).await;
+    *server.down.lock().unwrap() = true;
+    let engine = harness.engine(0);
+    let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
+    harness.run().await;
+    let journal = harness.journal(task).await;
+    assert_eq!(outcomes(&journal), [Outcome::Failed]);
+    let started = |fact: &Fact| matches!(fact, Fact::ToolStarted { .. });
+    assert!(!journal.items.iter().any(|item| started(&item.fact)));
+    assert_eq!(server.calls(), 0);
+}
