@@ -98,11 +98,14 @@ pub(crate) enum Question {
 }
 
 impl Call<'_> {
-    /// The id of the request of one leg: the protocol wants another one for each.
+    /// The id of the request of one leg: the protocol wants another one for each, also after an
+    /// attempt that ended with questions.
     pub(super) fn request_id(&self, leg: u32) -> String {
-        match leg {
-            0 => self.id.to_string(),
-            _ => format!("{}.{leg}", self.id),
+        let round = self.resume.as_ref().map_or(0, |resume| resume.round);
+        match (round, leg) {
+            (0, 0) => self.id.to_string(),
+            (0, _) => format!("{}.{leg}", self.id),
+            _ => format!("{}-{round}.{leg}", self.id),
         }
     }
 
@@ -243,6 +246,7 @@ impl Client {
             pause = (pause * 2).min(PAUSES.1);
             let earlier = resume.unwrap_or_default();
             resume = Some(Resume {
+                round: earlier.round,
                 request_state: asked.state.and_then(ServerState::plain),
                 responses: if asked.responses.is_empty() {
                     earlier.responses

@@ -103,6 +103,8 @@ impl Elicitation {
 /// The continuation of a call: for a server that asked in an earlier attempt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resume {
+    /// Number of earlier attempts that ended with questions.
+    pub round: u32,
     /// The server's state, as the server wrote it.
     pub request_state: Option<String>,
     /// The answers by the server's keys.

@@ -123,6 +123,7 @@ async fn attempts(harness: &EngineHarness, task: TaskId) -> Vec<u32> {
 
 fn resume(responses: &Value) -> Resume {
     Resume {
+        round: 1,
         request_state: Some("state-of-server".to_owned()),
         responses: responses.as_object().unwrap().clone(),
     }

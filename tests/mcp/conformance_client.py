@@ -63,6 +63,13 @@ def main(url: str) -> None:
         place.play("go", *wanted)
         with place.serve() as service:
             task = service.task("go")
+            while task["status"] == "Paused":
+                (request,) = task["pending"]
+                assert request["kind"] == "elicitation", request
+                filled = {name: True for name in request["form"]["properties"]}
+                body = {"action": "respond", "response": filled}
+                status, task = service.ask("POST", f"/resume/{request['request_id']}", body, 30)
+                assert status == 200, task
             for outcome, content in service.outcomes(task):
                 print(outcome, content)
             assert task["status"] == "Completed", task

@@ -126,6 +126,7 @@ impl Driver<'_> {
             }
         };
         Ok(Some(Resume {
+            round: asked.round,
             request_state,
             responses: asked.responses.clone(),
         }))
