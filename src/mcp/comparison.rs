@@ -25,9 +25,10 @@ const PAUSE: Duration = Duration::from_secs(10);
 pub(crate) enum Need {
     /// A call is judged for the first time. Without a comparison, a change is noticed later.
     Judge,
-    /// A call that a rule allows is about to start.
+    /// A repeatable call that a rule allows is about to start.
     Start,
-    /// A call that a person approved is about to start: only a comparison that begins now counts.
+    /// A call that a person approved, or that must not be repeated, is about to start: only a
+    /// comparison that begins now counts.
     StartNow,
 }
 

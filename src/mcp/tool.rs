@@ -167,7 +167,7 @@ impl Tool for McpTool {
 
     fn is_stale(&self, start: Option<Start>) -> bool {
         let server = &self.server;
-        server.comparison.is_stale(need(start), &server.client)
+        server.comparison.is_stale(self.need(start), &server.client)
     }
 
     async fn prepare(&self, start: Option<Start>, credentials: &Credentials) -> Result<(), String> {
@@ -177,7 +177,7 @@ impl Tool for McpTool {
         let compared =
             server
                 .comparison
-                .compare(need(start), &server.name, client, locked, &headers);
+                .compare(self.need(start), &server.name, client, locked, &headers);
         let redactor = self.redactor.and(&credentials.redactor());
         compared
             .await
@@ -191,15 +191,17 @@ impl Tool for McpTool {
     }
 }
 
-fn need(start: Option<Start>) -> Need {
-    match start {
-        None => Need::Judge,
-        Some(Start::Allowed) => Need::Start,
-        Some(Start::Approved) => Need::StartNow,
-    }
-}
-
 impl McpTool {
+    /// A call that a person approved, and a call that must not be repeated, start only after a
+    /// comparison of their own.
+    fn need(&self, start: Option<Start>) -> Need {
+        match start {
+            None => Need::Judge,
+            Some(Start::Allowed) if self.spec.effect.repeatable() => Need::Start,
+            Some(Start::Allowed | Start::Approved) => Need::StartNow,
+        }
+    }
+
     async fn attempt(&self, call: &Invocation) -> ToolAnswer {
         let headers = match self.server.headers.filled(&call.credentials) {
             Ok(headers) => headers,

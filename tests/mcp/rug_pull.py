@@ -194,6 +194,26 @@ def told() -> None:
             until("the change is noticed", held, 5)
 
 
+def between_calls_that_a_rule_allows() -> None:
+    """A `once` call that a rule allows is compared anew, although the last comparison is young and the server says nothing."""
+    with folder() as name:
+        sound = [tool("free")]
+        peer = Peer(name / "peer", "2026-07-28", web=True, tools=sound)
+        peer.start()
+        place = Place(Path(name))
+        place.servers = {"s": peer.settings()}
+        place.play("free", ("s_free", {"key": "1"}))
+        try:
+            place.lock()
+            with place.serve() as service:
+                assert service.outcomes(service.task("free")) == [("succeeded", "ran 1")]
+                peer.define([rewritten(one) for one in sound])
+                asked_anew(service, service.task("free"), set())
+                assert calls(peer) == 1, peer.ledger()
+        finally:
+            peer.stop()
+
+
 def check_says_what_differs() -> None:
     """`lock --check` exits with 1 for each change and names no text of the server but the difference."""
     with folder() as name:
@@ -219,4 +239,5 @@ if __name__ == "__main__":
         for name, change in CHANGES.items()
     }
     cases |= {"on_change deny": denied, "list_changed": told, "lock --check": check_says_what_differs}
+    cases |= {"between calls": between_calls_that_a_rule_allows}
     at_once(cases)
