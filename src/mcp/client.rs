@@ -1,9 +1,10 @@
 //! The client of one server, shared by all tasks of the process. Invariant: a call is one attempt;
 //! the outcome says whether the server can have executed it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -58,7 +59,12 @@ pub(crate) struct Call<'c> {
     pub(crate) redactor: &'c Redactor,
     /// The answers to the questions of an earlier attempt.
     pub(crate) resume: Option<Resume>,
+    /// For the outcome, if it may still come after the timeout.
+    pub(crate) late: &'c LateOutcome,
 }
+
+/// The outcome of a call after its timeout; `None` in the future's place if it is never known.
+pub(crate) type LateOutcome = Mutex<Option<BoxFuture<'static, Option<Outcome>>>>;
 
 /// The outcome of an attempt, in redacted text.
 #[derive(Clone, Debug, PartialEq)]

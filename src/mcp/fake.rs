@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use url::Url;
 use uuid::Uuid;
 
-use super::client::{Call, Client, Outcome};
+use super::client::{Call, Client, LateOutcome, Outcome};
 use super::settings::{OAuth, Transport};
 use super::wire::Revision;
 use crate::net::Net;
@@ -246,6 +246,7 @@ pub(super) struct Asking {
     pub(super) permit: SendPermit,
     pub(super) redactor: Redactor,
     pub(super) id: u128,
+    pub(super) late: LateOutcome,
 }
 
 impl Default for Asking {
@@ -257,6 +258,7 @@ impl Default for Asking {
             permit: SendPermit::of(|| true),
             redactor: Redactor::default(),
             id: 2,
+            late: LateOutcome::default(),
         }
     }
 }
@@ -273,6 +275,7 @@ impl Asking {
             permit: &self.permit,
             redactor: &self.redactor,
             resume: None,
+            late: &self.late,
         }
     }
 }

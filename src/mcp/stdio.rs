@@ -2,8 +2,8 @@
 //! only if its line was not written.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -21,6 +21,8 @@ use crate::task::elicitation::Resume;
 use crate::tool::guard;
 use crate::tool::shell::Guard;
 
+/// How long the answer to a call is waited for after the call's timeout.
+const LATE: Duration = Duration::from_mins(10);
 /// How long a server may take to begin, or to list a page of its tools.
 const WITHIN: Duration = Duration::from_secs(20);
 /// The most calls at once.
@@ -173,6 +175,13 @@ impl Stdio {
                 Ok(Some(answer)) => outcome(answer, call.redactor),
                 Ok(None) => Outcome::Unknown(LOST.to_owned()),
                 Err(_) => {
+                    let redactor = call.redactor.clone();
+                    let late = async move {
+                        let answered = tokio::time::timeout(LATE, pending.answer()).await;
+                        Some(outcome(answered.ok()??, &redactor))
+                    };
+                    *call.late.lock().unwrap_or_else(PoisonError::into_inner) =
+                        Some(Box::pin(late));
                     self.give_up(session, &id).await;
                     Outcome::Unknown(NO_ANSWER_IN_TIME.to_owned())
                 }

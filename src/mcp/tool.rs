@@ -3,7 +3,7 @@
 //! knowing that it is not.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use anyhow::Context as _;
 use async_trait::async_trait;
@@ -12,7 +12,7 @@ use reqwest::header::HeaderMap;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use super::client::{Call, Client, Listing, Outcome};
+use super::client::{Call, Client, LateOutcome, Listing, Outcome};
 use super::comparison::{Comparison, Need};
 use super::lock::{Lock, LockedServer};
 use super::settings::{OnChange, Settings, Transport};
@@ -208,15 +208,15 @@ impl McpTool {
             Err(why) => return self.not_sent(&why),
         };
         let redactor = call.redactor(&self.redactor);
-        let answered = self
-            .server
-            .client
-            .call(self.call_of(call, headers, &redactor));
-        match answered.await {
-            Outcome::Succeeded(content) => ToolAnswer::Succeeded {
-                content,
-                http_status: None,
-            },
+        let late = LateOutcome::default();
+        let client = &self.server.client;
+        let answered = client.call(self.call_of(call, headers, &redactor, &late));
+        let outcome = answered.await;
+        if let Some(late) = late.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            call.late.put(async move { settled(late.await?) });
+        }
+        match outcome {
+            Outcome::Succeeded(content) => succeeded(content),
             Outcome::Failed(content) => failed(content),
             Outcome::NotSent(why) => self.not_sent(&redactor.clean(&why)),
             Outcome::Suspect(content) => ToolAnswer::Suspect { content },
@@ -242,6 +242,7 @@ impl McpTool {
         call: &'c Invocation,
         headers: HeaderMap,
         redactor: &'c Redactor,
+        late: &'c LateOutcome,
     ) -> Call<'c> {
         Call {
             tool: &self.tool,
@@ -253,6 +254,7 @@ impl McpTool {
             permit: &call.permit,
             redactor,
             resume: call.resume.clone(),
+            late,
         }
     }
 
@@ -261,6 +263,23 @@ impl McpTool {
             "The tool `{}` failed before it was called: {why}.",
             self.spec.name
         ))
+    }
+}
+
+/// The answer of a tool that came after the timeout, if it settles the call.
+fn settled(outcome: Outcome) -> Option<ToolAnswer> {
+    match outcome {
+        Outcome::Succeeded(content) => Some(succeeded(content)),
+        Outcome::Failed(content) => Some(failed(content)),
+        Outcome::Suspect(content) => Some(ToolAnswer::Suspect { content }),
+        Outcome::NotSent(_) | Outcome::Unknown(_) | Outcome::Asks(_) | Outcome::Leg(_) => None,
+    }
+}
+
+fn succeeded(content: String) -> ToolAnswer {
+    ToolAnswer::Succeeded {
+        content,
+        http_status: None,
     }
 }
 

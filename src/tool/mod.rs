@@ -22,10 +22,11 @@ pub(crate) mod url_template;
 
 use std::borrow::Cow;
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -130,6 +131,8 @@ pub struct Invocation {
     pub credentials: Credentials,
     /// The answers to the questions with which the last attempt ended.
     pub resume: Option<Resume>,
+    /// For the answer, if it may still come after the timeout.
+    pub late: LateSlot,
 }
 
 impl Invocation {
@@ -140,6 +143,37 @@ impl Invocation {
             return Cow::Borrowed(known);
         }
         Cow::Owned(known.and(&self.credentials.redactor()))
+    }
+}
+
+/// The answer to an attempt after its timeout; `None` if no answer that settles the call comes.
+pub type LateAnswer = BoxFuture<'static, Option<ToolAnswer>>;
+
+/// A place for the answer to an attempt that is given up at its timeout: the tool keeps waiting for
+/// the answer there.
+#[derive(Clone, Default)]
+pub struct LateSlot(Arc<Mutex<Option<LateAnswer>>>);
+
+impl LateSlot {
+    /// Keeps the answer that is to come.
+    pub fn put(&self, answer: impl Future<Output = Option<ToolAnswer>> + Send + 'static) {
+        *self.lock() = Some(Box::pin(answer));
+    }
+
+    /// The answer that is to come, if the attempt was given up and its answer may still come.
+    #[must_use]
+    pub fn take(&self) -> Option<LateAnswer> {
+        self.lock().take()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<LateAnswer>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for LateSlot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("LateSlot")
     }
 }
 

@@ -18,6 +18,7 @@ mod engine_harness;
 mod grants;
 mod interleavings;
 pub mod invariants;
+mod late_answers;
 mod lone_drives;
 mod mixed_turns;
 mod model_streaming;

@@ -9,6 +9,7 @@ mod decision_input;
 pub(crate) mod expire;
 mod grants;
 mod idempotency;
+pub(crate) mod late_answer;
 mod message;
 mod remember;
 mod retry;

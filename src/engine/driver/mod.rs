@@ -49,6 +49,7 @@ impl Engine {
     /// Drives a task until it waits, has ended, or belongs to another driver.
     pub(in crate::engine) async fn drive(self: Arc<Self>, mut session: TaskSession) {
         while let Ok(true) | Err(Stop::Again) = self.step(&mut session).await {}
+        self.await_late_answers(session.task_id(), std::mem::take(&mut session.late));
         drop(session);
         if self.backlog.load(Ordering::Relaxed) {
             self.room.notify_one();

@@ -6,11 +6,12 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{Driver, Stop};
+use crate::engine::commands::late_answer::LateAttempt;
 use crate::engine::runtime::in_flight_calls::{InFlightCall, SEND_WINDOW};
 use crate::engine::runtime::leases::Lease;
 use crate::task::call_state::CallState;
 use crate::tool::credential::Credentials;
-use crate::tool::{Invocation, SendPermit, Tool, ToolAnswer};
+use crate::tool::{Invocation, LateSlot, SendPermit, Tool, ToolAnswer};
 
 impl Driver<'_> {
     /// Records the results of these calls. Their permits were decided at the uptime `began`.
@@ -46,6 +47,13 @@ impl Driver<'_> {
                 if !ours {
                     continue;
                 }
+            }
+            if matches!(answer, ToolAnswer::Unknown { .. }) {
+                self.session.late.push(LateAttempt {
+                    call: call.call_id,
+                    tool: tool.spec().name.clone(),
+                    answer: call.late.clone(),
+                });
             }
             self.session
                 .record_result(call.call_id, tool.spec().name.clone(), answer);
@@ -102,6 +110,7 @@ impl Driver<'_> {
             permit,
             credentials: Credentials::default(),
             resume: None,
+            late: LateSlot::default(),
         }
     }
 }

@@ -18,6 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use self::task_draft::TaskDraft;
 use self::tree::{RelatedDraft, TaskTree, draft_change};
+use super::commands::late_answer::LateAttempt;
 use super::driver::DeltaStream;
 use super::runtime::in_flight_calls::InFlightCall;
 use super::runtime::leases::Lease;
@@ -57,6 +58,8 @@ pub(crate) struct TaskSession {
     pub reply: Option<oneshot::Sender<Result<Committed, CommitError>>>,
     /// By call: the problem of this process's attempt whose outcome is unknown.
     pub unknown: BTreeMap<CallId, String>,
+    /// Attempts of this process whose outcome is unknown, and whose answer may still come.
+    pub late: Vec<LateAttempt>,
     /// By call: the number of this process's attempt that ended with questions, and the questions.
     pub elicitations: BTreeMap<CallId, (u32, Box<Elicitation>)>,
     /// By call: the number of this process's attempt that was provably never sent. Says nothing
@@ -92,6 +95,7 @@ impl TaskSession {
             credentials: Vec::new(),
             reply: None,
             unknown: BTreeMap::new(),
+            late: Vec::new(),
             elicitations: BTreeMap::new(),
             not_sent: BTreeMap::new(),
             in_flight_calls: Vec::new(),

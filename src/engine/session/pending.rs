@@ -150,17 +150,7 @@ impl TaskSession {
 
     /// Records the answer to an attempt, or the problem of an attempt whose outcome is unknown.
     pub(crate) fn record_result(&mut self, tool_call_id: CallId, name: String, answer: ToolAnswer) {
-        let suspect = matches!(answer, ToolAnswer::Suspect { .. });
-        let (outcome, content, http_status) = match answer {
-            ToolAnswer::Succeeded {
-                content,
-                http_status,
-            } => (Outcome::Succeeded, content, http_status),
-            ToolAnswer::Failed {
-                content,
-                http_status,
-            } => (Outcome::Failed, content, http_status),
-            ToolAnswer::Suspect { content } => (Outcome::Failed, content, None),
+        let answer = match answer {
             ToolAnswer::Unknown { problem } => {
                 self.unknown.insert(tool_call_id, problem);
                 return;
@@ -173,19 +163,50 @@ impl TaskSession {
                     self.elicitations.insert(tool_call_id, (attempt, asked));
                     return;
                 }
-                let text = format!("The tool asked the user more than {ROUNDS} times in one call.");
-                (Outcome::Failed, text, None)
+                ToolAnswer::Failed {
+                    content: format!(
+                        "The tool asked the user more than {ROUNDS} times in one call."
+                    ),
+                    http_status: None,
+                }
             }
+            ToolAnswer::Succeeded { .. }
+            | ToolAnswer::Failed { .. }
+            | ToolAnswer::Suspect { .. } => answer,
         };
         self.unknown.remove(&tool_call_id);
-        self.push(Fact::ToolResult(ToolResult {
+        if let Some(result) = Self::result(tool_call_id, name, answer) {
+            self.push(Fact::ToolResult(result));
+        }
+    }
+
+    /// The result of a call with this answer; `None` if the answer is none.
+    pub(crate) fn result(
+        tool_call_id: CallId,
+        name: String,
+        answer: ToolAnswer,
+    ) -> Option<ToolResult> {
+        let suspect = matches!(answer, ToolAnswer::Suspect { .. });
+        let (outcome, content, http_status) = match answer {
+            ToolAnswer::Succeeded {
+                content,
+                http_status,
+            } => (Outcome::Succeeded, content, http_status),
+            ToolAnswer::Failed {
+                content,
+                http_status,
+            } => (Outcome::Failed, content, http_status),
+            ToolAnswer::Suspect { content } => (Outcome::Failed, content, None),
+            ToolAnswer::Unknown { .. } | ToolAnswer::Asks(_) => return None,
+        };
+        Some(ToolResult {
             tool_call_id,
             name,
             outcome,
             content: cleaned(content),
             http_status,
             suspect,
-        }));
+        })
     }
 }
 

@@ -150,6 +150,7 @@ fn invocation(text: &str) -> Invocation {
         permit: SendPermit::of(|| true),
         credentials: Credentials::default(),
         resume: None,
+        late: crate::tool::LateSlot::default(),
     }
 }
 

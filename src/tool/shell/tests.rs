@@ -82,6 +82,7 @@ fn invocation(command: &str) -> Invocation {
         permit: SendPermit::of(|| true),
         credentials: Credentials::default(),
         resume: None,
+        late: crate::tool::LateSlot::default(),
     }
 }
 

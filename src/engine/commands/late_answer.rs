@@ -1,0 +1,79 @@
+//! Stores the answer to an attempt whose timeout was over before the answer came.
+
+use std::sync::Arc;
+
+use super::TRIES;
+use crate::engine::session::TaskSession;
+use crate::engine::{Engine, Refusal};
+use crate::store::ReadError;
+use crate::task::id::{CallId, TaskId};
+use crate::tool::{LateSlot, ToolAnswer};
+
+/// The attempt that an answer belongs to.
+pub(in crate::engine) struct LateAttempt {
+    pub call: CallId,
+    pub tool: String,
+    pub answer: LateSlot,
+}
+
+impl Engine {
+    /// Waits in the background for the answers to these attempts of a task, until the service stops.
+    pub(in crate::engine) fn await_late_answers(
+        self: &Arc<Self>,
+        task: TaskId,
+        attempts: Vec<LateAttempt>,
+    ) {
+        for LateAttempt { call, tool, answer } in attempts {
+            let Some(answer) = answer.take() else {
+                continue;
+            };
+            let engine = Arc::clone(self);
+            self.drivers.spawn(async move {
+                let stopped = engine.stop.clone();
+                let answered = tokio::select! {
+                    answered = answer => answered,
+                    () = stopped.cancelled() => None,
+                };
+                if let Some(answered) = answered
+                    && let Err(error) = engine.store_late(task, call, &tool, answered).await
+                {
+                    tracing::error!(%task, %call, %error, "a late answer of a tool could not be stored");
+                }
+            });
+        }
+    }
+
+    /// Journals the answer as the call's result while the call waits for one, else as a late
+    /// result.
+    async fn store_late(
+        self: &Arc<Self>,
+        task: TaskId,
+        call: CallId,
+        tool: &str,
+        answer: ToolAnswer,
+    ) -> Result<(), Refusal> {
+        let Some(result) = TaskSession::result(call, tool.to_owned(), answer) else {
+            return Ok(());
+        };
+        for _ in 0..TRIES {
+            let mut session = match self.load(task).await {
+                Ok(Some(session)) => session,
+                Ok(None) => return Ok(()),
+                Err(ReadError::Unavailable) if self.back_off().await.is_ok() => continue,
+                Err(error) => return Err(error.into()),
+            };
+            session.add_results(vec![result.clone()]);
+            if !session.unsaved() {
+                return Ok(());
+            }
+            match self.submit(session).await {
+                Ok(Some(_)) => return Ok(()),
+                // Another commit came first.
+                Ok(None) => {}
+                Err(Refusal::Unavailable) if self.back_off().await.is_ok() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Refusal::Unavailable)
+    }
+}

@@ -1,0 +1,121 @@
+//! Answers of a tool that come after the timeout of their attempt.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use holdpoint::task::decision::Action;
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::{CloseReason, Fact, Outcome};
+use holdpoint::task::request::RequestKind;
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::tool_spec::ToolSpec;
+use holdpoint::tool::{Invocation, Tool, ToolAnswer};
+use serde_json::Value;
+use tokio::sync::oneshot;
+
+use super::engine_harness::{EngineHarness, alice, outcomes, whole};
+use crate::store::store_fixture::StoreFixture;
+
+const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
+
+/// A tool whose only attempt has no answer in time. The test sends the answer later.
+struct Late(ToolSpec, Arc<Mutex<Option<oneshot::Receiver<ToolAnswer>>>>);
+
+#[async_trait]
+impl Tool for Late {
+    fn spec(&self) -> &ToolSpec {
+        &self.0
+    }
+
+    async fn call(&self, call: &Invocation) -> ToolAnswer {
+        assert!(call.permit.holds());
+        let answer = self.1.lock().unwrap().take().expect("one attempt");
+        call.late.put(async { answer.await.ok() });
+        ToolAnswer::Unknown {
+            problem: "no answer in time".to_owned(),
+        }
+    }
+}
+
+/// A task whose call has an unknown outcome, and the channel of its late answer.
+async fn unknown() -> (EngineHarness, TaskId, oneshot::Sender<ToolAnswer>) {
+    let mut harness = EngineHarness::new(StoreFixture::sqlite().await, SMALL).await;
+    let (sender, answer) = oneshot::channel();
+    let shared = Arc::new(Mutex::new(Some(answer)));
+    harness.refund = Some(Arc::new(move |spec| {
+        Arc::new(Late(spec.clone(), Arc::clone(&shared)))
+    }));
+    let task = harness.held().await;
+    let asked = harness.asked(task).await.remove(0);
+    assert_eq!(asked.kind, RequestKind::Reconcile);
+    (harness, task, sender)
+}
+
+fn paid() -> ToolAnswer {
+    ToolAnswer::Succeeded {
+        content: "paid".to_owned(),
+        http_status: None,
+    }
+}
+
+/// Waits until the journal has a fact like this.
+async fn until(harness: &EngineHarness, task: TaskId, found: impl Fn(&Fact) -> bool) {
+    let look = async {
+        while !harness
+            .journal(task)
+            .await
+            .items
+            .iter()
+            .any(|item| found(&item.fact))
+        {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), look)
+        .await
+        .expect("it is journaled");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn late_answer_closes_the_open_reconcile_request_and_is_the_result() {
+    let (harness, task, late) = unknown().await;
+    late.send(paid()).unwrap();
+    let ended = |fact: &Fact| {
+        matches!(
+            fact,
+            Fact::TaskStatus {
+                status: TaskStatus::Completed,
+                ..
+            }
+        )
+    };
+    until(&harness, task, ended).await;
+    let journal = harness.journal(task).await;
+    assert_eq!(outcomes(&journal), [Outcome::Succeeded]);
+    let closed = |fact: &Fact| {
+        matches!(
+            fact,
+            Fact::RequestClosed {
+                reason: CloseReason::AnsweredLate,
+                ..
+            }
+        )
+    };
+    assert!(journal.items.iter().any(|item| closed(&item.fact)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn late_answer_after_a_person_settled_the_call_is_a_late_result() {
+    let (harness, task, late) = unknown().await;
+    let request = harness.asked(task).await.remove(0).request_id;
+    let settled = whole(Action::Respond, Some(Value::from("it was paid")));
+    let door = harness.engine(0);
+    door.decide(&alice(), request, settled, None).await.unwrap();
+    harness.run().await;
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
+    late.send(paid()).unwrap();
+    until(&harness, task, |fact| matches!(fact, Fact::LateResult(_))).await;
+    assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Responded]);
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
+}
