@@ -99,7 +99,7 @@ fn finish(options: &Lock, config: &McpConfig, reviewed: &Reviewed) -> Result<u8,
 fn agreed(path: &Path) -> Result<bool, (u8, String)> {
     if !std::io::stdin().is_terminal() {
         let why = "nothing was written: there is no terminal to ask at; read the differences, then pass --yes";
-        return Err((WRONG, why.to_owned()));
+        return Err((FAILED, why.to_owned()));
     }
     let _ = write!(
         std::io::stderr(),

@@ -29,10 +29,12 @@ pub(super) fn add(config: &mut Config, root: &mut Node, mistakes: &mut Mistakes)
         super::check_parts::name(&["mcp", name], "an MCP server", name, mistakes);
         check_server(name, server, root, mistakes);
     }
+    let mut known = false;
     if !config.mcp.is_empty() {
-        config.lock = read_lock(&config.environment, &path, mistakes).unwrap_or_default();
+        let lock = read_lock(&config.environment, &path, mistakes);
+        known = lock.is_some();
+        config.lock = lock.unwrap_or_default();
     }
-    let known = !config.lock.servers.is_empty();
     let mut exposed: BTreeMap<String, (String, String)> = BTreeMap::new();
     for (name, server) in config.mcp.clone() {
         let Some(locked) = config.lock.servers.get(&name).cloned() else {

@@ -12,9 +12,9 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncWriteExt as _, BufReade
 use tokio::process::{self, ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::reader::LONGEST;
+use super::reader::{LONGEST, REPLIES};
 use super::wire::{Answer, Message, is_list_change, reply};
 use crate::secret::Redactor;
 use crate::tool::guard::{GREETING, Line, Order, written};
@@ -55,7 +55,7 @@ struct Shared {
     gone: CancellationToken,
     changes: watch::Sender<u64>,
     /// Replies to the child's requests.
-    replies: mpsc::UnboundedSender<String>,
+    replies: mpsc::Sender<String>,
 }
 
 /// The requests that wait, by their ids.
@@ -109,7 +109,7 @@ impl Child {
         if let (Some(log), Some(stderr)) = (log, process.stderr.take()) {
             follow(log_lines(name.to_owned(), stderr, log));
         }
-        let (replies, replying) = mpsc::unbounded_channel();
+        let (replies, replying) = mpsc::channel(REPLIES);
         let shared = Arc::new(Shared {
             waiting: Mutex::default(),
             used: Mutex::new(Instant::now()),
@@ -173,7 +173,7 @@ impl Child {
         };
         let closing = &self.shared.closing;
         let unfinished = closing.clone().drop_guard();
-        let line = format!("{message}\n");
+        let line = one_line(message);
         let wrote = async {
             pipe.write_all(line.as_bytes()).await?;
             pipe.flush().await
@@ -196,6 +196,11 @@ impl Child {
         let _ = tokio::time::timeout(ENDING, self.shared.gone.cancelled()).await;
     }
 
+    /// Ends the child when the returned guard is dropped and not disarmed.
+    pub(super) fn closing_on_drop(&self) -> DropGuard {
+        self.shared.closing.clone().drop_guard()
+    }
+
     /// Closes the child's input: its guard ends it.
     pub(super) async fn dismiss(&self) {
         self.shared.closing.cancel();
@@ -203,10 +208,11 @@ impl Child {
     }
 
     /// Replies to the child's requests, and ends the child when it is idle.
-    async fn attend(self: Arc<Self>, mut replying: mpsc::UnboundedReceiver<String>) {
+    async fn attend(self: Arc<Self>, mut replying: mpsc::Receiver<String>) {
         loop {
             let next = tokio::select! {
                 () = self.shared.ended.cancelled() => return self.dismiss().await,
+                () = self.shared.closing.cancelled() => return self.dismiss().await,
                 next = tokio::time::timeout(LOOK, replying.recv()) => next,
             };
             if let Ok(Some(message)) = next {
@@ -266,7 +272,8 @@ impl Shared {
                 }
             }
             Some(Message::Request(id, method)) => {
-                let _ = self.replies.send(reply(&id, &method));
+                // A child with that many unanswered requests gets no reply to more.
+                let _ = self.replies.try_send(reply(&id, &method));
             }
             Some(Message::Notification(method)) if is_list_change(&method) => {
                 self.changes.send_modify(|count| *count += 1);
@@ -274,6 +281,12 @@ impl Shared {
             Some(Message::Answer(..) | Message::Notification(_)) | None => {}
         }
     }
+}
+
+/// The message as one line. A line break between the tokens of approved arguments becomes a space;
+/// inside a JSON text it cannot stand. A message of several lines would be several messages.
+fn one_line(message: &str) -> String {
+    message.replace(['\n', '\r'], " ") + "\n"
 }
 
 #[expect(

@@ -82,7 +82,7 @@ pub(crate) enum Outcome {
     /// The server has questions for a person. The attempt is over; the next continues it.
     Asks(Box<Elicitation>),
     /// The server wants input. Only one leg of the attempt is over.
-    Leg(Asks),
+    Leg(Box<elicitation::Read>),
 }
 
 /// The questions of a server.
@@ -221,8 +221,8 @@ impl Client {
                 Link::Http(http) => http.call(&call, resume.as_ref(), within, leg).await,
                 Link::Stdio(stdio) => stdio.call(&call, resume.as_ref(), within, leg).await,
             };
-            let asks = match answered {
-                Outcome::Leg(asks) => asks,
+            let read = match answered {
+                Outcome::Leg(read) => *read,
                 // An earlier leg reached the server.
                 Outcome::NotSent(why) if leg > 0 => return Outcome::Unknown(why),
                 Outcome::Succeeded(text) => return Outcome::Succeeded(text + &note(&secrets)),
@@ -231,10 +231,6 @@ impl Client {
                 | Outcome::Suspect(_)
                 | Outcome::Unknown(_)
                 | Outcome::Asks(_) => return answered,
-            };
-            let read = match elicitation::read(asks, call.redactor) {
-                Ok(read) => read,
-                Err(text) => return Outcome::Failed(text),
             };
             secrets.extend(read.secrets);
             let asked = read.elicitation;

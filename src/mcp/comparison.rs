@@ -46,8 +46,10 @@ struct State {
     compared: Option<Instant>,
     /// The number of `list_changed` notifications before the last comparison.
     notified: u64,
-    /// The time of the last comparison that failed.
-    failed: Option<Instant>,
+    /// The headers of the last comparison: a server may show each user other tools.
+    headers: HeaderMap,
+    /// The last comparison, if it failed: when it began and ended, and the reason.
+    failed: Option<(Instant, Instant, String)>,
     /// The tools that differ from their reviewed definitions.
     changed: BTreeMap<String, Difference>,
 }
@@ -73,7 +75,11 @@ impl Comparison {
         let fresh = need != Need::StartNow
             && state.compared.is_some_and(|at| at.elapsed() < COUNTS)
             && state.notified == *client.list_changes().borrow();
-        let paused = need == Need::Judge && state.failed.is_some_and(|at| at.elapsed() < PAUSE);
+        let paused = need == Need::Judge
+            && state
+                .failed
+                .as_ref()
+                .is_some_and(|(_, at, _)| at.elapsed() < PAUSE);
         !fresh && !paused
     }
 
@@ -92,7 +98,15 @@ impl Comparison {
         let asked = Instant::now();
         let _asking = self.asking.lock().await;
         // While this call waited, a comparison for another one may have begun and ended.
-        let shared = self.lock().compared.is_some_and(|at| at >= asked);
+        let shared = {
+            let state = self.lock();
+            if let Some((began, _, why)) = &state.failed
+                && *began >= asked
+            {
+                return Err(why.clone());
+            }
+            state.compared.is_some_and(|at| at >= asked) && state.headers == *headers
+        };
         if shared || !self.is_stale(need, client) {
             return Ok(());
         }
@@ -106,7 +120,7 @@ impl Comparison {
         let listing = match listed {
             Ok(listing) => listing,
             Err(why) => {
-                self.lock().failed = Some(Instant::now());
+                self.lock().failed = Some((began, Instant::now(), why.clone()));
                 client.observe_failure(server);
                 return Err(why);
             }
@@ -131,6 +145,7 @@ impl Comparison {
         *state = State {
             compared: Some(began),
             notified,
+            headers: headers.clone(),
             failed: None,
             changed,
         };
@@ -319,7 +334,7 @@ mod tests {
         if let Some(at) = &mut state.compared {
             *at -= by;
         }
-        if let Some(at) = &mut state.failed {
+        if let Some((_, at, _)) = &mut state.failed {
             *at -= by;
         }
     }

@@ -4,6 +4,7 @@
 use serde_json::Value;
 
 use super::client::{Asks, Outcome, Question};
+use super::elicitation;
 use super::wire::{Answer, NOT_EXECUTED};
 use crate::secret::Redactor;
 use crate::task::text::cut;
@@ -26,7 +27,13 @@ pub(super) fn outcome(answer: Answer, redactor: &Redactor) -> Outcome {
         }
         Answer::Result(result) => match result.get("resultType").and_then(Value::as_str) {
             None | Some("complete") => complete(&result, redactor),
-            Some("input_required") => asks(&result),
+            Some("input_required") => match asks(&result) {
+                Ok(asks) => match elicitation::read(asks, redactor) {
+                    Ok(read) => Outcome::Leg(Box::new(read)),
+                    Err(text) => Outcome::Failed(text),
+                },
+                Err(outcome) => outcome,
+            },
             Some("task") => Outcome::Unknown(
                 "the server made a task of it, which is not supported here".to_owned(),
             ),
@@ -101,25 +108,25 @@ fn block(block: &Value) -> String {
 
 /// The questions of a result that needs input; a failure if it asks for anything but a person's
 /// answer, because only that was declared.
-fn asks(result: &Value) -> Outcome {
+fn asks(result: &Value) -> Result<Asks, Outcome> {
     let state = result.get("requestState");
     let request_state = state.and_then(Value::as_str).map(str::to_owned);
     let requests = result.get("inputRequests").and_then(Value::as_object);
     let requests = requests.into_iter().flatten();
-    let read = requests.map(|(key, request)| Some((key.clone(), elicitation(request)?)));
+    let read = requests.map(|(key, request)| Some((key.clone(), question(request)?)));
     match read.collect::<Option<Vec<_>>>() {
-        Some(requests) if !requests.is_empty() || request_state.is_some() => Outcome::Leg(Asks {
+        Some(requests) if !requests.is_empty() || request_state.is_some() => Ok(Asks {
             requests,
             request_state,
         }),
-        Some(_) => Outcome::Unknown(NO_RESULT.to_owned()),
-        None => Outcome::Failed(
+        Some(_) => Err(Outcome::Unknown(NO_RESULT.to_owned())),
+        None => Err(Outcome::Failed(
             "The server asks for something that is not offered here, such as sampling.".to_owned(),
-        ),
+        )),
     }
 }
 
-fn elicitation(request: &Value) -> Option<Question> {
+fn question(request: &Value) -> Option<Question> {
     if request.get("method").and_then(Value::as_str) != Some("elicitation/create") {
         return None;
     }
@@ -144,6 +151,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::task::elicitation::ServerState;
 
     fn of(result: Value) -> Outcome {
         outcome(Answer::Result(result), &Redactor::default())
@@ -221,14 +229,14 @@ mod tests {
     fn only_questions_for_a_person_are_taken() {
         let form = json!({"method": "elicitation/create", "params": {"message": "m", "requestedSchema": {"type": "object"}}});
         let url = json!({"method": "elicitation/create", "params": {"mode": "url", "message": "m", "url": "https://h/"}});
-        let Outcome::Leg(asks) = of(
+        let Outcome::Leg(read) = of(
             json!({"resultType": "input_required", "inputRequests": {"a": form, "b": url}, "requestState": "s"}),
         ) else {
             panic!("asks");
         };
         assert_eq!(
-            (asks.requests.len(), asks.request_state.as_deref()),
-            (2, Some("s"))
+            (read.elicitation.questions.len(), read.elicitation.state),
+            (2, Some(ServerState::Plain("s".to_owned())))
         );
         let sampling = json!({"method": "sampling/createMessage", "params": {}});
         let refused = of(json!({"resultType": "input_required", "inputRequests": {"a": sampling}}));

@@ -22,8 +22,8 @@ const ADDRESS: usize = 2 * 1024;
 const STATE: usize = 64 * 1024;
 
 /// The questions of an attempt, read.
-#[derive(Debug, PartialEq)]
-pub(super) struct Read {
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Read {
     /// The questions for a person. Without any, the answers so far continue the call.
     pub(super) elicitation: Elicitation,
     /// The fields for which questions were declined.

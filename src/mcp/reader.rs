@@ -21,10 +21,15 @@ pub(super) struct Reply {
     pub(super) session: Option<HeaderValue>,
     /// `None` if there is no answer in the protocol.
     pub(super) answer: Option<Answer>,
+    /// Whether the answer names our request, so that the server has read it.
+    pub(super) is_named: bool,
 }
 
+/// How many requests of a server wait for a reply; further ones get none.
+pub(super) const REPLIES: usize = 16;
+
 /// Requests of a server: id and method.
-pub(super) type Asked = mpsc::UnboundedSender<(Value, String)>;
+pub(super) type Asked = mpsc::Sender<(Value, String)>;
 
 pub(super) struct Reader {
     id: Value,
@@ -50,6 +55,7 @@ impl Reader {
                 status: StatusCode::OK,
                 session: None,
                 answer: None,
+                is_named: false,
             },
             body: Body::Over,
             asked,
@@ -65,6 +71,7 @@ impl Reader {
             // A server that could not read the request does not know its id.
             let unread = id.is_null() && matches!(answer, Answer::Error { .. });
             if id == self.id || unread {
+                self.reply.is_named = !unread;
                 self.reply.answer = Some(answer);
             }
         }
@@ -76,10 +83,11 @@ impl Reader {
         match Message::read(text.as_bytes()) {
             Some(Message::Answer(id, answer)) if id == self.id => {
                 self.reply.answer = Some(answer);
+                self.reply.is_named = true;
                 false
             }
             Some(Message::Request(id, method)) => {
-                let _ = self.asked.send((id, method));
+                let _ = self.asked.try_send((id, method));
                 true
             }
             Some(Message::Notification(method)) => {

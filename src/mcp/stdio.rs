@@ -149,7 +149,9 @@ impl Stdio {
                 Ok(session) => session,
                 Err(why) => return Outcome::NotSent(why),
             };
-            let id = call.request_id(leg);
+            // An earlier attempt of this process may still be answered under its own id.
+            let number = self.ids.fetch_add(1, Ordering::Relaxed);
+            let id = format!("{}#{number}", call.request_id(leg));
             let text = call.request(&id, resume).text(session.revision);
             let mut pending = session.child.expect(&id);
             let Some(decided) = call.permit.decided().await else {
@@ -243,6 +245,12 @@ impl Stdio {
         if running.failed.is_some_and(|at| at.elapsed() < pause) {
             return Err("it did not start, and is started again later".to_owned());
         }
+        // A start that its caller gives up counts as a failure.
+        running.failures = running.failures.saturating_add(1);
+        running.failed = Some(Instant::now());
+        if running.failures >= DOWN {
+            self.observe(false);
+        }
         match self.start().await {
             Ok(session) => {
                 self.observe(true);
@@ -253,11 +261,7 @@ impl Stdio {
                 Ok(session)
             }
             Err(why) => {
-                running.failures = running.failures.saturating_add(1);
                 running.failed = Some(Instant::now());
-                if running.failures >= DOWN {
-                    self.observe(false);
-                }
                 tracing::warn!(
                     server = self.name,
                     why,
@@ -287,9 +291,10 @@ impl Stdio {
             revision,
             server: Value::Null,
         };
+        let given_up = child.closing_on_drop();
         let begun = self.begin(of).await;
-        if begun.is_err() {
-            child.dismiss().await;
+        if begun.is_ok() {
+            given_up.disarm();
         }
         begun
     }

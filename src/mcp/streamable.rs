@@ -20,7 +20,7 @@ use super::content::{NO_RESULT, outcome};
 use super::listing::Pages;
 use super::oauth::{Tokens, bearer, hiding};
 use super::param_headers::{encoded, param_headers};
-use super::reader::{Reader, Reply};
+use super::reader::{REPLIES, Reader, Reply};
 use super::settings::OAuth;
 use super::wire::{
     Answer, Request, Revision, initialized, is_stateless, is_unsupported, reply, server_info,
@@ -143,9 +143,11 @@ impl Streamable {
                 }
             };
             let status = reply.status;
-            // The protocol says of 404 that nothing was executed; of 400 it does not.
+            // The protocol says of 404 that nothing was executed; of 400 it does not. An answer to our
+            // request tells that the server has read it.
             let again = self.renew(&call.headers, &talk, status).await;
-            if again && !renewed && status != StatusCode::BAD_REQUEST {
+            let read = reply.is_named && !reply.answer.as_ref().is_some_and(Answer::is_refusal);
+            if again && !renewed && !read && status != StatusCode::BAD_REQUEST {
                 renewed = true;
                 let decided = call.permit.decided().await;
                 let began = decided.map_or(began, |decided| decided.max(began));
@@ -321,7 +323,7 @@ impl Streamable {
         request: &Request<'_>,
         within: Duration,
     ) -> Result<Reply, Failure> {
-        let (asked, mut requests) = mpsc::unbounded_channel();
+        let (asked, mut requests) = mpsc::channel(REPLIES);
         let mut reader = Reader::new(request.id.unwrap_or_default(), asked, self.changes.clone());
         let http = self.http(talk, request);
         let http = reqwest::RequestBuilder::from_parts(self.net.repeatable().clone(), http);
@@ -371,7 +373,7 @@ impl Streamable {
             decided: async move { decided.decided().await }.boxed(),
             holds: Box::new(move || leg > 0 || permit.holds()),
         };
-        let (asked, mut requests) = mpsc::unbounded_channel();
+        let (asked, mut requests) = mpsc::channel(REPLIES);
         let mut reader = Reader::new(&id, asked, self.changes.clone());
         let exchange = self.net.alone_into(http, within, leave, &mut reader);
         let responding = async {

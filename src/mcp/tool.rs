@@ -19,6 +19,7 @@ use super::settings::{OnChange, Settings, Transport};
 use super::wire::Revision;
 use crate::net::Net;
 use crate::secret::Redactor;
+use crate::task::call_state::UNKNOWN;
 use crate::task::request::sha256;
 use crate::task::tool_spec::ToolSpec;
 use crate::tool::credential::Credentials;
@@ -218,6 +219,11 @@ impl McpTool {
         match outcome {
             Outcome::Succeeded(content) => succeeded(content),
             Outcome::Failed(content) => failed(content),
+            Outcome::NotSent(why) if call.resume.is_some() => failed(format!(
+                "The tool `{}` asked the user a question; its answer was not sent: {}. {UNKNOWN}",
+                self.spec.name,
+                redactor.clean(&why)
+            )),
             Outcome::NotSent(why) => self.not_sent(&redactor.clean(&why)),
             Outcome::Suspect(content) => ToolAnswer::Suspect { content },
             Outcome::Unknown(why) => ToolAnswer::Unknown {

@@ -161,6 +161,14 @@ fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Value>, D
     Value::deserialize(from).map(Some)
 }
 
+impl Answer {
+    /// Whether the answer proves that the request was not executed: by its code, or because the
+    /// server knows no such session (-32001 of the official servers, with 404).
+    pub(super) fn is_refusal(&self) -> bool {
+        matches!(self, Self::Error { code, .. } if NOT_EXECUTED.contains(code) || *code == -32001)
+    }
+}
+
 impl Message {
     /// Reads one message; `None` if it is none.
     pub(super) fn read(text: &[u8]) -> Option<Self> {
@@ -171,7 +179,7 @@ impl Message {
         let id = envelope.id.unwrap_or(Value::Null);
         match (envelope.method, envelope.result, envelope.error) {
             (Some(method), None, None) if id.is_null() => Some(Self::Notification(method)),
-            (Some(method), None, None) => Some(Self::Request(id, method)),
+            (Some(method), None, None) if is_short(&id) => Some(Self::Request(id, method)),
             (None, Some(result), None) => Some(Self::Answer(id, Answer::Result(result))),
             (None, None, Some(ErrorObject { code, message })) => {
                 Some(Self::Answer(id, Answer::Error { code, message }))
@@ -192,6 +200,11 @@ pub(super) fn reply(id: &Value, method: &str) -> String {
         }
     };
     reply.to_string()
+}
+
+/// Whether the id of a server's request is a number or a short text, as the protocol says.
+fn is_short(id: &Value) -> bool {
+    id.is_number() || id.as_str().is_some_and(|id| id.len() <= 256)
 }
 
 /// Whether the server tells that its tools have changed.

@@ -119,3 +119,51 @@ async fn late_answer_after_a_person_settled_the_call_is_a_late_result() {
     assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Responded]);
     assert_eq!(harness.status(task).await, TaskStatus::Completed);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn late_answer_to_an_earlier_attempt_is_not_the_result_of_a_repetition() {
+    let mut harness = EngineHarness::new(StoreFixture::sqlite().await, SMALL).await;
+    let (first, answer) = oneshot::channel();
+    let (second, again) = oneshot::channel();
+    let answers = Arc::new(Mutex::new(vec![again, answer]));
+    harness.refund = Some(Arc::new(move |spec| {
+        Arc::new(Twice(spec.clone(), Arc::clone(&answers)))
+    }));
+    let task = harness.held().await;
+    let request = harness.asked(task).await.remove(0).request_id;
+    let retry = whole(Action::Retry, None);
+    let door = harness.engine(0);
+    door.decide(&alice(), request, retry, None).await.unwrap();
+    harness.run().await;
+    first
+        .send(ToolAnswer::Failed {
+            content: "no".to_owned(),
+            http_status: None,
+        })
+        .unwrap();
+    until(&harness, task, |fact| matches!(fact, Fact::LateResult(_))).await;
+    assert_eq!(outcomes(&harness.journal(task).await), []);
+    assert_eq!(harness.asked(task).await[0].kind, RequestKind::Reconcile);
+    second.send(paid()).unwrap();
+    until(&harness, task, |fact| matches!(fact, Fact::ToolResult(_))).await;
+    assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Succeeded]);
+}
+
+/// A tool whose attempts have no answer in time; the last of these is the first attempt's.
+struct Twice(ToolSpec, Arc<Mutex<Vec<oneshot::Receiver<ToolAnswer>>>>);
+
+#[async_trait]
+impl Tool for Twice {
+    fn spec(&self) -> &ToolSpec {
+        &self.0
+    }
+
+    async fn call(&self, call: &Invocation) -> ToolAnswer {
+        assert!(call.permit.holds());
+        let answer = self.1.lock().unwrap().pop().expect("two attempts");
+        call.late.put(async { answer.await.ok() });
+        ToolAnswer::Unknown {
+            problem: "no answer in time".to_owned(),
+        }
+    }
+}

@@ -228,7 +228,7 @@ def check_says_what_differs() -> None:
             done = place.run("mcp", "lock", "--check")
             assert done.returncode == 1 and place.locked() == before, done
         # Without a person and without --yes nothing is written.
-        assert place.run("mcp", "lock").returncode != 0 and place.locked() == before
+        assert place.run("mcp", "lock").returncode == 1 and place.locked() == before
 
 
 if __name__ == "__main__":

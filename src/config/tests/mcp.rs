@@ -241,6 +241,11 @@ fn configuration_without_its_review_does_not_load() {
         ),
         "{found:?}"
     );
+    let empty = mistakes(FILE, &json!({"version": 1, "servers": {}}));
+    assert!(
+        empty[0].contains("the lock file has no server `files`"),
+        "{empty:?}"
+    );
     let mut gone = lock();
     gone["servers"]["files"]["tools"]
         .as_object_mut()

@@ -7,11 +7,13 @@ use crate::engine::session::TaskSession;
 use crate::engine::{Engine, Refusal};
 use crate::store::ReadError;
 use crate::task::id::{CallId, TaskId};
+use crate::task::item::Fact;
 use crate::tool::{LateSlot, ToolAnswer};
 
 /// The attempt that an answer belongs to.
 pub(in crate::engine) struct LateAttempt {
     pub call: CallId,
+    pub attempt: u32,
     pub tool: String,
     pub answer: LateSlot,
 }
@@ -23,8 +25,8 @@ impl Engine {
         task: TaskId,
         attempts: Vec<LateAttempt>,
     ) {
-        for LateAttempt { call, tool, answer } in attempts {
-            let Some(answer) = answer.take() else {
+        for late in attempts {
+            let Some(answer) = late.answer.take() else {
                 continue;
             };
             let engine = Arc::clone(self);
@@ -35,9 +37,9 @@ impl Engine {
                     () = stopped.cancelled() => None,
                 };
                 if let Some(answered) = answered
-                    && let Err(error) = engine.store_late(task, call, &tool, answered).await
+                    && let Err(error) = engine.store_late(task, &late, answered).await
                 {
-                    tracing::error!(%task, %call, %error, "a late answer of a tool could not be stored");
+                    tracing::error!(%task, call = %late.call, %error, "a late answer of a tool could not be stored");
                 }
             });
         }
@@ -48,11 +50,10 @@ impl Engine {
     async fn store_late(
         self: &Arc<Self>,
         task: TaskId,
-        call: CallId,
-        tool: &str,
+        late: &LateAttempt,
         answer: ToolAnswer,
     ) -> Result<(), Refusal> {
-        let Some(result) = TaskSession::result(call, tool.to_owned(), answer) else {
+        let Some(result) = TaskSession::result(late.call, late.tool.clone(), answer) else {
             return Ok(());
         };
         for _ in 0..TRIES {
@@ -62,7 +63,13 @@ impl Engine {
                 Err(ReadError::Unavailable) if self.back_off().await.is_ok() => continue,
                 Err(error) => return Err(error.into()),
             };
-            session.add_results(vec![result.clone()]);
+            let state = session.own.progress.call(late.call);
+            if state.is_some_and(|state| state.attempts != late.attempt) {
+                // A later attempt is under way; its own answer is the result.
+                session.push(Fact::LateResult(result.clone()));
+            } else {
+                session.add_results(vec![result.clone()]);
+            }
             if !session.unsaved() {
                 return Ok(());
             }

@@ -49,8 +49,11 @@ impl Driver<'_> {
                 }
             }
             if matches!(answer, ToolAnswer::Unknown { .. }) {
+                let state = self.session.own.progress.call(call.call_id);
+                let attempt = state.map_or(0, |state| state.attempts);
                 self.session.late.push(LateAttempt {
                     call: call.call_id,
+                    attempt,
                     tool: tool.spec().name.clone(),
                     answer: call.late.clone(),
                 });

@@ -245,3 +245,41 @@ async fn call_in_time_out_is_canceled_and_a_server_that_lives_goes_on() {
         (1, 1)
     );
 }
+
+#[tokio::test]
+async fn arguments_with_line_breaks_are_one_message_and_call_one_tool() {
+    let server = Served::running(
+        "def call(m): note('called ' + m['params']['name']); say(m['id'], json.dumps(m['params']['arguments']))",
+    );
+    let second = r#"{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"other","arguments":{}}}"#;
+    for (id, end) in [(1, "\n"), (2, "\r\n"), (3, "\r")] {
+        let asking = Asking {
+            arguments: format!("{{\"x\":{end}{second}{end}}}"),
+            id,
+            ..Asking::default()
+        };
+        let Outcome::Succeeded(text) = server.call(&asking, LONG).await else {
+            panic!("{end:?} is a call");
+        };
+        assert!(text.contains("tools/call"), "{text}");
+    }
+    let called: Vec<_> = server
+        .notes()
+        .into_iter()
+        .filter(|note| note.starts_with("called"))
+        .collect();
+    assert_eq!(called, ["called ticket.close"; 3]);
+}
+
+#[tokio::test]
+async fn answer_after_the_timeout_is_kept_and_is_no_answer_to_a_later_attempt() {
+    let server = Served::running(
+        "seen = []\ndef call(m):\n    seen.append(m['id'])\n    if len(seen) == 2: say(seen[0], 'first'); say(seen[1], 'second')",
+    );
+    let first = Asking::default();
+    let unknown = Outcome::Unknown(NO_ANSWER_IN_TIME.to_owned());
+    assert_eq!(server.call(&first, SHORT).await, unknown);
+    assert_eq!(server.called().await, succeeded("second"));
+    let late = first.late.into_inner().unwrap().expect("it may come");
+    assert_eq!(late.await, Some(succeeded("first")));
+}

@@ -277,6 +277,15 @@ async fn lost_session_is_begun_anew_and_the_call_is_executed_once() {
 }
 
 #[tokio::test]
+async fn call_whose_404_names_its_own_request_is_not_sent_again() {
+    let server =
+        Fake::new(|seen| older(seen, "s1").or_else(|| Some(seen.error(404, -32000)))).await;
+    let outcome = called(&server.client()).await;
+    assert!(matches!(outcome, Outcome::Suspect(_)), "{outcome:?}");
+    assert_eq!(server.calls().len(), 1);
+}
+
+#[tokio::test]
 async fn session_that_is_always_lost_ends_after_one_repetition() {
     let server = Fake::new(|seen| {
         older(seen, "s1").or_else(|| Some(answer(404, "text/plain", "no session")))
