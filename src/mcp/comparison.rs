@@ -97,17 +97,10 @@ impl Comparison {
     ) -> Result<(), String> {
         let asked = Instant::now();
         let _asking = self.asking.lock().await;
-        // While this call waited, a comparison for another one may have begun and ended.
-        let shared = {
-            let state = self.lock();
-            if let Some((began, _, why)) = &state.failed
-                && *began >= asked
-            {
-                return Err(why.clone());
-            }
-            state.compared.is_some_and(|at| at >= asked) && state.headers == *headers
-        };
-        if shared || !self.is_stale(need, client) {
+        if let Some(shared) = self.shared(asked, headers) {
+            return shared;
+        }
+        if !self.is_stale(need, client) {
             return Ok(());
         }
         let notified = *client.list_changes().borrow();
@@ -150,6 +143,18 @@ impl Comparison {
             changed,
         };
         Ok(())
+    }
+
+    /// The result of a comparison that began and ended while a call waited since `asked`: a success
+    /// counts for the same headers.
+    fn shared(&self, asked: Instant, headers: &HeaderMap) -> Option<Result<(), String>> {
+        let state = self.lock();
+        let failed = state.failed.as_ref();
+        if let Some((_, _, why)) = failed.filter(|(began, _, _)| *began >= asked) {
+            return Some(Err(why.clone()));
+        }
+        let succeeded = state.compared.is_some_and(|at| at >= asked);
+        (succeeded && state.headers == *headers).then_some(Ok(()))
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
