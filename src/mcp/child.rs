@@ -45,7 +45,8 @@ pub(super) struct Child {
 /// The parts that the reader of the child's output uses, too.
 #[derive(Debug)]
 struct Shared {
-    waiting: Mutex<Waiting>,
+    /// The requests that wait, by their ids, each of which is used once.
+    waiting: Mutex<BTreeMap<String, oneshot::Sender<Answer>>>,
     used: Mutex<Instant>,
     /// Canceled once nothing more comes from the child.
     ended: CancellationToken,
@@ -58,19 +59,9 @@ struct Shared {
     replies: mpsc::Sender<String>,
 }
 
-/// The requests that wait, by their ids.
-#[derive(Debug, Default)]
-struct Waiting {
-    count: u64,
-    /// The number of the request, and the channel for its answer. A repeated call has the id of the
-    /// attempt that was given up.
-    requests: BTreeMap<String, (u64, oneshot::Sender<Answer>)>,
-}
-
 /// A request that waits for its answer. It is forgotten when dropped.
 pub(super) struct Pending {
     id: String,
-    number: u64,
     answer: oneshot::Receiver<Answer>,
     shared: Arc<Shared>,
 }
@@ -136,14 +127,9 @@ impl Child {
     /// Registers the request with this id, before it is written.
     pub(super) fn expect(&self, id: &str) -> Pending {
         let (sender, answer) = oneshot::channel();
-        let mut waiting = self.shared.lock();
-        waiting.count += 1;
-        let number = waiting.count;
-        waiting.requests.insert(id.to_owned(), (number, sender));
-        drop(waiting);
+        self.shared.lock().insert(id.to_owned(), sender);
         Pending {
             id: id.to_owned(),
-            number,
             answer,
             shared: Arc::clone(&self.shared),
         }
@@ -239,16 +225,12 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        let mut waiting = self.shared.lock();
-        let known = waiting.requests.get(&self.id);
-        if known.is_some_and(|(number, _)| *number == self.number) {
-            waiting.requests.remove(&self.id);
-        }
+        self.shared.lock().remove(&self.id);
     }
 }
 
 impl Shared {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Waiting> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, oneshot::Sender<Answer>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -258,7 +240,7 @@ impl Shared {
 
     fn is_idle(&self) -> bool {
         let used = *self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        self.lock().requests.is_empty() && used.elapsed() >= IDLE
+        self.lock().is_empty() && used.elapsed() >= IDLE
     }
 
     fn take(&self, line: &[u8]) {
@@ -266,8 +248,8 @@ impl Shared {
             Some(Message::Answer(Value::String(id), answer)) => {
                 self.touch();
                 // A late answer finds no request and is dropped.
-                let waiting = self.lock().requests.remove(&id);
-                if let Some((_, waiting)) = waiting {
+                let waiting = self.lock().remove(&id);
+                if let Some(waiting) = waiting {
                     let _ = waiting.send(answer);
                 }
             }

@@ -1,10 +1,9 @@
 //! The client of one server, shared by all tasks of the process. Invariant: a call is one attempt;
 //! the outcome says whether the server can have executed it.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -19,7 +18,7 @@ use crate::net::Net;
 use crate::secret::Redactor;
 use crate::task::elicitation::{Elicitation, Resume, ServerState};
 use crate::task::id::CallId;
-use crate::tool::SendPermit;
+use crate::tool::{LateSlot, SendPermit, ToolAnswer};
 use crate::world::Clock;
 
 /// How often a call is repeated for a server that only keeps state.
@@ -59,12 +58,9 @@ pub(crate) struct Call<'c> {
     pub(crate) redactor: &'c Redactor,
     /// The answers to the questions of an earlier attempt.
     pub(crate) resume: Option<Resume>,
-    /// For the outcome, if it may still come after the timeout.
-    pub(crate) late: &'c LateOutcome,
+    /// For the answer, if it may still come after the timeout.
+    pub(crate) late: &'c LateSlot,
 }
-
-/// The outcome of a call after its timeout; `None` in the future's place if it is never known.
-pub(crate) type LateOutcome = Mutex<Option<BoxFuture<'static, Option<Outcome>>>>;
 
 /// The outcome of an attempt, in redacted text.
 #[derive(Clone, Debug, PartialEq)]
@@ -85,22 +81,23 @@ pub(crate) enum Outcome {
     Leg(Box<elicitation::Read>),
 }
 
-/// The questions of a server.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Asks {
-    /// The questions, by the keys of their answers. Empty if the server only keeps state.
-    pub(crate) requests: Vec<(String, Question)>,
-    /// The state that the server wants back.
-    pub(crate) request_state: Option<String>,
-}
-
-/// A question to the user.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Question {
-    /// A form, by its JSON Schema.
-    Form { message: String, schema: Value },
-    /// A page to visit.
-    Url { message: String, url: String },
+impl Outcome {
+    /// The answer that settles the call; the outcome itself if it settles nothing.
+    pub(super) fn settled(self) -> Result<ToolAnswer, Self> {
+        let http_status = None;
+        match self {
+            Self::Succeeded(content) => Ok(ToolAnswer::Succeeded {
+                content,
+                http_status,
+            }),
+            Self::Failed(content) => Ok(ToolAnswer::Failed {
+                content,
+                http_status,
+            }),
+            Self::Suspect(content) => Ok(ToolAnswer::Suspect { content }),
+            Self::NotSent(_) | Self::Unknown(_) | Self::Asks(_) | Self::Leg(_) => Err(self),
+        }
+    }
 }
 
 impl Call<'_> {

@@ -3,8 +3,8 @@
 
 use serde_json::Value;
 
-use super::client::{Asks, Outcome, Question};
-use super::elicitation;
+use super::client::Outcome;
+use super::elicitation::{self, Asks, Question};
 use super::wire::{Answer, NOT_EXECUTED};
 use crate::secret::Redactor;
 use crate::task::text::cut;

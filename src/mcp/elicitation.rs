@@ -2,10 +2,9 @@
 //! 2026-07-28). Invariant: a form that asks for a secret is declined and reaches no person; a page's
 //! address is never fetched; the text of a server is searched for secrets before it is stored.
 
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 use url::{Host, Url};
 
-use super::client::{Asks, Question};
 use crate::secret::Redactor;
 use crate::task::elicitation::{Elicitation, ServerQuestion, ServerState};
 use crate::task::text::{cleaned, cut, each_said};
@@ -20,6 +19,24 @@ const KEY: usize = 256;
 const ADDRESS: usize = 2 * 1024;
 /// Most bytes of a server's state.
 const STATE: usize = 64 * 1024;
+
+/// The questions of a server, as it wrote them.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Asks {
+    /// The questions, by the keys of their answers. Empty if the server only keeps state.
+    pub(super) requests: Vec<(String, Question)>,
+    /// The state that the server wants back.
+    pub(super) request_state: Option<String>,
+}
+
+/// A question to the user.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Question {
+    /// A form, by its JSON Schema.
+    Form { message: String, schema: Value },
+    /// A page to visit.
+    Url { message: String, url: String },
+}
 
 /// The questions of an attempt, read.
 #[derive(Clone, Debug, PartialEq)]
@@ -117,8 +134,6 @@ pub(super) fn note(secrets: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use super::*;
 
     fn form(schema: Value) -> Question {

@@ -12,15 +12,15 @@ use tokio::task::JoinHandle;
 use url::Url;
 use uuid::Uuid;
 
-use super::client::{Call, Client, LateOutcome, Outcome};
+use super::client::{Call, Client, Outcome};
 use super::settings::{OAuth, Transport};
 use super::wire::Revision;
 use crate::net::Net;
 use crate::secret::{Redactor, Secret};
 use crate::task::id::CallId;
 use crate::task::time::Time;
-use crate::tool::SendPermit;
 use crate::tool::headers::Headers;
+use crate::tool::{LateSlot, SendPermit};
 use crate::world::Clock;
 
 /// Shared by all tests: reading the machine's certificates is slow.
@@ -246,7 +246,7 @@ pub(super) struct Asking {
     pub(super) permit: SendPermit,
     pub(super) redactor: Redactor,
     pub(super) id: u128,
-    pub(super) late: LateOutcome,
+    pub(super) late: LateSlot,
 }
 
 impl Default for Asking {
@@ -258,7 +258,7 @@ impl Default for Asking {
             permit: SendPermit::of(|| true),
             redactor: Redactor::default(),
             id: 2,
-            late: LateOutcome::default(),
+            late: LateSlot::default(),
         }
     }
 }

@@ -2,8 +2,8 @@
 //! only if its line was not written.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -178,12 +178,10 @@ impl Stdio {
                 Ok(None) => Outcome::Unknown(LOST.to_owned()),
                 Err(_) => {
                     let redactor = call.redactor.clone();
-                    let late = async move {
+                    call.late.put(async move {
                         let answered = tokio::time::timeout(LATE, pending.answer()).await;
-                        Some(outcome(answered.ok()??, &redactor))
-                    };
-                    *call.late.lock().unwrap_or_else(PoisonError::into_inner) =
-                        Some(Box::pin(late));
+                        outcome(answered.ok()??, &redactor).settled().ok()
+                    });
                     self.give_up(session, &id).await;
                     Outcome::Unknown(NO_ANSWER_IN_TIME.to_owned())
                 }

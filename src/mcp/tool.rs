@@ -3,7 +3,7 @@
 //! knowing that it is not.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use async_trait::async_trait;
@@ -12,7 +12,7 @@ use reqwest::header::HeaderMap;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use super::client::{Call, Client, LateOutcome, Listing, Outcome};
+use super::client::{Call, Client, Listing, Outcome};
 use super::comparison::{Comparison, Need};
 use super::lock::{Lock, LockedServer};
 use super::settings::{OnChange, Settings, Transport};
@@ -209,23 +209,19 @@ impl McpTool {
             Err(why) => return self.not_sent(&why),
         };
         let redactor = call.redactor(&self.redactor);
-        let late = LateOutcome::default();
         let client = &self.server.client;
-        let answered = client.call(self.call_of(call, headers, &redactor, &late));
-        let outcome = answered.await;
-        if let Some(late) = late.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            call.late.put(async move { settled(late.await?) });
-        }
-        match outcome {
-            Outcome::Succeeded(content) => succeeded(content),
-            Outcome::Failed(content) => failed(content),
+        let answered = client.call(self.call_of(call, headers, &redactor));
+        let unsettled = match answered.await.settled() {
+            Ok(answer) => return answer,
+            Err(outcome) => outcome,
+        };
+        match unsettled {
             Outcome::NotSent(why) if call.resume.is_some() => failed(format!(
                 "The tool `{}` asked the user a question; its answer was not sent: {}. {UNKNOWN}",
                 self.spec.name,
                 redactor.clean(&why)
             )),
             Outcome::NotSent(why) => self.not_sent(&redactor.clean(&why)),
-            Outcome::Suspect(content) => ToolAnswer::Suspect { content },
             Outcome::Unknown(why) => ToolAnswer::Unknown {
                 problem: format!(
                     "The tool `{}` was called, and its outcome is not known: {}.",
@@ -238,8 +234,10 @@ impl McpTool {
                 asked.tool.clone_from(&self.tool);
                 ToolAnswer::Asks(asked)
             }
-            // `Client::call` reads every leg.
-            Outcome::Leg(_) => failed("The tool asks for input.".to_owned()),
+            // `Client::call` reads every leg, and the others are settled.
+            Outcome::Leg(_) | Outcome::Succeeded(_) | Outcome::Failed(_) | Outcome::Suspect(_) => {
+                failed("The tool asks for input.".to_owned())
+            }
         }
     }
 
@@ -248,7 +246,6 @@ impl McpTool {
         call: &'c Invocation,
         headers: HeaderMap,
         redactor: &'c Redactor,
-        late: &'c LateOutcome,
     ) -> Call<'c> {
         Call {
             tool: &self.tool,
@@ -260,7 +257,7 @@ impl McpTool {
             permit: &call.permit,
             redactor,
             resume: call.resume.clone(),
-            late,
+            late: &call.late,
         }
     }
 
@@ -269,23 +266,6 @@ impl McpTool {
             "The tool `{}` failed before it was called: {why}.",
             self.spec.name
         ))
-    }
-}
-
-/// The answer of a tool that came after the timeout, if it settles the call.
-fn settled(outcome: Outcome) -> Option<ToolAnswer> {
-    match outcome {
-        Outcome::Succeeded(content) => Some(succeeded(content)),
-        Outcome::Failed(content) => Some(failed(content)),
-        Outcome::Suspect(content) => Some(ToolAnswer::Suspect { content }),
-        Outcome::NotSent(_) | Outcome::Unknown(_) | Outcome::Asks(_) | Outcome::Leg(_) => None,
-    }
-}
-
-fn succeeded(content: String) -> ToolAnswer {
-    ToolAnswer::Succeeded {
-        content,
-        http_status: None,
     }
 }
 

@@ -92,9 +92,8 @@ impl Policy {
     /// Whether the rule with this name names the tool exactly, not by a glob.
     #[must_use]
     pub fn names_exactly(&self, rule: &str, tool: &str) -> bool {
-        let named = |rule: &&Compiled| rule.tools.names.iter().any(|name| name == tool);
         let mut rules = self.rules.iter().filter(|known| known.name == rule);
-        rules.any(|rule| named(&rule))
+        rules.any(|rule| rule.tools.names.iter().any(|name| name == tool))
     }
 
     /// Compiles the rules for these tools (including sub-agents and the `request_…` tools) and

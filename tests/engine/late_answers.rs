@@ -1,5 +1,6 @@
 //! Answers of a tool that come after the timeout of their attempt.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -19,8 +20,11 @@ use crate::store::store_fixture::StoreFixture;
 
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 
-/// A tool whose only attempt has no answer in time. The test sends the answer later.
-struct Late(ToolSpec, Arc<Mutex<Option<oneshot::Receiver<ToolAnswer>>>>);
+/// A tool whose attempts have no answer in time. The test sends the answers later.
+struct Late(
+    ToolSpec,
+    Arc<Mutex<VecDeque<oneshot::Receiver<ToolAnswer>>>>,
+);
 
 #[async_trait]
 impl Tool for Late {
@@ -30,7 +34,7 @@ impl Tool for Late {
 
     async fn call(&self, call: &Invocation) -> ToolAnswer {
         assert!(call.permit.holds());
-        let answer = self.1.lock().unwrap().take().expect("one attempt");
+        let answer = self.1.lock().unwrap().pop_front().expect("an attempt");
         call.late.put(async { answer.await.ok() });
         ToolAnswer::Unknown {
             problem: "no answer in time".to_owned(),
@@ -38,18 +42,23 @@ impl Tool for Late {
     }
 }
 
-/// A task whose call has an unknown outcome, and the channel of its late answer.
-async fn unknown() -> (EngineHarness, TaskId, oneshot::Sender<ToolAnswer>) {
+/// A task whose call has an unknown outcome, and the channels of the late answers of `N` attempts.
+async fn unknown<const N: usize>() -> (EngineHarness, TaskId, [oneshot::Sender<ToolAnswer>; N]) {
     let mut harness = EngineHarness::new(StoreFixture::sqlite().await, SMALL).await;
-    let (sender, answer) = oneshot::channel();
-    let shared = Arc::new(Mutex::new(Some(answer)));
+    let mut answers = VecDeque::new();
+    let senders = std::array::from_fn(|_| {
+        let (sender, answer) = oneshot::channel();
+        answers.push_back(answer);
+        sender
+    });
+    let shared = Arc::new(Mutex::new(answers));
     harness.refund = Some(Arc::new(move |spec| {
         Arc::new(Late(spec.clone(), Arc::clone(&shared)))
     }));
     let task = harness.held().await;
     let asked = harness.asked(task).await.remove(0);
     assert_eq!(asked.kind, RequestKind::Reconcile);
-    (harness, task, sender)
+    (harness, task, senders)
 }
 
 fn paid() -> ToolAnswer {
@@ -79,7 +88,7 @@ async fn until(harness: &EngineHarness, task: TaskId, found: impl Fn(&Fact) -> b
 
 #[tokio::test(flavor = "multi_thread")]
 async fn late_answer_closes_the_open_reconcile_request_and_is_the_result() {
-    let (harness, task, late) = unknown().await;
+    let (harness, task, [late]) = unknown().await;
     late.send(paid()).unwrap();
     let ended = |fact: &Fact| {
         matches!(
@@ -107,7 +116,7 @@ async fn late_answer_closes_the_open_reconcile_request_and_is_the_result() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn late_answer_after_a_person_settled_the_call_is_a_late_result() {
-    let (harness, task, late) = unknown().await;
+    let (harness, task, [late]) = unknown().await;
     let request = harness.asked(task).await.remove(0).request_id;
     let settled = whole(Action::Respond, Some(Value::from("it was paid")));
     let door = harness.engine(0);
@@ -122,14 +131,7 @@ async fn late_answer_after_a_person_settled_the_call_is_a_late_result() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn late_answer_to_an_earlier_attempt_is_not_the_result_of_a_repetition() {
-    let mut harness = EngineHarness::new(StoreFixture::sqlite().await, SMALL).await;
-    let (first, answer) = oneshot::channel();
-    let (second, again) = oneshot::channel();
-    let answers = Arc::new(Mutex::new(vec![again, answer]));
-    harness.refund = Some(Arc::new(move |spec| {
-        Arc::new(Twice(spec.clone(), Arc::clone(&answers)))
-    }));
-    let task = harness.held().await;
+    let (harness, task, [first, second]) = unknown().await;
     let request = harness.asked(task).await.remove(0).request_id;
     let retry = whole(Action::Retry, None);
     let door = harness.engine(0);
@@ -147,23 +149,4 @@ async fn late_answer_to_an_earlier_attempt_is_not_the_result_of_a_repetition() {
     second.send(paid()).unwrap();
     until(&harness, task, |fact| matches!(fact, Fact::ToolResult(_))).await;
     assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Succeeded]);
-}
-
-/// A tool whose attempts have no answer in time; the last of these is the first attempt's.
-struct Twice(ToolSpec, Arc<Mutex<Vec<oneshot::Receiver<ToolAnswer>>>>);
-
-#[async_trait]
-impl Tool for Twice {
-    fn spec(&self) -> &ToolSpec {
-        &self.0
-    }
-
-    async fn call(&self, call: &Invocation) -> ToolAnswer {
-        assert!(call.permit.holds());
-        let answer = self.1.lock().unwrap().pop().expect("two attempts");
-        call.late.put(async { answer.await.ok() });
-        ToolAnswer::Unknown {
-            problem: "no answer in time".to_owned(),
-        }
-    }
 }

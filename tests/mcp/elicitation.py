@@ -2,8 +2,9 @@
 returns with the next attempt, the call runs once, and a form that asks for a secret reaches nobody."""
 
 import json
+from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
+from typing import Iterator
 
 from harness import Peer, Place, Service, at_once, folder, tool, until
 
@@ -29,15 +30,22 @@ PAGE = {
 }
 
 
-def set_up(name: Path, web: bool, *steps: dict) -> tuple[Peer, Place]:
-    peer = Peer(name / "peer", REVISION, web, tools=[tool("add")])
-    peer.plan(add=list(steps))
-    peer.start()
-    place = Place(name)
-    place.servers = {"s": peer.settings()}
-    place.play("add", ("s_add", {"key": "k"}))
-    place.lock()
-    return peer, place
+@contextmanager
+def asked(web: bool, *steps: dict) -> Iterator[tuple[Peer, Service, dict]]:
+    """A server whose calls go as `steps` say, a service that knows it, and a task that calls it."""
+    with folder() as name:
+        peer = Peer(name / "peer", REVISION, web, tools=[tool("add")])
+        peer.plan(add=list(steps))
+        place = Place(name)
+        place.servers = {"s": peer.settings()}
+        place.play("add", ("s_add", {"key": "k"}))
+        try:
+            peer.start()
+            place.lock()
+            with place.serve() as service:
+                yield peer, service, service.task("add")
+        finally:
+            peer.stop()
 
 
 def question(service: Service, task: dict) -> dict:
@@ -54,82 +62,58 @@ def fill_in(service: Service, request: dict, response: dict) -> tuple[int, dict]
 
 
 def form(web: bool) -> None:
-    with folder() as name:
-        peer, place = set_up(name, web, {"asks": {"q": FORM}}, {})
-        try:
-            with place.serve() as service:
-                task = service.task("add")
-                request = question(service, task)
-                assert request["message"] == "s asks: Which folder?", request
-                assert request["question"] == "Which folder?" and request["allowed_actions"] == ["respond", "reject"]
-                assert request["details"] == {"server": "s", "tool": "add", "mode": "form", "url": None}
-                assert '"7"' not in json.dumps(request), request
-                service.kill()
-                service.again()
-                status, refused = fill_in(service, request, {"folder": 7})
-                assert status == 422 and "/response/folder" in json.dumps(refused), refused
-                status, done = fill_in(service, request, {"folder": "/a"})
-                assert status == 200, done
-                assert service.settled(task)["status"] == "Completed"
-                assert service.outcomes(task) == [("succeeded", "ran 2")], service.outcomes(task)
-                first, second = [json.loads(line["text"])["params"] for line in peer.ledger("received")]
-                assert "inputResponses" not in first and second["requestState"] == "7", second
-                answer = {"q": {"action": "accept", "content": {"folder": "/a"}}}
-                assert second["inputResponses"] == answer and second["arguments"] == first["arguments"], second
-                assert len(peer.ledger("ran")) == 1
-                status, late = fill_in(service, request, {"folder": "/b"})
-                assert status == 409 and late["code"] == "already_decided", late
-        finally:
-            peer.stop()
+    with asked(web, {"asks": {"q": FORM}}, {}) as (peer, service, task):
+        request = question(service, task)
+        assert request["message"] == "s asks: Which folder?", request
+        assert request["question"] == "Which folder?" and request["allowed_actions"] == ["respond", "reject"]
+        assert request["details"] == {"server": "s", "tool": "add", "mode": "form", "url": None}
+        assert '"7"' not in json.dumps(request), request
+        service.kill()
+        service.again()
+        status, refused = fill_in(service, request, {"folder": 7})
+        assert status == 422 and "/response/folder" in json.dumps(refused), refused
+        status, done = fill_in(service, request, {"folder": "/a"})
+        assert status == 200, done
+        assert service.settled(task)["status"] == "Completed"
+        assert service.outcomes(task) == [("succeeded", "ran 2")], service.outcomes(task)
+        first, second = [json.loads(line["text"])["params"] for line in peer.ledger("received")]
+        assert "inputResponses" not in first and second["requestState"] == "7", second
+        answer = {"q": {"action": "accept", "content": {"folder": "/a"}}}
+        assert second["inputResponses"] == answer and second["arguments"] == first["arguments"], second
+        assert len(peer.ledger("ran")) == 1
+        status, late = fill_in(service, request, {"folder": "/b"})
+        assert status == 409 and late["code"] == "already_decided", late
 
 
 def secret(web: bool) -> None:
-    with folder() as name:
-        peer, place = set_up(name, web, {"asks": {"q": SECRET}}, {})
-        try:
-            with place.serve() as service:
-                task = service.task("add")
-                ((outcome, content),) = service.outcomes(task)
-                assert outcome == "succeeded" and "`password`" in content and "declined" in content, content
-                second = json.loads(peer.ledger("received")[1]["text"])["params"]
-                assert second["inputResponses"] == {"q": {"action": "decline"}}, second
-                assert not service.items(task, "intervention_requested")
-        finally:
-            peer.stop()
+    with asked(web, {"asks": {"q": SECRET}}, {}) as (peer, service, task):
+        ((outcome, content),) = service.outcomes(task)
+        assert outcome == "succeeded" and "`password`" in content and "declined" in content, content
+        second = json.loads(peer.ledger("received")[1]["text"])["params"]
+        assert second["inputResponses"] == {"q": {"action": "decline"}}, second
+        assert not service.items(task, "intervention_requested")
 
 
 def page() -> None:
-    with folder() as name:
-        peer, place = set_up(name, True, {"asks": {"q": PAGE}}, {})
-        try:
-            with place.serve() as service:
-                task = service.task("add")
-                request = question(service, task)
-                assert request["details"]["url"] == "https://xn--bcher-kva.example/login?next=1", request
-                status, refused = fill_in(service, request, {"opened": False})
-                assert status == 422, refused
-                status, done = fill_in(service, request, {"opened": True})
-                assert status == 200, done
-                assert service.settled(task)["status"] == "Completed"
-                second = json.loads(peer.ledger("received")[1]["text"])["params"]
-                assert second["inputResponses"] == {"q": {"action": "accept"}}, second
-        finally:
-            peer.stop()
+    with asked(True, {"asks": {"q": PAGE}}, {}) as (peer, service, task):
+        request = question(service, task)
+        assert request["details"]["url"] == "https://xn--bcher-kva.example/login?next=1", request
+        status, refused = fill_in(service, request, {"opened": False})
+        assert status == 422, refused
+        status, done = fill_in(service, request, {"opened": True})
+        assert status == 200, done
+        assert service.settled(task)["status"] == "Completed"
+        second = json.loads(peer.ledger("received")[1]["text"])["params"]
+        assert second["inputResponses"] == {"q": {"action": "accept"}}, second
 
 
 def killed(web: bool) -> None:
     """The server dies with the answer in its hands: a person is asked, and the call is not repeated."""
-    with folder() as name:
-        peer, place = set_up(name, web, {"asks": {"q": FORM}}, {"die": "ran"}, {})
-        try:
-            with place.serve() as service:
-                task = service.task("add")
-                fill_in(service, question(service, task), {"folder": "/a"})
-                (request,) = until("the call is asked about", lambda: service.settled(task)["pending"])
-                assert request["kind"] == "reconcile", request
-                assert len(peer.ledger("ran")) == 1 and len(peer.ledger("received")) == 2
-        finally:
-            peer.stop()
+    with asked(web, {"asks": {"q": FORM}}, {"die": "ran"}, {}) as (peer, service, task):
+        fill_in(service, question(service, task), {"folder": "/a"})
+        (request,) = until("the call is asked about", lambda: service.settled(task)["pending"])
+        assert request["kind"] == "reconcile", request
+        assert len(peer.ledger("ran")) == 1 and len(peer.ledger("received")) == 2
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 //! answers with the next attempt. Invariant: the server's state is stored sealed where there is a
 //! sealing key.
 
+use std::collections::BTreeMap;
+
 use super::Driver;
 use crate::secret::seal::{SealError, Sealed};
 use crate::task::call_state::{CallState, Phase, UNKNOWN};
@@ -106,7 +108,7 @@ impl Driver<'_> {
     ///
     /// # Errors
     /// The server's state cannot be opened: then the call must not be sent.
-    pub(super) fn resume(&self, state: &CallState) -> Result<Option<Resume>, SealError> {
+    fn resume(&self, state: &CallState) -> Result<Option<Resume>, SealError> {
         let Some(asked) = &state.elicited else {
             return Ok(None);
         };
@@ -132,21 +134,28 @@ impl Driver<'_> {
         }))
     }
 
-    /// Fails the calls whose server's state cannot be opened. `true` if there was one: then the
-    /// driver asks `next_step` again.
-    pub(super) fn fail_unresumable(&mut self, calls: &[CallId]) -> bool {
-        let progress = &self.session.own.progress;
-        let states = calls.iter().filter_map(|id| progress.call(*id));
-        let failed = states.filter_map(|state| {
-            let why = self.resume(state).err()?;
-            let text = format!(
-                "The tool asked the user a question, and its state was lost ({why}). {UNKNOWN}"
-            );
-            Some((state.call.tool_call_id, Outcome::Failed, text))
-        });
-        let failed: Vec<_> = failed.collect();
-        let some = !failed.is_empty();
+    /// The continuations of those of these calls whose server has asked. Fails the calls whose
+    /// server's state cannot be opened: then `None`, and the driver asks `next_step` again.
+    pub(super) fn continuations(&mut self, calls: &[CallId]) -> Option<BTreeMap<CallId, Resume>> {
+        let (mut known, mut failed) = (BTreeMap::new(), Vec::new());
+        for id in calls {
+            let Some(state) = self.session.own.progress.call(*id) else {
+                continue;
+            };
+            match self.resume(state) {
+                Ok(resume) => known.extend(resume.map(|resume| (*id, resume))),
+                Err(why) => {
+                    let text = format!(
+                        "The tool asked the user a question, and its state was lost ({why}). {UNKNOWN}"
+                    );
+                    failed.push((*id, Outcome::Failed, text));
+                }
+            }
+        }
+        if failed.is_empty() {
+            return Some(known);
+        }
         self.session.settle_calls(failed);
-        some
+        None
     }
 }

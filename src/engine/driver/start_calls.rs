@@ -2,6 +2,7 @@
 //! at most once. Invariant: no permit is decided before the start is committed, and a permit is
 //! asked last, right before anything goes out.
 
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use super::{Driver, Stop};
 use crate::engine::recovery::integrity::damage_before;
 use crate::failpoint;
 use crate::task::call_state::Phase;
+use crate::task::elicitation::Resume;
 use crate::task::grant::GrantUse;
 use crate::task::id::CallId;
 use crate::task::item::{Fact, Outcome};
@@ -29,10 +31,13 @@ impl Driver<'_> {
             return Ok(());
         }
         let credentials = self.credentials().await?;
-        if self.fail_unresumable(calls) || self.ask_for_missing(calls, &credentials) {
+        let Some(continuations) = self.continuations(calls) else {
+            return Ok(());
+        };
+        if self.ask_for_missing(calls, &credentials) {
             return Ok(());
         }
-        let (attempts, decisions) = self.journal_starts(calls, &credentials);
+        let (attempts, decisions) = self.journal_starts(calls, &credentials, continuations);
         if attempts.is_empty() {
             // No tool here performs these calls. Without results, `next_step` would return them
             // forever.
@@ -79,6 +84,7 @@ impl Driver<'_> {
         &mut self,
         calls: &[CallId],
         credentials: &Credentials,
+        mut continuations: BTreeMap<CallId, Resume>,
     ) -> (Vec<Attempt>, Vec<PermitDecision>) {
         let (mut attempts, mut decisions) = (Vec::new(), Vec::new());
         for id in calls {
@@ -122,7 +128,7 @@ impl Driver<'_> {
                 tool,
                 Invocation {
                     credentials: credentials.clone(),
-                    resume: self.resume(&state).ok().flatten(),
+                    resume: continuations.remove(id),
                     ..invocation
                 },
             ));

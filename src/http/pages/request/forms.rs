@@ -11,7 +11,7 @@ use super::form::default_form;
 use super::inputs::InputField;
 use super::kind::part;
 use super::ordered::names_at;
-use super::question::{cancel_text, rule_text};
+use super::question::{cancel_text, page_address, rule_text};
 use super::submitted::FormName;
 use super::{View, choices, decide, schema};
 use crate::http::pages::layout::{has_right_to_left, visible};
@@ -217,12 +217,10 @@ pub(super) fn guidance_fields(view: &View<'_>) -> Markup {
 /// The form of a tool's server; of a question with a page to visit, only the button.
 pub(super) fn elicitation_fields(view: &View<'_>) -> Markup {
     let words = view.words;
-    let details = view.request.details.as_ref();
-    let page = details.is_some_and(|details| details["url"].is_string());
     let schema = view.request.form.clone().unwrap_or_else(default_form);
     html! {
         p { (words.given_to_server) }
-        @if page {
+        @if page_address(view).is_some() {
             input type="hidden" name="field.opened" value="true";
             button type="submit" { (words.page_done) }
         } @else {

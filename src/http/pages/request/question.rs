@@ -48,13 +48,18 @@ pub(crate) fn question(view: &View<'_>) -> Markup {
     }
 }
 
+/// The address of the page that a tool's server asks the person to visit, if it asks for that.
+pub(super) fn page_address<'v>(view: &'v View<'_>) -> Option<&'v str> {
+    view.request.details.as_ref()?["url"].as_str()
+}
+
 /// The page that a tool's server asks the person to visit: its host, also as browsers show it if
 /// that differs, and the whole address. Nothing of it is loaded.
 fn page_to_visit(view: &View<'_>) -> Markup {
     let words = view.words;
-    let details = view.request.details.as_ref();
-    let address = details.and_then(|details| details["url"].as_str());
-    let Some((address, url)) = address.and_then(|text| Some((text, Url::parse(text).ok()?))) else {
+    let Some((address, url)) =
+        page_address(view).and_then(|text| Some((text, Url::parse(text).ok()?)))
+    else {
         return html! {};
     };
     let host = url.host_str().unwrap_or_default();
