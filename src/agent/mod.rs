@@ -2,6 +2,7 @@
 //! pinned to. Invariant: limits and `open_to` are not pinned; they always come from the current
 //! configuration.
 
+pub mod gate;
 mod settings;
 pub(crate) mod version;
 
@@ -10,6 +11,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+pub use self::gate::Gate;
 pub use self::settings::{OpenTo, Settings, SubAgent};
 use self::version::{Fill, Unreadable};
 use crate::task::limits::Limits;
@@ -38,6 +40,8 @@ pub struct Agent {
     pub sub_agents: Vec<SubAgent>,
     /// The kinds of question it may ask a human.
     pub human: Vec<HumanKind>,
+    /// Set for a gate: agents that run elsewhere propose its calls, and it has no model.
+    pub gate: Option<Box<Gate>>,
 }
 
 /// A tool as described to a model.
@@ -129,9 +133,18 @@ impl Agents {
         if pinned.name != current.name {
             return Err(Unreadable::Damaged);
         }
+        let gate = match (&pinned.gate, &current.gate) {
+            (None, None) => None,
+            (Some(kept), Some(gate)) => Some(Box::new(gate::Pinned::from(&**kept).of(gate))),
+            (Some(_), None) | (None, Some(_)) => {
+                let why = "a gate and an agent have had this name".to_owned();
+                return Err(Unreadable::Missing(why));
+            }
+        };
         Ok(Agent {
             limits: current.limits,
             open_to: current.open_to.clone(),
+            gate,
             ..pinned
         })
     }
@@ -148,7 +161,8 @@ impl Agents {
         &self.default
     }
 
-    /// The named or the default agent; `None` if there is none, or if the person may not use it.
+    /// The named or the default agent; `None` if there is none, if it is a gate, or if the person
+    /// may not use it.
     #[must_use]
     pub fn find(
         &self,
@@ -158,12 +172,18 @@ impl Agents {
         groups: &[String],
     ) -> Option<&Arc<Agent>> {
         self.get(name.unwrap_or(&self.default))
-            .filter(|agent| agent.is_open_to(tenant, user, groups))
+            .filter(|agent| agent.gate.is_none() && agent.is_open_to(tenant, user, groups))
     }
 
-    /// All agents, by name.
+    /// All agents, by name, without the gates.
     pub fn all(&self) -> impl Iterator<Item = &Arc<Agent>> {
-        self.by_name.values()
+        self.by_name.values().filter(|agent| agent.gate.is_none())
+    }
+
+    /// All gates, by name.
+    pub fn gates(&self) -> impl Iterator<Item = (&Arc<Agent>, &Gate)> {
+        let gates = self.by_name.values();
+        gates.filter_map(|agent| Some((agent, agent.gate.as_deref()?)))
     }
 }
 

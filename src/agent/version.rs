@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
+use super::gate::{Gate, Pinned};
 use super::{Agent, HumanKind, Offer, SubAgent};
 use crate::task::request::sha256;
 use crate::task::text::canonical_json;
@@ -141,6 +142,7 @@ struct Kept {
 struct Own {
     #[serde(default)]
     description: String,
+    #[serde(default)]
     model: String,
     #[serde(default)]
     instructions: String,
@@ -150,6 +152,9 @@ struct Own {
     sub_agents: Vec<Sub>,
     #[serde(default)]
     human: Vec<HumanKind>,
+    /// Only of a gate.
+    #[serde(default)]
+    gate: Option<Pinned>,
 }
 
 #[derive(Deserialize)]
@@ -220,6 +225,7 @@ pub(crate) fn read(definition: &str, fill: &Fill) -> Result<Agent, Unreadable> {
         definition: definition.to_owned(),
         sub_agents: agent.sub_agents.into_iter().map(described).collect(),
         human: agent.human,
+        gate: agent.gate.map(|kept| Box::new(kept.of(&Gate::default()))),
         ..Agent::default()
     })
 }

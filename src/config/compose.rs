@@ -173,6 +173,7 @@ impl Config {
                 })
                 .collect(),
             human: settings.human.clone(),
+            gate: None,
         }
     }
 

@@ -116,6 +116,7 @@ impl TaskRecord {
             lease_owner: self.lease_owner,
             lease_until: self.lease_until.map(Time),
             parked: self.parked,
+            asker_until: None,
             takeovers: i32::try_from(self.takeovers).map_err(|_| corrupt("takeovers"))?,
             fruitless: i32::try_from(self.fruitless).map_err(|_| corrupt("fruitless"))?,
             next_event: self.next_event,

@@ -51,6 +51,8 @@ pub struct TaskChange {
     pub counters: Counters,
     /// Change of the task's lease.
     pub lease: LeaseChange,
+    /// Change of the presence of the asker of a gate call.
+    pub asker: Option<Asker>,
     /// Credentials that a person provided for the task. A change that ends the task writes none and
     /// removes the stored ones.
     pub credentials: Vec<SealedCredential>,
@@ -86,6 +88,29 @@ pub struct NewTask {
     pub agent_path: Vec<String>,
     /// The metadata that the API's client gave: JSON text of an object.
     pub metadata: String,
+    /// Set for a call at a gate to which an equal call may attach.
+    pub call: Option<KeyedCall>,
+}
+
+/// The identity of a call at a gate: equal calls of one user and session have equal identities.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyedCall {
+    /// Name of the tool.
+    pub tool: String,
+    /// `b:<hash>` of the call's bytes, or `k:<hash>` if the caller named the call by a key of its
+    /// own; only the former attach.
+    pub key: String,
+}
+
+/// The presence of the asker of a gate call: the client that waits for the call's verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asker {
+    /// The asker waits for this long from the time of the commit, in database time.
+    For(Duration),
+    /// The asker has left; a result has not been delivered.
+    Gone,
+    /// The result has been delivered.
+    Delivered,
 }
 
 /// Increments of the counters over a task's subtree.
@@ -163,6 +188,9 @@ pub struct Committed {
     pub at: Time,
 }
 
+/// The stored `asker_until` of a gate call whose result was delivered.
+pub const DELIVERED: Time = Time(i64::MAX);
+
 /// The stored row of a task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskRow {
@@ -210,6 +238,9 @@ pub struct TaskRow {
     pub lease_until: Option<Time>,
     /// Whether the task is idle: not leased, not queued, and without a wake-up time.
     pub parked: bool,
+    /// Of a gate call: the time until which its asker waits; [`DELIVERED`] once its result was
+    /// delivered. `None` for any other task.
+    pub asker_until: Option<Time>,
     /// Takeovers since the task's last item.
     pub takeovers: i32,
     /// Leases that ran out after work on the task had begun, since the task's last item.

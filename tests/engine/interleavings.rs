@@ -83,6 +83,7 @@ pub(super) async fn appended(harness: &EngineHarness, task: TaskId) {
             counters: Counters::default(),
             lease: LeaseChange::Keep,
             agent_version: None,
+            asker: None,
             credentials: Vec::new(),
         };
         match harness

@@ -124,6 +124,7 @@ impl Scene {
                     counters,
                     lease,
                     agent_version: None,
+                    asker: None,
                     credentials: Vec::new(),
                 }
             };

@@ -20,6 +20,7 @@ fn ancestor(id: TaskId, counters: Counters) -> TaskChange {
         agent_version: None,
         counters,
         lease,
+        asker: None,
         credentials: Vec::new(),
     }
 }

@@ -27,6 +27,7 @@ async fn write_on(
                 facts: vec![said("one"), said("two")],
                 last_seq: row.last_seq,
                 agent_version: None,
+                asker: None,
                 credentials: Vec::new(),
                 counters: Counters {
                     model_calls: 1,
@@ -48,6 +49,7 @@ async fn write_on(
             facts: Vec::new(),
             last_seq: 0,
             agent_version: None,
+            asker: None,
             credentials: Vec::new(),
             counters,
             lease: LeaseChange::Keep,
@@ -142,6 +144,7 @@ both! {
                 facts: vec![said(&number.to_string())],
                 last_seq: row.last_seq + number,
                 agent_version: None,
+                asker: None,
                 credentials: Vec::new(),
                 counters: Counters::default(),
                 lease: LeaseChange::Keep,

@@ -239,6 +239,7 @@ impl StoreFixture {
             facts: Vec::new(),
             last_seq: row.last_seq,
             agent_version: None,
+            asker: None,
             credentials: Vec::new(),
             counters: Counters::default(),
             lease: LeaseChange::Keep,
@@ -308,6 +309,7 @@ pub fn new_task(id: TaskId, tenant: &str, user: &str) -> TaskChange {
         parent: None,
         agent_path: vec!["billing".to_owned()],
         metadata: "{\"b\":1,\"a\":[2.50]}".to_owned(),
+        call: None,
     };
     TaskChange {
         task_id: id,
@@ -315,6 +317,7 @@ pub fn new_task(id: TaskId, tenant: &str, user: &str) -> TaskChange {
         facts: vec![status(TaskStatus::Running), said("hello")],
         last_seq: 0,
         agent_version: None,
+        asker: None,
         credentials: Vec::new(),
         counters: Counters {
             busy: 1,

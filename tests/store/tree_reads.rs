@@ -130,6 +130,7 @@ pub fn counted(task_id: TaskId, counters: Counters) -> TaskChange {
         agent_version: None,
         counters,
         lease: LeaseChange::Keep,
+        asker: None,
         credentials: Vec::new(),
     }
 }

@@ -46,6 +46,7 @@ impl Engine {
             parent: None,
             agent_path: vec![agent.name.clone()],
             metadata: task.metadata,
+            call: None,
         };
         let (now, history_uncertain_until) =
             (self.clock.now(), self.store.history_uncertain_until());

@@ -112,6 +112,7 @@ impl Driver<'_> {
                 .cloned()
                 .collect(),
             metadata: own.metadata.clone(),
+            call: None,
         };
         let progress = Progress {
             of_sub_agent: true,

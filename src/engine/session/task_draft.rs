@@ -342,6 +342,7 @@ pub(crate) fn unsaved_row(task_id: TaskId, root_task_id: TaskId, new: &NewTask) 
         lease_owner: None,
         lease_until: None,
         parked: false,
+        asker_until: None,
         takeovers: 0,
         fruitless: 0,
         next_event: 0,
@@ -368,6 +369,7 @@ pub(crate) mod tests {
             parent: None,
             agent_path: vec![text("billing")],
             metadata: text("{}"),
+            call: None,
         };
         unsaved_row(id, id, &new)
     }

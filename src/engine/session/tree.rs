@@ -300,6 +300,7 @@ pub(crate) fn draft_change(
         agent_version: draft.repinned.then(|| draft.row.agent_version.clone()),
         counters,
         lease,
+        asker: None,
         credentials: Vec::new(),
     }
 }
@@ -314,6 +315,7 @@ fn counters_only(row: &TaskRow, guard: Guard, counters: Counters) -> TaskChange 
         agent_version: None,
         counters,
         lease: LeaseChange::Keep,
+        asker: None,
         credentials: Vec::new(),
     }
 }

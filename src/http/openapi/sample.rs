@@ -107,6 +107,7 @@ pub(crate) fn task() -> TaskRow {
         lease_owner: None,
         lease_until: None,
         parked: true,
+        asker_until: None,
         takeovers: 0,
         fruitless: 0,
         next_event: 5,

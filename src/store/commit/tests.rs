@@ -30,6 +30,7 @@ fn waiting(root: TaskId, items: usize) -> Waiting {
         agent_version: None,
         counters: Counters::default(),
         lease: LeaseChange::Keep,
+        asker: None,
         credentials: Vec::new(),
     };
     let change = Change {
