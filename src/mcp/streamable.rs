@@ -10,7 +10,6 @@ use futures_util::FutureExt as _;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Request as HttpRequest, StatusCode};
 use serde_json::Value;
-use sha2::{Digest as _, Sha256};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use url::Url;
@@ -29,6 +28,7 @@ use crate::net::{self, Leave, Net, Sink as _};
 use crate::secret::Secret;
 use crate::task::elicitation::Resume;
 use crate::tool::arguments;
+use crate::tool::headers::key;
 
 /// How long a server may take to begin a conversation, or to list a page of its tools.
 const WITHIN: Duration = Duration::from_secs(20);
@@ -435,24 +435,6 @@ impl Peer {
             server: Value::Null,
         }
     }
-}
-
-/// A digest of the headers that an operator and a user set.
-fn key(headers: &HeaderMap) -> [u8; 32] {
-    let mut pairs: Vec<(&str, &[u8])> = headers
-        .iter()
-        .map(|(name, value)| (name.as_str(), value.as_bytes()))
-        .collect();
-    pairs.sort_unstable();
-    let mut hash = Sha256::new();
-    for part in pairs
-        .iter()
-        .flat_map(|(name, value)| [name.as_bytes(), value])
-    {
-        hash.update(part.len().to_be_bytes());
-        hash.update(part);
-    }
-    hash.finalize().into()
 }
 
 /// Whether a status may be a gateway's, which does not know what became of the request.

@@ -23,6 +23,7 @@ use super::shell::{Guard, ShellTool};
 use super::{Change, Tool, agent, external, http, mcp, shell};
 use crate::net::Net;
 use crate::secret::Redactor;
+use crate::task::id::TaskId;
 use crate::task::request::RequestKind;
 use crate::task::request::sha256;
 use crate::task::text::canonical_json;
@@ -99,16 +100,17 @@ impl Entry {
         address.unwrap_or_else(|| self.spec.target.clone())
     }
 
-    /// The difference between the tool as it was reviewed and as its server has it now.
+    /// The difference between the tool as it was reviewed and as its server shows it to this task
+    /// now.
     #[must_use]
-    pub fn change(&self) -> Option<Change> {
-        self.tool.as_ref().and_then(|tool| tool.change())
+    pub fn change(&self, task: TaskId) -> Option<Change> {
+        self.tool.as_ref().and_then(|tool| tool.change(task))
     }
 
-    /// The spec, with a definition that covers the tool as its server has it now.
+    /// The spec, with a definition that covers the tool as its server shows it to this task now.
     #[must_use]
-    pub fn current(&self) -> Cow<'_, ToolSpec> {
-        match self.change() {
+    pub fn current(&self, task: TaskId) -> Cow<'_, ToolSpec> {
+        match self.change(task) {
             None => Cow::Borrowed(&self.spec),
             Some(change) => Cow::Owned(ToolSpec {
                 definition: change.definition,

@@ -59,9 +59,9 @@ pub trait Tool: Send + Sync {
         false
     }
 
-    /// The difference between the tool as the configuration has it and as its server has it now;
-    /// `None` if there is none, or none is known.
-    fn change(&self) -> Option<Change> {
+    /// The difference between the tool as the configuration has it and as its server shows it to
+    /// this task now; `None` if there is none, or none is known.
+    fn change(&self, _task: TaskId) -> Option<Change> {
         None
     }
 
@@ -78,6 +78,7 @@ pub trait Tool: Send + Sync {
     async fn prepare(
         &self,
         _start: Option<Start>,
+        _task: TaskId,
         _credentials: &Credentials,
     ) -> Result<(), String> {
         Ok(())

@@ -42,7 +42,7 @@ impl Tool for Changing {
         &self.0
     }
 
-    fn change(&self) -> Option<Change> {
+    fn change(&self, _: TaskId) -> Option<Change> {
         self.1.known.lock().unwrap().clone()
     }
 
@@ -50,7 +50,12 @@ impl Tool for Changing {
         true
     }
 
-    async fn prepare(&self, start: Option<Start>, _: &Credentials) -> Result<(), String> {
+    async fn prepare(
+        &self,
+        start: Option<Start>,
+        _: TaskId,
+        _: &Credentials,
+    ) -> Result<(), String> {
         self.1.starts.lock().unwrap().push(start);
         if *self.1.down.lock().unwrap() {
             return Err("no connection".to_owned());

@@ -246,9 +246,12 @@ impl Driver<'_> {
             };
             (*tool_call_id == id).then_some(digest)
         });
-        let now = self
-            .session
-            .digest(&entry.current(), id, state.arguments_text(), state.rule());
+        let now = self.session.digest(
+            &entry.current(self.session.task_id()),
+            id,
+            state.arguments_text(),
+            state.rule(),
+        );
         if started == Some(&now) {
             entry.spec.effect
         } else {
@@ -269,7 +272,7 @@ impl Driver<'_> {
         let entry = self.offered(&state.call.name);
         let digest = entry.map(|entry| {
             self.session.digest(
-                &entry.current(),
+                &entry.current(self.session.task_id()),
                 state.call.tool_call_id,
                 state.arguments_text(),
                 approval.rule.as_deref(),
@@ -292,10 +295,14 @@ impl Driver<'_> {
             return None;
         }
         let reason = match (same, stands) {
-            (false, _) => Some(entry.and_then(Entry::change).map_or_else(
-                || "The tool has changed since it was approved.".to_owned(),
-                |change| change.reason,
-            )),
+            (false, _) => Some(
+                entry
+                    .and_then(|entry| entry.change(self.session.task_id()))
+                    .map_or_else(
+                        || "The tool has changed since it was approved.".to_owned(),
+                        |change| change.reason,
+                    ),
+            ),
             (true, false) => {
                 Some("A person who approved this call has lost the right to approve it.".to_owned())
             }
@@ -357,7 +364,10 @@ impl Engine {
         }
         let metadata: Value = serde_json::from_str(&session.own.row.metadata).unwrap_or_default();
         let (row, groups) = (session.own.row.clone(), session.own.progress.groups.clone());
-        let (policy, spec) = (Arc::clone(&self.policy), entry.current().into_owned());
+        let (policy, spec) = (
+            Arc::clone(&self.policy),
+            entry.current(session.task_id()).into_owned(),
+        );
         let heavy = policy.is_heavy(state.arguments_text().len());
         let user = self.roster.ids().id(row.user_id.as_str());
         let judge = move || {
@@ -383,7 +393,7 @@ impl Engine {
         } else {
             judge()
         };
-        unless_changed(judgement, entry.change())
+        unless_changed(judgement, entry.change(session.task_id()))
     }
 }
 

@@ -151,8 +151,12 @@ impl Driver<'_> {
         let text = state.arguments_text();
         let arguments = serde_json::from_str(text).unwrap_or(Value::Null);
         let digest = entry.map_or_else(String::new, |entry| {
-            self.session
-                .digest(&entry.current(), call.tool_call_id, text, rule.as_deref())
+            self.session.digest(
+                &entry.current(self.session.task_id()),
+                call.tool_call_id,
+                text,
+                rule.as_deref(),
+            )
         });
         let address = entry.map(|entry| (entry.address(&arguments), &entry.spec.target));
         let address = address.filter(|(address, target)| address != *target);
@@ -179,7 +183,7 @@ impl Driver<'_> {
             reason: judgement.and_then(|judgement| judgement.reason.clone()),
             parameters: entry.map_or_else(|| json!({}), |entry| entry.spec.parameters.clone()),
             digest,
-            definition: entry.map(|entry| entry.current().definition.clone()),
+            definition: entry.map(|entry| entry.current(self.session.task_id()).definition.clone()),
             editor: state.edited.as_ref().map(|edited| edited.by.clone()),
             offer: judgement
                 .filter(|_| needs_decision)

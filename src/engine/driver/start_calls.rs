@@ -104,7 +104,7 @@ impl Driver<'_> {
                 tool_call_id: *id,
                 name: entry.spec.name.clone(),
                 digest: self.session.digest(
-                    &entry.current(),
+                    &entry.current(self.session.task_id()),
                     *id,
                     state.arguments_text(),
                     state.rule(),
