@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use super::elicitation::{self, note};
@@ -255,6 +255,14 @@ impl Client {
             });
         }
         Outcome::Unknown("the server kept its state and gave no result in time".to_owned())
+    }
+
+    /// The slots of the calls of a child process; `None` for a server over HTTP.
+    pub(crate) fn slots(&self) -> Option<Arc<Semaphore>> {
+        match &self.link {
+            Link::Http(_) => None,
+            Link::Stdio(stdio) => Some(Arc::clone(&stdio.slots)),
+        }
     }
 
     /// Counts a failure to list the tools of a server over HTTP. A child process counts its starts.

@@ -73,7 +73,8 @@ pub(super) struct Stdio {
     patience: Patience,
     /// Held while a child starts.
     running: Mutex<Running>,
-    slots: Semaphore,
+    /// One for each call that may run; the callers take them.
+    pub(super) slots: Arc<Semaphore>,
     ids: AtomicU64,
     changes: watch::Sender<u64>,
     /// Set if the lines of standard error are logged: their redactor.
@@ -111,7 +112,7 @@ impl Stdio {
             hint,
             patience: Patience::default(),
             running: Mutex::default(),
-            slots: Semaphore::new(CALLS),
+            slots: Arc::new(Semaphore::new(CALLS)),
             ids: AtomicU64::new(0),
             changes,
             log,
@@ -140,9 +141,6 @@ impl Stdio {
         within: Duration,
         leg: u32,
     ) -> Outcome {
-        let Ok(_slot) = self.slots.acquire().await else {
-            return Outcome::NotSent(ENDED.to_owned());
-        };
         let mut restarted = false;
         loop {
             let session = match self.session().await {

@@ -11,6 +11,7 @@ use futures_util::future::join_all;
 use reqwest::header::HeaderMap;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
+use tokio::sync::Semaphore;
 
 use super::client::{Call, Client, Listing, Outcome};
 use super::comparison::{Comparisons, Need};
@@ -164,6 +165,10 @@ impl Tool for McpTool {
 
     fn connects_first(&self) -> bool {
         true
+    }
+
+    fn slots(&self) -> Option<Arc<Semaphore>> {
+        self.server.client.slots()
     }
 
     fn change(&self, task: TaskId) -> Option<Change> {

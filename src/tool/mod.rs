@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 pub use self::credential::Credentials;
@@ -57,6 +57,13 @@ pub trait Tool: Send + Sync {
     /// nothing before it has asked for the permit, and its timeout begins with the decision.
     fn connects_first(&self) -> bool {
         false
+    }
+
+    /// The slots of the attempts that may run at once in this process; `None` if any number may. The
+    /// start of a call is journaled once the call has a slot: a wait after that would use up the
+    /// time to send.
+    fn slots(&self) -> Option<Arc<Semaphore>> {
+        None
     }
 
     /// The difference between the tool as the configuration has it and as its server shows it to

@@ -4,6 +4,7 @@ mod agent_versions;
 mod approval_rights;
 mod bit_flips;
 mod call_decisions;
+mod call_slots;
 mod cancellation;
 mod changed_tools;
 mod commit_cost;

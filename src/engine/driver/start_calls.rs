@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, join_all, maybe_done, select};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::{Driver, Stop};
 use crate::engine::recovery::integrity::damage_before;
@@ -25,8 +26,10 @@ use crate::tool::{Invocation, PermitDecision, SendPermit, Tool, ToolAnswer, argu
 type Attempt = (Arc<dyn Tool>, Invocation);
 
 impl Driver<'_> {
-    /// Starts and sends these calls, if they may still run.
+    /// Starts and sends those of these calls that there are slots for, if they may still run.
     pub(crate) async fn start_calls(&mut self, calls: &[CallId]) -> Result<(), Stop> {
+        let (calls, _slots) = self.take_slots(calls).await?;
+        let calls = calls.as_slice();
         if !self.prepare_tools(calls).await? || !self.may_begin(calls).await? {
             return Ok(());
         }
@@ -39,17 +42,7 @@ impl Driver<'_> {
         }
         let (attempts, decisions) = self.journal_starts(calls, &credentials, continuations);
         if attempts.is_empty() {
-            // No tool here performs these calls. Without results, `next_step` would return them
-            // forever.
-            let failed = |id: &CallId| {
-                (
-                    *id,
-                    Outcome::Failed,
-                    "No tool of this service can run this call.".to_owned(),
-                )
-            };
-            self.session
-                .settle_calls(calls.iter().map(failed).collect());
+            self.fail_unperformed(calls);
             return Ok(());
         }
         let in_flight_calls: Vec<_> = attempts
@@ -76,6 +69,50 @@ impl Driver<'_> {
         failpoint::reach("call.answered");
         let answers = answers.take_output().unwrap_or_default();
         self.record_answers(&attempts, answers, began)
+    }
+
+    /// The calls that there are slots for, with their slots. If there are none, waits for one: a
+    /// driver that waits holds none, so that no two wait for each other, and has no pending facts.
+    async fn take_slots(
+        &mut self,
+        calls: &[CallId],
+    ) -> Result<(Vec<CallId>, Vec<OwnedSemaphorePermit>), Stop> {
+        let slots_of = |id: &CallId| {
+            let state = self.session.own.progress.call(*id)?;
+            self.offered(&state.call.name)?.tool.as_ref()?.slots()
+        };
+        let (mut ready, mut taken, mut full) = (Vec::new(), Vec::new(), None);
+        for id in calls {
+            let Some(slots) = slots_of(id) else {
+                ready.push(*id);
+                continue;
+            };
+            match Arc::clone(&slots).try_acquire_owned() {
+                Ok(slot) => {
+                    ready.push(*id);
+                    taken.push(slot);
+                }
+                Err(_) => full = full.or(Some((*id, slots))),
+            }
+        }
+        if ready.is_empty()
+            && let Some((id, slots)) = full
+        {
+            self.save(self.engine.take_lease()).await?;
+            ready.push(id);
+            taken.extend(slots.acquire_owned().await);
+        }
+        Ok((ready, taken))
+    }
+
+    /// Fails calls that no tool here performs: without results, `next_step` would return them
+    /// forever.
+    fn fail_unperformed(&mut self, calls: &[CallId]) {
+        let text = "No tool of this service can run this call.";
+        let failed = calls
+            .iter()
+            .map(|id| (*id, Outcome::Failed, text.to_owned()));
+        self.session.settle_calls(failed.collect());
     }
 
     /// Journals the start of each call that a tool here performs. Returns the attempts, and the
