@@ -2,6 +2,7 @@
 //! at most once. Invariant: no permit is decided before the start is committed, and a permit is
 //! asked last, right before anything goes out.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
@@ -19,18 +20,26 @@ use crate::task::grant::GrantUse;
 use crate::task::id::CallId;
 use crate::task::item::{Fact, Outcome};
 use crate::task::step::{Budget, Ending};
+use crate::task::tool_spec::ToolSpec;
 use crate::tool::credential::Credentials;
 use crate::tool::{Invocation, PermitDecision, SendPermit, Tool, ToolAnswer, arguments};
 
 /// An attempt at a call, and the tool that performs it.
 type Attempt = (Arc<dyn Tool>, Invocation);
 
-impl Driver<'_> {
+/// The tools of calls, each as its server shows it to the task now.
+type PresentTools<'e> = BTreeMap<CallId, Cow<'e, ToolSpec>>;
+
+impl<'e> Driver<'e> {
     /// Starts and sends those of these calls that there are slots for, if they may still run.
     pub(crate) async fn start_calls(&mut self, calls: &[CallId]) -> Result<(), Stop> {
         let (calls, _slots) = self.take_slots(calls).await?;
         let calls = calls.as_slice();
-        if !self.prepare_tools(calls).await? || !self.may_begin(calls).await? {
+        if !self.prepare_tools(calls).await? {
+            return Ok(());
+        }
+        let compared = self.present_tools(calls);
+        if !self.may_begin(calls).await? {
             return Ok(());
         }
         let credentials = self.credentials().await?;
@@ -40,7 +49,12 @@ impl Driver<'_> {
         if self.ask_for_missing(calls, &credentials) {
             return Ok(());
         }
-        let (attempts, decisions) = self.journal_starts(calls, &credentials, continuations);
+        if self.present_tools(calls) != compared {
+            // Another task's comparison has found a change since: `next_step` asks to start again.
+            return Ok(());
+        }
+        let (attempts, decisions) =
+            self.journal_starts(calls, &compared, &credentials, continuations);
         if attempts.is_empty() {
             self.fail_unperformed(calls);
             return Ok(());
@@ -105,6 +119,15 @@ impl Driver<'_> {
         Ok((ready, taken))
     }
 
+    fn present_tools(&self, calls: &[CallId]) -> PresentTools<'e> {
+        let task = self.session.task_id();
+        let present = calls.iter().filter_map(|id| {
+            let state = self.session.own.progress.call(*id)?;
+            Some((*id, self.offered(&state.call.name)?.current(task)))
+        });
+        present.collect()
+    }
+
     /// Fails calls that no tool here performs: without results, `next_step` would return them
     /// forever.
     fn fail_unperformed(&mut self, calls: &[CallId]) {
@@ -115,11 +138,12 @@ impl Driver<'_> {
         self.session.settle_calls(failed.collect());
     }
 
-    /// Journals the start of each call that a tool here performs. Returns the attempts, and the
-    /// decisions of their permits.
+    /// Journals the start of each call that a tool here performs. `compared` has the tools as the
+    /// calls were judged. Returns the attempts, and the decisions of their permits.
     fn journal_starts(
         &mut self,
         calls: &[CallId],
+        compared: &PresentTools<'_>,
         credentials: &Credentials,
         mut continuations: BTreeMap<CallId, Resume>,
     ) -> (Vec<Attempt>, Vec<PermitDecision>) {
@@ -128,7 +152,7 @@ impl Driver<'_> {
             let Some(state) = self.session.own.progress.call(*id).cloned() else {
                 continue;
             };
-            let Some(entry) = self.offered(&state.call.name) else {
+            let Some((entry, spec)) = self.offered(&state.call.name).zip(compared.get(id)) else {
                 continue;
             };
             let (Some(tool), Ok(arguments)) = (
@@ -140,12 +164,9 @@ impl Driver<'_> {
             self.session.push(Fact::ToolStarted {
                 tool_call_id: *id,
                 name: entry.spec.name.clone(),
-                digest: self.session.digest(
-                    &entry.current(self.session.task_id()),
-                    *id,
-                    state.arguments_text(),
-                    state.rule(),
-                ),
+                digest: self
+                    .session
+                    .digest(spec, *id, state.arguments_text(), state.rule()),
                 attempt: state.attempts + 1,
                 timeout_ms: u64::try_from(entry.spec.timeout.as_millis()).unwrap_or(u64::MAX),
                 replica: self.engine.replica.clone(),
