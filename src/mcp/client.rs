@@ -282,10 +282,10 @@ impl Client {
         self.changes.subscribe()
     }
 
-    /// Ends the child process or the sessions.
-    pub(crate) async fn close(&self) {
+    /// Ends the child process or the sessions; `headers` are the operator's.
+    pub(crate) async fn close(&self, headers: &HeaderMap) {
         match &self.link {
-            Link::Http(http) => http.close().await,
+            Link::Http(http) => http.close(headers).await,
             Link::Stdio(stdio) => stdio.close().await,
         }
     }

@@ -119,7 +119,8 @@ impl Servers {
 
     /// Ends the child processes, and the sessions with the other servers.
     pub async fn shut_down(&self) {
-        join_all(self.0.values().map(|server| server.client.close())).await;
+        let servers = self.0.values();
+        join_all(servers.map(|server| server.client.close(server.headers.fixed()))).await;
     }
 }
 
@@ -144,7 +145,7 @@ pub(crate) async fn list(
     all.extend(headers.clone());
     let client = Client::new(name, transport, settings.timeout, None, net, clock, None);
     let listed = client.list(&all).await;
-    client.close().await;
+    client.close(&all).await;
     listed.map_err(|failure| anyhow::anyhow!("{}", redactor.clean(&failure.to_string())))
 }
 
