@@ -303,6 +303,8 @@ async fn read_all(
         shared.take(&line);
     }
     shared.ended.cancel();
+    // The next child may have other tools.
+    shared.changes.send_modify(|count| *count += 1);
     drop(output);
     // A guard that ended by itself has ended its group.
     if !process.wait().await.is_ok_and(|status| status.success()) {

@@ -21,6 +21,10 @@ use crate::task::id::CallId;
 use crate::tool::{LateSlot, SendPermit, ToolAnswer};
 use crate::world::Clock;
 
+/// How long a server may take to list its tools.
+pub(super) const LISTING: Duration = Duration::from_secs(20);
+/// Why the tools of a server that takes longer are not known.
+pub(super) const SLOW: &str = "it did not list its tools in time";
 /// How often a call is repeated for a server that only keeps state.
 const LEGS: u32 = 100;
 /// The pauses before such repetitions: the first, and the longest.
@@ -182,6 +186,7 @@ impl Client {
                 name,
                 (command, working_dir, environment),
                 hint,
+                timeout,
                 changes.clone(),
                 log,
             )),
@@ -200,7 +205,10 @@ impl Client {
     /// [`Failure`].
     pub(crate) async fn list(&self, headers: &HeaderMap) -> Result<Listing, Failure> {
         match &self.link {
-            Link::Http(http) => http.list(headers).await,
+            Link::Http(http) => {
+                let listed = tokio::time::timeout(LISTING, http.list(headers)).await;
+                listed.unwrap_or_else(|_| Err(Failure(SLOW.to_owned())))
+            }
             Link::Stdio(stdio) => stdio.list().await,
         }
     }

@@ -11,15 +11,13 @@ use reqwest::header::HeaderMap;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::client::Client;
+use super::client::{Client, Failure};
 use super::lock::{LockedServer, LockedTool, digest, tool_name};
 use crate::task::id::TaskId;
 use crate::tool::headers::key;
 
 /// How long a comparison counts where it need not be made anew.
 const COUNTS: Duration = Duration::from_mins(1);
-/// How long a comparison may take.
-const LISTING: Duration = Duration::from_secs(20);
 /// How long after a failure no comparison is made that may be left out.
 const PAUSE: Duration = Duration::from_secs(10);
 /// The most tasks whose comparisons are kept.
@@ -162,14 +160,9 @@ impl Comparison {
         }
         let notified = *client.list_changes().borrow();
         let began = Instant::now();
-        let listed = tokio::time::timeout(LISTING, client.list(headers)).await;
-        let listed = match listed {
-            Ok(listed) => listed.map_err(|failure| failure.to_string()),
-            Err(_) => Err("it did not list its tools in time".to_owned()),
-        };
-        let listing = match listed {
+        let listing = match client.list(headers).await {
             Ok(listing) => listing,
-            Err(why) => {
+            Err(Failure(why)) => {
                 self.lock().failed = Some((began, Instant::now(), why.clone()));
                 client.observe_failure(server);
                 return Err(why);

@@ -54,9 +54,11 @@ impl Served {
         let place = directory.path().to_str().unwrap().to_owned();
         let (changes, seen) = watch::channel(0);
         let command = (program.collect(), place, environment);
-        let mut stdio = Stdio::new("files", command, None, changes, None);
+        let mut stdio = Stdio::new("files", command, None, SHORT, changes, None);
         stdio.guard = crate::tool::shell::tests::this_program();
         stdio.patience = Patience {
+            start: LONG,
+            list: LONG,
             probe: Duration::from_secs(5),
             alive: SHORT,
             pause: Duration::ZERO,
