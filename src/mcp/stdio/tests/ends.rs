@@ -239,6 +239,26 @@ for line in sys.stdin:
 }
 
 #[tokio::test]
+async fn start_that_its_caller_gives_up_ends_the_child_and_counts_as_a_failure() {
+    let script = format!("{IDS}note('waits')\nwhile True: signal.pause()");
+    let mut server = Served::running(&script);
+    server.stdio.patience.pause = Duration::from_mins(1);
+    let asking = Asking::default();
+    let waits = until("the child waits", || server.count("waits") == 1);
+    tokio::select! {
+        outcome = server.call(&asking, LONG) => panic!("{outcome:?}"),
+        () = waits => {}
+    }
+    let (child, guard) = ids(server.directory.path());
+    until("both have ended", || !lives(child) && !lives(guard)).await;
+    assert_eq!(server.stdio.running.lock().await.failures, 1);
+    let Outcome::NotSent(why) = server.called().await else {
+        panic!("sent")
+    };
+    assert_eq!(why, "it did not start, and is started again later");
+}
+
+#[tokio::test]
 async fn end_of_a_child_counts_as_a_change_of_its_tools() {
     let server = Served::running(IDS);
     assert_eq!(server.called().await, succeeded("ticket.close"));
